@@ -1,0 +1,120 @@
+"""What a front end may ask of the engine. The app and the command line know these protocols and nothing behind them.
+
+`EngineClient` is this machine: profiles, previews, runs. `RunClient` is one run, through its supervisor's socket. Log text
+does not travel through it: a rank's output is a file of the run, and a front end reads the part that it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from engine.core.plan import LaunchPlan
+from engine.core.profile import Profile
+from engine.core.view import RunSummary, Snapshot, Update
+
+
+class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile file that was found. Exactly one of `profile` and `error` is set."""
+
+    name: str
+    path: Path
+    source: str
+    """here | yours | shipped"""
+    profile: Profile | None
+    error: str | None
+
+
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
+    """One command line argument of a recipe, as its JSON file declares it: `--name value`."""
+
+    name: str
+    type: Literal["int", "float", "str"]
+    default: int | float | str
+    help: str
+
+
+class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A built-in training script."""
+
+    name: str
+    title: str
+    summary: str
+    arguments: tuple[Argument, ...]
+
+
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend that a profile may name."""
+
+    name: str
+    summary: str
+
+
+class RunClient(Protocol):
+    """One run. Every request answers with a sentence for the user: what happens now, or why nothing does."""
+
+    run: str
+    folder: Path
+
+    def subscribe(self) -> AsyncIterator[Snapshot | Update]:
+        """A snapshot, then what changes, until the run has ended or the connection breaks (SupervisorError)."""
+        ...
+
+    async def stop(self, *, at_once: bool = False) -> str:
+        """Ends the run by its stop ladder, or by SIGKILL at once."""
+        ...
+
+    async def restart(self) -> str:
+        """Starts a new attempt of all ranks."""
+        ...
+
+    async def kill(self, rank: int, signal: int) -> str:
+        """Sends a signal to one rank's process group."""
+        ...
+
+    def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
+        """The file that holds what a rank wrote. It grows; it may not exist yet."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of the run. The run goes on."""
+        ...
+
+
+class EngineClient(Protocol):
+    """This machine's profiles and runs. The plain functions read small files; call them off the event loop."""
+
+    def profiles(self) -> list[ProfileEntry]:
+        """Every profile of every folder, nearest first; a name that was found nearer hides a farther one."""
+        ...
+
+    def recipes(self) -> list[RecipeInfo]:
+        """Built-in training scripts."""
+        ...
+
+    def backends(self) -> list[BackendInfo]:
+        """What `backend.name` may be."""
+        ...
+
+    def preview(self, profile: Profile) -> LaunchPlan:
+        """What would run. Raises ProfileError or CheckError."""
+        ...
+
+    def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
+        """Writes a profile; an existing file keeps its comments and order. `path` None: the user's own folder."""
+        ...
+
+    def runs(self) -> list[RunSummary]:
+        """Every run that is kept, newest first."""
+        ...
+
+    async def launch(self, profile: Profile) -> str:
+        """Starts a run and returns its id. Raises ProfileError or CheckError before anything has started."""
+        ...
+
+    async def attach(self, run: str) -> RunClient:
+        """Connects to a run, starting a new supervisor where the old one is gone. Raises RankdeckError."""
+        ...

@@ -1,0 +1,70 @@
+"""What the state machine wants done. The supervisor does it and answers with events."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Something to do."""
+
+
+class OpenNode(Action, frozen=True, kw_only=True):
+    """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp."""
+
+    node: str
+
+
+class OpenStore(Action, frozen=True, kw_only=True):
+    """Host the store of an attempt on a node. Answer: StoreOpened or StoreLost."""
+
+    node: str
+    attempt: int
+
+
+class SpawnRanks(Action, frozen=True, kw_only=True):
+    """Start ranks on a node. Answer, for each: RankSpawned or RankEnded."""
+
+    node: str
+    attempt: int
+    ranks: tuple[int, ...]
+    port: int
+
+
+class StopRanks(Action, frozen=True, kw_only=True):
+    """Walk the stop ladder for every rank of an attempt on a node. Answer, for each: RankEnded."""
+
+    node: str
+    attempt: int
+    at_once: bool = False
+
+
+class SignalRank(Action, frozen=True, kw_only=True):
+    """Send one signal to the process group of a rank."""
+
+    node: str
+    attempt: int
+    rank: int
+    signal: int
+
+
+class ClearNode(Action, frozen=True, kw_only=True):
+    """End whatever an attempt left on a node: its store, and children that left their rank's group. Answer: NodeCleared."""
+
+    node: str
+    attempt: int
+
+
+class CloseNode(Action, frozen=True, kw_only=True):
+    """End the node's agent. Answer: NodeClosed."""
+
+    node: str
+
+
+class Ignore(Action, frozen=True, kw_only=True):
+    """Nothing is to be done, on purpose; the reason goes to whoever asked."""
+
+    reason: str
+
+
+AnyAction = OpenNode | OpenStore | SpawnRanks | StopRanks | SignalRank | ClearNode | CloseNode | Ignore

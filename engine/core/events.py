@@ -1,0 +1,169 @@
+"""Everything that can happen to a run. The journal is a list of these, and replaying it gives the state.
+
+Names are past tense. `at` is wall-clock time in seconds since the epoch, put in by whoever saw it happen. Events that
+belong to one attempt carry its number, so that a late one can't be mistaken for news (fencing).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
+    """Something that happened, at a time."""
+
+    at: float
+
+
+class RunLaunched(Event, frozen=True, kw_only=True):
+    """A user asked for this run. The first line of every journal."""
+
+    run: str
+    name: str
+    nodes: tuple[tuple[str, tuple[int, ...]], ...]
+    on_failure: str
+    max_restarts: int
+
+
+class SupervisorStarted(Event, frozen=True, kw_only=True):
+    """A new supervisor took the run over; no node is connected to it yet."""
+
+    pid: int
+
+
+class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent says of a rank that it has or had: alive while `status` is None."""
+
+    attempt: int
+    rank: int
+    pid: int
+    status: int | None = None
+
+
+class NodeConnected(Event, frozen=True, kw_only=True):
+    """The link to a node's agent is up; `ranks` is all that the agent knows."""
+
+    node: str
+    agent_pid: int
+    ranks: tuple[KnownRank, ...] = ()
+    store: tuple[int, int] | None = None
+    """(attempt, port) of the store that the agent hosts, if it does."""
+
+
+class NodeDisconnected(Event, frozen=True, kw_only=True):
+    """The link to a node's agent broke. Its ranks go on."""
+
+    node: str
+    reason: str
+
+
+class NodeGivenUp(Event, frozen=True, kw_only=True):
+    """A node can't be reached or can't start an agent, and trying again is pointless."""
+
+    node: str
+    reason: str
+
+
+class NodeCleared(Event, frozen=True, kw_only=True):
+    """An agent has no process of this attempt left, or says which ones it could not kill."""
+
+    attempt: int
+    node: str
+    abandoned: tuple[int, ...] = ()
+
+
+class NodeClosed(Event, frozen=True, kw_only=True):
+    """The agent of a node has ended, with everything that it started."""
+
+    node: str
+
+
+class StoreOpened(Event, frozen=True, kw_only=True):
+    """The store of an attempt listens."""
+
+    attempt: int
+    node: str
+    port: int
+
+
+class StoreLost(Event, frozen=True, kw_only=True):
+    """The store of an attempt ended while ranks may need it."""
+
+    attempt: int
+    reason: str
+
+
+class RankSpawned(Event, frozen=True, kw_only=True):
+    """A rank's process exists."""
+
+    attempt: int
+    rank: int
+    pid: int
+
+
+class RankEnded(Event, frozen=True, kw_only=True):
+    """A rank's process ended.
+
+    `status` is as `subprocess` has it: the exit code, or minus the signal's number. `step` is the last step that the rank
+    reported, `reason` says more than the status can (it could not be started, for one). `secondary`: its last words blame
+    another rank ("connection closed by peer"), so it is not the root cause while any other failure is known.
+    """
+
+    attempt: int
+    rank: int
+    status: int
+    step: int | None = None
+    reason: str = ""
+    secondary: bool = False
+
+
+class RankLost(Event, frozen=True, kw_only=True):
+    """A rank is gone and nobody can say how it ended."""
+
+    attempt: int
+    rank: int
+    reason: str
+
+
+class StopRequested(Event, frozen=True, kw_only=True):
+    """A user wants the run to end. `at_once` skips to SIGKILL."""
+
+    by: str
+    at_once: bool = False
+
+
+class RestartRequested(Event, frozen=True, kw_only=True):
+    """A user wants a new attempt of all ranks."""
+
+    by: str
+
+
+class KillRequested(Event, frozen=True, kw_only=True):
+    """A user sends a signal to one rank."""
+
+    by: str
+    rank: int
+    signal: int
+
+
+AnyEvent = (
+    RunLaunched
+    | SupervisorStarted
+    | NodeConnected
+    | NodeDisconnected
+    | NodeGivenUp
+    | NodeCleared
+    | NodeClosed
+    | StoreOpened
+    | StoreLost
+    | RankSpawned
+    | RankEnded
+    | RankLost
+    | StopRequested
+    | RestartRequested
+    | KillRequested
+)
+"""Every event; the tag `event` tells which one a journal line holds."""
+
+INTENTS = (RunLaunched, StopRequested, RestartRequested, KillRequested)
+"""What a user asked for: on the disk before it is acted upon."""

@@ -1,0 +1,534 @@
+"""The run as one pure function: `step(state, event) -> (state, actions)`.
+
+Two rules. Everything that changes a run's state is in this file. And every event is decided in every phase: each handler
+matches on all of them, `assert_never` lets the type checker prove it, and "nothing to do" is an `Ignore` with its reason.
+
+    Opening ── nodes up ──> Starting ── all spawned ──> Running ── all exited 0 ──> Clearing ──> Closing ──> Ended
+                                │                          │                          ▲  │
+                                └── a rank failed ─> Holding or Stopping ─────────────┘  └── restart: Starting, attempt + 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, assert_never
+
+from msgspec.structs import replace
+
+from engine.core import actions as act
+from engine.core import events as ev
+from engine.core.actions import AnyAction
+from engine.core.events import AnyEvent
+from engine.core.state import (
+    Alive,
+    Clearing,
+    Closing,
+    Done,
+    Ended,
+    Gone,
+    Holding,
+    Node,
+    Opening,
+    Outcome,
+    Pending,
+    Restart,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+    root_cause,
+    status_words,
+)
+
+FRUITLESS_LIMIT = 2
+"""Automatic restarts end after this many attempts in a row that got no further than an earlier one: a third would only
+hide that the cause is not chance."""
+
+Step = tuple[RunState, tuple[AnyAction, ...]]
+
+
+def launch(event: ev.RunLaunched) -> Step:
+    """The first state of a run."""
+    nodes = tuple(Node(name=name, ranks=ranks, since=event.at) for name, ranks in event.nodes)
+    state = RunState(
+        run=event.run,
+        name=event.name,
+        on_failure=event.on_failure,
+        max_restarts=event.max_restarts,
+        launched_at=event.at,
+        attempt_since=event.at,
+        phase=Opening(),
+        nodes=nodes,
+        ranks=tuple(Pending() for _, ranks in event.nodes for _ in ranks),
+    )
+    return state, tuple(act.OpenNode(node=node.name) for node in nodes)
+
+
+def step(state: RunState, event: AnyEvent) -> Step:
+    """Takes one event in.
+
+    Args:
+        state: what was known.
+        event: what happened.
+
+    Returns:
+        What is known now, and what is to be done about it. `state` itself where the event changes nothing.
+    """
+    attempt = getattr(event, "attempt", None)
+    if attempt is not None and attempt != state.attempt:
+        return _ignore(state, f"that was attempt {attempt}; this is attempt {state.attempt}")
+    rank = getattr(event, "rank", None)
+    if rank is not None and not 0 <= rank < len(state.ranks):
+        return _ignore(state, f"there is no rank {rank}; this run has ranks 0 to {len(state.ranks) - 1}")
+    node = getattr(event, "node", None)
+    if node is not None and state.node(node) is None:
+        return _ignore(state, f"{node} is not a node of this run")
+    handler: Callable[[RunState, Any], Step] = _HANDLERS[type(event)]
+    return handler(state, event)
+
+
+def replay(events: Iterable[AnyEvent]) -> RunState | None:
+    """The state that a journal comes to; None for an empty one. Actions of the past are not repeated."""
+    state: RunState | None = None
+    for event in events:
+        if isinstance(event, ev.RunLaunched):
+            state = launch(event)[0]
+        elif state is not None:
+            state = step(state, event)[0]
+    return state
+
+
+# --- helpers that build a step ---------------------------------------------------------------------------------------
+
+
+def _ignore(state: RunState, reason: str) -> Step:
+    return state, (act.Ignore(reason=reason),)
+
+
+def _set_node(state: RunState, name: str, **changes: Any) -> RunState:
+    return replace(state, nodes=tuple(replace(node, **changes) if node.name == name else node for node in state.nodes))
+
+
+def _set_rank(state: RunState, rank: int, phase: Alive | Done | Gone) -> RunState:
+    return replace(state, ranks=(*state.ranks[:rank], phase, *state.ranks[rank + 1 :]))
+
+
+def _up(state: RunState) -> list[Node]:
+    return [node for node in state.nodes if node.link == "up"]
+
+
+def _all_ended(state: RunState) -> bool:
+    return all(isinstance(phase, Done | Gone) for phase in state.ranks)
+
+
+def _start_attempt(state: RunState) -> Step:
+    """Opens the store once every node is there; ranks follow when it listens."""
+    if all(node.link == "up" for node in state.nodes):
+        return replace(state, phase=Starting()), (act.OpenStore(node=state.nodes[0].name, attempt=state.attempt),)
+    closed = [node.name for node in state.nodes if node.link in ("closed", "given-up")]
+    for name in closed:
+        state = _set_node(state, name, link="down", reason="")
+    return replace(state, phase=Opening()), tuple(act.OpenNode(node=name) for name in closed)
+
+
+def _next_attempt(state: RunState, at: float) -> Step:
+    fresh = replace(
+        state,
+        attempt=state.attempt + 1,
+        attempt_since=at,
+        ranks=tuple(Pending() for _ in state.ranks),
+        nodes=tuple(replace(node, cleared=False, abandoned=()) for node in state.nodes),
+        store_port=None,
+        store_trouble="",
+        ends=0,
+    )
+    return _start_attempt(fresh)
+
+
+def _spawn(state: RunState, node: Node) -> tuple[AnyAction, ...]:
+    waiting = tuple(rank for rank in node.ranks if isinstance(state.ranks[rank], Pending))
+    if not waiting or state.store_port is None:
+        return ()
+    return (act.SpawnRanks(node=node.name, attempt=state.attempt, ranks=waiting, port=state.store_port),)
+
+
+def _stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool = False) -> Step:
+    """Stops what runs, and goes straight on where nothing does: clearing a node ends what may be starting there."""
+    if not any(isinstance(phase, Alive) for phase in state.ranks):
+        return _clear(state, then, at)
+    stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in _up(state))
+    return replace(state, phase=Stopping(then=then)), stops
+
+
+def _clear(state: RunState, then: Outcome | Restart, at: float) -> Step:
+    clears = tuple(act.ClearNode(node=node.name, attempt=state.attempt) for node in _up(state))
+    return _when_cleared(replace(state, phase=Clearing(then=then)), clears, at)
+
+
+def _when_cleared(state: RunState, actions: tuple[AnyAction, ...], at: float) -> Step:
+    assert isinstance(state.phase, Clearing)
+    if not all(node.cleared or node.link == "given-up" for node in state.nodes):
+        return state, actions
+    match state.phase.then:
+        case Restart():
+            state, more = _next_attempt(state, at)
+        case Outcome() as outcome:
+            state, more = _close(state, outcome, at)
+    return state, actions + more
+
+
+def _close(state: RunState, outcome: Outcome, at: float) -> Step:
+    """Ends the agents. One that is being opened is closed as well: whoever opens it knows how to give up."""
+    if abandoned := [f"{pid} on {node.name}" for node in state.nodes for pid in node.abandoned]:
+        outcome = replace(outcome, reason=f"{outcome.reason}; could not kill process {', '.join(abandoned)}")
+    closes = tuple(act.CloseNode(node=node.name) for node in state.nodes if node.link in ("up", "down"))
+    return _when_closed(replace(state, phase=Closing(outcome=outcome)), closes, at)
+
+
+def _when_closed(state: RunState, actions: tuple[AnyAction, ...], at: float) -> Step:
+    assert isinstance(state.phase, Closing)
+    if all(node.link in ("closed", "given-up") for node in state.nodes):
+        state = replace(state, phase=Ended(outcome=state.phase.outcome, at=at))
+    return state, actions
+
+
+def _on_failure(state: RunState, at: float) -> Step:
+    """A rank has just failed or was lost: does what the profile says."""
+    cause = root_cause(state)
+    assert cause is not None
+    rank, phase = cause
+    reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
+    match state.on_failure:
+        case "hold":
+            return replace(state, phase=Holding()), ()
+        case "restart":
+            return _restart_or_fail(state, phase.step if isinstance(phase, Done) else None, reason, at)
+        case _:
+            return _stop(state, Outcome(word="failed", reason=reason), at)
+
+
+def _restart_or_fail(state: RunState, reached: int | None, reason: str, at: float) -> Step:
+    if state.restarts >= state.max_restarts:
+        return _stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
+    fruitless = state.fruitless
+    if reached is not None or state.best_step is not None:
+        fruitless = 0 if (reached or 0) > (state.best_step or 0) else fruitless + 1
+    best = max((step for step in (reached, state.best_step) if step is not None), default=None)
+    state = replace(state, best_step=best, fruitless=fruitless)
+    if fruitless >= FRUITLESS_LIMIT:
+        return _stop(
+            state,
+            Outcome(word="failed", reason=f"{reason}; {fruitless} attempts in a row got no further than step {best}"),
+            at,
+        )
+    state = replace(state, restarts=state.restarts + 1)
+    return _stop(state, Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}"), at)
+
+
+# --- one handler for each event ----------------------------------------------------------------------------------------
+
+
+def _run_launched(state: RunState, event: ev.RunLaunched) -> Step:
+    return _ignore(state, "the run is launched already")
+
+
+def _supervisor_started(state: RunState, event: ev.SupervisorStarted) -> Step:
+    match state.phase:
+        case Ended():
+            return _ignore(state, "the run has ended")
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing():
+            wanted = [node.name for node in state.nodes if node.link in ("up", "down")]
+            for name in wanted:
+                state = _set_node(state, name, link="down", reason="a new supervisor is connecting", since=event.at)
+            return state, tuple(act.OpenNode(node=name) for name in wanted)
+        case _ as never:
+            assert_never(never)
+
+
+def _node_connected(state: RunState, event: ev.NodeConnected) -> Step:
+    match state.phase:
+        case Closing() | Ended():
+            return _set_node(state, event.node, link="up", reason=""), (act.CloseNode(node=event.node),)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
+            state = _set_node(state, event.node, link="up", reason="", since=event.at)
+        case _ as never:
+            assert_never(never)
+    state, actions = _reconcile(state, event)
+    state, more = _resume(state, event.node)
+    return state, actions + more
+
+
+def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
+    """Takes over what the agent knows of this attempt: ranks that started, ended or vanished while nobody listened."""
+    actions: tuple[AnyAction, ...] = ()
+    node = state.node(event.node)
+    assert node is not None
+    known = {rank.rank: rank for rank in event.ranks if rank.attempt == state.attempt}
+    if event.store is not None and event.store[0] == state.attempt and state.store_port is None:
+        state = replace(state, store_port=event.store[1])
+    for rank in node.ranks:
+        phase, said = state.ranks[rank], known.get(rank)
+        news: list[AnyEvent] = []
+        if isinstance(phase, Pending) and said is not None:
+            news.append(ev.RankSpawned(at=event.at, attempt=state.attempt, rank=rank, pid=said.pid))
+        if isinstance(phase, Pending | Alive) and said is not None and said.status is not None:
+            news.append(ev.RankEnded(at=event.at, attempt=state.attempt, rank=rank, status=said.status))
+        if isinstance(phase, Alive) and said is None:
+            news.append(
+                ev.RankLost(
+                    at=event.at, attempt=state.attempt, rank=rank, reason=f"the agent on {node.name} does not know it"
+                )
+            )
+        for item in news:
+            state, more = step(state, item)
+            actions += more
+    return state, actions
+
+
+def _resume(state: RunState, name: str) -> Step:
+    """Asks a node that has just come (back) for what its phase still needs of it."""
+    node = state.node(name)
+    assert node is not None
+    match state.phase:
+        case Opening():
+            return _start_attempt(state)
+        case Starting():
+            if state.store_port is None:
+                is_head = node == state.nodes[0]
+                return state, (act.OpenStore(node=name, attempt=state.attempt),) if is_head else ()
+            return state, _spawn(state, node)
+        case Running() | Holding():
+            return state, _spawn(state, node)
+        case Stopping():
+            return state, (act.StopRanks(node=name, attempt=state.attempt),)
+        case Clearing():
+            return state, () if node.cleared else (act.ClearNode(node=name, attempt=state.attempt),)
+        case Closing() | Ended():
+            return state, (act.CloseNode(node=name),)
+        case _ as never:
+            assert_never(never)
+
+
+def _node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
+    match state.phase:
+        case Ended():
+            return _ignore(state, "the run has ended")
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing():
+            node = state.node(event.node)
+            assert node is not None
+            if node.link in ("closed", "given-up"):
+                return _ignore(state, f"{event.node} is {node.link}")
+            state = _set_node(state, event.node, link="down", reason=event.reason, since=event.at)
+            return state, (act.OpenNode(node=event.node),)
+        case _ as never:
+            assert_never(never)
+
+
+def _node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
+    before, state = state, _set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)
+    match state.phase:
+        case Ended():
+            return _ignore(before, "the run has ended")
+        case Opening():
+            return _close(state, Outcome(word="failed", reason=f"{event.node}: {event.reason}"), event.at)
+        case Starting() | Running() | Holding() | Stopping():
+            node = state.node(event.node)
+            assert node is not None
+            actions: tuple[AnyAction, ...] = ()
+            for rank in node.ranks:
+                lost = ev.RankLost(at=event.at, attempt=state.attempt, rank=rank, reason=event.reason)
+                state, more = step(state, lost)
+                actions += more
+            return state, actions
+        case Clearing():
+            return _when_cleared(state, (), event.at)
+        case Closing():
+            return _when_closed(state, (), event.at)
+        case _ as never:
+            assert_never(never)
+
+
+def _node_cleared(state: RunState, event: ev.NodeCleared) -> Step:
+    match state.phase:
+        case Clearing():
+            return _when_cleared(_set_node(state, event.node, cleared=True, abandoned=event.abandoned), (), event.at)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Closing() | Ended():
+            return _ignore(state, "nobody asked for that node to be cleared")
+        case _ as never:
+            assert_never(never)
+
+
+def _node_closed(state: RunState, event: ev.NodeClosed) -> Step:
+    match state.phase:
+        case Closing():
+            return _when_closed(_set_node(state, event.node, link="closed", since=event.at), (), event.at)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
+            return _node_disconnected(
+                state, ev.NodeDisconnected(at=event.at, node=event.node, reason="its agent ended")
+            )
+        case Ended():
+            return _ignore(state, "the run has ended")
+        case _ as never:
+            assert_never(never)
+
+
+def _store_opened(state: RunState, event: ev.StoreOpened) -> Step:
+    match state.phase:
+        case Starting():
+            if state.store_port is not None:
+                return _ignore(state, "the store is open already")
+            state = replace(state, store_port=event.port)
+            return state, tuple(action for node in _up(state) for action in _spawn(state, node))
+        case Opening() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
+            return _ignore(state, "nobody waits for a store")
+        case _ as never:
+            assert_never(never)
+
+
+def _store_lost(state: RunState, event: ev.StoreLost) -> Step:
+    match state.phase:
+        case Starting() if state.store_port is None:
+            return _stop(state, Outcome(word="failed", reason=f"the store could not start: {event.reason}"), event.at)
+        case Starting() | Running() | Holding():
+            return replace(state, store_trouble=event.reason), ()
+        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+            return _ignore(state, "nobody needs the store")
+        case _ as never:
+            assert_never(never)
+
+
+def _rank_spawned(state: RunState, event: ev.RankSpawned) -> Step:
+    match state.phase:
+        case Starting() | Running() | Holding() | Stopping():
+            if not isinstance(state.ranks[event.rank], Pending):
+                return _ignore(state, f"rank {event.rank} has started already")
+            state = _set_rank(state, event.rank, Alive(pid=event.pid, since=event.at))
+            if isinstance(state.phase, Starting) and not any(isinstance(phase, Pending) for phase in state.ranks):
+                state = replace(state, phase=Running())
+            return state, ()
+        case Opening() | Clearing() | Closing() | Ended():
+            return _ignore(state, "no rank was to be started")
+        case _ as never:
+            assert_never(never)
+
+
+def _rank_ended(state: RunState, event: ev.RankEnded) -> Step:
+    phase = state.ranks[event.rank]
+    if isinstance(phase, Done | Gone):
+        return _ignore(state, f"rank {event.rank} has ended already")
+    done = Done(
+        pid=phase.pid if isinstance(phase, Alive) else None,
+        status=event.status,
+        at=event.at,
+        order=state.ends,
+        asked=isinstance(state.phase, Stopping | Clearing | Closing),
+        step=event.step,
+        reason=event.reason,
+        secondary=event.secondary,
+    )
+    return _take_end(
+        replace(_set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0
+    )
+
+
+def _rank_lost(state: RunState, event: ev.RankLost) -> Step:
+    phase = state.ranks[event.rank]
+    if isinstance(phase, Done | Gone):
+        return _ignore(state, f"rank {event.rank} has ended already")
+    gone = Gone(pid=phase.pid if isinstance(phase, Alive) else None, reason=event.reason, at=event.at, order=state.ends)
+    return _take_end(replace(_set_rank(state, event.rank, gone), ends=state.ends + 1), event.at, failed=True)
+
+
+def _take_end(state: RunState, at: float, *, failed: bool) -> Step:
+    """What the end of a rank means, once the rank itself is noted."""
+    match state.phase:
+        case Starting() | Running():
+            if failed:
+                return _on_failure(state, at)
+            if not _all_ended(state):
+                waiting = any(isinstance(phase, Pending) for phase in state.ranks)
+                return (state if waiting else replace(state, phase=Running())), ()
+            return _clear(state, Outcome(word="succeeded", reason=""), at)
+        case Stopping(then=then):
+            return (state, ()) if any(isinstance(phase, Alive) for phase in state.ranks) else _clear(state, then, at)
+        case Opening() | Holding() | Clearing() | Closing() | Ended():
+            return state, ()
+        case _ as never:
+            assert_never(never)
+
+
+def _stop_requested(state: RunState, event: ev.StopRequested) -> Step:
+    outcome = Outcome(word="stopped", reason=f"stopped by {event.by}")
+    match state.phase:
+        case Opening():
+            return _close(state, outcome, event.at)
+        case Starting() | Running() | Holding():
+            return _stop(state, outcome, event.at, at_once=event.at_once)
+        case Stopping(then=then):
+            if isinstance(then, Outcome) and not event.at_once:
+                return _ignore(state, "the run is stopping already")
+            then = outcome if isinstance(then, Restart) else then
+            return _stop(state, then, event.at, at_once=event.at_once)
+        case Clearing(then=Restart()):
+            return replace(state, phase=Clearing(then=outcome)), ()
+        case Clearing() | Closing():
+            return _ignore(state, "the run is ending already")
+        case Ended(outcome=ended):
+            return _ignore(state, f"the run has ended already: {ended.word}")
+        case _ as never:
+            assert_never(never)
+
+
+def _restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
+    then = Restart(reason=f"restarted by {event.by}")
+    match state.phase:
+        case Opening() | Starting():
+            return _ignore(state, f"attempt {state.attempt} is starting already")
+        case Running() | Holding():
+            return _stop(state, then, event.at)
+        case Stopping(then=Restart()) | Clearing(then=Restart()):
+            return _ignore(state, f"attempt {state.attempt + 1} is coming already")
+        case Stopping(then=Outcome(word="failed")):
+            return replace(state, phase=Stopping(then=then)), ()
+        case Clearing(then=Outcome(word="failed")):
+            return replace(state, phase=Clearing(then=then)), ()
+        case Stopping() | Clearing() | Closing():
+            return _ignore(state, "the run is ending; restart it once it has ended")
+        case Ended():
+            return _next_attempt(replace(state, phase=Opening()), event.at)
+        case _ as never:
+            assert_never(never)
+
+
+def _kill_requested(state: RunState, event: ev.KillRequested) -> Step:
+    match state.ranks[event.rank]:
+        case Alive():
+            node = state.home(event.rank)
+            if node.link != "up":
+                return _ignore(state, f"{node.name} is not reachable: {node.reason}")
+            return state, (act.SignalRank(node=node.name, attempt=state.attempt, rank=event.rank, signal=event.signal),)
+        case Pending():
+            return _ignore(state, f"rank {event.rank} has not started")
+        case Done() | Gone():
+            return _ignore(state, f"rank {event.rank} has ended already")
+        case _ as never:
+            assert_never(never)
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
+    ev.RunLaunched: _run_launched,
+    ev.SupervisorStarted: _supervisor_started,
+    ev.NodeConnected: _node_connected,
+    ev.NodeDisconnected: _node_disconnected,
+    ev.NodeGivenUp: _node_given_up,
+    ev.NodeCleared: _node_cleared,
+    ev.NodeClosed: _node_closed,
+    ev.StoreOpened: _store_opened,
+    ev.StoreLost: _store_lost,
+    ev.RankSpawned: _rank_spawned,
+    ev.RankEnded: _rank_ended,
+    ev.RankLost: _rank_lost,
+    ev.StopRequested: _stop_requested,
+    ev.RestartRequested: _restart_requested,
+    ev.KillRequested: _kill_requested,
+}

@@ -1,0 +1,224 @@
+"""What a profile comes to on real nodes: every rank's node, argv and environment, as pure data.
+
+The preview, `rankdeck plan` and the runner use the same object, so what is shown is what runs. Only what can't be known
+before an attempt (the store's port, the attempt's number, paths of the run) is filled in by `rank_environment`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from engine.core.layout import Place, Slots, place_ranks
+from engine.core.profile import Profile
+
+SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW(?:OR)?D|CREDENTIAL", re.IGNORECASE)
+"""Names of environment variables whose values are never shown, put into argv, or written to a journal."""
+
+HIDDEN = "•••"
+"""Stands for a value that must not be shown."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of a node before planning."""
+
+    name: str
+    cores: int
+    gpus: int
+    python: str
+
+
+class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend module adds to a plan: the environment of every rank, and the device that ranks compute on."""
+
+    name: str
+    env: dict[str, str]
+    device: Literal["cpu", "cuda"]
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What every rank runs."""
+
+    kind: Literal["recipe", "script", "module"]
+    target: str
+    args: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """A short name for tables."""
+        return self.target if self.kind != "script" else self.target.rsplit("/", 1)[-1]
+
+
+class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the plan and the ranks that it runs."""
+
+    name: str
+    transport: Literal["local"]
+    ranks: tuple[int, ...]
+
+
+class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens when a rank fails."""
+
+    on_failure: Literal["hold", "stop", "restart"]
+    max_restarts: int
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch, decided.
+
+    `env` is what the profile says, for every rank; `env_defaults` holds only where the node's own environment has no such
+    variable; `rank_environment` adds what differs from rank to rank.
+    """
+
+    name: str
+    description: str
+    backend: BackendSettings
+    timeout: float
+    nodes: tuple[PlannedNode, ...]
+    places: tuple[Place, ...]
+    head_address: str
+    program: Program
+    python: str
+    workdir: str
+    env: dict[str, str]
+    env_defaults: dict[str, str]
+    policy: FailurePolicy
+    on_disconnect: Literal["keep", "stop"]
+    lease: float
+    stop_ladder: tuple[tuple[str, float], ...]
+    metric_patterns: tuple[str, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return len(self.places)
+
+
+class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rank of one attempt keeps its files, on its own node."""
+
+    library: str
+    error: str
+    metrics: str
+
+
+def plan(
+    profile: Profile, slots: tuple[Slots, ...], facts: tuple[NodeFacts, ...], backend: BackendSettings, *, workdir: str
+) -> LaunchPlan:
+    """Decides a launch.
+
+    Args:
+        profile: what the user asked for.
+        slots: the nodes of its layout, from `parse_nodes`.
+        facts: what each of these nodes has, in the same order.
+        backend: what the chosen backend adds.
+        workdir: absolute path that the ranks start in.
+
+    Returns:
+        The plan; it holds no reference to the clock, the process or the machine that made it.
+    """
+    counts = tuple(
+        (slot.node, slot.ranks or _automatic_ranks(fact, backend)) for slot, fact in zip(slots, facts, strict=True)
+    )
+    places = place_ranks(counts, profile.layout.order)
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **backend.env}
+    if max(count for _, count in counts) > 1:
+        defaults["OMP_NUM_THREADS"] = "1"
+    recipe = profile.recipe
+    kind: Literal["recipe", "script", "module"] = "recipe" if recipe.name else "script" if recipe.script else "module"
+    return LaunchPlan(
+        name=profile.name,
+        description=profile.description,
+        backend=backend,
+        timeout=profile.backend.timeout,
+        nodes=tuple(
+            PlannedNode(
+                name=node, transport="local", ranks=tuple(place.rank for place in places if place.group_rank == group)
+            )
+            for group, (node, _) in enumerate(counts)
+        ),
+        places=places,
+        head_address="127.0.0.1",
+        program=Program(kind=kind, target=recipe.name or recipe.script or recipe.module or "", args=recipe.args),
+        python=profile.launch.python or facts[0].python,
+        workdir=workdir,
+        env={**profile.backend.env, **profile.env},
+        env_defaults=defaults,
+        policy=FailurePolicy(on_failure=profile.launch.on_failure, max_restarts=profile.launch.max_restarts),
+        on_disconnect=profile.launch.on_disconnect,
+        lease=profile.launch.lease,
+        stop_ladder=profile.launch.stop_ladder,
+        metric_patterns=profile.metrics.patterns,
+    )
+
+
+def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
+    """GPUs for a backend that computes on them, else cores, as torchrun's `auto` counts."""
+    return max(1, fact.gpus if backend.device == "cuda" else fact.cores)
+
+
+def rank_argv(plan: LaunchPlan, library: str) -> tuple[str, ...]:
+    """The command line of every rank.
+
+    Args:
+        plan: the launch.
+        library: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
+    """
+    program = plan.program
+    match program.kind:
+        case "recipe":
+            target: tuple[str, ...] = (f"{library}/rankdeck/recipes/{program.target}.py",)
+        case "script":
+            target = (program.target,)
+        case "module":
+            target = ("-m", program.target)
+    return (plan.python, "-u", *target, *program.args)
+
+
+def rank_environment(
+    plan: LaunchPlan, place: Place, *, run: str, attempt: int, port: int, paths: AttemptPaths
+) -> dict[str, str]:
+    """What a rank finds in its environment besides what its node already has.
+
+    The names and values are torchrun's contract (torch 2.13, `LocalElasticAgent._start_workers`), so that a script which
+    runs under torchrun runs here unchanged. `RANKDECK_*` is ours.
+
+    Args:
+        plan: the launch.
+        place: the rank.
+        run: id of the run.
+        attempt: counted from 0, torchrun's restart count.
+        port: of this attempt's store, which is hosted outside the ranks.
+        paths: files of this rank.
+    """
+    return {
+        **plan.env,
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "GROUP_RANK": str(place.group_rank),
+        "GROUP_WORLD_SIZE": str(len(plan.nodes)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "MASTER_ADDR": plan.head_address,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.policy.max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": paths.error,
+        "RANKDECK_RUN": run,
+        "RANKDECK_BACKEND": plan.backend.name,
+        "RANKDECK_TIMEOUT": f"{plan.timeout:g}",
+        "RANKDECK_METRICS": paths.metrics,
+    }
+
+
+def shown_environment(env: dict[str, str]) -> dict[str, str]:
+    """The same variables with the values of secret-looking names hidden."""
+    return {name: HIDDEN if SECRET_NAME.search(name) else value for name, value in env.items()}

@@ -1,0 +1,159 @@
+"""A metric over time in bounded memory, in which a spike stays visible for ever.
+
+Points fall into buckets of equal count, each with its lowest and highest value. When the buckets are full, neighbours are
+merged and every later bucket takes twice as many points: the oldest and the newest part of a curve keep the same grain, and
+`capacity` buckets hold a run of any length. A value that is not finite never enters a minimum; it is counted, so that a view
+can mark where a loss diverged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+CAPACITY = 256
+"""Buckets of one series: twice the columns of a wide chart, so that no chart shows a merge."""
+
+RECENT = 64
+"""Newest points that are kept one by one: the width of the widest sparkline."""
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """One value of one metric of one rank.
+
+    `at`: seconds since the epoch; `step`: as the rank counts, or None; `value`: None stands for NaN and the infinities,
+    which JSON has no words for.
+    """
+
+    rank: int
+    key: str
+    at: float
+    step: int | None
+    value: float | None
+
+
+class Bucket(msgspec.Struct, array_like=True):
+    """Points that stand together. `low` and `high` are None while no value was finite; `odd` counts those that were not."""
+
+    begin: float
+    end: float
+    step: int | None
+    low: float | None
+    high: float | None
+    last: float | None
+    count: int
+    odd: int
+
+
+class SeriesDump(msgspec.Struct, frozen=True, kw_only=True):
+    """A series as it travels and as it is stored."""
+
+    rank: int
+    key: str
+    per_bucket: int
+    buckets: list[Bucket]
+    recent: list[tuple[float, int | None, float | None]]
+    """(at, step, value) of the newest points; None stands for a value that is not finite."""
+
+
+class Series:
+    """One metric of one rank."""
+
+    def __init__(self, rank: int, key: str) -> None:
+        self.rank = rank
+        self.key = key
+        self.per_bucket = 1
+        self.buckets: list[Bucket] = []
+        self.recent: deque[tuple[float, int | None, float]] = deque(maxlen=RECENT)
+
+    def append(self, at: float, step: int | None, value: float) -> None:
+        """Adds a point. Costs constant time on average.
+
+        Args:
+            at: seconds since the epoch.
+            step: the rank's step, or None.
+            value: any float, NaN and infinities too.
+        """
+        self.recent.append((at, step, value))
+        finite = math.isfinite(value)
+        if not self.buckets or self.buckets[-1].count >= self.per_bucket:
+            if len(self.buckets) == CAPACITY:
+                self.buckets = [_merged(*self.buckets[index : index + 2]) for index in range(0, CAPACITY, 2)]
+                self.per_bucket *= 2
+            one = value if finite else None
+            self.buckets.append(Bucket(at, at, step, one, one, one, 1, not finite))
+            return
+        bucket = self.buckets[-1]
+        bucket.end = at
+        bucket.count += 1
+        if step is not None:
+            bucket.step = step
+        if finite:
+            bucket.low = value if bucket.low is None else min(bucket.low, value)
+            bucket.high = value if bucket.high is None else max(bucket.high, value)
+            bucket.last = value
+        else:
+            bucket.odd += 1
+
+    @property
+    def last(self) -> float | None:
+        """The newest value, finite or not; None before the first."""
+        return self.recent[-1][2] if self.recent else None
+
+    def dump(self) -> SeriesDump:
+        """The series as data."""
+        recent = [(at, step, value if math.isfinite(value) else None) for at, step, value in self.recent]
+        return SeriesDump(rank=self.rank, key=self.key, per_bucket=self.per_bucket, buckets=self.buckets, recent=recent)
+
+    @classmethod
+    def load(cls, dump: SeriesDump) -> Series:
+        """The series that `dump` was made from."""
+        series = cls(dump.rank, dump.key)
+        series.per_bucket = dump.per_bucket
+        series.buckets = [msgspec.structs.replace(bucket) for bucket in dump.buckets]
+        series.recent.extend((at, step, math.nan if value is None else value) for at, step, value in dump.recent)
+        return series
+
+
+def _merged(left: Bucket, right: Bucket) -> Bucket:
+    lows = [bucket.low for bucket in (left, right) if bucket.low is not None]
+    highs = [bucket.high for bucket in (left, right) if bucket.high is not None]
+    return Bucket(
+        left.begin,
+        right.end,
+        right.step if right.step is not None else left.step,
+        min(lows, default=None),
+        max(highs, default=None),
+        right.last if right.last is not None else left.last,
+        left.count + right.count,
+        left.odd + right.odd,
+    )
+
+
+class SeriesSet:
+    """All series of a run, by rank and key."""
+
+    def __init__(self, dumps: Iterable[SeriesDump] = ()) -> None:
+        self._series = {(dump.rank, dump.key): Series.load(dump) for dump in dumps}
+
+    def append(self, point: Point) -> None:
+        """Adds a point to its series, which comes to be with its first point."""
+        series = self._series.get((point.rank, point.key))
+        if series is None:
+            series = self._series[point.rank, point.key] = Series(point.rank, point.key)
+        series.append(point.at, point.step, math.nan if point.value is None else point.value)
+
+    def get(self, rank: int, key: str) -> Series | None:
+        """The series of one rank, or None where it never reported that metric."""
+        return self._series.get((rank, key))
+
+    def keys(self) -> list[str]:
+        """Names of all metrics that any rank reported, sorted."""
+        return sorted({key for _, key in self._series})
+
+    def dump(self) -> list[SeriesDump]:
+        """Every series as data."""
+        return [series.dump() for series in self._series.values()]

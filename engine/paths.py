@@ -1,0 +1,111 @@
+"""One place that knows every file and folder name that rankdeck uses.
+
+A run's folder may lie on NFS, shared by several login nodes, so sockets never go there: they live in the user's runtime
+directory, or in a private folder of the temporary directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from engine.core.errors import RankdeckError
+
+Stream = Literal["out", "err"]
+
+
+def home() -> Path:
+    """Where rankdeck keeps runs: `$RANKDECK_HOME`, else `$XDG_STATE_HOME/rankdeck`."""
+    if chosen := os.environ.get("RANKDECK_HOME"):
+        return Path(chosen).expanduser().absolute()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "rankdeck"
+
+
+def profile_folders() -> list[tuple[str, Path]]:
+    """Folders that profiles are looked up in, nearest first, each with the word that the user sees for it."""
+    config = Path(os.environ.get("RANKDECK_HOME") or os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    own = config / "profiles" if os.environ.get("RANKDECK_HOME") else config / "rankdeck" / "profiles"
+    return [("here", Path(".rankdeck").absolute()), ("yours", own), ("shipped", _shipped_profiles())]
+
+
+def _shipped_profiles() -> Path:
+    """`profiles/` beside the package in a checkout; `share/rankdeck/profiles` of the installation otherwise."""
+    import sysconfig
+
+    beside = Path(__file__).resolve().parent.parent / "profiles"
+    return beside if beside.is_dir() else Path(sysconfig.get_path("data")) / "share" / "rankdeck" / "profiles"
+
+
+def private_folder(path: Path) -> Path:
+    """Makes sure that a folder exists, belongs to this user, and is open to nobody else.
+
+    Raises:
+        RankdeckError: it is somebody else's, or a link.
+    """
+    path.mkdir(parents=True, mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise RankdeckError(
+            f"{path} is not a folder of yours", hint="remove it, or point XDG_RUNTIME_DIR or TMPDIR elsewhere"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def runtime_folder() -> Path:
+    """Where sockets live: `$XDG_RUNTIME_DIR/rankdeck`, else a folder of the user in the temporary directory."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.access(base, os.W_OK | os.X_OK):
+        return private_folder(Path(base) / "rankdeck")
+    return private_folder(Path(tempfile.gettempdir()) / f"rankdeck-{os.geteuid()}")
+
+
+class RunPaths:
+    """All files of one run.
+
+    Args:
+        folder: the run's folder; its name is the run's id.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = folder.name
+        self.journal = folder / "journal.jsonl"
+        self.plan = folder / "plan.json"
+        self.profile = folder / "profile.toml"
+        self.lock = folder / "supervisor.lock"
+        self.supervisor = folder / "supervisor.json"
+        self.supervisor_log = folder / "supervisor.log"
+        self.series = folder / "series.json"
+
+    @property
+    def socket(self) -> Path:
+        """The supervisor's socket. Named after the folder too: two homes may hold runs of the same id."""
+        return runtime_folder() / f"{self.run}-{self._home_mark()}.sock"
+
+    @property
+    def agent_mark(self) -> str:
+        """What tells this run's agents from those of all others on a node."""
+        return f"{self.run}-{self._home_mark()}"
+
+    def _home_mark(self) -> str:
+        return hashlib.sha256(os.fsencode(self.folder.parent)).hexdigest()[:8]
+
+    def attempt(self, attempt: int) -> Path:
+        """The folder of one attempt. Never used twice, so nothing is overwritten."""
+        return self.folder / f"attempt_{attempt}"
+
+    def log(self, attempt: int, rank: int, stream: Stream) -> Path:
+        """What a rank wrote: its bytes, unchanged."""
+        return self.attempt(attempt) / f"rank_{rank}.{stream}"
+
+
+def runs_folder() -> Path:
+    """The folder of all runs."""
+    return home() / "runs"
