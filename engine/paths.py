@@ -83,6 +83,7 @@ class RunPaths:
         self.supervisor = folder / "supervisor.json"
         self.supervisor_log = folder / "supervisor.log"
         self.series = folder / "series.json"
+        self.summary = folder / "summary.json"
 
     @property
     def socket(self) -> Path:

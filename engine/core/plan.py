@@ -103,6 +103,7 @@ class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
     library: str
     error: str
     metrics: str
+    checkpoints: str
 
 
 def plan(
@@ -216,6 +217,7 @@ def rank_environment(
         "RANKDECK_BACKEND": plan.backend.name,
         "RANKDECK_TIMEOUT": f"{plan.timeout:g}",
         "RANKDECK_METRICS": paths.metrics,
+        "RANKDECK_CHECKPOINTS": paths.checkpoints,
     }
 
 

@@ -1,0 +1,17 @@
+"""gloo: collectives over TCP between CPUs, in every torch wheel."""
+
+from __future__ import annotations
+
+from engine.core.plan import BackendSettings, NodeFacts
+
+SUMMARY = "CPU tensors over TCP; in every torch wheel"
+
+
+def settings(*, one_machine: bool) -> BackendSettings:
+    """Gloo looks its address up by host name, which on many machines is unroutable or wrong (pytorch#26166): on one
+    machine the loopback interface is always right, and nobody else can connect to it."""
+    return BackendSettings(name="gloo", device="cpu", env={"GLOO_SOCKET_IFNAME": "lo"} if one_machine else {})
+
+
+def check(ranks: int, facts: NodeFacts) -> None:
+    """Every node can run gloo."""

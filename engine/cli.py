@@ -1,0 +1,272 @@
+"""The `rankdeck` command: every verb, headless. Words and exit statuses; what they do is in `engine.local`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+
+from engine import __version__, report
+from engine.core.errors import RankdeckError, UsageError
+from engine.core.profile import Profile
+from engine.local import LocalEngine, LocalRun, all_runs, find_run, summarise
+from engine.profiles import find_profile, list_profiles, read_profile
+
+EPILOG = """\b
+Start here:
+  rankdeck                        profiles, plans and runs on one screen
+  rankdeck launch quickstart      four CPU ranks train a small GPT for a minute
+  rankdeck launch quickstart --detach, then: rankdeck attach -
+
+RUN is a run's id, any unique beginning of it, or - for the newest.
+"""
+
+
+class _Profile(click.ParamType[str]):
+    """A profile's name or file, completed from those that exist."""
+
+    name = "profile"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(entry.name) for entry in list_profiles() if entry.name.startswith(incomplete)]
+        return names or [CompletionItem(incomplete, type="file")]
+
+
+class _Run(click.ParamType[str]):
+    """A run's id, completed from those that are kept."""
+
+    name = "run"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(paths.run) for paths in all_runs() if paths.run.startswith(incomplete)]
+
+
+PROFILE = click.argument("profile", type=_Profile())
+RUN = click.argument("run", type=_Run())
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+SET = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a profile key, such as layout.ranks_per_node=2.",
+)
+
+
+@click.group(invoke_without_command=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw the app with ASCII characters only.")
+@click.option("--slow", is_flag=True, help="Paint the app once a second, for a slow line.")
+@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@click.option("--profile", "profile", type=_Profile(), help="Open the app with the cursor on this profile.")
+@click.pass_context
+def cli(ctx: click.Context, *, ascii_only: bool, slow: bool, no_mouse: bool, profile: str | None) -> None:
+    """Launch, watch and rescue distributed PyTorch training.
+
+    Without a command, the app opens. Everything that it can do, a command can do as well. Training goes on when the
+    terminal closes; `rankdeck attach RUN` comes back to it.
+    """
+    ctx.obj = {"ascii": ascii_only, "slow": slow, "mouse": not no_mouse}
+    if ctx.invoked_subcommand is None:
+        ctx.exit(_open_app(ctx.obj, open_profile=profile))
+
+
+def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that do not")
+    from tui.app import run
+
+    return run(LocalEngine(), open_run=open_run, open_profile=open_profile, **look)
+
+
+@cli.command()
+@JSON
+def profiles(*, as_json: bool) -> None:
+    """List the profiles that can be launched by name.
+
+    They are looked up in ./.rankdeck, in your own folder, and among those that come with rankdeck; a nearer one hides a
+    farther one of the same name.
+    """
+    report.show_profiles(list_profiles(), as_json=as_json)
+
+
+@cli.command()
+@PROFILE
+@SET
+@JSON
+def plan(profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Show what would run: every rank's node, command line and environment. Nothing is started."""
+    report.show_plan(LocalEngine().preview(_read(profile, overrides)), as_json=as_json)
+
+
+@cli.command()
+@PROFILE
+@SET
+@click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
+@JSON
+@click.pass_context
+def launch(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], detach: bool, as_json: bool) -> None:
+    """Start a run and follow what its ranks print.
+
+    The exit status is that of the first rank that failed, 128 + n for signal n. Ctrl-C asks whether to detach or to stop;
+    without a terminal it stops the run.
+    """
+    chosen = _read(profile, overrides)
+    run = asyncio.run(LocalEngine().launch(chosen))
+    click.echo(msgspec.json.encode({"run": run}).decode() if as_json else run)
+    if not detach:
+        from engine.watch import watch
+
+        ctx.exit(asyncio.run(watch(LocalRun(find_run(run)))))
+
+
+def _read(profile: str, overrides: tuple[str, ...]) -> Profile:
+    return read_profile(find_profile(profile), overrides)
+
+
+@cli.command()
+@click.option("--all", "-a", "everything", is_flag=True, help="Runs that have ended too.")
+@JSON
+def ps(*, everything: bool, as_json: bool) -> None:
+    """List runs, newest first."""
+    report.show_runs(
+        [summary for paths in all_runs() if (summary := summarise(paths))], everything=everything, as_json=as_json
+    )
+
+
+@cli.command()
+@RUN
+@JSON
+def status(run: str, *, as_json: bool) -> None:
+    """Show the state of a run and of each of its ranks."""
+    found = LocalRun(find_run(run))
+    report.show_status(asyncio.run(found.snapshot()), as_json=as_json)
+
+
+@cli.command()
+@RUN
+@click.option("--rank", "-r", type=click.IntRange(min=0), help="One rank only, its bytes unchanged.")
+@click.option("--attempt", type=click.IntRange(min=0), help="An earlier attempt; left out: the newest.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@click.pass_context
+def logs(ctx: click.Context, run: str, *, rank: int | None, attempt: int | None, follow: bool) -> None:
+    """Print what the ranks of a run wrote."""
+    from engine.watch import print_logs
+
+    ctx.exit(asyncio.run(print_logs(LocalRun(find_run(run)), rank=rank, attempt=attempt, follow=follow)))
+
+
+@cli.command()
+@RUN
+@click.pass_context
+def attach(ctx: click.Context, run: str) -> None:
+    """Watch a run in the app. Without a terminal: follow what its ranks print."""
+    found = find_run(run)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        ctx.exit(_open_app(ctx.obj, open_run=found.run))
+    from engine.watch import watch
+
+    ctx.exit(asyncio.run(watch(LocalRun(found), owner=False)))
+
+
+@cli.command()
+@RUN
+@click.option(
+    "--failed", "scope", flag_value="failed", help="Bring back the ranks that failed, the smallest way there is."
+)
+@click.option("--all", "scope", flag_value="all", default="all", help="Start a new attempt of all ranks (the default).")
+def restart(run: str, *, scope: str) -> None:
+    """Bring a run back: a new attempt of all ranks, which resume from their checkpoint.
+
+    A single rank can't join the others again yet, so --failed starts all of them too, and says so.
+    """
+    if scope == "failed":
+        click.echo("a single rank can't rejoin in this version: all ranks start again", err=True)
+    _ask(run, LocalRun.restart)
+
+
+@cli.command()
+@RUN
+@click.option("--rank", "-r", type=click.IntRange(min=0), required=True, help="Which rank.")
+@click.option("--signal", "-s", "name", default="KILL", show_default=True, help="Name or number of the signal.")
+def kill(run: str, *, rank: int, name: str) -> None:
+    """Send a signal to one rank and its children."""
+    number = report.signal_number(name)
+    _ask(run, lambda found: found.kill(rank, number))
+
+
+@cli.command()
+@RUN
+@click.option("--now", "at_once", is_flag=True, help="SIGKILL at once, without the profile's stop ladder.")
+def stop(run: str, *, at_once: bool) -> None:
+    """End a run. Its ranks get the signals of the profile's stop ladder, one after the other."""
+    _ask(run, lambda found: found.stop(at_once=at_once))
+
+
+def _ask(run: str, request: Callable[[LocalRun], Coroutine[Any, Any, str]]) -> None:
+    click.echo(asyncio.run(request(LocalRun(find_run(run)))))
+
+
+@cli.command()
+@RUN
+@click.option("--timeout", "-t", type=click.FloatRange(min=0), help="Give up after so many seconds, with status 124.")
+@JSON
+@click.pass_context
+def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) -> None:
+    """Wait until a run has ended, or holds because a rank failed. The exit status is that of `launch`."""
+    from engine.watch import wait_for_end
+
+    ctx.exit(asyncio.run(wait_for_end(LocalRun(find_run(run)), seconds=timeout, as_json=as_json)))
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, type=_Run())
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@JSON
+def clean(runs: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
+    """Remove runs that have ended: their logs, curves and checkpoints. Without a RUN: all that have ended."""
+    from engine.clean import clean_runs
+
+    clean_runs([find_run(run) for run in runs], yes=yes, as_json=as_json)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash:  eval "$(rankdeck completion bash)"
+    zsh:   eval "$(rankdeck completion zsh)"
+    fish:  rankdeck completion fish | source
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "rankdeck", "_RANKDECK_COMPLETE").source())
+
+
+def main() -> int:
+    """Runs the command line. Returns the exit status; an error of the user's is two lines, never a traceback."""
+    try:
+        result = cli.main(prog_name="rankdeck", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Abort:
+        return 130
+    except KeyboardInterrupt:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except RankdeckError as error:
+        report.complain(error)
+        return error.exit_status
+    except BrokenPipeError:
+        report.close_stdout()
+        return 0

@@ -1,0 +1,201 @@
+"""Builds what front ends see from the state of a run and the numbers of its ranks. Pure: `status`, the socket and the app
+show the same because they all get it from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from engine.core.diagnosis import explain
+from engine.core.plan import LaunchPlan
+from engine.core.progress import RankProgress
+from engine.core.state import (
+    Alive,
+    Clearing,
+    Closing,
+    Done,
+    Ended,
+    Gone,
+    Holding,
+    Opening,
+    Pending,
+    RankPhase,
+    Restart,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+    rank_word,
+    root_cause,
+    run_word,
+    status_words,
+)
+from engine.core.view import FailureView, NodeView, RankView, RunView
+
+
+def rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgress) -> RankView:
+    """One rank of the current attempt."""
+    phase = state.ranks[rank]
+    place = plan.places[rank]
+    return RankView(
+        rank=rank,
+        node=place.node,
+        local_rank=place.local_rank,
+        pid=None if isinstance(phase, Pending) else phase.pid,
+        state=rank_word(phase),
+        exit=phase.status if isinstance(phase, Done) else None,
+        attempt=state.attempt,
+        generation=0,
+        step=progress.step,
+        loss=_finite(progress.loss),
+        throughput=_finite(progress.throughput) if isinstance(phase, Alive) else None,
+        unit=progress.unit,
+        since=_since(state, phase),
+        seen=progress.seen,
+        note=_note(phase),
+        last_line=progress.last_line,
+        out_size=progress.out_size,
+        err_size=progress.err_size,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _since(state: RunState, phase: RankPhase) -> float:
+    match phase:
+        case Pending():
+            return state.attempt_since
+        case Alive(since=since):
+            return since
+        case Done(at=at) | Gone(at=at):
+            return at
+
+
+def _note(phase: RankPhase) -> str:
+    match phase:
+        case Pending() | Alive() | Done(status=0):
+            return ""
+        case Done(status=status, reason=reason):
+            return reason or status_words(status)
+        case Gone(reason=reason):
+            return reason
+
+
+def run_view(
+    state: RunState, plan: LaunchPlan, progress: Sequence[RankProgress], tails: Mapping[int, bytes]
+) -> RunView:
+    """The run as a whole.
+
+    Args:
+        state: what is known.
+        plan: what was launched.
+        progress: the numbers of every rank, by rank.
+        tails: the end of stderr of ranks that failed, for the explanation.
+    """
+    newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
+    saved = max(progress, key=lambda one: one.checkpoint_at or 0.0)
+    rates = [
+        one.throughput
+        for one, phase in zip(progress, state.ranks, strict=True)
+        if isinstance(phase, Alive) and one.throughput
+    ]
+    losses = [one.loss for one in progress if one.loss is not None]
+    return RunView(
+        run=state.run,
+        name=state.name,
+        state=run_word(state),
+        doing=_doing(state),
+        attempt=state.attempt,
+        generation=0,
+        world_size=len(state.ranks),
+        backend=plan.backend.name,
+        program=plan.program.title,
+        launched_at=state.launched_at,
+        ended_at=state.phase.at if isinstance(state.phase, Ended) else None,
+        attempt_since=state.attempt_since,
+        alive=sum(isinstance(phase, Alive) for phase in state.ranks),
+        step=newest.step,
+        steps=max((one.steps for one in progress if one.steps is not None), default=None),
+        loss=_finite(sum(losses) / len(losses)) if losses else None,
+        throughput=_finite(sum(rates)) if rates else None,
+        unit=next((one.unit for one in progress if one.unit), ""),
+        checkpoint=saved.checkpoint,
+        checkpoint_at=saved.checkpoint_at,
+        failure=failure_view(state, tails),
+        restart=restart_words(state),
+        nodes=tuple(
+            NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
+            for node in state.nodes
+        ),
+    )
+
+
+def _doing(state: RunState) -> str:
+    match state.phase:
+        case Opening():
+            waiting = ", ".join(node.name for node in state.nodes if node.link != "up")
+            return f"waiting for {waiting}"
+        case Starting():
+            if state.store_port is None:
+                return "opening the store"
+            started = sum(not isinstance(phase, Pending) for phase in state.ranks)
+            return f"starting ranks, {started} of {len(state.ranks)}"
+        case Running() | Holding():
+            away = ", ".join(node.name for node in state.nodes if node.link != "up")
+            return (
+                f"no link to {away}; its ranks go on"
+                if away
+                else state.store_trouble and f"the store is lost: {state.store_trouble}"
+            )
+        case Stopping(then=then) | Clearing(then=then):
+            if isinstance(then, Restart):
+                return f"restarting as attempt {state.attempt + 1} ({then.reason})"
+            return f"stopping ({then.reason})" if then.reason else "clearing away"
+        case Closing():
+            return "clearing away"
+        case Ended(outcome=outcome):
+            return outcome.reason
+
+
+def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | None:
+    """Why the run is not well, or None while no rank has failed and the run did not fail by itself."""
+    cause = root_cause(state)
+    if cause is None:
+        if isinstance(state.phase, Ended) and state.phase.outcome.word == "failed":
+            return FailureView(
+                rank=None,
+                headline="the run could not start",
+                detail=state.phase.outcome.reason,
+                traceback="",
+                advice="",
+            )
+        return None
+    rank, phase = cause
+    said = explain(rank, phase.status if isinstance(phase, Done) else None, tails.get(rank, b""), phase.reason)
+    others = tuple(
+        other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
+    )
+    return FailureView(
+        rank=rank,
+        headline=said.headline,
+        detail=said.detail,
+        traceback=said.traceback,
+        advice=said.advice,
+        others=others,
+    )
+
+
+def restart_words(state: RunState) -> str:
+    """What the restart key would do now; empty where it would do nothing."""
+    count = len(state.ranks)
+    what = f"start attempt {state.attempt + 1} of {'all ' if count > 1 else ''}{count} rank{'s' if count > 1 else ''}"
+    match state.phase:
+        case Running() | Holding():
+            alive = sum(isinstance(phase, Alive) for phase in state.ranks)
+            return f"stop the {alive} that run and {what}" if alive else what
+        case Ended():
+            return what
+        case Opening() | Starting() | Stopping() | Clearing() | Closing():
+            return ""

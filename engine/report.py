@@ -1,0 +1,218 @@
+"""What the command line prints: tables for people, JSON for scripts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+import click
+import msgspec
+
+from engine.client import ProfileEntry
+from engine.core.errors import RankdeckError, UsageError
+from engine.core.plan import LaunchPlan, rank_argv, shown_environment
+from engine.core.state import ENDED_WORDS, status_words
+from engine.core.terminal_text import terminal_line
+from engine.core.view import RunSummary, Snapshot
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def _table(rows: Iterable[Sequence[str]]) -> None:
+    """Columns as wide as their widest cell; the last is left as it is."""
+    lines = [[terminal_line(cell, colour=False) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def complain(error: RankdeckError) -> None:
+    """An error on standard error: the fact, then the next step."""
+    for number, line in enumerate(str(error).split("\n")):
+        click.echo(terminal_line(f"rankdeck: {line}" if number == 0 else line, colour=False), err=True)
+
+
+def close_stdout() -> None:
+    """Whoever read our output has gone: what is still buffered must not be written to it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def signal_number(name: str) -> int:
+    """The number of a signal: `KILL`, `SIGKILL` or `9`.
+
+    Raises:
+        UsageError: there is no such signal.
+    """
+    try:
+        if name.isascii() and name.isdigit():
+            return signal.Signals(int(name)).value
+        return signal.Signals["SIG" + name.upper().removeprefix("SIG")].value
+    except (KeyError, ValueError):
+        raise UsageError(
+            f"there is no signal {name!r}", hint="for example: KILL, TERM, INT, STOP, CONT, USR1"
+        ) from None
+
+
+def show_profiles(entries: list[ProfileEntry], *, as_json: bool) -> None:
+    """`rankdeck profiles`."""
+    if as_json:
+        _print_json([{"name": e.name, "path": str(e.path), "source": e.source, "error": e.error,
+                      "description": e.profile.description if e.profile else None} for e in entries])  # fmt: skip
+        return
+    rows = [("NAME", "BACKEND", "NODES", "RUNS", "FROM", "")]
+    for entry in entries:
+        if entry.profile is None:
+            rows.append((entry.name, "!", "", "", entry.source, (entry.error or "").split("\n")[0]))
+            continue
+        profile = entry.profile
+        nodes = profile.layout.nodes if isinstance(profile.layout.nodes, str) else ",".join(profile.layout.nodes)
+        what = profile.recipe.name or profile.recipe.script or profile.recipe.module or ""
+        count = "" if ":" in nodes else f":{profile.layout.ranks_per_node}"
+        rows.append((entry.name, profile.backend.name, f"{nodes}{count}", what, entry.source, profile.description))
+    _table(rows)
+
+
+def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
+    """`rankdeck plan`."""
+    if as_json:
+        shown = msgspec.structs.replace(
+            plan, env=shown_environment(plan.env), env_defaults=shown_environment(plan.env_defaults)
+        )
+        _print_json(shown)
+        return
+    _table(
+        [
+            ("profile", plan.name + (f": {plan.description}" if plan.description else "")),
+            (
+                "backend",
+                f"{plan.backend.name}, {plan.world_size} ranks on {len(plan.nodes)} node(s), {plan.backend.device}",
+            ),
+            ("store", f"{plan.nodes[0].name}, {plan.head_address}, a port that the kernel gives"),
+            ("workdir", plan.workdir),
+            ("command", shlex.join(rank_argv(plan, "…"))),
+            ("stop", ", then ".join(f"{name} and {seconds:g} s" for name, seconds in plan.stop_ladder)),
+            ("failure", plan.policy.on_failure),
+        ]
+    )
+    click.echo("")
+    _table([("NODE", "RANKS"), *((node.name, " ".join(map(str, node.ranks))) for node in plan.nodes)])
+    click.echo("\nenvironment, besides what torchrun sets too (RANK, WORLD_SIZE, MASTER_ADDR, …)")
+    for name, value in {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}.items():
+        default = "" if name in plan.env else "   unless it is set already"
+        click.echo(f"  {name}={terminal_line(value, colour=False)}{default}")
+
+
+def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> None:
+    """`rankdeck ps`."""
+    shown = [run for run in runs if everything or run.state not in ENDED_WORDS]
+    if as_json:
+        _print_json(shown)
+        return
+    if not shown:
+        ended = len(runs) - len(shown)
+        click.echo(
+            f"nothing runs; {ended} ended (rankdeck ps --all)"
+            if ended
+            else "nothing was launched yet: rankdeck launch quickstart"
+        )
+        return
+    rows = [("RUN", "STATE", "RANKS", "BACKEND", "STEP", "LOSS", "STARTED", "")]
+    for run in shown:
+        step = "" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
+        loss = "" if run.loss is None else f"{run.loss:.4g}"
+        rows.append(
+            (run.run, run.state, str(run.world_size), run.backend, step, loss, _ago(run.launched_at), run.reason)
+        )
+    _table(rows)
+
+
+def _ago(moment: float) -> str:
+    seconds = max(0, int(time.time() - moment))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
+    """`rankdeck status`."""
+    run = snapshot.run
+    if as_json:
+        keys = (
+            "rank",
+            "node",
+            "local_rank",
+            "pid",
+            "state",
+            "exit",
+            "attempt",
+            "generation",
+            "step",
+            "loss",
+            "throughput",
+            "note",
+        )
+        ranks = [{key: getattr(rank, key) for key in keys} for rank in snapshot.ranks]
+        failure = msgspec.to_builtins(run.failure) if run.failure else None
+        _print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
+                     "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
+                     "failure": failure, "ranks": ranks})  # fmt: skip
+        return
+    doing = f" ({run.doing})" if run.doing else ""
+    click.echo(
+        f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}  {run.program}"
+    )
+    rows = [("RANK", "NODE", "PID", "STATE", "STEP", "LOSS", "THROUGHPUT", "")]
+    for rank in snapshot.ranks:
+        rate = "" if rank.throughput is None else f"{rank.throughput:.4g} {rank.unit}/s"
+        loss = "" if rank.loss is None else f"{rank.loss:.4g}"
+        pid, step = (str(value) if value is not None else "" for value in (rank.pid, rank.step))
+        rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, rank.note))
+    _table(rows)
+    if run.failure:
+        show_failure(snapshot)
+
+
+def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:
+    """Why a run is not well, and what can be done."""
+    failure = snapshot.run.failure
+    if failure is None:
+        return
+    click.echo("", err=err)
+    said = [failure.headline, failure.detail, *failure.traceback.splitlines(), failure.advice]
+    if snapshot.run.restart:
+        said.append(f"rankdeck restart {snapshot.run.run}: {snapshot.run.restart}")
+    for line in said:
+        if line:
+            click.echo(terminal_line(line, colour=False), err=err)
+
+
+def exit_status(snapshot: Snapshot) -> int:
+    """What `launch` and `wait` end with: 0 for success, the root cause's status where a rank failed, else 1."""
+    run = snapshot.run
+    if run.state == "succeeded":
+        return 0
+    if run.failure is not None and run.failure.rank is not None:
+        status = snapshot.ranks[run.failure.rank].exit
+        if status:
+            return status if status > 0 else 128 - status
+    return 1
+
+
+def narrate(text: str) -> None:
+    """A line about the run, apart from what its ranks print."""
+    click.echo(f"rankdeck: {terminal_line(text, colour=False)}", err=True)
+
+
+def end_words(snapshot: Snapshot) -> str:
+    """How a run ended, in a sentence."""
+    run = snapshot.run
+    failed = [rank for rank in snapshot.ranks if rank.state == "failed" and rank.exit is not None]
+    words = ", ".join(f"rank {rank.rank} {status_words(rank.exit)}" for rank in failed[:4] if rank.exit is not None)
+    return f"{run.run} {run.state}" + (f": {words}" if words else f": {run.doing}" if run.doing else "")

@@ -1,0 +1,224 @@
+"""Reads what ranks write, as it grows: metrics, the newest line, sizes. The files stay as they are.
+
+Work is done in slices, in turn for every file that has grown, and the event loop runs in between: a rank that prints
+without end delays the numbers of its own curve and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from engine.core.metric_lines import MetricReader
+from engine.core.progress import RankProgress, take_readings, take_record
+from engine.core.series import Point, SeriesSet
+from engine.paths import RunPaths, Stream
+from engine.record import Saved, read_tail, replace_file
+
+SLICE = 1 << 18
+"""Bytes taken from one file at a time: a few milliseconds of work."""
+
+FRESH_POINTS = 20_000
+"""Newest points that are kept for subscribers; one that falls behind further gets a new snapshot."""
+
+LAST_LINE = 400
+"""Bytes of a rank's newest line that are kept for the table."""
+
+
+class _File:
+    """One growing file of a rank and how far it was read."""
+
+    def __init__(self, path: Path, rank: int, offset: int) -> None:
+        self.path, self.rank, self.offset, self.size = path, rank, offset, offset
+        self._descriptor: int | None = None
+
+    def read(self) -> bytes:
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        data = os.pread(self._descriptor, min(SLICE, self.size - self.offset), self.offset)
+        self.offset += len(data)
+        if not data:
+            self.size = self.offset
+        return data
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class Ingest:
+    """Follows the files of a run's current attempt.
+
+    Args:
+        paths: of the run.
+        world_size: number of ranks.
+        patterns: of the profile, besides the shapes that are known.
+        on_change: called with a rank whose numbers have changed.
+    """
+
+    def __init__(
+        self, paths: RunPaths, world_size: int, patterns: tuple[str, ...], on_change: Callable[[int], None]
+    ) -> None:
+        self._paths, self._patterns, self._on_change = paths, patterns, on_change
+        self.attempt = 0
+        self.progress = [RankProgress() for _ in range(world_size)]
+        self.series = SeriesSet()
+        self.points: deque[Point] = deque(maxlen=FRESH_POINTS)
+        self.points_seen = 0
+        """Points that there ever were; `points` holds the newest of them."""
+        self._files: dict[tuple[int, str], _File] = {}
+        self._readers: dict[tuple[int, str], MetricReader] = {}
+        self._partial: dict[int, bytes] = {}
+        self._grown: deque[tuple[int, str]] = deque()
+        self._wake = asyncio.Event()
+        self._changed_since_save = False
+        if paths.series.exists():
+            self._load(msgspec.json.decode(paths.series.read_bytes(), type=Saved))
+
+    def _load(self, saved: Saved) -> None:
+        self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
+        for name, offset in saved.offsets.items():
+            rank, _, kind = name.partition(".")
+            self._file(int(rank), kind).offset = offset
+
+    def save(self) -> None:
+        """Writes down what was read so far."""
+        if not self._changed_since_save:
+            return
+        self._changed_since_save = False
+        offsets = {f"{rank}.{kind}": self._line_start(rank, kind, file) for (rank, kind), file in self._files.items()}
+        saved = Saved(attempt=self.attempt, offsets=offsets, progress=self.progress, series=self.series.dump())
+        replace_file(self._paths.series, msgspec.json.encode(saved))
+
+    def _line_start(self, rank: int, kind: str, file: _File) -> int:
+        """Where the record begins that is not complete yet; lines of output that are cut in two are harmless."""
+        return file.offset - (len(self._partial.get(rank, b"")) if kind == "metrics" else 0)
+
+    def start_attempt(self, attempt: int) -> None:
+        """From now on, files of this attempt. Curves go on; the newest numbers begin anew."""
+        if attempt == self.attempt:
+            return
+        for file in self._files.values():
+            file.close()
+        self.attempt = attempt
+        self._files.clear()
+        self._readers.clear()
+        self._partial.clear()
+        self._grown.clear()
+        self.progress = [
+            RankProgress(steps=old.steps, checkpoint=old.checkpoint, checkpoint_at=old.checkpoint_at)
+            for old in self.progress
+        ]
+
+    def _file(self, rank: int, kind: str) -> _File:
+        key = (rank, kind)
+        if key not in self._files:
+            path = self._paths.attempt(self.attempt) / f"rank_{rank}.{kind}"
+            self._files[key] = _File(path, rank, 0)
+        return self._files[key]
+
+    def take_sizes(self, attempt: int, sizes: list[list[int]]) -> None:
+        """The agent says how large files are: `[rank, out, err, metrics]` each."""
+        if attempt != self.attempt:
+            return
+        for rank, out, err, metrics in sizes:
+            progress = self.progress[rank]
+            if (out, err) != (progress.out_size, progress.err_size):
+                progress.out_size, progress.err_size, progress.seen = out, err, time.time()
+                self._on_change(rank)
+            for kind, size in (("out", out), ("err", err), ("metrics", metrics)):
+                file = self._file(rank, kind)
+                if size > file.size and file.size == file.offset:
+                    self._grown.append((rank, kind))
+                file.size = max(size, file.size)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Reads for ever; ends when it is cancelled."""
+        while True:
+            if not self._grown:
+                self._wake.clear()
+                await self._wake.wait()
+            self.read_slice()
+            await asyncio.sleep(0)
+
+    def read_slice(self) -> bool:
+        """Reads one slice of one file that has grown. Returns whether there was any."""
+        if not self._grown:
+            return False
+        rank, kind = key = self._grown.popleft()
+        file = self._file(rank, kind)
+        try:
+            data = file.read()
+        except OSError:
+            file.offset = file.size
+            return True
+        if file.offset < file.size:
+            self._grown.append(key)
+        if data:
+            self._changed_since_save = True
+            points = self._take_records(rank, data) if kind == "metrics" else self._take_output(rank, kind, data)
+            for point in points:
+                self.series.append(point)
+            self.points.extend(points)
+            self.points_seen += len(points)
+            self._on_change(rank)
+        return True
+
+    def drain(self) -> None:
+        """Reads everything that is known to be there, without pause: for the end of a run."""
+        while self.read_slice():
+            pass
+
+    def _take_records(self, rank: int, data: bytes) -> list[Point]:
+        lines = (self._partial.pop(rank, b"") + data).split(b"\n")
+        if lines[-1]:
+            self._partial[rank] = lines[-1][-SLICE:]
+        points: list[Point] = []
+        for line in lines[:-1]:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # the file is the rank's: it may write what it likes
+            if isinstance(record, dict):
+                points += take_record(rank, self.progress[rank], record)
+        return points
+
+    def _take_output(self, rank: int, kind: str, data: bytes) -> list[Point]:
+        progress = self.progress[rank]
+        if newest := _newest_line(data):
+            progress.last_line = newest
+        reader = self._readers.get((rank, kind))
+        if reader is None:
+            reader = self._readers[rank, kind] = MetricReader(self._patterns)
+        return take_readings(rank, progress, time.time(), reader.feed(data))
+
+    def tail(self, rank: int, stream: Stream) -> bytes:
+        """The last bytes of what a rank of this attempt wrote."""
+        return read_tail(self._paths.log(self.attempt, rank, stream))
+
+    def last_step(self, rank: int) -> int | None:
+        """The last step that a rank reported, from the end of its file: reading in turn may be behind."""
+        for line in reversed(read_tail(self._paths.attempt(self.attempt) / f"rank_{rank}.metrics", 4096).splitlines()):
+            try:
+                step = json.loads(line)["step"]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if isinstance(step, int):
+                return step
+        return self.progress[rank].step
+
+
+def _newest_line(data: bytes) -> str:
+    for line in reversed(data[-LAST_LINE * 4 :].replace(b"\r", b"\n").split(b"\n")):
+        if line.strip():
+            return line[:LAST_LINE].decode(errors="replace")
+    return ""

@@ -1,0 +1,41 @@
+"""The run's memory: one event a line, appended, never rewritten. Replaying it gives the state.
+
+Plain JSON lines rather than a database, since a home is often NFS. What a user asked for, and how the run ended, is on the
+disk before anything follows from it. A line that was torn by a crash is cut off when the journal is opened again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from engine.core.events import INTENTS, AnyEvent
+from engine.record import measure_journal
+
+
+class Journal:
+    """Appends events to a run's journal.
+
+    Args:
+        path: the file; it is made if it does not exist, readable by its owner only.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.events, size = measure_journal(path) if path.exists() else ([], 0)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._file, size)
+
+    def append(self, event: AnyEvent, *, durable: bool = False) -> None:
+        """Writes one event. Intents, and whatever is `durable`, are on the disk when this returns."""
+        self.events.append(event)
+        data = msgspec.json.encode(event) + b"\n"
+        while data:
+            data = data[os.write(self._file, data) :]
+        if durable or isinstance(event, INTENTS):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._file)

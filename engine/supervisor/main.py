@@ -1,0 +1,127 @@
+"""The supervisor's process: takes the run's lock, serves, and ends with the run.
+
+It has a session of its own, so neither Ctrl-C nor a terminal that closes reaches it. Whoever started it hears one line on
+standard output: `ready`, or why not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from engine import __version__
+from engine.core.errors import RankdeckError, SupervisorError
+from engine.paths import RunPaths
+from engine.record import Whereabouts, read_plan, replace_file, write_summary
+from engine.supervisor.journal import Journal
+from engine.supervisor.runner import Runner, note
+from engine.supervisor.server import Server
+
+SAVE_PERIOD = 5.0
+"""Seconds between two copies of the curves on the disk; what came since is read again from the ranks' files."""
+
+
+def take_lock(paths: RunPaths) -> int:
+    """The run's lock, held for as long as the process lives.
+
+    Raises:
+        SupervisorError: another supervisor has it.
+    """
+    lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise SupervisorError(f"run {paths.run} has a supervisor already") from None
+    return lock
+
+
+async def supervise(paths: RunPaths, *, restart_by: str | None) -> None:
+    """Runs a run to its end.
+
+    Args:
+        paths: of the run, whose plan is written.
+        restart_by: who wants a run that has ended to start again, or None.
+    """
+    plan = read_plan(paths)
+    journal = Journal(paths.journal)
+    runner = Runner(paths, plan, journal, lambda: None)
+    server = Server(runner)
+    await server.listen()
+    host = socket.gethostname()
+    where = Whereabouts(host=host, pid=os.getpid(), version=__version__, socket=str(paths.socket))
+    replace_file(paths.supervisor, msgspec.json.encode(where))
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    chores = [
+        asyncio.create_task(coroutine)
+        for coroutine in (runner.ingest.run(), server.keep_fresh(), _save(runner, server, host))
+    ]
+    runner.start(restart_by)
+    print("ready", flush=True)  # noqa: T201 - to whoever started this process
+    _close_starter()
+    await runner.ended.wait()
+    await runner.wait_closed()
+    runner.ingest.drain()
+    for chore in chores:
+        chore.cancel()
+    _save_quietly(runner.ingest.save)
+    await server.close()
+    _save_quietly(lambda: write_summary(paths, server.snapshot(), host))
+    journal.close()
+    with contextlib.suppress(FileNotFoundError):
+        paths.supervisor.unlink()
+
+
+def _close_starter() -> None:
+    """Lets go of the pipe to whoever started this process: it may be gone, or wait for the end of it."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+
+
+async def _save(runner: Runner, server: Server, host: str) -> None:
+    """Keeps the copies on the disk fresh: the line of `ps` soon after a change, the curves now and then."""
+    while True:
+        for _ in range(int(SAVE_PERIOD)):
+            _save_quietly(lambda: write_summary(runner.paths, server.snapshot(), host))
+            await asyncio.sleep(1)
+        _save_quietly(runner.ingest.save)
+
+
+def _save_quietly(save: Callable[[], None]) -> None:
+    """A full disk must not end a run: what could not be written is told in the supervisor's log."""
+    try:
+        save()
+    except OSError as error:
+        note(f"can't save: {error}")
+
+
+def main(folder: str, restart_by: str | None = None) -> int:
+    """Entry point: `supervise FOLDER [RESTART_BY]`. Returns the exit status.
+
+    What was started here ends at once and its child goes on, so that whoever started it has no child to reap.
+    """
+    if os.fork():
+        os._exit(0)
+    paths = RunPaths(Path(folder))
+    try:
+        lock = take_lock(paths)
+        asyncio.run(supervise(paths, restart_by=restart_by))
+        os.close(lock)
+    except (RankdeckError, OSError, msgspec.MsgspecError) as error:
+        note(f"{type(error).__name__}: {error}")
+        with contextlib.suppress(OSError):
+            sys.stdout.write(f"{error}\n")
+            sys.stdout.flush()
+        return 1
+    return 0

@@ -1,0 +1,237 @@
+"""The run's socket: requests in, answers and updates out.
+
+A subscriber is a few numbers that say what it has seen. When its connection has room it gets whatever changed since, built at
+that moment; a slow or stuck one therefore costs one message of memory, holds nobody up, and misses no event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import struct
+import time
+
+import msgspec
+
+from engine import __version__
+from engine.core import events as ev
+from engine.core.messages import Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
+from engine.core.state import Ended, RunState
+from engine.core.view import PROTOCOL, RankView, RunView, Snapshot, Update
+from engine.core.views import rank_view, restart_words, run_view
+from engine.supervisor.runner import Runner
+
+PERIOD = 0.1
+"""Seconds between two updates to one subscriber: what a screen can show, and no more work than that."""
+
+MAX_LINE = 1 << 20
+"""Bytes of one request. A client that sends more is not one of ours."""
+
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_encoder = msgspec.json.Encoder()
+
+
+class Seen:
+    """What one subscriber has got."""
+
+    def __init__(self) -> None:
+        self.revision = -1
+        self.points = 0
+        self.story = 0
+
+
+class Server:
+    """Serves one run to its front ends.
+
+    Args:
+        runner: the run.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._revision = 0
+        self._run: RunView | None = None
+        self._run_revision = 0
+        self._ranks: list[RankView] = []
+        self._rank_revisions = [0] * runner.plan.world_size
+        self._changed = asyncio.Condition()
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+        self.refresh()
+
+    # --- the newest picture -------------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Rebuilds what has changed. Returns whether anything did."""
+        runner = self._runner
+        progress = runner.ingest.progress
+        changed = sorted(runner.changed_ranks)
+        runner.changed_ranks.clear()
+        if not self._ranks:
+            changed = list(range(runner.plan.world_size))
+            self._ranks = [rank_view(runner.state, runner.plan, rank, progress[rank]) for rank in changed]
+        revision = self._revision + 1
+        moved = False
+        for rank in changed:
+            view = rank_view(runner.state, runner.plan, rank, progress[rank])
+            if view != self._ranks[rank] or self._run is None:
+                self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
+        run = run_view(runner.state, runner.plan, progress, runner.tails)
+        if run != self._run:
+            self._run, self._run_revision, moved = run, revision, True
+        if moved:
+            self._revision = revision
+        return moved
+
+    async def keep_fresh(self) -> None:
+        """Looks for changes every `PERIOD` and wakes the subscribers; ends when it is cancelled."""
+        points = story = -1
+        while True:
+            news = self._runner.ingest.points_seen, len(self._runner.story)
+            if self.refresh() or news != (points, story):
+                points, story = news
+                async with self._changed:
+                    self._changed.notify_all()
+            await asyncio.sleep(PERIOD)
+
+    def snapshot(self) -> Snapshot:
+        """Everything, now."""
+        assert self._run is not None
+        series = tuple(self._runner.ingest.series.dump())
+        return Snapshot(run=self._run, ranks=tuple(self._ranks), series=series, events=tuple(self._runner.story))
+
+    def _next(self, seen: Seen) -> Snapshot | Update | None:
+        """What a subscriber has not seen yet, or None."""
+        ingest, story = self._runner.ingest, self._runner.story
+        missed = ingest.points_seen - seen.points
+        if seen.revision < 0 or missed > len(ingest.points):
+            message: Snapshot | Update | None = self.snapshot()
+        elif seen.revision == self._revision and not missed and seen.story == len(story):
+            message = None
+        else:
+            ranks = tuple(
+                view for view, at in zip(self._ranks, self._rank_revisions, strict=True) if at > seen.revision
+            )
+            points = tuple(itertools.islice(ingest.points, len(ingest.points) - missed, None)) if missed else ()
+            run = self._run if self._run_revision > seen.revision else None
+            message = Update(run=run, ranks=ranks, points=points, events=tuple(story[seen.story :]))
+        seen.revision, seen.points, seen.story = self._revision, ingest.points_seen, len(story)
+        return message
+
+    # --- the socket ---------------------------------------------------------------------------------------------------
+
+    async def listen(self) -> None:
+        """Opens the socket, for this user only. What an earlier supervisor left in its place is removed."""
+        path = self._runner.paths.socket
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        old = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._accept, path, limit=MAX_LINE)
+        finally:
+            os.umask(old)
+
+    async def close(self) -> None:
+        """Says the last word to every subscriber, for a second at most, and takes the socket away."""
+        self.refresh()
+        async with self._changed:
+            self._changed.notify_all()
+        if self._clients:
+            await asyncio.wait(self._clients, timeout=1.0)
+        for task in self._clients:
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._runner.paths.socket.unlink()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        subscription: asyncio.Task[None] | None = None
+        try:
+            if not await self._greet(reader, writer):
+                return
+            while line := await reader.readline():
+                request = _requests.decode(line)
+                if isinstance(request, Subscribe):
+                    if subscription is None:
+                        subscription = asyncio.create_task(self._feed(writer))
+                        if self._runner.ended.is_set():
+                            await subscription
+                else:
+                    _write(writer, self._answer(request))
+        except (msgspec.DecodeError, ValueError) as error:
+            _write(writer, Refused(reason=f"not a request: {error}"))
+        except ConnectionError:
+            pass
+        finally:
+            self._clients.discard(task)
+            if subscription is not None:
+                subscription.cancel()
+            writer.close()
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Who is there, and do both sides speak the same protocol?"""
+        peer: socket.socket = writer.get_extra_info("socket")
+        _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        if uid != os.geteuid():
+            _write(writer, Refused(reason="this run belongs to another user"))
+            return False
+        hello = msgspec.json.decode(await reader.readline() or b"{}", type=Hello)
+        if hello.protocol != PROTOCOL:
+            _write(writer, Refused(reason=f"this run was launched by rankdeck {__version__}, you run {hello.version}"))
+            return False
+        _write(writer, Welcome(protocol=PROTOCOL, version=__version__, run=self._runner.paths.run, pid=os.getpid()))
+        return True
+
+    async def _feed(self, writer: asyncio.StreamWriter) -> None:
+        """Sends a subscriber what it has not seen, as fast as it reads, until the run has ended."""
+        seen = Seen()
+        with contextlib.suppress(ConnectionError):
+            while True:
+                last = self._runner.ended.is_set()
+                if message := self._next(seen):
+                    _write(writer, message)
+                    await writer.drain()
+                if last:
+                    break
+                if not message:
+                    async with self._changed:
+                        await self._changed.wait()
+                else:
+                    await asyncio.sleep(PERIOD)
+            writer.close()
+
+    def _answer(self, request: Stop | Restart | Kill) -> Answer:
+        now, state = time.time(), self._runner.state
+        match request:
+            case Stop(by=by, at_once=at_once):
+                ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once))
+                text = (
+                    "the run is being stopped"
+                    if not isinstance(self._runner.state.phase, Ended)
+                    else "the run has stopped"
+                )
+            case Restart(by=by):
+                text = _will_restart(state)
+                ignored = self._runner.handle(ev.RestartRequested(at=now, by=by))
+            case Kill(by=by, rank=rank, signal=number):
+                ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
+                text = f"signal {number} was sent to rank {rank}"
+        self.refresh()
+        return Answer(text=ignored or text, done=ignored is None)
+
+
+def _will_restart(state: RunState) -> str:
+    words = restart_words(state)
+    return f"now: {words}" if words else f"attempt {state.attempt + 1} is coming"
+
+
+def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
+    if not writer.is_closing():
+        writer.write(_encoder.encode(reply) + b"\n")

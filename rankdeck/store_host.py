@@ -1,0 +1,30 @@
+"""Hosts the c10d store of one attempt, in a process of its own: no rank's death can take it away.
+
+Run as a file: `python store_host.py FD HOST PORT`. FD is a listening socket on that address, taken before this process
+existed, so that the port is known and is nobody else's while torch is still being imported here; ranks that connect
+meanwhile wait in its queue.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from datetime import timedelta
+
+
+def main() -> None:
+    """Serves until a signal ends it."""
+    del sys.path[0]  # the folder of this file: its module names must not hide anybody's
+    descriptor, host, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs do not list it
+
+    store = TCPStore(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor, timeout=timedelta(days=1)
+    )
+    print(f"store listens on {host} port {store.port}", flush=True)  # noqa: T201 - into a log file of the run
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

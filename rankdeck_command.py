@@ -1,0 +1,28 @@
+"""The `rankdeck` command, and the supervisor process that it starts.
+
+The engine's folder goes to the front of `sys.path` before anything of it is imported: a training repository on PYTHONPATH may
+well have an `engine.py` of its own, and it must not be taken for ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parent)
+
+
+def main() -> int:
+    """Runs the command line. Returns the exit status."""
+    sys.path.insert(0, ROOT)
+    if len(sys.argv) > 2 and sys.argv[1] == "supervise":
+        from engine.supervisor.main import main as supervise
+
+        return supervise(*sys.argv[2:4])
+    from engine.cli import main as command
+
+    return command()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
