@@ -150,6 +150,8 @@ class Connection:
             return _replies.decode(line) if line.endswith(b"\n") else None
         except ConnectionError:
             return None
+        except msgspec.DecodeError as error:
+            raise SupervisorError(f"the supervisor said what this rankdeck does not understand: {error}") from None
 
     def close(self) -> None:
         """Hangs up."""

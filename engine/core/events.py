@@ -118,11 +118,12 @@ class RankEnded(Event, frozen=True, kw_only=True):
 
 
 class RankLost(Event, frozen=True, kw_only=True):
-    """A rank is gone and nobody can say how it ended."""
+    """A rank is gone and nobody can say how it ended; or, where it is `alive`, nothing can end it."""
 
     attempt: int
     rank: int
     reason: str
+    alive: bool = False
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

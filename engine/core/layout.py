@@ -59,7 +59,7 @@ def parse_nodes(nodes: str | tuple[str, ...], ranks_per_node: int | Literal["aut
     slots: list[Slots] = []
     for word in words:
         name, colon, count = word.strip().partition(":") if word.count(":") == 1 else (word.strip(), "", "")
-        if not _NODE_NAME.match(name):
+        if name not in LOCAL_NAMES and not _NODE_NAME.match(name):
             raise LayoutError(f"{word!r} can't be a node", hint='for example: "localhost" or "localhost:4"')
         if colon and not (count.isascii() and count.isdigit() and 1 <= int(count[:9]) <= MAX_RANKS):
             raise LayoutError(f"{word!r}: {count!r} is not a number of ranks", hint=f'for example: "{name}:4"')

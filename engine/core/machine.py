@@ -44,6 +44,10 @@ FRUITLESS_LIMIT = 2
 """Automatic restarts end after this many attempts in a row that got no further than an earlier one: a third would only
 hide that the cause is not chance."""
 
+RESTART_GUARD = 5.0
+"""Seconds after the start of an attempt in which asking for another is taken for the same wish, told twice: a key that was
+pressed again, a script that tries once more. A rank that fails meanwhile lifts it."""
+
 Step = tuple[RunState, tuple[AnyAction, ...]]
 
 
@@ -119,6 +123,11 @@ def _up(state: RunState) -> list[Node]:
 
 def _all_ended(state: RunState) -> bool:
     return all(isinstance(phase, Done | Gone) for phase in state.ranks)
+
+
+def _is_ending(state: RunState) -> bool:
+    """Whether a rank that ends now does so because it was told to."""
+    return isinstance(state.phase, Stopping | Clearing | Closing)
 
 
 def _start_attempt(state: RunState) -> Step:
@@ -421,7 +430,7 @@ def _rank_ended(state: RunState, event: ev.RankEnded) -> Step:
         status=event.status,
         at=event.at,
         order=state.ends,
-        asked=isinstance(state.phase, Stopping | Clearing | Closing),
+        asked=_is_ending(state),
         step=event.step,
         reason=event.reason,
         secondary=event.secondary,
@@ -435,7 +444,13 @@ def _rank_lost(state: RunState, event: ev.RankLost) -> Step:
     phase = state.ranks[event.rank]
     if isinstance(phase, Done | Gone):
         return _ignore(state, f"rank {event.rank} has ended already")
-    gone = Gone(pid=phase.pid if isinstance(phase, Alive) else None, reason=event.reason, at=event.at, order=state.ends)
+    gone = Gone(
+        pid=phase.pid if isinstance(phase, Alive) else None,
+        reason=event.reason,
+        at=event.at,
+        order=state.ends,
+        asked=_is_ending(state) and not event.alive,
+    )
     return _take_end(replace(_set_rank(state, event.rank, gone), ends=state.ends + 1), event.at, failed=True)
 
 
@@ -484,6 +499,8 @@ def _restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
     match state.phase:
         case Opening() | Starting():
             return _ignore(state, f"attempt {state.attempt} is starting already")
+        case Running() if state.attempt > 0 and 0 <= event.at - state.attempt_since < RESTART_GUARD:
+            return _ignore(state, f"attempt {state.attempt} has only just started")
         case Running() | Holding():
             return _stop(state, then, event.at)
         case Stopping(then=Restart()) | Clearing(then=Restart()):

@@ -107,6 +107,8 @@ _STEPS = tuple(
         literal
         + rb"(?:(?<![a-z0-9_/]"
         + literal
+        + rb")(?<!per "
+        + literal
         + rb")|"
         + _after(rb"[_/]" + literal, rb"global", rb"train", rb"training", rb"opt", rb"optimizer", rb"current")
         + rb"|"

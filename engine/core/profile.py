@@ -113,7 +113,7 @@ def parse_profile(text: str, *, file: str, overrides: typing.Sequence[str] = ())
     places = _Places(file, key_lines(text))
     for word in overrides:
         path = _apply_override(data, word)
-        places.overridden[path] = f"--set {'.'.join(path)}"
+        places.overridden[path] = _printable(f"--set {'.'.join(path)}")
     return profile_from_data(data, places)
 
 
@@ -126,7 +126,7 @@ class _Places:
         self.overridden: dict[tuple[str, ...], str] = {}
 
     def error(self, path: tuple[str, ...], reason: str, *, hint: str | None = None) -> ProfileError:
-        key = ".".join(path)
+        key, reason = _printable(".".join(path)), _printable(reason)
         for overridden, word in self.overridden.items():
             if path[: len(overridden)] == overridden or overridden[: len(path)] == path != ():
                 return ProfileError(word, None, "", reason, hint=hint)
@@ -157,9 +157,28 @@ def profile_from_data(data: dict[str, Any], places: _Places | str) -> Profile:
     except msgspec.ValidationError as error:
         reason, path = _readable(str(error))
         kind = all_keys().get(path)
+        if kind == dict[str, str] and (name := _first_odd_name(data, path)) is not None:
+            path, kind = (*path, name), str
         raise places.error(path, reason, hint=f"it takes: {type_words(kind)}" if kind else None) from None
     _check_sense(profile, places)
     return profile
+
+
+def _printable(text: str) -> str:
+    """One line that a terminal can show, whatever a file has as a key."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def _first_odd_name(data: dict[str, Any], path: tuple[str, ...]) -> str | None:
+    """The variable whose value is no string: msgspec says in which table, but not which."""
+    table: Any = data
+    for part in path:
+        table = table[part]
+    return (
+        next((name for name, value in table.items() if not isinstance(value, str)), None)
+        if isinstance(table, dict)
+        else None
+    )
 
 
 def _sentence(text: str) -> str:
@@ -228,10 +247,9 @@ def _nearest_key(key: str, section: type[Section], path: tuple[str, ...]) -> str
 def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
     key, equals, raw = word.partition("=")
     path = tuple(part.strip() for part in key.split("."))
+    said = _printable(f"--set {word}")
     if not equals or not all(path):
-        raise ProfileError(
-            f"--set {word}", None, "", "is not key=value", hint="for example: --set layout.ranks_per_node=2"
-        )
+        raise ProfileError(said, None, "", "is not key=value", hint="for example: --set layout.ranks_per_node=2")
     try:
         value: Any = tomli.loads(f"value = {raw}")["value"] if "\n" not in raw else raw
     except (tomli.TOMLDecodeError, RecursionError):
@@ -243,7 +261,7 @@ def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
     for part in path[:-1]:
         inner = table.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise ProfileError(f"--set {word}", None, "", f"{part} is a value, not a table")
+            raise ProfileError(said, None, "", f"{_printable(part)} is a value, not a table")
         table = inner
     table[path[-1]] = value
     return path
@@ -348,9 +366,14 @@ def to_toml_data(profile: Profile) -> dict[str, Any]:
 
 
 def type_words(kind: Any) -> str:
-    """A type as a user reads it: `"block" | "cyclic"`, `number`."""
+    """A type as a user reads it: `block | cyclic`, `number`, `list of [text, number]`."""
     if typing.get_origin(kind) is Literal:
         return " | ".join(str(choice) for choice in typing.get_args(kind))
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         return " | ".join(type_words(part) for part in typing.get_args(kind) if part is not type(None))
-    return {str: "text", int: "whole number", float: "number"}.get(kind, str(kind).replace("typing.", ""))
+    if typing.get_origin(kind) is dict:
+        return f"table of {type_words(typing.get_args(kind)[1])}"
+    if typing.get_origin(kind) is tuple:
+        parts = typing.get_args(kind)
+        return f"list of {type_words(parts[0])}" if parts[-1] is ... else f"[{', '.join(map(type_words, parts))}]"
+    return {str: "text", int: "whole number", float: "number"}[kind]

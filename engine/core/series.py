@@ -84,7 +84,7 @@ class Series:
                 self.buckets = [_merged(*self.buckets[index : index + 2]) for index in range(0, CAPACITY, 2)]
                 self.per_bucket *= 2
             one = value if finite else None
-            self.buckets.append(Bucket(at, at, step, one, one, one, 1, not finite))
+            self.buckets.append(Bucket(at, at, step, one, one, one, 1, int(not finite)))
             return
         bucket = self.buckets[-1]
         bucket.end = at
@@ -104,9 +104,10 @@ class Series:
         return self.recent[-1][2] if self.recent else None
 
     def dump(self) -> SeriesDump:
-        """The series as data."""
+        """The series as data. Later points do not change it: only the last bucket ever grows."""
+        buckets = [*self.buckets[:-1], *(msgspec.structs.replace(bucket) for bucket in self.buckets[-1:])]
         recent = [(at, step, value if math.isfinite(value) else None) for at, step, value in self.recent]
-        return SeriesDump(rank=self.rank, key=self.key, per_bucket=self.per_bucket, buckets=self.buckets, recent=recent)
+        return SeriesDump(rank=self.rank, key=self.key, per_bucket=self.per_bucket, buckets=buckets, recent=recent)
 
     @classmethod
     def load(cls, dump: SeriesDump) -> Series:

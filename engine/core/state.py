@@ -44,12 +44,13 @@ class Done(Value, frozen=True, kw_only=True):
 
 
 class Gone(Value, frozen=True, kw_only=True):
-    """Nobody can say how it ended."""
+    """Nobody can say how it ended. `asked`: that it ended was wanted."""
 
     pid: int | None
     reason: str
     at: float
     order: int
+    asked: bool
 
 
 RankPhase = Pending | Alive | Done | Gone
@@ -166,7 +167,7 @@ def rank_word(phase: RankPhase) -> RankWord:
             return "starting"
         case Alive():
             return "running"
-        case Done(asked=True):
+        case Done(asked=True) | Gone(asked=True):
             return "stopped"
         case Done(status=0):
             return "exited"

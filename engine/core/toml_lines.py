@@ -31,18 +31,24 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
     table: tuple[str, ...] = ()
     depth = 0
     quote = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         rest = line
         if not quote and depth == 0:
             if header := _HEADER.match(line):
                 table = _dotted(header[1])
-                found.setdefault(table, number)
+                _note(found, (), table, number)
                 continue
             if key := _KEY.match(line):
-                found.setdefault(table + _dotted(key[1]), number)
+                _note(found, table, _dotted(key[1]), number)
                 rest = line[key.end() :]
         depth, quote = _after(rest, depth, quote)
     return found
+
+
+def _note(found: dict[tuple[str, ...], int], table: tuple[str, ...], key: tuple[str, ...], number: int) -> None:
+    """Notes the line of a key, and of the tables that a dotted key brings into being."""
+    for length in range(1, len(key) + 1):
+        found.setdefault(table + key[:length], number)
 
 
 def _after(rest: str, depth: int, quote: str) -> tuple[int, str]:

@@ -41,6 +41,9 @@ SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()
 
 MAX_FRAME = 16 * 1024 * 1024
 EXIT_CUT_OFF, EXIT_FAILED = 98, 99
+MARK = "RANKDECK_MARK"
+"""Environment variable that every process of a run inherits from its rank; its value is nobody else's."""
+
 TICK = 0.05
 """Seconds between two looks at the sizes of the ranks' files: a person sees no delay, and 64 ranks cost under 1 % of a core."""
 
@@ -111,6 +114,18 @@ def start_time(pid: int) -> int:
     return mark[0] if mark else 0
 
 
+def marked(mark: str) -> list[int]:
+    """Every process that has this run's mark in its environment: a child that lost its parents is found by nothing else."""
+    wanted, found = (MARK + "=" + mark).encode(), []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # ended, or somebody else's
+            if wanted in file.read().split(b"\0"):
+                found.append(int(name))
+    return found
+
+
 def descendants(root: int, spare: set[int]) -> list[int]:
     """Every process below `root`, zombies left out, without those in `spare` (whose children do count)."""
     children: dict[int, list[int]] = {}
@@ -166,11 +181,14 @@ def start_process(argv: list[str], **options: Any) -> int:
     return popen.pid
 
 
-def sweep(root: int, spare: set[int], seconds: float) -> list[int]:
-    """Kills everything below `root`, by force, until nothing is left or the time is over. Returns what is left."""
+def sweep(root: int, spare: set[int], mark: str, seconds: float) -> list[int]:
+    """Kills everything below `root` or with this run's mark, by force, until nothing is left or the time is over.
+
+    Returns what is left.
+    """
     deadline = time.monotonic() + seconds
     while True:
-        left = descendants(root, spare)
+        left = sorted({*descendants(root, spare), *marked(mark)} - spare)
         if not left or time.monotonic() > deadline:
             return left
         for pid in left:
@@ -239,10 +257,11 @@ class Agent:
         folder: where it keeps what it must remember; files of the ranks are given with each spawn.
         listener: its listening socket.
         warden: pid of its parent.
+        mark: of the run.
     """
 
-    def __init__(self, folder: str, listener: socket.socket, warden: int) -> None:
-        self.folder, self.listener, self.warden = folder, listener, warden
+    def __init__(self, folder: str, listener: socket.socket, warden: int, mark: str) -> None:
+        self.folder, self.listener, self.warden, self.mark = folder, listener, warden, mark
         self.selector = selectors.DefaultSelector()
         self.link: socket.socket | None = None
         self.incoming = FrameBuffer()
@@ -501,7 +520,7 @@ class Agent:
 
     def _environment(self, message: Message) -> dict[str, str]:
         """What the node has, then what the profile wants; its defaults hold only where the node says nothing."""
-        env = {**message["env_defaults"], **os.environ, **message["env"]}
+        env = {**message["env_defaults"], **os.environ, **message["env"], MARK: self.mark}
         old = env.get("PYTHONPATH")
         env["PYTHONPATH"] = message["library"] + (os.pathsep + old if old else "")
         return env
@@ -565,7 +584,7 @@ class Agent:
         """Ends whatever an attempt left behind: ranks, children that left their rank's group, the store."""
         self.cleared_attempt = max(self.cleared_attempt, attempt)
         self.ladder = None
-        left = sweep(self.warden, {os.getpid()}, 5.0)
+        left = sweep(self.warden, {os.getpid()}, self.mark, 5.0)
         self.store = None
         self.dirty = True
         for rank in self.ranks.values():
@@ -618,9 +637,9 @@ class Agent:
             elif time.monotonic() - rank.missing_since > 2:
                 self._lose(rank, "it ended while no agent was there to see how")
 
-    def _lose(self, rank: Rank, reason: str) -> None:
+    def _lose(self, rank: Rank, reason: str, *, alive: bool = False) -> None:
         rank.status, rank.reason, self.dirty = -signal.SIGKILL, reason, True
-        self.send(type="lost", attempt=self.attempt, rank=rank.number, reason=reason)
+        self.send(type="lost", attempt=self.attempt, rank=rank.number, reason=reason, alive=alive)
 
     def _report_growth(self) -> None:
         grown = []
@@ -657,7 +676,7 @@ class Agent:
             self.ladder = None
             for rank in alive:
                 state = (process_mark(rank.pid) or (0, "?"))[1]
-                self._lose(rank, f"process {rank.pid} could not be killed (state {state})")
+                self._lose(rank, f"process {rank.pid} could not be killed (state {state})", alive=True)
             return
         number, seconds = self.ladder["steps"].pop(0)
         self.ladder["deadline"] = time.monotonic() + seconds
@@ -683,12 +702,12 @@ def detach(log: str, keep: set[int]) -> None:
                 os.close(int(name))
 
 
-def run_warden(folder: str, listener: socket.socket, lock_path: str) -> None:
+def run_warden(folder: str, listener: socket.socket, mark: str, lock_path: str) -> None:
     """Keeps an agent running until one ends on purpose; then ends everything that is left and goes."""
     become_subreaper()
     warden = os.getpid()
     deaths: list[float] = []
-    agent = start_agent(folder, listener, warden)
+    agent = start_agent(folder, listener, warden, mark)
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -703,8 +722,8 @@ def run_warden(folder: str, listener: socket.socket, lock_path: str) -> None:
         deaths = [moment for moment in deaths if time.monotonic() - moment < 10] + [time.monotonic()]
         if len(deaths) > 5:
             break
-        agent = start_agent(folder, listener, warden)
-    sweep(warden, set(), 5.0)
+        agent = start_agent(folder, listener, warden, mark)
+    sweep(warden, {warden}, mark, 5.0)
     for path in (listener.getsockname(), lock_path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -722,7 +741,7 @@ def note_exit(folder: str, pid: int) -> None:
         file.write(f"{pid} {mark[0] if mark else 0} {status}\n")
 
 
-def start_agent(folder: str, listener: socket.socket, warden: int) -> int:
+def start_agent(folder: str, listener: socket.socket, warden: int, mark: str) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -731,7 +750,7 @@ def start_agent(folder: str, listener: socket.socket, warden: int) -> int:
         become_subreaper()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
-        status = Agent(folder, listener, warden).run()
+        status = Agent(folder, listener, warden, mark).run()
     except BaseException:  # noqa: BLE001 - this is the outermost frame of a process
         import traceback
 
@@ -757,7 +776,7 @@ def take_lock(path: str) -> int | None:
         os.close(lock)
 
 
-def connect(folder: str, base: str) -> socket.socket:
+def connect(folder: str, mark: str, base: str) -> socket.socket:
     """A connection to this run's agent, which is started where there is none."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
@@ -782,7 +801,7 @@ def connect(folder: str, base: str) -> socket.socket:
             status = EXIT_FAILED
             try:
                 detach(os.path.join(folder, "agent.log"), {listener.fileno(), lock})
-                run_warden(folder, listener, base + ".lock")
+                run_warden(folder, listener, mark, base + ".lock")
                 status = 0
             finally:
                 os._exit(status)
@@ -830,7 +849,7 @@ def boot() -> int:
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
     try:
         base = os.path.join(runtime_folder(), "agent-" + hello["mark"])
-        link = connect(hello["folder"], base)
+        link = connect(hello["folder"], hello["mark"], base)
     except (OSError, RuntimeError) as error:
         os.write(wire_out, encode_frame({"type": "refused", "reason": str(error)}))
         return EXIT_FAILED

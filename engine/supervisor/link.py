@@ -32,6 +32,7 @@ class Link:
     """Keeps one node connected.
 
     Args:
+        tasks: the link's work runs in there.
         node: its name.
         argv: the command that boots an agent.
         hello: the first frame; it names the run.
@@ -44,6 +45,7 @@ class Link:
 
     def __init__(
         self,
+        tasks: asyncio.TaskGroup,
         node: str,
         argv: list[str],
         hello: AgentMessage,
@@ -55,20 +57,20 @@ class Link:
         patience: float,
     ) -> None:
         self.node = node
+        self._tasks = tasks
         self._argv, self._hello = argv, hello
         self._on_message, self._on_down, self._on_failed, self._on_closed = on_message, on_down, on_failed, on_closed
         self._patience = patience
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._is_up = False
         self._was_up = False
-        self._tries = 0
-        self._down_since = 0.0
 
     def open(self) -> None:
-        """Starts connecting; the outcome comes by the callbacks."""
+        """Starts connecting; the outcome comes by the callbacks. A link that broke is connecting again already."""
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._connect_and_serve(), name=f"link {self.node}")
+            self._task = self._tasks.create_task(self._connect_and_serve(), name=f"link {self.node}")
 
     def send(self, **message: Any) -> None:
         """Sends a message; without a link it is dropped, since the state machine asks again once there is one."""
@@ -81,25 +83,27 @@ class Link:
         self.send(type="close")
 
     async def _connect_and_serve(self) -> None:
+        """Connects, and connects again, until the agent was asked to end or the node is given up."""
         loop = asyncio.get_running_loop()
-        self._down_since = self._down_since or loop.time()
+        down_since, tries = loop.time(), 0
         while True:
-            await asyncio.sleep(RETRIES[min(self._tries, len(RETRIES) - 1)] if self._was_up else 0)
-            self._tries += 1
+            await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)])
+            self._is_up = False
             try:
                 reason = await self._serve()
             except BootError as error:
                 reason = str(error)
-                if not self._was_up or loop.time() - self._down_since > self._patience:
+                if not self._was_up or loop.time() - down_since > self._patience:
                     self._on_failed(reason)
                     return
-                continue
-            if self._closing:
+            if self._is_up and self._closing:
                 self._on_closed()
-            else:
-                self._down_since = loop.time()
+                return
+            if self._is_up:
+                down_since, tries = loop.time(), 0
                 self._on_down(reason)
-            return
+            else:
+                tries += 1
 
     async def _serve(self) -> str:
         """One connection from boot to end. Returns why it ended; raises BootError where it never came up."""
@@ -123,11 +127,20 @@ class Link:
             return await self._read_frames(process)
         finally:
             self._process = None
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            await process.wait()
+            await self._wait_gone(process)
             complaints.cancel()
+
+    @staticmethod
+    async def _wait_gone(process: asyncio.subprocess.Process) -> None:
+        """Lets the bridge end by itself, which it does once its wire is closed; one that does not is killed."""
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(5):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
     async def _wait_for_sync(self, process: asyncio.subprocess.Process, complaints: asyncio.Task[bytes]) -> None:
         """Reads past whatever a login shell prints, up to the agent's first word."""
@@ -157,7 +170,8 @@ class Link:
                 if message["type"] == "refused":
                     raise BootError(message["reason"])
                 if message["type"] == "hello":
-                    self._process, self._was_up, self._tries = process, True, 0
+                    self._process = process
+                    self._is_up = self._was_up = True
                 self._on_message(message)
         return "its agent went away"
 

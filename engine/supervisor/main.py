@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,18 +63,19 @@ async def supervise(paths: RunPaths, *, restart_by: str | None) -> None:
     replace_file(paths.supervisor, msgspec.json.encode(where))
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    chores = [
-        asyncio.create_task(coroutine)
-        for coroutine in (runner.ingest.run(), server.keep_fresh(), _save(runner, server, host))
-    ]
-    runner.start(restart_by)
-    print("ready", flush=True)  # noqa: T201 - to whoever started this process
-    _close_starter()
-    await runner.ended.wait()
-    await runner.wait_closed()
+    async with asyncio.TaskGroup() as tasks:
+        chores = [
+            tasks.create_task(coroutine)
+            for coroutine in (runner.ingest.run(), server.keep_fresh(), _save(runner, server, host))
+        ]
+        runner.start(tasks, restart_by)
+        print("ready", flush=True)  # noqa: T201 - to whoever started this process
+        _close_starter()
+        await runner.ended.wait()
+        await runner.wait_closed()
+        for chore in chores:
+            chore.cancel()
     runner.ingest.drain()
-    for chore in chores:
-        chore.cancel()
     _save_quietly(runner.ingest.save)
     await server.close()
     _save_quietly(lambda: write_summary(paths, server.snapshot(), host))
@@ -118,8 +120,8 @@ def main(folder: str, restart_by: str | None = None) -> int:
         lock = take_lock(paths)
         asyncio.run(supervise(paths, restart_by=restart_by))
         os.close(lock)
-    except (RankdeckError, OSError, msgspec.MsgspecError) as error:
-        note(f"{type(error).__name__}: {error}")
+    except (RankdeckError, OSError, msgspec.MsgspecError, ExceptionGroup) as error:
+        note("".join(traceback.format_exception(error)))
         with contextlib.suppress(OSError):
             sys.stdout.write(f"{error}\n")
             sys.stdout.flush()

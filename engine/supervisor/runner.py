@@ -50,7 +50,7 @@ class Runner:
         self.ingest = Ingest(paths, plan.world_size, plan.metric_patterns, self.changed_ranks.add)
         self.ingest.start_attempt(self.state.attempt)
         self._collect_tails()
-        self._links = {node.name: self._make_link(node.name) for node in plan.nodes}
+        self._links: dict[str, Link] = {}
 
     def _replay(self) -> RunState:
         """The state that the journal comes to, and the story so far; a new run gets its first line here."""
@@ -83,8 +83,14 @@ class Runner:
 
     # --- events in, actions out ---------------------------------------------------------------------------------------
 
-    def start(self, restart_by: str | None) -> None:
-        """Connects to the nodes: for the first time, again after another supervisor, or anew after the run had ended."""
+    def start(self, tasks: asyncio.TaskGroup, restart_by: str | None) -> None:
+        """Connects to the nodes: for the first time, again after another supervisor, or anew after the run had ended.
+
+        Args:
+            tasks: the links live in there: one that raises is a defect, and ends this supervisor rather than hang it.
+            restart_by: who wants a run that has ended to start again, or None.
+        """
+        self._links = {node.name: self._make_link(node.name, tasks) for node in self.plan.nodes}
         if len(self.journal.events) == 1:
             for node in self.plan.nodes:
                 self._links[node.name].open()
@@ -197,7 +203,7 @@ class Runner:
 
     # --- what agents say ----------------------------------------------------------------------------------------------
 
-    def _make_link(self, node: str) -> Link:
+    def _make_link(self, node: str, tasks: asyncio.TaskGroup) -> Link:
         terms = {
             "lease": self.plan.lease,
             "on_disconnect": self.plan.on_disconnect,
@@ -212,6 +218,7 @@ class Runner:
             "library": pack(LIBRARY).name,
         }
         return Link(
+            tasks,
             node,
             LAUNCHERS["local"].boot_argv(node, self.plan.python, agent.BOOT, source_size()),
             hello,

@@ -1,0 +1,106 @@
+"""`torch.distributed` with the run's settings: the backend and the timeout of the profile, and the device that goes with them.
+
+Thin on purpose: a script that calls `torch.distributed.init_process_group` itself runs under rankdeck just as well.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_PLACED_BY = frozenset({"rank", "world_size", "store", "init_method"})
+"""Arguments of torch's function with which a caller says where the ranks meet."""
+
+
+def init_process_group(backend: str | None = None, timeout: float | None = None, **kwargs: Any) -> None:
+    """Joins the default process group, with the profile's settings where the script names none.
+
+    Works under rankdeck and torchrun. Under plain `python script.py` it makes a group of one rank, and sets `RANK`,
+    `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as torchrun would.
+
+    With nccl it also makes this rank's GPU the current one (see `device`).
+
+    Args:
+        backend: as torch names it; None: `$RANKDECK_BACKEND`, else nccl where CUDA is there, else gloo.
+        timeout: of collectives, in seconds; None: `$RANKDECK_TIMEOUT`, else torch's default for the backend.
+        **kwargs: passed on to `torch.distributed.init_process_group`.
+
+    Raises:
+        ValueError: the timeout is not a number of seconds above 0.
+        RuntimeError: there is no GPU for this rank; or from torch, when the ranks do not meet.
+    """
+    import torch.distributed
+
+    backend = backend or _default_backend()
+    seconds = _timeout(timeout)
+    if seconds is not None:
+        kwargs["timeout"] = timedelta(seconds=seconds)
+    if "nccl" in backend:
+        _current_gpu()
+    # Under mpirun it is MPI that knows the ranks.
+    if backend != "mpi" and not os.environ.keys() & {"RANK", "WORLD_SIZE"} and not kwargs.keys() & _PLACED_BY:
+        # The kernel picks the port, and the store holds it from here on: nobody can take it in between.
+        store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[attr-defined]  # documented, not re-exported
+        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+        kwargs.update(store=store, rank=0, world_size=1)
+    torch.distributed.init_process_group(backend, **kwargs)
+
+
+def device() -> torch.device:
+    """The device that this rank computes on.
+
+    Returns:
+        `cuda:LOCAL_RANK`, made the current device, if the process group (before there is one: the backend that
+        `init_process_group` would take) computes on CUDA, which nccl does; else the CPU.
+
+    Raises:
+        RuntimeError: this rank has no GPU.
+    """
+    import torch.distributed
+
+    group = torch.distributed
+    backend = group.get_backend_config() if group.is_initialized() else _default_backend()
+    return _current_gpu() if "nccl" in backend else torch.device("cpu")
+
+
+def _default_backend() -> str:
+    import torch
+
+    return os.environ.get("RANKDECK_BACKEND") or ("nccl" if torch.cuda.is_available() else "gloo")
+
+
+def _timeout(argument: float | None) -> float | None:
+    """Seconds, or None where nobody has said."""
+    text = os.environ.get("RANKDECK_TIMEOUT") if argument is None else str(argument)
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        name = "RANKDECK_TIMEOUT" if argument is None else "timeout"
+        raise ValueError(f"{name} is {text!r}: a number of seconds above 0 is needed")
+    return seconds
+
+
+def _current_gpu() -> torch.device:
+    """This rank's GPU, made the current one."""
+    import torch
+
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise RuntimeError(
+            f"local rank {local_rank} needs GPU {local_rank}, but this process sees {count}: start fewer ranks on this "
+            "node, let CUDA_VISIBLE_DEVICES name all of its GPUs, or use the backend gloo"
+        )
+    gpu = torch.device("cuda", local_rank)
+    torch.cuda.set_device(gpu)
+    return gpu

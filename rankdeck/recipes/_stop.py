@@ -1,0 +1,60 @@
+"""Stops a gang at one step boundary: a SIGINT or SIGTERM to any rank ends all of them after the same step.
+
+The signal is not acted on where it arrives, since ranks get it in different steps and the first to leave would break the
+others' all-reduce. They compare notes at the end of each step instead, rank 0 writes its checkpoint, and all of them end by
+the same signal: a training that was stopped must not look as if it had finished.
+
+A second signal ends a rank at once. A thread watches for it, because Python runs signal handlers in the main thread only, and
+that one may be inside a collective that a dead peer will never complete.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignal:
+    """Takes over SIGINT and SIGTERM for the rest of this process.
+
+    Args:
+        device: of this rank; the process group's messages go through it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._number = 0
+        self._highest = torch.zeros(1, dtype=torch.int64, device=device)
+        arrivals, wakeup = os.pipe()
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._watch, args=(arrivals,), name="stop signal", daemon=True).start()
+
+    def agreed(self) -> int:
+        """The signal that any rank got, the same on every rank; 0: go on. A collective: all ranks call it."""
+        self._highest.fill_(self._number)
+        dist.all_reduce(self._highest, dist.ReduceOp.MAX)
+        return int(self._highest.item())
+
+    def leave(self, number: int) -> NoReturn:
+        """Ends this process by signal `number`, once every rank is here: rank 0 may have a checkpoint to write first."""
+        self.agreed()
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        sys.exit(128 + number)
+
+    def _watch(self, arrivals: int) -> None:
+        self._number = os.read(arrivals, 1)[0]
+        second = os.read(arrivals, 1)[0]
+        os._exit(128 + second)

@@ -1,0 +1,90 @@
+"""The text that the gpt recipe learns, as numbers, and which blocks of it each rank sees.
+
+`as_you_like_it.txt` is the play "As You Like It" by William Shakespeare, which is in the public domain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+PLAY = Path(__file__).with_name("as_you_like_it.txt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text of which the last tenth is held out.
+
+    `characters` has every character once; a character's token is its index in there. `train` and `held_out` have shape
+    (length,), int64.
+    """
+
+    characters: str
+    train: torch.Tensor
+    held_out: torch.Tensor
+
+    def decode(self, tokens: list[int]) -> str:
+        """The characters of some tokens."""
+        return "".join(self.characters[token] for token in tokens)
+
+
+def read_text(path: Path = PLAY) -> Text:
+    """Reads a text.
+
+    Args:
+        path: UTF-8.
+    """
+    text = path.read_text(encoding="utf-8")
+    characters = "".join(sorted(set(text)))
+    token = {character: number for number, character in enumerate(characters)}
+    tokens = torch.tensor([token[character] for character in text])
+    cut = len(tokens) * 9 // 10
+    return Text(characters=characters, train=tokens[:cut], held_out=tokens[cut:])
+
+
+def blocks_at(tokens: torch.Tensor, starts: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets, both of shape (len(starts), block): a target is the character after its input."""
+    windows = tokens[starts[:, None] + torch.arange(block + 1)]
+    return windows[:, :-1], windows[:, 1:]
+
+
+class Shard:
+    """A rank's share of the blocks, in the manner of torch's `DistributedSampler`.
+
+    In each epoch the text is cut into blocks, at another offset every time, and these are shuffled by a seed that all ranks
+    share; of each global batch rank r takes every world-size-th, from the r-th. What comes next follows from the number of
+    samples that all ranks have seen, so a resumed run goes on with the sample after its checkpoint. As there, an epoch's
+    last batch is filled up from its beginning.
+
+    Args:
+        length: of the text, in characters; at least 2 * block.
+        block: characters in a block.
+        batch: blocks per rank and step.
+        seed: of the shuffling.
+        rank: this one.
+        world: number of ranks.
+    """
+
+    def __init__(self, *, length: int, block: int, batch: int, seed: int, rank: int, world: int) -> None:
+        self._blocks = length // block - 1
+        self._block = block
+        self._seed = seed
+        self._picks = torch.arange(rank, batch * world, world)
+        self._epoch = -1
+        self._starts = torch.empty(0, dtype=torch.int64)
+
+    def starts(self, seen: int) -> torch.Tensor:
+        """Where the blocks of this rank's next batch start, shape (batch,).
+
+        Args:
+            seen: samples that all ranks have trained on so far.
+        """
+        epoch, offset = divmod(seen, self._blocks)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(self._seed + epoch)
+            shift = torch.randint(self._block, (1,), generator=generator)
+            self._starts = shift + self._block * torch.randperm(self._blocks, generator=generator)
+            self._epoch = epoch
+        return self._starts[(offset + self._picks) % self._blocks]

@@ -1,0 +1,439 @@
+"""The recipes: declarations that match their scripts, shards without overlap, checkpoints that survive anything, real runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from rankdeck.recipes import arguments
+from rankdeck.recipes._checkpoint import checkpoint_path, write_checkpoint
+from rankdeck.recipes._text import Shard, blocks_at, read_text
+from rankdeck.recipes._transformer import GPT, Shape
+from rankdeck.recipes.gpt import check, learning_rate
+
+RECIPES = Path(sys.modules[arguments.__module__].__file__ or "").parent
+ROOT = RECIPES.parent.parent
+DEADLINE = 60.0
+"""Seconds within which anything here has happened, on a busy machine too."""
+
+SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "16", "--warmup", "2")
+
+
+# --- declarations
+
+
+def declarations() -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECIPES.glob("*.json"))}
+
+
+def test_every_public_script_has_a_declaration_and_the_other_way_round():
+    assert sorted(declarations()) == sorted(path.stem for path in RECIPES.glob("[!_]*.py")) == ["gpt", "linear"]
+
+
+@pytest.mark.parametrize("recipe", declarations())
+def test_every_default_has_the_type_that_is_declared(recipe: str):
+    declaration = declarations()[recipe]
+    assert set(declaration) == {"title", "summary", "arguments"}
+    for argument in declaration["arguments"]:
+        assert set(argument) == {"name", "type", "default", "help"}
+        assert type(argument["default"]).__name__ == argument["type"]
+
+
+@pytest.mark.parametrize("recipe", declarations())
+def test_the_command_line_is_what_is_declared(recipe: str, capsys: pytest.CaptureFixture[str]):
+    declared = declarations()[recipe]["arguments"]
+    assert vars(arguments(recipe, [])) == {item["name"].replace("-", "_"): item["default"] for item in declared}
+    with pytest.raises(SystemExit, match="0"):
+        arguments(recipe, ["--help"])
+    printed = capsys.readouterr().out
+    assert all(f"--{item['name']} {item['type']}" in printed for item in declared)
+
+
+@pytest.mark.parametrize("words", [["--steps", "many"], ["--step", "3"], ["--unheard-of", "1"], ["stray"]])
+def test_a_wrong_word_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        arguments("gpt", words)
+    assert "gpt: error: " in capsys.readouterr().err
+
+
+# --- the text and its shards
+
+
+def test_the_last_tenth_of_the_text_is_held_out():
+    text = read_text()
+    whole = text.decode([*text.train.tolist(), *text.held_out.tolist()])
+    assert whole.strip().startswith("AS YOU LIKE IT")
+    assert len(text.held_out) == pytest.approx(len(whole) / 10, abs=1)
+
+
+def test_a_target_is_the_character_after_its_input():
+    inputs, targets = blocks_at(torch.arange(100), torch.tensor([3, 50]), 4)
+    assert inputs.tolist() == [[3, 4, 5, 6], [50, 51, 52, 53]]
+    assert targets.tolist() == [[4, 5, 6, 7], [51, 52, 53, 54]]
+
+
+def shard(rank: int, world: int, *, batch: int = 2) -> Shard:
+    return Shard(length=16 * 25, block=16, batch=batch, seed=7, rank=rank, world=world)
+
+
+def test_in_an_epoch_the_ranks_see_every_block_once():
+    shards = [shard(rank, 3) for rank in range(3)]
+    starts = sorted(start for seen in range(0, 24, 6) for one in shards for start in one.starts(seen).tolist())
+    assert starts == list(range(starts[0], starts[0] + 24 * 16, 16))
+    assert starts[0] >= 0
+    assert starts[-1] + 16 + 1 <= 16 * 25
+
+
+def test_rank_r_takes_every_world_size_th_sample_from_the_r_th():
+    for seen in (0, 6, 18):
+        together = shard(0, 1, batch=6).starts(seen).tolist()
+        assert [shard(rank, 3).starts(seen).tolist() for rank in range(3)] == [together[rank::3] for rank in range(3)]
+
+
+def test_every_epoch_has_an_order_and_an_offset_of_its_own():
+    one = shard(0, 1, batch=24)
+    epochs = [one.starts(24 * epoch).tolist() for epoch in range(4)]
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    assert len({min(epoch) for epoch in epochs}) > 1
+
+
+def test_the_next_sample_depends_on_nothing_but_how_many_were_seen():
+    unbroken = shard(1, 3)
+    sequence = [unbroken.starts(seen).tolist() for seen in range(0, 96, 6)]
+    assert [shard(1, 3).starts(seen).tolist() for seen in range(0, 96, 6)] == sequence
+
+
+# --- the model and its schedule
+
+
+def test_a_prediction_does_not_see_the_characters_after_it():
+    torch.manual_seed(0)
+    model = GPT(Shape(characters=10, block=8, layers=2, heads=2, width=16))
+    tokens = torch.randint(10, (1, 8))
+    changed = tokens.clone()
+    changed[0, 5:] = (changed[0, 5:] + 1) % 10
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_tenth():
+    args = arguments("gpt", ["--steps", "100", "--warmup", "10", "--lr", "0.5"])
+    rates = [learning_rate(args, step) for step in range(1, 101)]
+    assert max(rates) == rates[9] == 0.5
+    assert rates == [*sorted(rates[:10]), *sorted(rates[10:], reverse=True)]
+    assert rates[-1] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--width", "30", "--heads", "4"], "gpt: --width 30 is not a multiple of --heads 4"),
+        (["--batch", "0"], "gpt: --batch 0: 1 or more is needed"),
+        (["--block", "100000"], "gpt: --block 100000 is too long for this text: 6259 or less is needed"),
+    ],
+)
+def test_what_can_not_be_trained_is_refused(words: list[str], message: str):
+    with pytest.raises(SystemExit, match=f"^{message}$"):
+        check(arguments("gpt", words), read_text())
+
+
+# --- checkpoints
+
+
+def test_a_checkpoint_lies_where_the_user_says_else_in_the_run_else_in_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.delenv("RANKDECK_CHECKPOINTS", raising=False)
+    assert checkpoint_path("", "gpt") == Path("checkpoints/gpt/checkpoint.pt")
+    monkeypatch.setenv("RANKDECK_CHECKPOINTS", "/run/7")
+    assert checkpoint_path("", "gpt") == Path("/run/7/checkpoint.pt")
+    assert checkpoint_path("mine", "gpt") == Path("mine/checkpoint.pt")
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys, torch
+from pathlib import Path
+from rankdeck.recipes._checkpoint import write_checkpoint
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def save_half(state, file):
+    file.write(b"half")
+    file.flush()
+    die()
+
+moment, path = sys.argv[1], Path(sys.argv[2])
+write_checkpoint(path, {"step": 1})
+holder, name, fault = {
+    "while it is written": (torch, "save", save_half),
+    "before it is on disk": (os, "fsync", die),
+    "before it takes the old one's place": (os, "replace", die),
+}[moment]
+setattr(holder, name, fault)
+write_checkpoint(path, {"step": 2})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moment", ["while it is written", "before it is on disk", "before it takes the old one's place"]
+)
+def test_a_kill_leaves_the_checkpoint_before(moment: str, tmp_path: Path):
+    path = tmp_path / "new folder" / "checkpoint.pt"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_WRITING, moment, str(path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert torch.load(path, weights_only=True) == {"step": 1}
+    write_checkpoint(path, {"step": 3})
+    assert torch.load(path, weights_only=True) == {"step": 3}
+    assert [entry.name for entry in path.parent.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_disk_that_fills_up_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "checkpoint.pt"
+    write_checkpoint(path, {"step": 1})
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(path, {"step": 2})
+    assert torch.load(path, weights_only=True) == {"step": 1}
+
+
+# --- real runs
+
+
+class Gang:
+    """The ranks of one attempt of a recipe, started as rankdeck starts them: with a store that none of them hosts."""
+
+    def __init__(self, folder: Path, world: int, script: list[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.world = folder, world
+        self.store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        self.ranks = [self._start(rank, script) for rank in range(world)]
+
+    def _start(self, rank: int, script: list[str]) -> subprocess.Popen[bytes]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RANKDECK_")}
+        env = {
+            "PYTHONPATH": str(ROOT),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.world),
+            "LOCAL_WORLD_SIZE": str(self.world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "OMP_NUM_THREADS": "1",
+            "RANKDECK_BACKEND": "gloo",
+            "RANKDECK_TIMEOUT": f"{DEADLINE:g}",
+            "RANKDECK_METRICS": str(self.folder / f"{rank}.metrics"),
+            "RANKDECK_CHECKPOINTS": str(self.folder.parent / "checkpoints"),
+        }
+        with open(self.folder / f"{rank}.log", "wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-u", *script],
+                env={**inherited, **env},
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self) -> list[int]:
+        """Exit codes, by rank."""
+        until = time.monotonic() + DEADLINE
+        return [rank.wait(until - time.monotonic()) for rank in self.ranks]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Looks often, and at the ranks too: one that has ended can't bring the condition about."""
+        until = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < until, "the deadline has passed"
+            assert all(rank.poll() is None for rank in self.ranks), self.log(0)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.ranks[0].wait(0.01)
+
+    def log(self, rank: int) -> str:
+        return (self.folder / f"{rank}.log").read_text(encoding="utf-8")
+
+    def metrics(self, rank: int) -> list[dict[str, Any]]:
+        path = self.folder / f"{rank}.metrics"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+
+    def losses(self, rank: int) -> dict[int, float]:
+        """By step."""
+        return {line["step"]: line["loss"] for line in self.metrics(rank) if "loss" in line}
+
+    def end(self) -> None:
+        for rank in self.ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+
+
+Start = Callable[..., Gang]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a gang: `start("run/attempt", "gpt", "--steps", "3", world=2)`; attempts of one run share their checkpoints."""
+    gangs: list[Gang] = []
+
+    def begin(folder: str, recipe: str, *words: str, world: int, before: tuple[str, ...] = ()) -> Gang:
+        gang = Gang(tmp_path / folder, world, [*before, str(RECIPES / f"{recipe}.py"), *words])
+        gangs.append(gang)
+        return gang
+
+    yield begin
+    for gang in gangs:
+        gang.end()
+
+
+@pytest.mark.slow
+def test_gpt_reports_each_step_and_is_deterministic(start: Start):
+    words = ("--steps", "25", "--eval-every", "10", "--checkpoint-every", "10", *SMALL)
+    first, second = (start(f"{run}/0", "gpt", *words, world=2) for run in ("first", "second"))
+    assert first.wait() == [0, 0], first.log(0)
+    assert second.wait() == [0, 0], second.log(0)
+
+    for rank in (0, 1):
+        steps = [line for line in first.metrics(rank) if "loss" in line]
+        assert [line["step"] for line in steps] == list(range(1, 26))
+        assert all((line["steps"], line["samples"], line["tokens"]) == (25, 2, 32) for line in steps)
+        assert steps[-1]["loss"] < steps[0]["loss"]
+        assert [line["step"] for line in first.metrics(rank) if "val_loss" in line] == [10, 20, 25]
+        assert first.losses(rank) == second.losses(rank)
+        assert f"rank {rank} of 2 on cpu" in first.log(rank)
+        assert first.log(rank).endswith(f"rank {rank}: done after step 25\n")
+    assert first.losses(0) != first.losses(1)
+    assert [line["checkpoint"] for line in first.metrics(0) if "checkpoint" in line] == [10, 20, 25]
+    assert not any("checkpoint" in line for line in first.metrics(1))
+    sampled = first.log(0).partition("checkpoint of step 25 in ")[2].partition("\n")[2].partition("rank 0: done")[0]
+    assert 150 < len(sampled) <= 201
+    assert len(first.log(0)) > len(first.log(1))
+
+
+KILLED_AT = """
+import os, runpy, signal, sys, rankdeck
+sys.argv, fatal, log = sys.argv[2:], int(sys.argv[1]), rankdeck.log
+def log_or_die(**values):
+    log(**values)
+    if values.get("step") == fatal:
+        os.kill(os.getpid(), signal.SIGKILL)
+rankdeck.log = log_or_die
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "world"), [("gpt", 3), ("linear", 2)])
+def test_a_killed_gang_resumes_and_equals_an_unbroken_one_to_the_last_bit(
+    start: Start, tmp_path: Path, recipe: str, world: int
+):
+    # Three ranks of gpt: a sum of two does not depend on its order, and would hide one that resuming has changed.
+    words = ("--checkpoint-every", "6", *SMALL) if recipe == "gpt" else ("--checkpoint", "6")
+    words = ("--steps", "10", *words)
+    unbroken = start("unbroken/0", recipe, *words, world=world)
+    killed = start("broken/0", recipe, *words, world=world, before=("-c", KILLED_AT, "8"))
+    assert killed.wait() == [-signal.SIGKILL] * world, killed.log(0)
+    resumed = start("broken/1", recipe, *words, world=world)
+    assert unbroken.wait() == [0] * world, unbroken.log(0)
+    assert resumed.wait() == [0] * world, resumed.log(0)
+
+    for rank in range(world):
+        assert resumed.losses(rank) == {step: unbroken.losses(rank)[step] for step in (7, 8, 9, 10)}
+        assert f"rank {rank} of {world}" in resumed.log(rank)
+        assert "resumes after" in resumed.log(rank)
+    ours, theirs = (
+        torch.load(tmp_path / run / "checkpoints" / "checkpoint.pt", weights_only=True)
+        for run in ("broken", "unbroken")
+    )
+    assert ours["step"] == theirs["step"] == 10
+    assert all(torch.equal(ours["model"][name], theirs["model"][name]) for name in theirs["model"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(
+    start: Start, tmp_path: Path, number: signal.Signals
+):
+    words = ("--steps", "1000000", "--delay", "0.005", "--checkpoint", "1000000")
+    gang = start("run/0", "linear", *words, world=2)
+    gang.wait_for(lambda: len(gang.metrics(1)) >= 5)
+    gang.ranks[1].send_signal(number)
+    assert gang.wait() == [-number, -number], gang.log(0)
+    (last,) = {max(gang.losses(rank)) for rank in (0, 1)}
+    assert torch.load(tmp_path / "run" / "checkpoints" / "checkpoint.pt", weights_only=True)["step"] == last
+    assert all(f"rank {rank}: stopped by a signal after step {last}\n" in gang.log(rank) for rank in (0, 1))
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_for_a_frozen_peer_ends_at_the_second_signal(start: Start):
+    def is_pending(number: signal.Signals) -> bool:
+        status = Path(f"/proc/{waiting.pid}/status").read_text(encoding="ascii")
+        return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) & 1 << number - 1)
+
+    gang = start("run/0", "linear", "--steps", "1000000", world=2)
+    gang.wait_for(lambda: len(gang.metrics(1)) >= 5)
+    waiting, frozen = gang.ranks
+    frozen.send_signal(signal.SIGSTOP)
+    waiting.send_signal(signal.SIGINT)
+    gang.wait_for(lambda: not is_pending(signal.SIGINT))
+    waiting.send_signal(signal.SIGTERM)
+    # The kernel may let the second handler run before the first.
+    assert waiting.wait(DEADLINE) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_shape_is_refused_without_a_traceback(start: Start):
+    assert start("run/0", "gpt", "--steps", "1", *SMALL, world=1).wait() == [0]
+    other = start("run/1", "gpt", "--steps", "1", *SMALL, "--width", "32", world=1)
+    assert other.wait() == [1]
+    assert other.log(0).startswith("gpt: ")
+    assert "holds a model of another shape" in other.log(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]])
+def test_a_recipe_runs_without_rankdeck(launcher: list[str], tmp_path: Path):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RANKDECK_") and name not in names}
+    env.update(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    done = subprocess.run(
+        [sys.executable, *launcher, str(RECIPES / "linear.py"), "--checkpoint", "50"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    world = 2 if launcher else 1
+    assert len(re.findall(r"^rank \d: done after step 200$", done.stdout, re.MULTILINE)) == world
+    losses = [float(loss) for loss in re.findall(r"rank 0: step .* loss ([\d.]+)", done.stdout)]
+    assert losses[-1] < 0.05 < losses[0]
+    assert (tmp_path / "checkpoints" / "linear" / "checkpoint.pt").exists()
