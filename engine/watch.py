@@ -15,7 +15,7 @@ from engine.core.errors import RankdeckError, SupervisorError, UsageError
 from engine.core.state import ENDED_WORDS
 from engine.core.terminal_text import terminal_line
 from engine.core.view import EventLine, Snapshot, Update
-from engine.follow import Follower, Line
+from engine.follow import Chunk, Follower
 from engine.local import LocalRun
 from engine.report import end_words, exit_status, narrate, show_failure
 
@@ -232,20 +232,24 @@ class _Printer:
         self._print(self._follower.drain())
         self._follower.close()
 
-    def _print(self, lines: Iterable[Line]) -> None:
-        for line in lines:
-            write_line(line, f"[r{line.rank} {self._nodes[line.rank]}] ")
+    def _print(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            write_chunk(chunk, f"[r{chunk.rank} {self._nodes[chunk.rank]}] ")
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def write_line(line: Line, prefix: str) -> None:
-    """One line of a rank to the stream that it was written to; a terminal gets nothing but text and colours."""
-    stream = sys.stdout if line.stream == "out" else sys.stderr
+def write_chunk(chunk: Chunk, prefix: str) -> None:
+    """Lines of a rank, to the stream that they were written to; a terminal gets nothing but text and colours."""
+    stream = sys.stdout if chunk.stream == "out" else sys.stderr
+    lines = chunk.data.removesuffix(b"\n")
     if stream.isatty():
-        stream.write(f"{prefix}{terminal_line(line.data)}\n")
+        stream.writelines(f"{prefix}{terminal_line(line)}\n" for line in lines.split(b"\n"))
+    elif prefix:
+        head = prefix.encode()
+        stream.buffer.write(head + lines.replace(b"\n", b"\n" + head) + b"\n")
     else:
-        stream.buffer.write(prefix.encode() + line.data + b"\n")
+        stream.buffer.write(chunk.data)
 
 
 # --- logs and wait -------------------------------------------------------------------------------------------------------
@@ -268,17 +272,17 @@ async def print_logs(run: LocalRun, *, rank: int | None, attempt: int | None, fo
     try:
         ended = asyncio.create_task(_wait_settled(run)) if follow else None
         while ended is not None and not ended.done():
-            _print_lines(follower.poll(), snapshot, single=rank is not None)
+            _print_chunks(follower.poll(), snapshot, single=rank is not None)
             await asyncio.sleep(POLL)
-        _print_lines(follower.drain(), snapshot, single=rank is not None)
+        _print_chunks(follower.drain(), snapshot, single=rank is not None)
     finally:
         follower.close()
     return 0
 
 
-def _print_lines(lines: Iterable[Line], snapshot: Snapshot, *, single: bool) -> None:
-    for line in lines:
-        write_line(line, "" if single else f"[r{line.rank} {snapshot.ranks[line.rank].node}] ")
+def _print_chunks(chunks: Iterable[Chunk], snapshot: Snapshot, *, single: bool) -> None:
+    for chunk in chunks:
+        write_chunk(chunk, "" if single else f"[r{chunk.rank} {snapshot.ranks[chunk.rank].node}] ")
     sys.stdout.flush()
     sys.stderr.flush()
 

@@ -166,7 +166,7 @@ def _stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool 
     if not any(isinstance(phase, Alive) for phase in state.ranks):
         return _clear(state, then, at)
     stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in _up(state))
-    return replace(state, phase=Stopping(then=then)), stops
+    return replace(state, phase=Stopping(then=then, at_once=at_once)), stops
 
 
 def _clear(state: RunState, then: Outcome | Restart, at: float) -> Step:
@@ -256,14 +256,16 @@ def _supervisor_started(state: RunState, event: ev.SupervisorStarted) -> Step:
 
 def _node_connected(state: RunState, event: ev.NodeConnected) -> Step:
     match state.phase:
-        case Closing() | Ended():
+        case Ended():
+            return state, (act.CloseNode(node=event.node),)
+        case Closing():
             return _set_node(state, event.node, link="up", reason=""), (act.CloseNode(node=event.node),)
         case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
             state = _set_node(state, event.node, link="up", reason="", since=event.at)
         case _ as never:
             assert_never(never)
     state, actions = _reconcile(state, event)
-    state, more = _resume(state, event.node)
+    state, more = _resume(state, event)
     return state, actions + more
 
 
@@ -272,20 +274,19 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
     actions: tuple[AnyAction, ...] = ()
     node = state.node(event.node)
     assert node is not None
-    known = {rank.rank: rank for rank in event.ranks if rank.attempt == state.attempt}
-    if event.store is not None and event.store[0] == state.attempt and state.store_port is None:
-        state = replace(state, store_port=event.store[1])
+    attempt = state.attempt
+    known = {rank.rank: rank for rank in event.ranks if rank.attempt == attempt}
     for rank in node.ranks:
         phase, said = state.ranks[rank], known.get(rank)
         news: list[AnyEvent] = []
         if isinstance(phase, Pending) and said is not None:
-            news.append(ev.RankSpawned(at=event.at, attempt=state.attempt, rank=rank, pid=said.pid))
+            news.append(ev.RankSpawned(at=event.at, attempt=attempt, rank=rank, pid=said.pid))
         if isinstance(phase, Pending | Alive) and said is not None and said.status is not None:
-            news.append(ev.RankEnded(at=event.at, attempt=state.attempt, rank=rank, status=said.status))
+            news.append(ev.RankEnded(at=event.at, attempt=attempt, rank=rank, status=said.status))
         if isinstance(phase, Alive) and said is None:
             news.append(
                 ev.RankLost(
-                    at=event.at, attempt=state.attempt, rank=rank, reason=f"the agent on {node.name} does not know it"
+                    at=event.at, attempt=attempt, rank=rank, reason=f"the agent on {node.name} does not know it"
                 )
             )
         for item in news:
@@ -294,8 +295,9 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
     return state, actions
 
 
-def _resume(state: RunState, name: str) -> Step:
+def _resume(state: RunState, event: ev.NodeConnected) -> Step:
     """Asks a node that has just come (back) for what its phase still needs of it."""
+    name = event.node
     node = state.node(name)
     assert node is not None
     match state.phase:
@@ -303,13 +305,16 @@ def _resume(state: RunState, name: str) -> Step:
             return _start_attempt(state)
         case Starting():
             if state.store_port is None:
+                if event.store is not None and event.store[0] == state.attempt:
+                    opened = ev.StoreOpened(at=event.at, attempt=state.attempt, node=name, port=event.store[1])
+                    return _store_opened(state, opened)
                 is_head = node == state.nodes[0]
                 return state, (act.OpenStore(node=name, attempt=state.attempt),) if is_head else ()
             return state, _spawn(state, node)
         case Running() | Holding():
             return state, _spawn(state, node)
-        case Stopping():
-            return state, (act.StopRanks(node=name, attempt=state.attempt),)
+        case Stopping(at_once=at_once):
+            return state, (act.StopRanks(node=name, attempt=state.attempt, at_once=at_once),)
         case Clearing():
             return state, () if node.cleared else (act.ClearNode(node=name, attempt=state.attempt),)
         case Closing() | Ended():
@@ -344,8 +349,9 @@ def _node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
             node = state.node(event.node)
             assert node is not None
             actions: tuple[AnyAction, ...] = ()
+            attempt = state.attempt  # the last rank of it may begin the next one
             for rank in node.ranks:
-                lost = ev.RankLost(at=event.at, attempt=state.attempt, rank=rank, reason=event.reason)
+                lost = ev.RankLost(at=event.at, attempt=attempt, rank=rank, reason=event.reason)
                 state, more = step(state, lost)
                 actions += more
             return state, actions
@@ -479,11 +485,11 @@ def _stop_requested(state: RunState, event: ev.StopRequested) -> Step:
             return _close(state, outcome, event.at)
         case Starting() | Running() | Holding():
             return _stop(state, outcome, event.at, at_once=event.at_once)
-        case Stopping(then=then):
+        case Stopping(then=then, at_once=at_once):
             if isinstance(then, Outcome) and not event.at_once:
                 return _ignore(state, "the run is stopping already")
             then = outcome if isinstance(then, Restart) else then
-            return _stop(state, then, event.at, at_once=event.at_once)
+            return _stop(state, then, event.at, at_once=at_once or event.at_once)
         case Clearing(then=Restart()):
             return replace(state, phase=Clearing(then=outcome)), ()
         case Clearing() | Closing():
@@ -506,7 +512,7 @@ def _restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
         case Stopping(then=Restart()) | Clearing(then=Restart()):
             return _ignore(state, f"attempt {state.attempt + 1} is coming already")
         case Stopping(then=Outcome(word="failed")):
-            return replace(state, phase=Stopping(then=then)), ()
+            return replace(state, phase=replace(state.phase, then=then)), ()
         case Clearing(then=Outcome(word="failed")):
             return replace(state, phase=Clearing(then=then)), ()
         case Stopping() | Clearing() | Closing():

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from engine.core.line_flood import thin
+
 MAX_LINE = 65_536
 """Bytes of an unfinished line that are kept. A longer one is no line of metrics, and is given up on."""
 
@@ -221,13 +223,11 @@ class MetricReader:
             text = _CONTROL_SEQUENCE.sub(b"", text)
         if b"\r" in text:
             text = text.replace(b"\r", b"\n")
-        hits = _known_hits(text.lower())
-        for pattern in self._patterns:
-            hits += _own_hits(pattern, text)
-        if not hits:
-            return []
-        hits.sort()
+        text = thin(text, self._metrics_of)
+        hits = self._hits(text)
         readings: list[Reading] = []
+        if not hits:
+            return readings
         line: dict[str, float] = {}
         own: dict[str, float] = {}
         end = -1
@@ -241,6 +241,18 @@ class MetricReader:
             line.setdefault(key, value)
         self._take_line(line | own, readings)
         return readings
+
+    def _hits(self, text: bytes) -> list[Hit]:
+        """Every value in whole lines, by place."""
+        hits = _known_hits(text.lower())
+        for pattern in self._patterns:
+            hits += _own_hits(pattern, text)
+        hits.sort()
+        return hits
+
+    def _metrics_of(self, line: bytes) -> list[tuple[str, float]]:
+        """What a line tells besides where the training is."""
+        return [(key, value) for _, key, value, _ in self._hits(line) if key not in ("step", "steps", _BAR_STEP)]
 
     def _take_line(self, line: dict[str, float], readings: list[Reading]) -> None:
         """Adds the readings of one line, given its values by key."""

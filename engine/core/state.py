@@ -104,9 +104,10 @@ class Holding(Value, frozen=True, kw_only=True):
 
 
 class Stopping(Value, frozen=True, kw_only=True):
-    """The stop ladder is being walked."""
+    """The stop ladder is being walked. `at_once`: by its last step only."""
 
     then: Outcome | Restart
+    at_once: bool = False
 
 
 class Clearing(Value, frozen=True, kw_only=True):

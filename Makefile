@@ -1,0 +1,38 @@
+# `make run` and `make test` work on a clean clone with python3 and make: they set the environment up first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test check bench picture clean
+
+run: $(READY)
+	@$(BIN)/rankdeck --profile quickstart
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python benchmarks/relay.py
+	$(BIN)/python benchmarks/ui.py
+	$(BIN)/python benchmarks/log_call.py
+
+picture: $(READY)
+	$(BIN)/python docs/make_pictures.py
+
+# torch first and by itself: with a torch that satisfies everything in place, nothing pulls another build of it.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache
