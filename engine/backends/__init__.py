@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Protocol
 
-from engine.backends import gloo, nccl
+from engine.backends import gloo
 from engine.core.errors import UsageError
 from engine.core.plan import BackendSettings, NodeFacts
 
@@ -24,7 +24,7 @@ class BackendModule(Protocol):
         ...
 
 
-BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl}
+BACKENDS: dict[str, BackendModule] = {"gloo": gloo}
 
 
 def find_backend(name: str) -> BackendModule:
