@@ -8,26 +8,30 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from engine.backends import find_backend
+from engine.backends import BACKENDS
 from engine.core.errors import CheckError
 from engine.core.layout import parse_nodes
 from engine.core.plan import LaunchPlan, plan
-from engine.core.profile import Profile
+from engine.core.profile import Choices, Profile, check_choices
 from engine.launchers import LAUNCHERS
-from engine.recipes import find_recipe
+from engine.recipes import recipes
+
+
+def choices() -> Choices:
+    """The backends and recipes that a profile may name."""
+    return {("backend", "name"): BACKENDS, ("recipe", "name"): recipes()}
 
 
 def make_plan(profile: Profile) -> LaunchPlan:
     """What a profile comes to on this machine, started from the current directory.
 
     Raises:
-        UsageError: the profile names a backend or a recipe that does not exist.
+        ProfileError: the profile names a backend or a recipe that does not exist.
         CheckError: a file, an interpreter or a device is missing.
     """
     slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
-    backend = find_backend(profile.backend.name)
-    if profile.recipe.name is not None:
-        find_recipe(profile.recipe.name)
+    check_choices(profile, choices(), "profile")
+    backend = BACKENDS[profile.backend.name]
     facts = tuple(LAUNCHERS["local"].facts(slot.node) for slot in slots)
     workdir = _existing_workdir(profile.launch.workdir)
     decided = plan(_with_absolute_paths(profile), slots, facts, backend.settings(one_machine=True), workdir=workdir)

@@ -12,6 +12,7 @@ from engine.client import ProfileEntry
 from engine.core.errors import ProfileError, UsageError
 from engine.core.profile import Profile, parse_profile, to_toml_data
 from engine.paths import profile_folders
+from engine.planning import choices
 
 MAX_SIZE = 1 << 20
 """Bytes of the largest file that is taken for a profile."""
@@ -74,7 +75,7 @@ def read_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
         raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
-    return parse_profile(text, file=str(path), overrides=overrides)
+    return parse_profile(text, file=str(path), overrides=overrides, choices=choices())
 
 
 def to_toml(profile: Profile) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from engine.client import Argument, RecipeInfo
-from engine.core.errors import UsageError
 
 LIBRARY = Path(__file__).resolve().parent.parent / "rankdeck"
 """The package that ranks import. Never imported here: it is a payload."""
@@ -29,18 +27,3 @@ def recipes() -> dict[str, RecipeInfo]:
         said = msgspec.json.decode(path.read_bytes(), type=_Declaration)
         found[path.stem] = RecipeInfo(name=path.stem, title=said.title, summary=said.summary, arguments=said.arguments)
     return found
-
-
-def find_recipe(name: str) -> RecipeInfo:
-    """One recipe.
-
-    Raises:
-        UsageError: there is none of that name; the message has the nearest one.
-    """
-    known = recipes()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, 1, 0.4)
-    raise UsageError(
-        f"there is no recipe {name!r}", hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
-    )

@@ -10,6 +10,7 @@ import difflib
 import re
 import types
 import typing
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -91,13 +92,18 @@ class Profile(Section, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
 
 
-def parse_profile(text: str, *, file: str, overrides: typing.Sequence[str] = ()) -> Profile:
+Choices = Mapping[tuple[str, ...], Collection[str]]
+"""What a key may be where a registry decides, not the schema: `("backend", "name")`, `("recipe", "name")`."""
+
+
+def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None) -> Profile:
     """Reads a profile from TOML text.
 
     Args:
         text: the document.
         file: what to call it in errors.
         overrides: `section.key=value` words of the command line; the value is TOML, or else a plain string.
+        choices: see `check_choices`.
 
     Raises:
         ProfileError: at the first thing that is wrong, in the order syntax, unknown key, type, sense.
@@ -114,7 +120,9 @@ def parse_profile(text: str, *, file: str, overrides: typing.Sequence[str] = ())
     for word in overrides:
         path = _apply_override(data, word)
         places.overridden[path] = _printable(f"--set {'.'.join(path)}")
-    return profile_from_data(data, places)
+    profile = profile_from_data(data, places)
+    check_choices(profile, choices or {}, places)
+    return profile
 
 
 class _Places:
@@ -179,6 +187,27 @@ def _first_odd_name(data: dict[str, Any], path: tuple[str, ...]) -> str | None:
         if isinstance(table, dict)
         else None
     )
+
+
+def check_choices(profile: Profile, choices: Choices, places: _Places | str) -> None:
+    """Checks keys whose values are names of things that exist or not.
+
+    Args:
+        profile: the profile.
+        choices: for each such key, the names that exist.
+        places: a name to call the document in errors.
+
+    Raises:
+        ProfileError: there is nothing of that name; the hint has the nearest one.
+    """
+    if isinstance(places, str):
+        places = _Places(places, {})
+    for (table, key), known in choices.items():
+        value = getattr(getattr(profile, table), key)
+        if value is not None and value not in known:
+            near = difflib.get_close_matches(value, known, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(known)}"
+            raise places.error((table, key), f"there is no {table} {value!r}", hint=hint)
 
 
 def _sentence(text: str) -> str:
