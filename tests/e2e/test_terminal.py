@@ -1,0 +1,150 @@
+"""The whole way of a user, in a real terminal: launch, watch, lose a rank, bring it back, leave, come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import WriteProfile
+from tests.support import COMMAND, Deck, wait_until
+
+if shutil.which("tmux") is None:
+    pytest.skip("needs tmux, to drive a real terminal", allow_module_level=True)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class Terminal:
+    """A tmux session with one window.
+
+    Args:
+        columns: its width.
+        lines: its height.
+        command: what runs in it.
+    """
+
+    def __init__(self, columns: int, lines: int, command: str) -> None:
+        self._name = f"rankdeck-test-{uuid.uuid4().hex[:8]}"
+        size = ("-x", str(columns), "-y", str(lines))
+        self._tmux("-f", os.devnull, "new-session", "-d", *size, command)
+
+    def _tmux(self, *words: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-L", self._name, *words], capture_output=True, text=True, timeout=20, check=False
+        )
+        return done.stdout
+
+    def screen(self) -> str:
+        """What is on the screen."""
+        return self._tmux("capture-pane", "-p")
+
+    def press(self, *keys: str) -> None:
+        """Types keys, by tmux's names."""
+        self._tmux("send-keys", *keys)
+
+    def wait_for(self, pattern: str, seconds: float = 40) -> re.Match[str]:
+        """Waits until the screen shows something.
+
+        Args:
+            pattern: a regular expression.
+            seconds: the deadline.
+        """
+        found: list[re.Match[str]] = []
+
+        def look() -> bool:
+            found.extend(re.finditer(pattern, self.screen()))
+            return bool(found)
+
+        try:
+            wait_until(look, seconds, pattern)
+        except AssertionError:
+            raise AssertionError(f"the screen never showed {pattern!r}:\n{self.screen()}") from None
+        return found[-1]
+
+    def close(self) -> None:
+        """Closes the window, as somebody would who turns the machine off that shows it."""
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def short_quickstart(write_profile: WriteProfile, work: Path) -> None:
+    """The quickstart profile with fewer steps, where `rankdeck` looks first."""
+    args = ["--steps", "150", "--checkpoint-every", "20", "--eval-every", "0"]
+    (work / ".rankdeck").mkdir()
+    write_profile({"name": "gpt", "args": args}, ranks=4, name="quickstart").rename(work / ".rankdeck/quickstart.toml")
+
+
+@pytest.fixture(params=[(80, 24), (120, 40)], ids=["80x24", "120x40"])
+def terminal(request: pytest.FixtureRequest, home: Path, work: Path) -> Iterator[Terminal]:
+    columns, lines = request.param
+    keep = " ".join(shlex.quote(f"{name}={os.environ[name]}") for name in ("RANKDECK_HOME", "XDG_RUNTIME_DIR"))
+    command = f"cd {shlex.quote(str(work))}; env {keep} {shlex.join(COMMAND)} --profile quickstart; exec env {keep} sh"
+    terminal = Terminal(columns, lines, command)
+    yield terminal
+    terminal.close()
+
+
+def test_a_run_is_launched_watched_rescued_left_and_found_again(
+    terminal: Terminal, short_quickstart: None, rankdeck: Deck
+) -> None:
+    terminal.wait_for("quickstart +gloo")
+    terminal.press("Enter")
+    terminal.wait_for(r"4/4 ranks")
+    row = terminal.wait_for(r"(?m)^│.* 0 .*● running +([1-9]\d*) .*[▁▂▃▄▅▆▇█]{3}.*$")[0]
+    wait_until(lambda: row not in terminal.screen(), what="the curves move")
+
+    wait_until(lambda: (status(rankdeck)["step"] or 0) >= 25, what="a checkpoint was written")
+    os.kill(status(rankdeck)["ranks"][2]["pid"], signal.SIGKILL)
+    terminal.wait_for(r" 2 .*✖ failed.*SIGKILL")
+    terminal.wait_for("rank 2 was killed by SIGKILL")
+
+    terminal.press("r")
+    terminal.wait_for("start +attempt 1 +of +all +4 +ranks")
+    terminal.press("y")
+    wait_until(lambda: status(rankdeck)["attempt"] == 1 and status(rankdeck)["step"], 40, "attempt 1 trains")
+    terminal.wait_for("attempt +1")
+    terminal.wait_for(r"● running +([1-9]\d*) ")
+    run = status(rankdeck)["run"]
+    first = json.loads((rankdeck.home / "runs" / run / "attempt_1" / "rank_0.metrics").read_text().splitlines()[0])
+    assert first["step"] > 20
+
+    terminal.press("q")
+    terminal.wait_for("Profiles")
+    terminal.press("q")
+    terminal.wait_for(r"(?m)^[$#] ?$")
+    assert status(rankdeck)["state"] in ("running", "succeeded")
+    terminal.press(f"{shlex.join(COMMAND)} attach -", "Enter")
+    terminal.wait_for("4/4 ranks|succeeded")
+    terminal.press("2")
+    terminal.wait_for(r"4\.\d+┤")
+    terminal.wait_for("✔ succeeded")
+    assert status(rankdeck)["state"] == "succeeded"
+    terminal.press("q")
+    terminal.wait_for(r"(?m)^[$#] ?$")
+
+
+def test_a_terminal_that_closes_leaves_the_run_alone(
+    terminal: Terminal, short_quickstart: None, rankdeck: Deck
+) -> None:
+    terminal.wait_for("quickstart +gloo")
+    terminal.press("Enter")
+    terminal.wait_for(r"● running +([1-9]\d*) ")
+    before = status(rankdeck)
+    terminal.close()
+    wait_until(lambda: (status(rankdeck)["step"] or 0) > before["step"] + 5, what="training goes on")
+    assert [rank["pid"] for rank in status(rankdeck)["ranks"]] == [rank["pid"] for rank in before["ranks"]]
+
+
+def status(rankdeck: Deck) -> dict:  # type: ignore[type-arg]  # JSON
+    found: dict = json.loads(rankdeck("status", "-", "--json").stdout)  # type: ignore[type-arg]
+    return found
