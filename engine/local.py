@@ -104,6 +104,12 @@ def _start_supervisor(paths: RunPaths, restart_by: str | None) -> str:
         return starter.stdout.readline().decode(errors="replace").strip()
 
 
+def socket_of(paths: RunPaths) -> str:
+    """Where a run's supervisor listens: where it says, since its environment may be another login's; or where one would."""
+    where = read_whereabouts(paths)
+    return where.socket if where is not None else str(paths.socket)
+
+
 def _elsewhere(paths: RunPaths) -> str | None:
     """The other host on which a run's supervisor lives, or None."""
     where = read_whereabouts(paths)
@@ -126,7 +132,7 @@ class Connection:
             SupervisorError: somebody does, but does not talk to us.
         """
         try:
-            reader, writer = await asyncio.open_unix_connection(paths.socket, limit=MAX_LINE)
+            reader, writer = await asyncio.open_unix_connection(socket_of(paths), limit=MAX_LINE)
         except (FileNotFoundError, ConnectionError) as error:
             raise ConnectionError(str(error)) from None
         connection = cls(reader, writer)
@@ -366,4 +372,4 @@ def summarise(paths: RunPaths) -> RunSummary | None:
 def _listens(paths: RunPaths) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.2)
-        return probe.connect_ex(str(paths.socket)) == 0
+        return probe.connect_ex(socket_of(paths)) == 0

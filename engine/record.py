@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from engine.core.progress import RankProgress
 from engine.core.series import SeriesDump
 from engine.core.state import rank_word
 from engine.core.story import tell_all
-from engine.core.view import RunSummary, Snapshot
+from engine.core.view import RunSummary, RunView, Snapshot
 from engine.core.views import rank_view, run_view
 from engine.paths import RunPaths
 
@@ -135,9 +136,8 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     )
 
 
-def write_summary(paths: RunPaths, snapshot: Snapshot, host: str) -> None:
+def write_summary(paths: RunPaths, run: RunView) -> None:
     """Keeps the line of `rankdeck ps`, so that a list of many runs needs no replay."""
-    run = snapshot.run
     summary = RunSummary(
         run=run.run,
         name=run.name,
@@ -152,7 +152,7 @@ def write_summary(paths: RunPaths, snapshot: Snapshot, host: str) -> None:
         loss=run.loss,
         reason=run.failure.headline if run.failure and run.state != "succeeded" else run.doing,
         reachable=True,
-        host=host,
+        host=socket.gethostname(),
     )
     replace_file(paths.summary, msgspec.json.encode(summary))
 

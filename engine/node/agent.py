@@ -220,6 +220,24 @@ def runtime_folder() -> str:
     return folder
 
 
+def socket_path(mark: str) -> str:
+    """Where this run's agent listens, as things are now: the folder of a login goes away with its last session."""
+    return os.path.join(runtime_folder(), f"agent-{mark}.sock")
+
+
+def listen(folder: str, mark: str) -> socket.socket:
+    """A listening socket for this user only. Where it is stands in the run's folder, for whoever has another environment."""
+    path = socket_path(mark)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    os.chmod(path, 0o600)
+    listener.listen(4)
+    write_atomically(os.path.join(folder, "socket"), path.encode())
+    return listener
+
+
 def write_atomically(path: str, data: bytes) -> None:
     """Replaces a file so that a reader sees the old or the new content, never a part."""
     partial = f"{path}.{os.getpid()}.partial"
@@ -273,6 +291,7 @@ class Agent:
         self.terms: Message = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
         self.ladder: Message | None = None
         self.alone_since = time.monotonic()
+        self.next_look = 0.0
         self.leaving: float | None = None
         self.spawning = False
         self.dirty = False
@@ -348,8 +367,7 @@ class Agent:
         wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self.listener.setblocking(False)
-        self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
+        self._register_listener()
         self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
         self.save()
         next_tick = 0.0
@@ -364,7 +382,26 @@ class Agent:
             self._flush()
         return 0
 
+    def _register_listener(self) -> None:
+        self.listener.setblocking(False)
+        self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
+
+    def _keep_listening(self) -> None:
+        """Listens anew where the socket has gone, as it does when a user logs out who has no other session."""
+        if time.monotonic() < self.next_look:
+            return
+        self.next_look = time.monotonic() + 1
+        with contextlib.suppress(OSError, RuntimeError):
+            wanted = socket_path(self.mark)
+            if wanted != self.listener.getsockname() or not os.path.exists(wanted):
+                listener = listen(self.folder, self.mark)
+                self.selector.unregister(self.listener)
+                self.listener.close()
+                self.listener = listener
+                self._register_listener()
+
     def _tick(self) -> None:
+        self._keep_listening()
         self._watch_adopted()
         self._walk_ladder()
         if self.link is not None:
@@ -702,7 +739,7 @@ def detach(log: str, keep: set[int]) -> None:
                 os.close(int(name))
 
 
-def run_warden(folder: str, listener: socket.socket, mark: str, lock_path: str) -> None:
+def run_warden(folder: str, listener: socket.socket, mark: str) -> None:
     """Keeps an agent running until one ends on purpose; then ends everything that is left and goes."""
     become_subreaper()
     warden = os.getpid()
@@ -724,9 +761,8 @@ def run_warden(folder: str, listener: socket.socket, mark: str, lock_path: str) 
             break
         agent = start_agent(folder, listener, warden, mark)
     sweep(warden, {warden}, mark, 5.0)
-    for path in (listener.getsockname(), lock_path):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
+        os.unlink(file.read())
 
 
 def note_exit(folder: str, pid: int) -> None:
@@ -759,49 +795,36 @@ def start_agent(folder: str, listener: socket.socket, warden: int, mark: str) ->
         os._exit(status)
 
 
-def take_lock(path: str) -> int | None:
+def take_lock(folder: str) -> int | None:
     """The lock that warden and agent of one run on one node hold together; None where somebody has it."""
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            return None
-        try:
-            if os.stat(path).st_ino == os.fstat(lock).st_ino:
-                return lock
-        except FileNotFoundError:
-            pass
+    lock = os.open(os.path.join(folder, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(lock)
+        return None
+    return lock
 
 
-def connect(folder: str, mark: str, base: str) -> socket.socket:
+def connect(folder: str, mark: str) -> socket.socket:
     """A connection to this run's agent, which is started where there is none."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            link.connect(base + ".sock")
+        with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            link.connect(file.read())
             return link
-        except OSError:
-            link.close()
-        lock = take_lock(base + ".lock")
+        lock = take_lock(folder)
         if lock is None:
             time.sleep(0.02)
             continue
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(base + ".sock")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(base + ".sock")
-        os.chmod(base + ".sock", 0o600)
-        listener.listen(4)
+        listener = listen(folder, mark)
         if os.fork() == 0:
             status = EXIT_FAILED
             try:
                 detach(os.path.join(folder, "agent.log"), {listener.fileno(), lock})
-                run_warden(folder, listener, mark, base + ".lock")
+                run_warden(folder, listener, mark)
                 status = 0
             finally:
                 os._exit(status)
@@ -810,7 +833,7 @@ def connect(folder: str, mark: str, base: str) -> socket.socket:
     raise RuntimeError("the agent on this node does not answer")
 
 
-def bridge(link: socket.socket, wire_in: int, wire_out: int, lock_path: str) -> None:
+def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> None:
     """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone."""
     selector = selectors.DefaultSelector()
     selector.register(wire_in, selectors.EVENT_READ)
@@ -820,7 +843,7 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, lock_path: str) -> 
             if key.fileobj is link:
                 data = link.recv(1 << 16)
                 if not data:
-                    return wait_until_gone(lock_path)
+                    return wait_until_gone(folder)
                 while data:
                     data = data[os.write(wire_out, data) :]
             else:
@@ -830,10 +853,11 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, lock_path: str) -> 
                 link.sendall(data)
 
 
-def wait_until_gone(lock_path: str) -> None:
+def wait_until_gone(folder: str) -> None:
+    """Returns when agent and warden have let go of their lock, or after ten seconds."""
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and os.path.exists(lock_path):
-        lock = take_lock(lock_path)
+    while time.monotonic() < deadline:
+        lock = take_lock(folder)
         if lock is not None:
             os.close(lock)
             return
@@ -848,14 +872,13 @@ def boot() -> int:
     size = struct.unpack(">I", read_exactly(wire_in, 4))[0]
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
     try:
-        base = os.path.join(runtime_folder(), "agent-" + hello["mark"])
-        link = connect(hello["folder"], hello["mark"], base)
+        link = connect(hello["folder"], hello["mark"])
     except (OSError, RuntimeError) as error:
         os.write(wire_out, encode_frame({"type": "refused", "reason": str(error)}))
         return EXIT_FAILED
     link.sendall(encode_frame(hello))
     with contextlib.suppress(OSError):
-        bridge(link, wire_in, wire_out, base + ".lock")
+        bridge(link, wire_in, wire_out, hello["folder"])
     return 0
 
 

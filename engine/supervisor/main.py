@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,10 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine import __version__
 from engine.core.errors import RankdeckError, SupervisorError
 from engine.paths import RunPaths
-from engine.record import Whereabouts, read_plan, replace_file, write_summary
+from engine.record import read_plan, read_whereabouts, write_summary
 from engine.supervisor.journal import Journal
 from engine.supervisor.runner import Runner, note
 from engine.supervisor.server import Server
@@ -55,18 +53,16 @@ async def supervise(paths: RunPaths, *, restart_by: str | None) -> None:
     """
     plan = read_plan(paths)
     journal = Journal(paths.journal)
-    runner = Runner(paths, plan, journal, lambda: None)
+    runner = Runner(paths, plan, journal)
     server = Server(runner)
+    _remove_old_socket(paths)
     await server.listen()
-    host = socket.gethostname()
-    where = Whereabouts(host=host, pid=os.getpid(), version=__version__, socket=str(paths.socket))
-    replace_file(paths.supervisor, msgspec.json.encode(where))
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     async with asyncio.TaskGroup() as tasks:
         chores = [
             tasks.create_task(coroutine)
-            for coroutine in (runner.ingest.run(), server.keep_fresh(), _save(runner, server, host))
+            for coroutine in (runner.ingest.run(), server.keep_fresh(), server.keep_listening(), _save(runner, server))
         ]
         runner.start(tasks, restart_by)
         print("ready", flush=True)  # noqa: T201 - to whoever started this process
@@ -78,10 +74,18 @@ async def supervise(paths: RunPaths, *, restart_by: str | None) -> None:
     runner.ingest.drain()
     _save_quietly(runner.ingest.save)
     await server.close()
-    _save_quietly(lambda: write_summary(paths, server.snapshot(), host))
+    _save_quietly(lambda: write_summary(paths, server.run_view))
     journal.close()
     with contextlib.suppress(FileNotFoundError):
         paths.supervisor.unlink()
+
+
+def _remove_old_socket(paths: RunPaths) -> None:
+    """Takes the socket away that a killed supervisor left, perhaps in the runtime folder of another login."""
+    where = read_whereabouts(paths)
+    if where is not None and Path(where.socket).name == paths.socket.name:
+        with contextlib.suppress(OSError):
+            Path(where.socket).unlink()
 
 
 def _close_starter() -> None:
@@ -91,11 +95,11 @@ def _close_starter() -> None:
     os.close(nothing)
 
 
-async def _save(runner: Runner, server: Server, host: str) -> None:
+async def _save(runner: Runner, server: Server) -> None:
     """Keeps the copies on the disk fresh: the line of `ps` soon after a change, the curves now and then."""
     while True:
         for _ in range(int(SAVE_PERIOD)):
-            _save_quietly(lambda: write_summary(runner.paths, server.snapshot(), host))
+            _save_quietly(lambda: write_summary(runner.paths, server.run_view))
             await asyncio.sleep(1)
         _save_quietly(runner.ingest.save)
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import assert_never
 
 from engine.core import actions as act
@@ -36,12 +35,10 @@ class Runner:
         paths: of the run.
         plan: what it runs.
         journal: opened, with whatever an earlier supervisor wrote.
-        on_change: called after every event that changed the state.
     """
 
-    def __init__(self, paths: RunPaths, plan: LaunchPlan, journal: Journal, on_change: Callable[[], None]) -> None:
+    def __init__(self, paths: RunPaths, plan: LaunchPlan, journal: Journal) -> None:
         self.paths, self.plan, self.journal = paths, plan, journal
-        self._on_change = on_change
         self.changed_ranks: set[int] = set(range(plan.world_size))
         self.story: list[EventLine] = []
         self.tails: dict[int, bytes] = {}
@@ -118,7 +115,6 @@ class Runner:
         self._tell(event, before, state)
         for action in actions:
             self._do(action)
-        self._on_change()
         if isinstance(state.phase, Ended):
             self.ended.set()
         return None

@@ -18,14 +18,19 @@ import msgspec
 
 from engine import __version__
 from engine.core import events as ev
+from engine.core.errors import RankdeckError
 from engine.core.messages import Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
 from engine.core.state import Ended, RunState
 from engine.core.view import PROTOCOL, RankView, RunView, Snapshot, Update
 from engine.core.views import rank_view, restart_words, run_view
+from engine.record import Whereabouts, replace_file
 from engine.supervisor.runner import Runner
 
 PERIOD = 0.1
 """Seconds between two updates to one subscriber: what a screen can show, and no more work than that."""
+
+LOOK_PERIOD = 1.0
+"""Seconds between two looks at the socket's file."""
 
 MAX_LINE = 1 << 20
 """Bytes of one request. A client that sends more is not one of ours."""
@@ -59,6 +64,7 @@ class Server:
         self._rank_revisions = [0] * runner.plan.world_size
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
+        self._path = runner.paths.socket
         self._clients: set[asyncio.Task[None]] = set()
         self.refresh()
 
@@ -97,11 +103,16 @@ class Server:
                     self._changed.notify_all()
             await asyncio.sleep(PERIOD)
 
+    @property
+    def run_view(self) -> RunView:
+        """The run as a whole, as it was last looked at."""
+        assert self._run is not None
+        return self._run
+
     def snapshot(self) -> Snapshot:
         """Everything, now."""
-        assert self._run is not None
         series = tuple(self._runner.ingest.series.dump())
-        return Snapshot(run=self._run, ranks=tuple(self._ranks), series=series, events=tuple(self._runner.story))
+        return Snapshot(run=self.run_view, ranks=tuple(self._ranks), series=series, events=tuple(self._runner.story))
 
     def _next(self, seen: Seen) -> Snapshot | Update | None:
         """What a subscriber has not seen yet, or None."""
@@ -133,6 +144,20 @@ class Server:
             self._server = await asyncio.start_unix_server(self._accept, path, limit=MAX_LINE)
         finally:
             os.umask(old)
+        self._path = path
+        where = Whereabouts(host=socket.gethostname(), pid=os.getpid(), version=__version__, socket=str(path))
+        replace_file(self._runner.paths.supervisor, msgspec.json.encode(where))
+
+    async def keep_listening(self) -> None:
+        """Listens anew where the socket has gone, as it does when a user logs out who has no other session."""
+        while True:
+            await asyncio.sleep(LOOK_PERIOD)
+            with contextlib.suppress(OSError, RankdeckError):
+                if self._runner.paths.socket != self._path or not self._path.exists():
+                    old = self._server
+                    await self.listen()
+                    if old is not None:
+                        old.close()
 
     async def close(self) -> None:
         """Says the last word to every subscriber, for a second at most, and takes the socket away."""
@@ -146,7 +171,7 @@ class Server:
         if self._server is not None:
             self._server.close()
         with contextlib.suppress(FileNotFoundError):
-            self._runner.paths.socket.unlink()
+            self._path.unlink()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

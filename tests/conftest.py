@@ -1,0 +1,120 @@
+"""Fixtures: a private home for runs, the command in it, and the proof that no test leaves a process behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.support import Deck, kill_hard, processes_with, toml_text
+
+FOREIGN = ("OMP_NUM_THREADS", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
+"""Variables of whoever runs the tests, which ranks or the command would see."""
+
+GRACE = 5.0
+"""Seconds in which the processes of a run that has ended are gone: the supervisor's last words take a second at most."""
+
+
+class WriteScript(Protocol):
+    """Writes a script into the folder that the test runs in."""
+
+    def __call__(self, name: str, text: str) -> Path: ...
+
+
+class WriteProfile(Protocol):
+    """Writes a profile into the folder that the test runs in."""
+
+    def __call__(
+        self, recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", **sections: Any
+    ) -> Path: ...
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the test runs in."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A RANKDECK_HOME and a runtime folder of the test's own.
+
+    Afterwards runs that go on are stopped as a user would. A process that is still there then fails the test.
+    """
+    folder = tmp_path / "home"
+    runtime = Path(tempfile.mkdtemp(prefix="rd"))  # a socket's path has 107 bytes at most
+    for name in FOREIGN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANKDECK_HOME", str(folder))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    yield folder
+    monkeypatch.setenv("RANKDECK_HOME", str(folder))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    if processes_with("RANKDECK_HOME", str(folder)):
+        Deck(folder).stop_everything()
+    end = time.monotonic() + GRACE
+    while (left := processes_with("RANKDECK_HOME", str(folder))) and time.monotonic() < end:
+        time.sleep(0.02)
+    for process in left:
+        kill_hard(process.pid)
+    shutil.rmtree(runtime, ignore_errors=True)
+    assert not left, f"processes were left behind (and are killed now): {left}"
+
+
+@pytest.fixture
+def rankdeck(home: Path) -> Deck:
+    """The command line: `rankdeck("launch", profile)` gives a CompletedProcess."""
+    return Deck(home)
+
+
+@pytest.fixture
+def write_script(work: Path) -> WriteScript:
+    """Writes a Python script that ranks run."""
+
+    def write(name: str, text: str) -> Path:
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def write_profile(work: Path) -> WriteProfile:
+    """Writes a profile for a script (a path), or for the recipe table that is given."""
+
+    def write(recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", **sections: Any) -> Path:
+        table = recipe if isinstance(recipe, dict) else {"script": str(recipe)}
+        layout = {"ranks_per_node": ranks, **sections.pop("layout", {})}
+        path = work / f"{name}.toml"
+        path.write_text(
+            toml_text({"schema": 1, "name": name, "layout": layout, "recipe": table, **sections}), encoding="utf-8"
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def weird_folder(tmp_path: Path) -> Path:
+    """A folder whose name has all that a shell, a config file or a terminal could trip over."""
+    folder = tmp_path / "a b'c\"d\n$(touch pwned) `e` ; é漢 \\n*"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def needs_root() -> None:
+    """Skips what only root can set up."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it makes files or processes of another user")

@@ -1,0 +1,64 @@
+"""A login's runtime folder goes away with its last session; the run must not go with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import WriteProfile, WriteScript
+from tests.support import Deck, kill_hard, wait_until
+
+COUNTS = """
+import rankdeck, time
+for step in range(1, 100_000):
+    rankdeck.log(step=step, loss=1 / step)
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def other_login() -> Iterator[str]:
+    """The runtime folder of a later login."""
+    folder = tempfile.mkdtemp(prefix="rd")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def status(rankdeck: Deck, login: str) -> dict[str, Any]:
+    done = rankdeck("status", "-", "--json", env={"XDG_RUNTIME_DIR": login})
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_run_is_found_again_after_its_login_has_ended(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, other_login: str
+) -> None:
+    profile = write_profile(write_script("counts.py", COUNTS), ranks=2)
+    run = json.loads(rankdeck("launch", profile, "--detach", "--json").stdout)["run"]
+    before = wait_until(lambda: (found := status(rankdeck, os.environ["XDG_RUNTIME_DIR"]))["step"] and found)
+    folder = rankdeck.home / "runs" / run
+    old_agent = (folder / "nodes/localhost/socket").read_text()
+    shutil.rmtree(os.environ["XDG_RUNTIME_DIR"])
+
+    where = folder / "supervisor.json"
+    wait_until(lambda: Path(json.loads(where.read_text())["socket"]).exists(), what="the supervisor listens anew")
+    assert status(rankdeck, other_login)["step"] >= before["step"]
+
+    wait_until(lambda: (folder / "nodes/localhost/socket").read_text() != old_agent, what="the agent listens anew")
+    kill_hard(json.loads(where.read_text())["pid"])
+    wait_until(
+        lambda: (status(rankdeck, other_login)["step"] or 0) > before["step"], what="a new supervisor has the ranks"
+    )
+    after = status(rankdeck, other_login)
+    assert [rank["pid"] for rank in after["ranks"]] == [rank["pid"] for rank in before["ranks"]]
+    assert rankdeck("stop", "-", "--now", env={"XDG_RUNTIME_DIR": other_login}).returncode == 0
+    rankdeck("wait", "-", env={"XDG_RUNTIME_DIR": other_login})
+    os.mkdir(os.environ["XDG_RUNTIME_DIR"])

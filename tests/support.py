@@ -1,0 +1,231 @@
+"""What the tests of agent, command line and faults share: waiting, looking for processes, and running the command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
+"""The command line without an installation: what the console script does."""
+
+DEADLINE = 20.0
+"""Seconds within which anything here has happened, on a busy machine too."""
+
+ENDED = ("succeeded", "failed", "stopped")
+
+
+def wait_until(condition: Callable[[], T], seconds: float = DEADLINE, what: str = "") -> T:
+    """Waits for a condition.
+
+    Args:
+        condition: asked again and again.
+        seconds: the deadline.
+        what: the fact that is waited for, for the message.
+
+    Returns:
+        The first true value.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        if found := condition():
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:g} s: {what or condition}")
+        time.sleep(0.01)
+
+
+class Process(NamedTuple):
+    """A process that was found in /proc."""
+
+    pid: int
+    command: str
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for a process; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 where there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    return process_state(pid) not in ("", "Z", "X")
+
+
+def wait_gone(*pids: int, seconds: float = DEADLINE) -> None:
+    """Waits until none of these processes is alive."""
+    wait_until(lambda: not [pid for pid in pids if is_alive(pid)], seconds, f"{pids} are gone")
+
+
+def processes_with(variable: str, value: str) -> list[Process]:
+    """Every process that has this variable in its environment, zombies apart."""
+    wanted, found = os.fsencode(f"{variable}={value}"), []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and is_alive(int(name)):
+                command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")[:160]
+                found.append(Process(int(name), command.decode(errors="replace")))
+    return found
+
+
+def kill_hard(pid: int) -> None:
+    """SIGKILL, which nobody may survive or notice."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class Deck:
+    """Runs the `rankdeck` command in the home of one test.
+
+    Args:
+        home: its RANKDECK_HOME.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.argv: Sequence[str] = COMMAND
+
+    def __call__(
+        self, *words: str | Path, seconds: float = 60.0, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs it to its end; without a terminal, and without anything on its standard input."""
+        done = self.raw(*words, seconds=seconds, env=env, cwd=cwd)
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        )
+
+    def raw(
+        self, *words: str | Path, seconds: float = 60.0, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        """The same with bytes."""
+        return subprocess.run(
+            [*self.argv, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            check=False,
+        )
+
+    def start(self, *words: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        """Starts it and leaves it running; use it as a context manager."""
+        return subprocess.Popen(
+            [*self.argv, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, **(env or {})},
+        )
+
+    def launch(self, profile: str | Path, *words: str) -> str:
+        """Launches a profile and leaves it alone. Returns the id of the run."""
+        done = self("launch", profile, "--detach", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def status(self, run: str = "-") -> dict[str, Any]:
+        """`rankdeck status --json`."""
+        done = self("status", run, "--json")
+        assert done.returncode == 0, done.stderr
+        status: dict[str, Any] = json.loads(done.stdout)
+        return status
+
+    def wait_state(self, run: str, *states: str, seconds: float = DEADLINE) -> dict[str, Any]:
+        """Waits until a run is in one of these states. Returns its status."""
+        return self.wait_status(run, lambda status: status["state"] in states, seconds, f"{run} is {states}")
+
+    def wait_status(
+        self, run: str, wanted: Callable[[dict[str, Any]], bool], seconds: float = DEADLINE, what: str = ""
+    ) -> dict[str, Any]:
+        """Waits until the status of a run is as wanted. Returns it."""
+        seen: dict[str, Any] = {}
+
+        def is_wanted() -> bool:
+            nonlocal seen
+            seen = self.status(run)
+            return wanted(seen)
+
+        try:
+            wait_until(is_wanted, seconds, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the status is {json.dumps(seen, indent=1)}") from None
+        return seen
+
+    def folder(self, run: str) -> Path:
+        """The folder of a run."""
+        return self.home / "runs" / run
+
+    def log(self, run: str, rank: int, stream: str = "out", attempt: int = 0) -> bytes:
+        """What a rank has written so far; nothing where there is no file yet."""
+        path = self.folder(run) / f"attempt_{attempt}" / f"rank_{rank}.{stream}"
+        return path.read_bytes() if path.exists() else b""
+
+    def wait_log(self, run: str, rank: int, text: bytes, stream: str = "out", attempt: int = 0) -> bytes:
+        """Waits until a rank has written this text. Returns all that it wrote."""
+        wait_until(lambda: text in self.log(run, rank, stream, attempt), what=f"rank {rank} wrote {text!r}")
+        return self.log(run, rank, stream, attempt)
+
+    def journal(self, run: str) -> list[dict[str, Any]]:
+        """The events of a run."""
+        return [json.loads(line) for line in (self.folder(run) / "journal.jsonl").read_bytes().splitlines()]
+
+    def supervisor(self, run: str) -> int:
+        """The pid of a run's supervisor."""
+        pid: int = json.loads((self.folder(run) / "supervisor.json").read_bytes())["pid"]
+        return pid
+
+    def agent(self, run: str) -> int:
+        """The pid of a run's agent: of the newest one that its supervisor has seen."""
+        pids = [event["agent_pid"] for event in self.journal(run) if event["event"] == "NodeConnected"]
+        assert pids, "no agent has connected yet"
+        pid: int = pids[-1]
+        return pid
+
+    def sockets(self) -> list[str]:
+        """What lies in the runtime folder of this test."""
+        folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+    def processes(self) -> list[Process]:
+        """Every process of this test."""
+        return processes_with("RANKDECK_HOME", str(self.home))
+
+    def stop_everything(self) -> None:
+        """Ends every run of this test that has not ended."""
+        for folder in sorted((self.home / "runs").glob("*")):
+            if (folder / "plan.json").exists():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self("stop", folder.name, "--now", seconds=15)
+
+
+def toml_text(data: dict[str, Any]) -> str:
+    """A document for tomli."""
+    import tomlkit
+
+    return tomlkit.dumps(data)
