@@ -1,0 +1,192 @@
+"""Speaks with a real agent over the stdin and stdout of its boot command, as a supervisor does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.launchers.local import boot_argv
+from engine.node import agent
+from tests.support import DEADLINE, is_alive, kill_hard, wait_until
+
+SOURCE = Path(agent.__file__).read_bytes()
+PATIENT: list[list[Any]] = [["SIGINT", 5], ["SIGTERM", 5], ["SIGKILL", 5]]
+
+Message = dict[str, Any]
+
+
+class Bridge:
+    """One booted bridge; what the agent says is kept until it is asked for."""
+
+    def __init__(self, hello: Message, *, cwd: Path, env: dict[str, str] | None = None) -> None:
+        argv = boot_argv("localhost", sys.executable, agent.BOOT, len(SOURCE))
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            bufsize=0,
+        )
+        self.messages: list[Message] = []
+        self.ended = False
+        self._frames = agent.FrameBuffer()
+        self._synced = False
+        self.write(SOURCE + agent.encode_frame(hello))
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        while data:
+            data = data[self.process.stdin.write(data) or 0 :]
+
+    def send(self, **message: Any) -> None:
+        """Asks the agent for something."""
+        self.write(agent.encode_frame(message))
+
+    def read(self, seconds: float) -> None:
+        """Takes in what has come, waiting for something at most this long."""
+        assert self.process.stdout is not None
+        if self.ended or not select.select([self.process.stdout], [], [], seconds)[0]:
+            return
+        data = os.read(self.process.stdout.fileno(), 1 << 20)
+        if not data:
+            self.ended = True
+        if data and not self._synced:
+            assert data.startswith(agent.SYNC), data
+            self._synced, data = True, data[len(agent.SYNC) :]
+        self.messages += self._frames.feed(data)
+
+    def expect(self, kind: str, seconds: float = DEADLINE, **fields: Any) -> Message:
+        """Waits for a message. Returns it, and takes it away."""
+        end = time.monotonic() + seconds
+        while True:
+            for message in self.messages:
+                if message["type"] == kind and all(message.get(key) == value for key, value in fields.items()):
+                    self.messages.remove(message)
+                    return message
+            if self.ended or time.monotonic() > end:
+                raise AssertionError(f"no {kind} {fields} came; there are {self.messages}, ended: {self.ended}")
+            self.read(0.05)
+
+    def settle(self) -> None:
+        """Takes in all that the agent said until now: it has answered a request that it knows nothing of."""
+        self.send(type="are_you_there")
+        self.expect("trouble", request="are_you_there")
+
+    def hang_up(self) -> None:
+        """Closes the wire, and waits for the bridge to end."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=DEADLINE)
+        self.process.stdout.close()
+
+
+class Node:
+    """A node as a supervisor sees it: one agent at most, and bridges to it."""
+
+    def __init__(self, folder: Path, mark: str = "run-1") -> None:
+        self.folder, self.mark = folder, mark
+        self.bridges: list[Bridge] = []
+        self.agents: set[int] = set()
+        self.wardens: set[int] = set()
+
+    def hello(self, **terms: Any) -> Message:
+        """The first frame."""
+        all_terms = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": PATIENT, **terms}
+        return {
+            "type": "hello",
+            "protocol": agent.PROTOCOL,
+            "mark": self.mark,
+            "folder": str(self.folder / "node"),
+            "terms": all_terms,
+            "library": "lib",
+        }
+
+    def boot(self, hello: Message | None = None, env: dict[str, str] | None = None) -> Bridge:
+        """Boots a bridge without waiting for anything."""
+        bridge = Bridge(hello or self.hello(), cwd=self.folder, env=env)
+        self.bridges.append(bridge)
+        return bridge
+
+    def connect(self, **terms: Any) -> tuple[Bridge, Message]:
+        """A bridge and the agent's hello."""
+        bridge = self.boot(self.hello(**terms))
+        hello = bridge.expect("hello")
+        self.agents.add(hello["pid"])
+        self.wardens.add(hello["warden"])
+        return bridge, hello
+
+    def files(self, rank: int, attempt: int = 0) -> dict[str, str]:
+        """The files of a rank."""
+        folder = self.folder / f"attempt_{attempt}"
+        return {kind: str(folder / f"rank_{rank}.{kind}") for kind in ("out", "err", "metrics")}
+
+    def out(self, rank: int, attempt: int = 0) -> bytes:
+        """What a rank has printed so far."""
+        path = Path(self.files(rank, attempt)["out"])
+        return path.read_bytes() if path.exists() else b""
+
+    def spawn(
+        self,
+        bridge: Bridge,
+        *programs: str,
+        attempt: int = 0,
+        argv: Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> list[int]:
+        """Starts one rank for each program text, as `python -c`. Returns their pids."""
+        ranks = [
+            {"rank": rank, "env": {"PROGRAM": text}, **self.files(rank, attempt)} for rank, text in enumerate(programs)
+        ]
+        start = [sys.executable, "-u", "-c", "import os; exec(os.environ['PROGRAM'])"]
+        bridge.send(
+            type="spawn",
+            attempt=attempt,
+            argv=start if argv is None else list(argv),
+            cwd=cwd or str(self.folder),
+            ranks=ranks,
+            env=env or {},
+            env_defaults={},
+            library=str(self.folder / "library"),
+        )
+        if argv is not None or cwd is not None:
+            return []
+        return [bridge.expect("spawned", rank=rank, attempt=attempt)["pid"] for rank in range(len(programs))]
+
+    def open_store(
+        self, bridge: Bridge, attempt: int = 0, argv: Sequence[str] = ("/bin/sh", "-c", "exec sleep 600")
+    ) -> None:
+        """Asks for a store; by default one whose process never accepts."""
+        bridge.send(
+            type="open_store",
+            attempt=attempt,
+            argv=list(argv),
+            host="127.0.0.1",
+            log=str(self.folder / f"attempt_{attempt}" / "store.log"),
+            env={},
+            env_defaults={},
+            library=str(self.folder / "library"),
+        )
+
+    def leave(self) -> None:
+        """Ends bridges and agent at the end of a test, whatever state they are in."""
+        for bridge in self.bridges:
+            kill_hard(bridge.process.pid)
+            bridge.hang_up()
+        if any(is_alive(pid) for pid in self.agents | self.wardens):
+            last = Bridge(self.hello(), cwd=self.folder)
+            with contextlib.suppress(AssertionError, OSError):
+                last.expect("hello", 5)
+                last.send(type="close")
+            wait_until(lambda: last.read(0.02) or last.ended, what="the agent has closed")
+            last.hang_up()

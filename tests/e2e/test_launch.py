@@ -1,0 +1,443 @@
+"""`rankdeck launch`: what it prints, what it ends with, and Ctrl-C. Real ranks without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.support import COMMAND, ROOT, wait_gone, wait_until
+
+HELLO = "import os; print('hello from', os.environ['RANK'])"
+FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+QUICK = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
+
+
+def fail_in_rank(rank: int, how: str) -> str:
+    """One rank ends like this once all others are up; the others stay."""
+    return (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+        "signal.signal(signal.SIGTERM, lambda n, f: os._exit(99))\n"
+        "Path(f'up-{rank}').touch()\n"
+        f"if rank == {rank}:\n"
+        "    while len(list(Path('.').glob('up-*'))) < world: time.sleep(0.01)\n"
+        f"    {how}\n"
+        "while True: signal.pause()\n"
+    )
+
+
+def pty(*words: str | Path) -> pexpect.spawn:
+    """The command in a terminal of its own."""
+    return pexpect.spawn(
+        COMMAND[0], [*COMMAND[1:], *map(str, words)], dimensions=(24, 100), encoding="utf-8", timeout=20, env=os.environ
+    )
+
+
+# --- following
+
+
+def test_launch_prints_the_run_id_first_and_then_every_line_with_its_rank(rankdeck, write_script, write_profile):
+    done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), ranks=2))
+    assert done.returncode == 0
+    run, *lines = done.stdout.splitlines()
+    assert re.fullmatch(r"job-[a-z2-9]{4}", run)
+    assert sorted(lines) == ["[r0 localhost] hello from 0", "[r1 localhost] hello from 1"]
+    assert f"{run} succeeded" in done.stderr
+
+
+def test_launch_keeps_stdout_and_stderr_apart(rankdeck, write_script, write_profile):
+    script = write_script("both.py", "import sys; print('to out'); print('to err', file=sys.stderr)")
+    done = rankdeck("launch", write_profile(script))
+    assert "[r0 localhost] to out\n" in done.stdout
+    assert "[r0 localhost] to err\n" in done.stderr
+    assert "to err" not in done.stdout
+
+
+def test_lines_are_printed_in_the_order_of_their_rank_and_none_is_missing(rankdeck, write_script, write_profile):
+    script = write_script("many.py", "import os\nfor n in range(20000): print(os.environ['RANK'], n)")
+    done = rankdeck("launch", write_profile(script, ranks=3))
+    for rank in range(3):
+        mine = [line for line in done.stdout.splitlines() if line.startswith(f"[r{rank} localhost] ")]
+        assert mine == [f"[r{rank} localhost] {rank} {n}" for n in range(20000)]
+
+
+def test_nothing_of_a_run_is_left_when_launch_returns(rankdeck, write_script, write_profile):
+    rankdeck("launch", write_profile(write_script("hello.py", HELLO), ranks=2))
+    assert rankdeck.processes() == []
+    assert rankdeck.sockets() == []
+
+
+def test_a_launch_in_a_folder_with_a_hostile_name_works(rankdeck, weird_folder, write_profile, monkeypatch):
+    """Spaces, quotes, a line feed, `$(…)`: in the home, the working directory, the script's path and its arguments."""
+    home = weird_folder / "ho'me"
+    monkeypatch.setenv("RANKDECK_HOME", str(home))
+    monkeypatch.chdir(weird_folder)
+    script = weird_folder / "my scr'ipt\n.py"
+    script.write_text(
+        "import os, sys; print(repr(os.getcwd())); print(repr(sys.argv)); import rankdeck; rankdeck.log(step=3)"
+    )
+    profile = write_profile({"script": script.name, "args": [str(weird_folder)]}, ranks=2)
+    done = rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)})
+    assert done.returncode == 0, done.stderr
+    assert f"[r1 localhost] {str(weird_folder)!r}\n" in done.stdout
+    assert f"[r1 localhost] {[str(script), str(weird_folder)]!r}\n" in done.stdout
+    status = json.loads(rankdeck("status", "-", "--json").stdout)
+    assert [rank["step"] for rank in status["ranks"]] == [3, 3]
+    assert not list(weird_folder.glob("pwned*"))
+    assert rankdeck("clean", "--yes").returncode == 0
+
+
+def test_the_longest_profile_name_can_be_launched(rankdeck, write_script, write_profile):
+    """The path of a unix socket has 107 bytes at most, and the run's id is part of it."""
+    profile = write_profile(write_script("hello.py", HELLO), name="n" * 64)
+    done = rankdeck("launch", profile)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_runtime_folder_that_is_too_deep_for_sockets_is_no_traceback(rankdeck, write_script, write_profile, tmp_path):
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    done = rankdeck("launch", write_profile(write_script("hello.py", HELLO)), env={"XDG_RUNTIME_DIR": str(deep)})
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 3)
+
+
+# --- exit statuses
+
+
+def test_exit_status_is_0_when_all_ranks_succeed(rankdeck, write_script, write_profile):
+    assert rankdeck("launch", write_profile(write_script("hello.py", HELLO), ranks=3)).returncode == 0
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "hold"])
+def test_exit_status_is_that_of_the_rank_that_failed_first(rankdeck, write_script, write_profile, on_failure):
+    """The others end with 99 when they are stopped, which is a consequence. Nobody is there to hold for."""
+    profile = write_profile(
+        write_script("fail.py", fail_in_rank(1, "sys.exit(7)")), ranks=3, launch={"on_failure": on_failure, **QUICK}
+    )
+    done = rankdeck("launch", profile)
+    assert done.returncode == 7, done.stderr
+    assert "rank 1" in done.stderr
+
+
+def test_the_first_failure_decides_although_a_lower_rank_fails_later(rankdeck, write_script, write_profile, work):
+    script = write_script(
+        "two.py",
+        "import os, sys, time\n"
+        "rank = int(os.environ['RANK'])\n"
+        "while rank == 0 and not os.path.exists('go'): time.sleep(0.01)\n"
+        "sys.exit([9, 0, 5][rank])",
+    )
+    run = rankdeck.launch(write_profile(script, ranks=3))
+    rankdeck.wait_state(run, "holding")
+    (work / "go").touch()
+    rankdeck.wait_status(run, lambda status: status["ranks"][0]["exit"] == 9)
+    assert rankdeck("wait", run).returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_exit_status_is_128_and_the_signal_for_a_rank_that_a_signal_ended(
+    rankdeck, write_script, write_profile, number
+):
+    how = f"os.kill(os.getpid(), {int(number)})"
+    profile = write_profile(
+        write_script("fail.py", fail_in_rank(0, how)), ranks=2, launch={"on_failure": "stop", **QUICK}
+    )
+    done = rankdeck("launch", profile)
+    assert done.returncode == 128 + number
+    assert number.name in done.stderr
+
+
+def test_why_a_rank_failed_is_printed_with_its_traceback(rankdeck, write_script, write_profile):
+    how = "raise ValueError('the learning rate is a banana')"
+    profile = write_profile(
+        write_script("fail.py", fail_in_rank(1, how)), ranks=2, launch={"on_failure": "stop", **QUICK}
+    )
+    done = rankdeck("launch", profile)
+    assert done.returncode == 1
+    assert "ValueError: the learning rate is a banana" in done.stderr
+    assert "rank 1" in done.stderr
+
+
+def test_a_run_that_nobody_is_there_to_hold_for_is_stopped(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("fail.py", fail_in_rank(0, "sys.exit(3)")), ranks=2, launch=QUICK)
+    done = rankdeck("launch", profile)
+    assert done.returncode == 3
+    assert rankdeck.status()["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["lunch"], ["launch"], ["launch", "job", "--no-such"], ["launch", "no-such-profile"], ["launch", "./none.toml"],
+     ["status"], ["status", "no-such-run"], ["kill", "-"], ["wait", "-", "--timeout", "soon"], ["completion", "tcsh"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_exit_status_is_2_for_a_word_that_is_wrong(rankdeck, words):
+    done = rankdeck(*words)
+    assert done.returncode == 2
+    assert done.stderr.strip()
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_exit_status_is_2_for_a_profile_error_with_file_line_key_and_nearest_key(rankdeck, work):
+    (work / "bad.toml").write_text(
+        'schema = 1\nname = "bad"\n\n[layout]\nranks_per_nod = 4\n[recipe]\nname = "linear"\n'
+    )
+    done = rankdeck("launch", "./bad.toml")
+    assert done.returncode == 2
+    assert "bad.toml:5: layout.ranks_per_nod" in done.stderr
+    assert "did you mean layout.ranks_per_node?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"launch": {"workdir": "no-such-folder"}}, "no-such-folder"),
+        ({"launch": {"python": "/no/such/python"}}, "/no/such/python"),
+        ({"launch": {"python": "python-of-nobody"}}, "python-of-nobody"),
+    ],
+    ids=["workdir", "python path", "python name"],
+)
+def test_exit_status_is_3_when_a_check_fails_and_nothing_was_started(
+    rankdeck, write_script, write_profile, sections, said
+):
+    done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), **sections))
+    assert done.returncode == 3
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert not (rankdeck.home / "runs").exists()
+
+
+def test_exit_status_is_3_for_a_script_that_does_not_exist(rankdeck, write_profile):
+    done = rankdeck("launch", write_profile("no_such_script.py"))
+    assert done.returncode == 3
+    assert "no_such_script.py" in done.stderr
+
+
+def test_exit_status_is_2_for_a_backend_that_does_not_exist(rankdeck, write_script, write_profile):
+    done = rankdeck("launch", write_profile(write_script("hello.py", HELLO), backend={"name": "glooo"}))
+    assert done.returncode == 2
+    assert "gloo" in done.stderr
+
+
+def test_wait_gives_up_with_124(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    done = rankdeck("wait", run, "--timeout", "0.2")
+    assert done.returncode == 124
+    assert rankdeck.status(run)["state"] in ("starting", "running")
+
+
+def test_wait_ends_with_the_status_of_the_run(rankdeck, write_script, write_profile):
+    script = write_script("fail.py", fail_in_rank(1, "sys.exit(7)"))
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": "stop", **QUICK}))
+    done = rankdeck("wait", run, "--json")
+    assert done.returncode == 7
+    assert json.loads(done.stdout) == {"run": run, "state": "failed", "exit": 7}
+    assert rankdeck("wait", run).returncode == 7
+
+
+def test_the_exit_status_of_a_stopped_run_is_not_0(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_log(run, 0, b"up")
+    rankdeck("stop", run)
+    done = rankdeck("wait", run, "--json")
+    assert done.returncode != 0
+    assert json.loads(done.stdout)["state"] == "stopped"
+
+
+# --- detached
+
+
+def test_detach_prints_the_id_and_returns_while_ranks_go_on(rankdeck, write_script, write_profile):
+    done = rankdeck("launch", write_profile(write_script("up.py", FOR_EVER)), "--detach")
+    assert done.returncode == 0
+    run = done.stdout.strip()
+    assert done.stdout == f"{run}\n"
+    rankdeck.wait_state(run, "running")
+
+
+def test_detach_json_is_an_object_with_the_run_and_nothing_else(rankdeck, write_script, write_profile):
+    done = rankdeck("launch", write_profile(write_script("hello.py", HELLO)), "--detach", "--json")
+    data = json.loads(done.stdout)
+    assert list(data) == ["run"]
+    assert done.stdout.count("\n") == 1
+    assert (rankdeck.folder(data["run"]) / "journal.jsonl").exists()
+    rankdeck("wait", data["run"])
+
+
+def test_supervisor_and_ranks_are_in_no_session_of_the_terminal(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2))
+    status = rankdeck.wait_state(run, "running")
+    pids = [rankdeck.supervisor(run), rankdeck.agent(run), *[rank["pid"] for rank in status["ranks"]]]
+    assert os.getsid(0) not in [os.getsid(pid) for pid in pids]
+    assert len({os.getsid(rank["pid"]) for rank in status["ranks"]}) == 2
+
+
+def test_attach_without_a_terminal_follows_from_the_beginning_and_ends_with_the_run(
+    rankdeck, write_script, write_profile, work
+):
+    script = write_script(
+        "gate.py", "import os, time\nprint('first')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('last')"
+    )
+    run = rankdeck.launch(write_profile(script))
+    rankdeck.wait_log(run, 0, b"first")
+    with rankdeck.start("attach", run) as attached:
+        assert attached.stdout.readline() == "[r0 localhost] first\n"
+        (work / "go").touch()
+        assert attached.stdout.readline() == "[r0 localhost] last\n"
+        assert attached.wait(timeout=20) == 0
+
+
+# --- Ctrl-C
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_without_a_terminal_stops_the_run(rankdeck, write_script, write_profile, number):
+    profile = write_profile(write_script("up.py", FOR_EVER), launch=QUICK)
+    with rankdeck.start("launch", profile) as following:
+        run = following.stdout.readline().strip()
+        assert following.stdout.readline() == "[r0 localhost] up\n"
+        following.send_signal(number)
+        assert following.wait(timeout=20) == 130
+    assert rankdeck.status(run)["state"] == "stopped"
+
+
+def test_an_interrupt_of_attach_leaves_the_run_alone(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    with rankdeck.start("attach", run) as attached:
+        assert attached.stdout.readline() == "[r0 localhost] up\n"
+        attached.send_signal(signal.SIGINT)
+        assert attached.wait(timeout=20) == 0
+        assert f"rankdeck attach {run}" in attached.stderr.read()
+    assert rankdeck.status(run)["state"] == "running"
+
+
+@pytest.fixture
+def following(rankdeck, write_script, write_profile):
+    """A launch that is followed in a terminal, whose rank is up."""
+    terminal = pty("launch", write_profile(write_script("up.py", FOR_EVER), launch=QUICK))
+    terminal.expect("up\r\n")
+    yield terminal
+    terminal.close(force=True)
+
+
+def test_ctrl_c_in_a_terminal_asks_and_d_detaches(rankdeck, following):
+    following.sendintr()
+    following.expect("detach")
+    following.sendline("d")
+    following.expect("rankdeck attach job-")
+    following.expect(pexpect.EOF)
+    following.close()
+    assert following.exitstatus == 0
+    assert rankdeck.status()["state"] == "running"
+
+
+def test_ctrl_c_in_a_terminal_asks_and_s_stops(rankdeck, following):
+    following.sendintr()
+    following.expect("stop the run")
+    following.sendline("s")
+    following.expect("stopped")
+    following.expect(pexpect.EOF)
+    following.close()
+    assert following.exitstatus == 130
+    assert rankdeck.status()["state"] == "stopped"
+
+
+def test_a_second_ctrl_c_stops(rankdeck, following):
+    following.sendintr()
+    following.expect("detach")
+    following.sendintr()
+    following.expect("stopped")
+    following.expect(pexpect.EOF)
+    assert rankdeck.status()["state"] == "stopped"
+
+
+def test_enter_after_ctrl_c_goes_on_following(rankdeck, following):
+    following.sendintr()
+    following.expect("detach")
+    following.sendline("")
+    wait_until(lambda: rankdeck.status()["state"] == "running")
+    following.sendintr()
+    following.expect("detach")
+    following.sendline("s")
+    following.expect("stopped")
+    following.expect(pexpect.EOF)
+
+
+def test_what_ranks_print_can_not_write_to_the_terminal(rankdeck, write_script, write_profile):
+    """A rank that clears the screen or sets the window's title must not do so in the user's terminal."""
+    script = write_script("evil.py", r"print('\x1b[2J\x1b]0;pwned\x07\x1b[31mred\x1b[0m \x9b5n text')")
+    terminal = pty("launch", write_profile(script))
+    terminal.expect(pexpect.EOF)
+    assert "text" in terminal.before
+    assert "\x1b[2J" not in terminal.before
+    assert "\x1b]" not in terminal.before
+    assert "\x9b" not in terminal.before
+
+
+# --- the console script
+
+
+def test_the_console_script_is_the_same_command(rankdeck):
+    script = Path(sys.executable).with_name("rankdeck")
+    if not script.exists():
+        pytest.skip("rankdeck is not installed here")
+    rankdeck.argv = [str(script)]
+    installed = rankdeck("--version")
+    rankdeck.argv = COMMAND
+    assert installed.stdout == rankdeck("--version").stdout != ""
+
+
+def test_rankdeck_without_a_terminal_says_what_to_do(rankdeck):
+    done = rankdeck()
+    assert done.returncode == 2
+    assert "--help" in done.stderr
+
+
+# --- several at once
+
+
+def test_two_launches_at_once_get_different_ports(rankdeck, write_script, write_profile):
+    script = write_script("port.py", f"import os; print(os.environ['MASTER_PORT'], flush=True)\n{FOR_EVER}")
+    profile = write_profile(script)
+    runs = [rankdeck.launch(profile), rankdeck.launch(profile)]
+    ports = {rankdeck.wait_log(run, 0, b"up").split()[0] for run in runs}
+    assert len(runs) == len(ports) == 2
+
+
+def test_eight_launches_at_once_all_succeed(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("hello.py", HELLO), ranks=2)
+    started = [rankdeck.start("launch", profile, "--detach") for _ in range(8)]
+    runs = []
+    for one in started:
+        with one:
+            out, err = one.communicate(timeout=60)
+            assert one.returncode == 0, err
+            runs.append(out.strip())
+    assert len(set(runs)) == 8
+    assert [rankdeck("wait", run).returncode for run in runs] == [0] * 8
+    wait_until(lambda: rankdeck.processes() == [], 5)
+
+
+def test_a_rank_whose_terminal_line_never_ends_is_followed_to_its_end(rankdeck, write_script, write_profile):
+    script = write_script("progress.py", r"for n in range(1000): print(f'\r{n}%', end='')" + "\nprint(end='the end')")
+    done = rankdeck("launch", write_profile(script))
+    assert "999%the end\n" in done.stdout
+
+
+def test_the_working_tree_is_not_needed_in_the_folder_of_a_launch(rankdeck, write_script, write_profile):
+    """Nothing of rankdeck's is found by way of the current folder."""
+    script = write_script("where.py", "import rankdeck; print(rankdeck.__file__)")
+    done = rankdeck("launch", write_profile(script))
+    assert f"{rankdeck.home}/runs/" in done.stdout
+    assert str(ROOT / "rankdeck") not in done.stdout
+    wait_gone(*[process.pid for process in rankdeck.processes()])

@@ -1,0 +1,137 @@
+"""What ranks print is kept byte for byte, and `rankdeck logs` gives it back."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from tests.support import wait_until
+
+HUGE = r"""
+import hashlib, os, random
+rank = int(os.environ["RANK"])
+random.seed(rank)
+def pieces():
+    for n in range(500_000):
+        if n % 5000 == 17: yield b"%d progress \r" % n
+        elif n % 5000 == 18: yield b"%d \xff\xfe\x80 invalid utf-8 \xc3\n" % n
+        elif n % 5000 == 19: yield b"%d without a line feed " % n
+        elif n == 250_000: yield b"%d " % n + b"x" * (1 << 20) + b"\n"
+        else: yield b"%d a line of a training run, loss %.4f\n" % (n, n / 7)
+    if rank == 0: yield b"the last line has no line feed"
+digest, buffer = hashlib.sha256(), b""
+def flush(data):
+    digest.update(data)
+    while data:
+        data = data[os.write(1, data[:random.randrange(1, 1 << 18)]):]
+for piece in pieces():
+    buffer += piece
+    if len(buffer) > 100_000:
+        flush(buffer)
+        buffer = b""
+flush(buffer)
+with open(f"sha-{rank}", "w") as file:
+    file.write(digest.hexdigest())
+"""
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_half_a_million_lines_are_stored_and_given_back_byte_for_byte(rankdeck, write_script, write_profile, work):
+    run = rankdeck.launch(write_profile(write_script("huge.py", HUGE), ranks=2))
+    assert rankdeck("wait", run).returncode == 0
+    for rank in range(2):
+        stored = rankdeck.folder(run) / "attempt_0" / f"rank_{rank}.out"
+        wanted = (work / f"sha-{rank}").read_text()
+        assert sha(stored.read_bytes()) == wanted
+        assert sha(rankdeck.raw("logs", run, "--rank", str(rank)).stdout) == wanted
+        stored.unlink()  # pytest keeps the folders of three sessions
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\n\n\n",
+        b"no line feed",
+        b"a\r\nb\r\n",
+        b"\xff\xfe\n\x00\n",
+        b"\r10%\r20%\r",
+        b"\x1b[31mred\x1b[0m\n",
+    ],
+    ids=repr,
+)
+def test_logs_of_one_rank_are_its_bytes(rankdeck, write_script, write_profile, data):
+    run = rankdeck.launch(
+        write_profile(write_script("say.py", f"import os; os.write(1, {data!r}); os.write(2, {data!r})"))
+    )
+    rankdeck("wait", run)
+    done = rankdeck.raw("logs", run, "--rank", "0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, data, data)
+
+
+def test_logs_of_all_ranks_say_whose_line_it_is(rankdeck, write_script, write_profile):
+    script = write_script("say.py", "import os\nfor n in range(3): print(os.environ['RANK'], n)")
+    run = rankdeck.launch(write_profile(script, ranks=3))
+    rankdeck("wait", run)
+    lines = rankdeck("logs", run).stdout.splitlines()
+    assert sorted(lines) == [f"[r{rank} localhost] {rank} {n}" for rank in range(3) for n in range(3)]
+
+
+def test_logs_of_a_run_that_goes_on_print_what_there_is_and_return(rankdeck, write_script, write_profile):
+    script = write_script("up.py", "import signal; print('up', flush=True)\nwhile True: signal.pause()")
+    run = rankdeck.launch(write_profile(script))
+    rankdeck.wait_log(run, 0, b"up\n")
+    assert rankdeck("logs", run).stdout == "[r0 localhost] up\n"
+
+
+def test_follow_goes_on_until_the_run_has_ended(rankdeck, write_script, write_profile, work):
+    script = write_script(
+        "gate.py", "import os, time\nprint('first')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('last')"
+    )
+    run = rankdeck.launch(write_profile(script))
+    with rankdeck.start("logs", run, "--rank", "0", "--follow") as following:
+        assert following.stdout.readline() == "first\n"
+        (work / "go").touch()
+        assert following.stdout.readline() == "last\n"
+        assert following.stdout.read() == ""
+        assert following.wait(timeout=20) == 0
+
+
+def test_follow_of_a_run_that_has_ended_returns_at_once(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("say.py", "print('said')")))
+    rankdeck("wait", run)
+    assert rankdeck("logs", run, "--rank", "0", "--follow").stdout == "said\n"
+
+
+@pytest.mark.parametrize("words", [("--rank", "2"), ("--rank", "-1"), ("--attempt", "1"), ("--attempt", "x")])
+def test_a_rank_or_attempt_that_does_not_exist_is_a_usage_error(rankdeck, write_script, write_profile, words):
+    run = rankdeck.launch(write_profile(write_script("say.py", "print('said')"), ranks=2))
+    rankdeck("wait", run)
+    done = rankdeck("logs", run, *words)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_logs_into_a_pipe_that_closes_end_quietly(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("many.py", "for n in range(200000): print(n)")))
+    rankdeck("wait", run)
+    with rankdeck.start("logs", run, "--rank", "0") as reader:
+        assert reader.stdout.readline() == "0\n"
+        reader.stdout.close()
+        assert reader.wait(timeout=20) == 0
+        assert reader.stderr.read() == ""
+
+
+def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, write_script, write_profile):
+    """A progress bar writes carriage returns only; its state is what a user wants to see."""
+    script = write_script("bar.py", "import signal\nfor n in range(50): print(f'\\r{n} of 50', end='')\nsignal.pause()")
+    run = rankdeck.launch(write_profile(script))
+    wait_until(lambda: b"49 of 50" in rankdeck.log(run, 0))
+    rankdeck("stop", run, "--now")
+    rankdeck("wait", run)
+    assert rankdeck.raw("logs", run, "--rank", "0").stdout.endswith(b"\r49 of 50")

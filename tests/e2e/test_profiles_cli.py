@@ -1,0 +1,381 @@
+"""Profiles on the command line: where they are found, what is wrong with them, `--set`, `--help` and completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import engine.cli
+from tests.support import COMMAND
+
+GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
+HEAD = 'schema = 1\nname = "bad"\n'
+RUN = '[recipe]\nname = "linear"\n'
+
+MALFORMED = {
+    "empty": "",
+    "only a comment": "# nothing",
+    "not TOML": "schema = ",
+    "no closing bracket": "[layout",
+    "no closing quote": 'schema = 1\nname = "bad',
+    "a table twice": HEAD + RUN + RUN,
+    "a key twice": HEAD + 'name = "again"\n' + RUN,
+    "NUL": "schema = 1\n\0",
+    "a control character": HEAD + 'description = "\x01"\n' + RUN,
+    "YAML": "schema: 1\nname: bad\n",
+    "JSON": '{"schema": 1}',
+    "deep arrays": "x = " + "[" * 3000,
+    "deep tables": "[" + ".".join(["a"] * 3000) + "]",
+    "no schema": 'name = "bad"\n' + RUN,
+    "schema of the future": 'schema = 2\nname = "bad"\n' + RUN,
+    "schema zero": 'schema = 0\nname = "bad"\n' + RUN,
+    "schema as text": 'schema = "1"\nname = "bad"\n' + RUN,
+    "schema as a float": 'schema = 1.5\nname = "bad"\n' + RUN,
+    "schema as a date": 'schema = 2026-01-01\nname = "bad"\n' + RUN,
+    "no name": "schema = 1\n" + RUN,
+    "an empty name": 'schema = 1\nname = ""\n' + RUN,
+    "a name with a slash": 'schema = 1\nname = "../../etc"\n' + RUN,
+    "a name with a space": 'schema = 1\nname = "a b"\n' + RUN,
+    "a name that is an option": 'schema = 1\nname = "-rf"\n' + RUN,
+    "a name that is too long": f'schema = 1\nname = "{"n" * 65}"\n' + RUN,
+    "a name with a line feed": 'schema = 1\nname = "a\\nb"\n' + RUN,
+    "a name that is a number": "schema = 1\nname = 5\n" + RUN,
+    "a name that is not ASCII": 'schema = 1\nname = "größe"\n' + RUN,
+    "an unknown table": HEAD + RUN + "[layuot]\nnodes = 1\n",
+    "an unknown key": HEAD + RUN + "[layout]\nranks = 4\n",
+    "an unknown key at the top": HEAD + 'nodes = "localhost"\n' + RUN,
+    "an unknown key with controls": HEAD + RUN + '[layout]\n"\\u001b[2J" = 4\n',
+    "an empty key": HEAD + RUN + '[layout]\n"" = 4\n',
+    "a table that is a value": HEAD + "layout = 3\n" + RUN,
+    "a table that is a list": HEAD + "layout = []\n" + RUN,
+    "a list of tables": HEAD + RUN + "[[layout]]\n",
+    "a value that is a table": HEAD + RUN + "[layout.nodes]\nx = 1\n",
+    "no recipe": HEAD,
+    "an empty recipe": HEAD + "[recipe]\n",
+    "two recipes": HEAD + '[recipe]\nname = "linear"\nscript = "x.py"\n',
+    "three recipes": HEAD + '[recipe]\nname = "linear"\nscript = "x.py"\nmodule = "x"\n',
+    "an empty script": HEAD + '[recipe]\nscript = ""\n',
+    "an empty module": HEAD + '[recipe]\nmodule = ""\n',
+    "a recipe that is not there": HEAD + '[recipe]\nname = "linaer"\n',
+    "args as text": HEAD + '[recipe]\nname = "linear"\nargs = "--steps 3"\n',
+    "args with numbers": HEAD + '[recipe]\nname = "linear"\nargs = ["--steps", 3]\n',
+    "args with NUL": HEAD + '[recipe]\nname = "linear"\nargs = ["\\u0000"]\n',
+    "a script with NUL": HEAD + '[recipe]\nscript = "\\u0000"\n',
+    "a backend that is not there": HEAD + RUN + '[backend]\nname = "glou"\n',
+    "a backend that is empty": HEAD + RUN + '[backend]\nname = ""\n',
+    "a timeout of zero": HEAD + RUN + "[backend]\ntimeout = 0\n",
+    "a negative timeout": HEAD + RUN + "[backend]\ntimeout = -5\n",
+    "a timeout that is no number": HEAD + RUN + "[backend]\ntimeout = nan\n",
+    "an endless timeout": HEAD + RUN + "[backend]\ntimeout = inf\n",
+    "a timeout as text": HEAD + RUN + '[backend]\ntimeout = "10 min"\n',
+    "a backend env value as a number": HEAD + RUN + "[backend.env]\nX = 1\n",
+    "a backend env name": HEAD + RUN + '[backend.env]\n"a b" = "x"\n',
+    "no ranks": HEAD + RUN + "[layout]\nranks_per_node = 0\n",
+    "negative ranks": HEAD + RUN + "[layout]\nranks_per_node = -1\n",
+    "too many ranks": HEAD + RUN + "[layout]\nranks_per_node = 99999999\n",
+    "ranks beyond 64 bits": HEAD + RUN + f"[layout]\nranks_per_node = {10**30}\n",
+    "ranks as text": HEAD + RUN + '[layout]\nranks_per_node = "four"\n',
+    "ranks as a float": HEAD + RUN + "[layout]\nranks_per_node = 2.5\n",
+    "ranks as a truth value": HEAD + RUN + "[layout]\nranks_per_node = true\n",
+    "no nodes": HEAD + RUN + "[layout]\nnodes = []\n",
+    "an empty node": HEAD + RUN + '[layout]\nnodes = ""\n',
+    "a node that is an option": HEAD + RUN + '[layout]\nnodes = "-oProxyCommand=evil"\n',
+    "a node that is a command": HEAD + RUN + '[layout]\nnodes = "$(id)"\n',
+    "a node without a count": HEAD + RUN + '[layout]\nnodes = "localhost:"\n',
+    "a node with no ranks": HEAD + RUN + '[layout]\nnodes = "localhost:0"\n',
+    "a node with a strange count": HEAD + RUN + '[layout]\nnodes = "localhost:²"\n',
+    "a node twice": HEAD + RUN + '[layout]\nnodes = ["localhost", "localhost"]\n',
+    "this machine twice": HEAD + RUN + '[layout]\nnodes = ["localhost", "127.0.0.1"]\n',
+    "nodes as a number": HEAD + RUN + "[layout]\nnodes = 2\n",
+    "another machine": HEAD + RUN + '[layout]\nnodes = "gpu01"\n',
+    "an order that is not there": HEAD + RUN + '[layout]\norder = "random"\n',
+    "a transport that is not there": HEAD + RUN + '[layout]\ntransport = "carrier pigeon"\n',
+    "on_failure that is not there": HEAD + RUN + '[launch]\non_failure = "panic"\n',
+    "on_disconnect that is not there": HEAD + RUN + '[launch]\non_disconnect = "cry"\n',
+    "negative restarts": HEAD + RUN + "[launch]\nmax_restarts = -1\n",
+    "restarts as text": HEAD + RUN + '[launch]\nmax_restarts = "3"\n',
+    "a lease of zero": HEAD + RUN + "[launch]\nlease = 0\n",
+    "a lease of a century": HEAD + RUN + "[launch]\nlease = 1e12\n",
+    "an empty ladder": HEAD + RUN + "[launch]\nstop_ladder = []\n",
+    "a ladder without SIGKILL": HEAD + RUN + '[launch]\nstop_ladder = [["SIGTERM", 5]]\n',
+    "a ladder with a strange signal": HEAD + RUN + '[launch]\nstop_ladder = [["SIGTREM", 5], ["SIGKILL", 5]]\n',
+    "a ladder without seconds": HEAD + RUN + '[launch]\nstop_ladder = [["SIGKILL"]]\n',
+    "a ladder of words": HEAD + RUN + '[launch]\nstop_ladder = ["SIGKILL"]\n',
+    "a ladder with a negative time": HEAD + RUN + '[launch]\nstop_ladder = [["SIGKILL", -1]]\n',
+    "a ladder with three words": HEAD + RUN + '[launch]\nstop_ladder = [["SIGKILL", 1, 2]]\n',
+    "a ladder that waits for nan": HEAD + RUN + '[launch]\nstop_ladder = [["SIGKILL", nan]]\n',
+    "a workdir with NUL": HEAD + RUN + '[launch]\nworkdir = "\\u0000"\n',
+    "a python with NUL": HEAD + RUN + '[launch]\npython = "\\u0000"\n',
+    "a workdir that is a list": HEAD + RUN + '[launch]\nworkdir = ["."]\n',
+    "an env value as a number": HEAD + RUN + "[env]\nX = 1\n",
+    "an env name with a space": HEAD + RUN + '[env]\n"A B" = "x"\n',
+    "an env name with an equals sign": HEAD + RUN + '[env]\n"A=B" = "x"\n',
+    "an empty env name": HEAD + RUN + '[env]\n"" = "x"\n',
+    "an env value with NUL": HEAD + RUN + '[env]\nX = "\\u0000"\n',
+    "env as a list": HEAD + 'env = ["X=1"]\n' + RUN,
+    "a pattern that is no pattern": HEAD + RUN + "[metrics]\npatterns = ['(']\n",
+    "a pattern without a group": HEAD + RUN + "[metrics]\npatterns = ['loss']\n",
+    "patterns as text": HEAD + RUN + "[metrics]\npatterns = 'x'\n",
+    "a pattern with a huge repeat": HEAD + RUN + "[metrics]\npatterns = ['(?P<loss>x){999999999999}']\n",
+}
+
+VERBS = ["profiles", "plan", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stop", "wait", "clean", "completion"]  # fmt: skip
+
+
+class Said:
+    """What the command said, run inside this process."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def inside(home, monkeypatch, capsys):
+    """The command line inside this process: a hundred of them in a second."""
+
+    def run(*words: str | Path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["rankdeck", *map(str, words)])
+        status = engine.cli.main()
+        said = capsys.readouterr()
+        return Said(status, said.out, said.err)
+
+    return run
+
+
+# --- what is wrong with a profile
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("verb", ["plan", "launch"])
+def test_a_malformed_profile_is_one_clear_error(inside, work, home, name, verb):
+    (work / "bad.toml").write_text(MALFORMED[name], encoding="utf-8", newline="")
+    said = inside(verb, "./bad.toml")
+    assert said.status == 2
+    assert said.out == ""
+    assert said.err.startswith("rankdeck: ")
+    assert "bad.toml" in said.err
+    assert len(said.err.splitlines()) <= 2
+    assert "\x1b" not in said.err
+    assert not home.exists()
+
+
+def test_there_are_a_hundred_of_them():
+    assert len(MALFORMED) >= 100
+
+
+@pytest.mark.parametrize("name", ["empty", "deep arrays", "an unknown key", "a node that is a command"])
+def test_no_traceback_reaches_a_user(rankdeck, work, name):
+    (work / "bad.toml").write_text(MALFORMED[name], encoding="utf-8")
+    done = rankdeck("launch", "./bad.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe", b"schema = 1\nname = '\xff'\n", b"\xef\xbb\xbfschema = ]", b"\x00" * 100]
+)
+def test_a_file_that_is_no_text_is_a_profile_error(inside, work, data):
+    (work / "bad.toml").write_bytes(data)
+    said = inside("plan", "./bad.toml")
+    assert said.status == 2
+    assert "bad.toml" in said.err
+
+
+def test_a_folder_a_device_and_a_huge_file_are_no_profiles(inside, work):
+    (work / "folder.toml").mkdir()
+    assert inside("plan", "./folder.toml").status == 2
+    with (work / "huge.toml").open("wb") as file:
+        file.truncate(1 << 33)
+    said = inside("plan", "./huge.toml")
+    assert said.status == 2
+    assert "too large" in said.err
+
+
+def test_a_fifo_that_is_called_a_profile_does_not_hang_the_command(rankdeck, work):
+    os.mkfifo(work / "pipe.toml")
+    assert rankdeck("plan", "./pipe.toml", seconds=10).returncode == 2
+    (work / ".rankdeck").mkdir()
+    os.mkfifo(work / ".rankdeck" / "pipe.toml")
+    assert rankdeck("profiles", seconds=10).returncode == 0
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_profile_is_never_a_traceback(inside, work, data):
+    """Shipped text with pieces cut out, doubled, or replaced by noise."""
+    text = (Path(engine.cli.__file__).parents[1] / "profiles" / "quickstart.toml").read_text(encoding="utf-8")
+    text += "[launch]\nstop_ladder = [['SIGINT', 1], ['SIGKILL', 1]]\n[backend.env]\nA = 'b'\n"
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(begin, min(len(text), begin + 30)))
+        noise = data.draw(
+            st.text(max_size=8) | st.sampled_from(["\n", "=", "[", "]", '"', "{}", "[[x]]", "nan", "1e999"])
+        )
+        text = text[:begin] + noise + text[end:]
+    (work / "bad.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    said = inside("plan", "./bad.toml")
+    assert said.status in (0, 2, 3)
+    assert bool(said.err) == (said.status != 0)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(word=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40) | st.builds("{}={}".format, st.sampled_from(["layout.ranks_per_node", "env.X", "recipe.args", "launch.stop_ladder", "a.b", "schema", "layout", "recipe.name.x"]), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)))  # fmt: skip
+def test_a_damaged_set_word_is_never_a_traceback(inside, work, word):
+    (work / "good.toml").write_text(GOOD)
+    said = inside("plan", "./good.toml", f"--set={word}")
+    assert said.status in (0, 2, 3)
+    assert bool(said.err) == (said.status != 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [
+        ("layout.ranks_per_node=two", "layout.ranks_per_node"),
+        ("layout.ranks_per_nod=2", "did you mean layout.ranks_per_node?"),
+        ("ranks_per_node=2", "did you mean layout.ranks_per_node?"),
+        ("nonsense", "key=value"),
+        ("=1", "key=value"),
+        ("layout.=1", "key=value"),
+        ("name.x=1", "name"),
+    ],
+)
+def test_a_wrong_set_word_is_named(inside, work, word, wanted):
+    (work / "good.toml").write_text(GOOD)
+    said = inside("plan", "./good.toml", "--set", word)
+    assert said.status == 2
+    assert "--set" in said.err
+    assert wanted in said.err
+
+
+# --- where profiles are found
+
+
+def test_profiles_are_found_nearest_first(inside, work, home):
+    for folder, description in ((work / ".rankdeck", "here"), (home / "profiles", "yours")):
+        folder.mkdir(parents=True)
+        (folder / "quickstart.toml").write_text(GOOD.replace('"good"', f'"quickstart"\ndescription = "{description}"'))
+    (home / "profiles" / "mine.toml").write_text(GOOD)
+    shown = {entry["name"]: entry for entry in json.loads(inside("profiles", "--json").out)}
+    assert (shown["quickstart"]["source"], shown["quickstart"]["description"]) == ("here", "here")
+    assert shown["mine"]["source"] == "yours"
+    (work / ".rankdeck" / "quickstart.toml").unlink()
+    shown = {entry["name"]: entry for entry in json.loads(inside("profiles", "--json").out)}
+    assert shown["quickstart"]["source"] == "yours"
+    (home / "profiles" / "quickstart.toml").unlink()
+    shown = {entry["name"]: entry for entry in json.loads(inside("profiles", "--json").out)}
+    assert shown["quickstart"]["source"] == "shipped"
+
+
+def test_a_broken_profile_is_listed_with_its_error_and_hides_no_other(inside, work):
+    (work / ".rankdeck").mkdir()
+    (work / ".rankdeck" / "broken.toml").write_text("schema = 7")
+    (work / ".rankdeck" / "good.toml").write_text(GOOD)
+    said = inside("profiles")
+    assert said.status == 0
+    assert "schema" in said.out
+    assert "good" in said.out
+    shown = {entry["name"]: entry for entry in json.loads(inside("profiles", "--json").out)}
+    assert shown["broken"]["error"]
+    assert shown["good"]["error"] is None
+
+
+def test_a_name_that_does_not_exist_has_the_nearest_one(inside):
+    said = inside("plan", "quikstart")
+    assert said.status == 2
+    assert "did you mean quickstart?" in said.err
+
+
+@pytest.mark.parametrize("word", ["", "no/such/file", "x.toml", "/", "..", "\x1b[2J", "a" * 5000, "quickstart.toml"])
+def test_a_profile_that_is_not_there_is_a_usage_error(inside, word):
+    said = inside("plan", "--", word)
+    assert said.status == 2
+    assert "\x1b" not in said.err
+
+
+def test_every_shipped_profile_can_be_planned(inside):
+    shipped = [entry["name"] for entry in json.loads(inside("profiles", "--json").out) if entry["source"] == "shipped"]
+    assert "quickstart" in shipped
+    for name in shipped:
+        said = inside("plan", name, "--json")
+        assert said.status == 0, said.err
+        assert json.loads(said.out)["places"]
+
+
+def test_plan_names_nodes_ranks_and_the_exact_command(inside, work):
+    (work / "my script.py").write_text("")
+    (work / "p.toml").write_text(
+        HEAD + '[layout]\nranks_per_node = 3\n[recipe]\nscript = "my script.py"\nargs = ["a b"]\n'
+    )
+    said = inside("plan", "./p.toml")
+    assert said.status == 0
+    assert f"'{work}/my script.py' 'a b'" in said.out
+    assert "0 1 2" in said.out
+
+
+# --- help and completion
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_that_says_something(inside, verb):
+    said = inside(verb, "--help")
+    assert said.status == 0
+    assert "Usage: rankdeck " + verb in said.out
+    assert len(said.out.splitlines()) > 5
+    assert inside(verb, "-h").out == said.out
+
+
+def test_the_help_of_the_whole_names_every_verb_and_how_to_begin(inside):
+    said = inside("--help")
+    assert said.status == 0
+    assert all(f"\n  {verb} " in said.out for verb in VERBS)
+    assert "rankdeck launch quickstart" in said.out
+
+
+def test_there_is_no_verb_that_these_tests_do_not_know():
+    assert sorted(engine.cli.cli.commands) == sorted(VERBS)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(inside, shell):
+    said = inside("completion", shell)
+    assert said.status == 0
+    assert "_RANKDECK_COMPLETE" in said.out
+
+
+def test_the_completion_script_is_valid_bash(inside):
+    script = inside("completion", "bash").out
+    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=20, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [("rankdeck laun", {"launch"}), ("rankdeck launch quick", {"quickstart"}), ("rankdeck stop mine", {"mine-abcd"})],
+)
+def test_completion_knows_verbs_profiles_and_runs(rankdeck, words, wanted):
+    folder = rankdeck.home / "runs" / "mine-abcd"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text("{}")
+    env = {"_RANKDECK_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    said = rankdeck(env=env)
+    assert {line.partition(",")[2] for line in said.stdout.splitlines()} == wanted
+
+
+def test_help_is_fast(home):
+    """Python itself, click and msgspec: nothing heavier may be loaded for a line of help."""
+    import time
+
+    def seconds(argv: list[str]) -> float:
+        begin = time.perf_counter()
+        subprocess.run(argv, capture_output=True, timeout=60, check=True)
+        return time.perf_counter() - begin
+
+    bare = min(seconds([sys.executable, "-c", "import click, msgspec, asyncio, tomli"]) for _ in range(3))
+    assert min(seconds([*COMMAND, "--help"]) for _ in range(3)) < 3 * bare + 0.3

@@ -1,0 +1,331 @@
+"""What follows when a rank fails: hold, stop, restart; `restart`, `stop`, `kill` and `clean`. Ranks without torch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support import is_alive, kill_hard, wait_gone, wait_until
+
+FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
+
+FAIL_ONCE = """
+import os, signal, sys
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("attempt", attempt, flush=True)
+if attempt == "0" and os.environ["RANK"] == "1":
+    sys.exit(5)
+if attempt == "0":
+    while True: signal.pause()
+"""
+
+STUBBORN_WITH_CHILDREN = """
+import os, signal
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+for kind in ("group", "session", "orphan"):
+    if os.fork() == 0:
+        if kind != "group": os.setsid()
+        if kind == "orphan" and os.fork(): os._exit(0)
+        with open(f"{kind}-{os.environ['RANK']}.partial", "w") as file: file.write(str(os.getpid()))
+        os.rename(file.name, file.name.removesuffix(".partial") + ".pid")
+        while True: signal.pause()
+print("up", flush=True)
+while True: signal.pause()
+"""
+
+
+def events(rankdeck, run, name):
+    return [event for event in rankdeck.journal(run) if event["event"] == name]
+
+
+# --- on_failure
+
+
+def test_hold_leaves_the_others_as_they_are(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=3))
+    status = rankdeck.wait_state(run, "holding")
+    assert [rank["state"] for rank in status["ranks"]] == ["running", "failed", "running"]
+    assert all(is_alive(status["ranks"][rank]["pid"]) for rank in (0, 2))
+
+
+def test_wait_returns_when_a_run_holds(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
+    done = rankdeck("wait", run, "--json")
+    assert json.loads(done.stdout)["state"] == "holding"
+    assert done.returncode == 5
+
+
+def test_stop_ends_all_ranks_when_one_fails(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("fail.py", FAIL_ONCE), ranks=3, launch={"on_failure": "stop"})
+    run = rankdeck.launch(profile)
+    status = rankdeck.wait_state(run, "failed")
+    assert [rank["state"] for rank in status["ranks"]] == ["stopped", "failed", "stopped"]
+
+
+def test_restart_starts_a_new_attempt_of_all_ranks(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("fail.py", FAIL_ONCE), ranks=3, launch={"on_failure": "restart"})
+    run = rankdeck.launch(profile)
+    status = rankdeck.wait_state(run, "succeeded")
+    assert [(rank["attempt"], rank["state"]) for rank in status["ranks"]] == [(1, "exited")] * 3
+    for rank in range(3):
+        assert rankdeck.log(run, rank, attempt=0) == b"attempt 0\n"
+        assert rankdeck.log(run, rank, attempt=1) == b"attempt 1\n"
+    assert rankdeck("logs", run, "--rank", "2", "--attempt", "0").stdout == "attempt 0\n"
+    assert rankdeck("logs", run, "--rank", "2").stdout == "attempt 1\n"
+
+
+def test_a_following_launch_prints_every_attempt(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("fail.py", FAIL_ONCE), ranks=2, launch={"on_failure": "restart"})
+    done = rankdeck("launch", profile)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        for attempt in range(2):
+            assert f"[r{rank} localhost] attempt {attempt}\n" in done.stdout
+
+
+def test_automatic_restarts_end_at_max_restarts(rankdeck, write_script, write_profile):
+    script = write_script("fail.py", "import os, sys\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(4)")
+    profile = write_profile(script, launch={"on_failure": "restart", "max_restarts": 2})
+    done = rankdeck("launch", profile)
+    assert done.returncode == 4
+    assert done.stdout.splitlines()[1:] == [f"[r0 localhost] {attempt}" for attempt in range(3)]
+
+
+def test_automatic_restarts_end_early_without_progress(rankdeck, write_script, write_profile):
+    script = write_script(
+        "stuck.py",
+        "import sys, rankdeck\nfor step in range(1, 6): rankdeck.log(step=step)\nsys.exit('step 6 is cursed')",
+    )
+    run = rankdeck.launch(write_profile(script, launch={"on_failure": "restart", "max_restarts": 10}))
+    status = rankdeck.wait_state(run, "failed")
+    assert status["attempt"] == 2
+    assert "no further than step 5" in status["doing"]
+
+
+def test_automatic_restarts_go_on_while_there_is_progress(rankdeck, write_script, write_profile):
+    script = write_script(
+        "slow.py",
+        "import os, sys, rankdeck\n"
+        "attempt = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "for step in range(1, 3 + attempt): rankdeck.log(step=step)\n"
+        "sys.exit(attempt < 4)",
+    )
+    run = rankdeck.launch(write_profile(script, launch={"on_failure": "restart", "max_restarts": 10}))
+    status = rankdeck.wait_state(run, "succeeded")
+    assert status["attempt"] == 4
+
+
+# --- restart
+
+
+def test_restart_says_what_it_does_and_does_it(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
+    old = rankdeck.wait_state(run, "holding")
+    done = rankdeck("restart", run)
+    assert done.returncode == 0
+    assert "attempt 1" in done.stdout
+    status = rankdeck.wait_state(run, "succeeded")
+    assert {rank["pid"] for rank in status["ranks"]}.isdisjoint(rank["pid"] for rank in old["ranks"])
+    assert not any(is_alive(rank["pid"]) for rank in old["ranks"])
+
+
+def test_restart_twice_in_a_row_starts_one_attempt(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2))
+    rankdeck.wait_log(run, 1, b"up")
+    started = [rankdeck.start("restart", run) for _ in range(3)]
+    said = [one.communicate(timeout=20)[0] for one in started]
+    assert rankdeck("restart", run).returncode == 0
+    rankdeck.wait_status(run, lambda status: status["state"] == "running" and status["attempt"] == 1)
+    assert all("attempt 1" in text for text in said)
+    wait_until(lambda: b"up" in rankdeck.log(run, 1, attempt=1))
+    assert rankdeck.status(run)["attempt"] == 1
+    assert not (rankdeck.folder(run) / "attempt_2").exists()
+
+
+def test_a_new_attempt_gets_a_new_store(rankdeck, write_script, write_profile):
+    """torch 2.13's ranks read addresses of the last attempt when the store is the same (pytorch#135712)."""
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_log(run, 0, b"up")
+    rankdeck("restart", run)
+    rankdeck.wait_log(run, 0, b"up", attempt=1)
+    first, second = events(rankdeck, run, "StoreOpened")
+    assert (first["attempt"], second["attempt"]) == (0, 1)
+    assert (rankdeck.folder(run) / "attempt_0" / "store.log").exists()
+
+
+def test_failed_says_that_all_ranks_start_again(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
+    rankdeck.wait_state(run, "holding")
+    done = rankdeck("restart", run, "--failed")
+    assert done.returncode == 0
+    assert "all ranks start again" in done.stderr
+    rankdeck.wait_state(run, "succeeded")
+
+
+@pytest.mark.parametrize("how", ["succeeded", "failed", "stopped"])
+def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, write_profile, how, work):
+    script = write_script(
+        "ends.py",
+        "import os, signal, sys\n"
+        "how = '' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' else sys.argv[1]\n"
+        "print('up', flush=True)\n"
+        "if how == 'failed': sys.exit(3)\n"
+        "if how == 'stopped': signal.pause()\n",
+    )
+    profile = write_profile({"script": str(script), "args": [how]}, ranks=2, launch={"on_failure": "stop"})
+    run = rankdeck.launch(profile)
+    if how == "stopped":
+        rankdeck.wait_log(run, 0, b"up")
+        rankdeck("stop", run)
+    rankdeck.wait_state(run, how)
+    wait_until(lambda: rankdeck.processes() == [])
+    done = rankdeck("restart", run)
+    assert done.returncode == 0, done.stderr
+    assert "attempt 1" in done.stdout
+    assert rankdeck("wait", run).returncode == 0
+    assert [(rank["attempt"], rank["exit"]) for rank in rankdeck.status(run)["ranks"]] == [(1, 0)] * 2
+    assert rankdeck.log(run, 0, attempt=0) == rankdeck.log(run, 0, attempt=1) == b"up\n"
+
+
+def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, write_script, write_profile):
+    script = write_script(
+        "resume.py",
+        "import os, sys\nfrom pathlib import Path\n"
+        "path = Path(os.environ['RANKDECK_CHECKPOINTS']) / 'step'\n"
+        "path.parent.mkdir(parents=True, exist_ok=True)\n"
+        "step = int(path.read_text()) if path.exists() else 0\n"
+        "path.write_text(str(step + 10)); print('from', step)\n"
+        "sys.exit(step < 10)",
+    )
+    done = rankdeck("launch", write_profile(script, launch={"on_failure": "restart"}))
+    assert done.returncode == 0
+    assert "from 10" in done.stdout
+
+
+# --- stop and kill
+
+
+def test_stop_is_told_to_ranks_as_the_ladder_says(rankdeck, write_script, write_profile):
+    script = write_script(
+        "polite.py",
+        "import signal, sys\n"
+        "signal.signal(signal.SIGUSR1, lambda n, f: sys.exit(print('saved') or 0))\n"
+        "print('up', flush=True)\nwhile True: signal.pause()",
+    )
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGUSR1", 10], ["SIGKILL", 5]]}))
+    rankdeck.wait_log(run, 0, b"up")
+    rankdeck.wait_log(run, 1, b"up")
+    assert rankdeck("stop", run).returncode == 0
+    status = rankdeck.wait_state(run, "stopped")
+    assert [(rank["state"], rank["exit"]) for rank in status["ranks"]] == [("stopped", 0)] * 2
+    assert rankdeck.log(run, 1).endswith(b"saved\n")
+
+
+@pytest.mark.parametrize("words", [(), ("--now",)], ids=["ladder", "now"])
+def test_after_stop_no_process_of_the_run_exists(rankdeck, write_script, write_profile, work, words):
+    """Ranks that ignore every polite signal, and children in their group, in sessions of their own, and orphans."""
+    profile = write_profile(
+        write_script("stubborn.py", STUBBORN_WITH_CHILDREN),
+        ranks=2,
+        launch={"stop_ladder": [["SIGINT", 0.3], ["SIGTERM", 0.3], ["SIGKILL", 5]]},
+    )
+    run = rankdeck.launch(profile)
+    pids = wait_until(
+        lambda: [int(path.read_text()) for path in work.glob("*.pid")] if len(list(work.glob("*.pid"))) == 6 else []
+    )
+    pids += [rank["pid"] for rank in rankdeck.wait_state(run, "running")["ranks"]]
+    assert all(is_alive(pid) for pid in pids)
+    rankdeck("stop", run, *words)
+    rankdeck.wait_state(run, "stopped")
+    assert [pid for pid in pids if is_alive(pid)] == []
+    wait_until(lambda: rankdeck.processes() == [], 3)
+
+
+def test_after_the_end_no_child_of_a_rank_exists(rankdeck, write_script, write_profile, work):
+    script = write_script(
+        "leave.py", STUBBORN_WITH_CHILDREN.replace('print("up", flush=True)\nwhile True: signal.pause()', "")
+    )
+    run = rankdeck.launch(write_profile(script))
+    assert rankdeck("wait", run).returncode == 0
+    assert not any(is_alive(int(path.read_text())) for path in work.glob("*.pid"))
+    wait_until(lambda: rankdeck.processes() == [], 3)
+
+
+def test_a_stop_during_the_start_ends_the_run(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
+    assert rankdeck("stop", run).returncode == 0
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: rankdeck.processes() == [], 3)
+
+
+def test_stop_twice_and_stop_of_what_has_ended_are_harmless(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_log(run, 0, b"up")
+    assert rankdeck("stop", run).returncode == rankdeck("stop", run).returncode == 0
+    rankdeck.wait_state(run, "stopped")
+    done = rankdeck("stop", run)
+    assert done.returncode == 0
+    assert "ended already" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "number"), [("KILL", 9), ("SIGTERM", 15), ("6", 6), ("usr1", 10)])
+def test_kill_sends_a_signal_to_one_rank(rankdeck, write_script, write_profile, name, number):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=3))
+    rankdeck.wait_log(run, 1, b"up")
+    done = rankdeck("kill", run, "--rank", "1", "--signal", name)
+    assert done.returncode == 0
+    status = rankdeck.wait_state(run, "holding")
+    assert [rank["exit"] for rank in status["ranks"]] == [None, -number, None]
+
+
+@pytest.mark.parametrize("words", [("--rank", "9"), ("--rank", "-1"), ("--rank", "0", "--signal", "NOPE"), ("--rank", "0", "--signal", "0"), ("--rank", "0", "--signal", "99")])  # fmt: skip
+def test_kill_of_what_does_not_exist_harms_nobody(rankdeck, write_script, write_profile, words):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2))
+    rankdeck.wait_log(run, 0, b"up")
+    done = rankdeck("kill", run, *words)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2 or "no rank 9" in done.stdout
+    assert rankdeck.status(run)["state"] == "running"
+
+
+def test_a_rank_that_is_stopped_by_sigstop_goes_on_with_sigcont(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_log(run, 0, b"up")
+    rankdeck("kill", run, "--rank", "0", "--signal", "STOP")
+    rankdeck("kill", run, "--rank", "0", "--signal", "CONT")
+    assert rankdeck.status(run)["state"] == "running"
+    rankdeck("kill", run, "--rank", "0", "--signal", "STOP")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+
+
+# --- clean
+
+
+def test_clean_removes_what_has_ended_and_nothing_else(rankdeck, write_script, write_profile):
+    ended = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')"), name="ended"))
+    rankdeck("wait", ended)
+    running = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), name="running"))
+    rankdeck.wait_log(running, 0, b"up")
+    done = rankdeck("clean", "--yes", "--json")
+    assert json.loads(done.stdout) == [ended]
+    assert not rankdeck.folder(ended).exists()
+    assert rankdeck.status(running)["state"] == "running"
+    refused = rankdeck("clean", running, "--yes")
+    assert refused.returncode == 2
+    assert f"rankdeck stop {running}" in refused.stderr
+    assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
+
+
+def test_clean_leaves_a_run_whose_supervisor_was_killed(rankdeck, write_script, write_profile):
+    """Its processes live, and its folder is all that leads to them."""
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_log(run, 0, b"up")
+    pid = rankdeck.supervisor(run)
+    kill_hard(pid)
+    wait_gone(pid)
+    assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
+    assert rankdeck.status(run)["state"] == "running"

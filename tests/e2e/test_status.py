@@ -1,0 +1,269 @@
+"""`rankdeck status` and `rankdeck ps`, runs by name, and the numbers that they show."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import kill_hard, wait_until
+
+FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+RANK_KEYS = [
+    "rank",
+    "node",
+    "local_rank",
+    "pid",
+    "state",
+    "exit",
+    "attempt",
+    "generation",
+    "step",
+    "loss",
+    "throughput",
+]
+
+
+def gate(before: str = "", after: str = "") -> str:
+    """A rank that waits between the two until the test makes the file `go`."""
+    return (
+        f"import os, sys, time\nrank = int(os.environ['RANK'])\n{before}\nprint('up', flush=True)\n"
+        f"while not os.path.exists('go'): time.sleep(0.01)\n{after}\n"
+    )
+
+
+# --- status
+
+
+def test_status_json_has_what_scripts_may_rely_on(rankdeck, write_script, write_profile, work):
+    script = write_script("gate.py", gate("import rankdeck\nrankdeck.log(step=7, loss=0.5)", "sys.exit(0)"))
+    run = rankdeck.launch(write_profile(script, ranks=2, name="shape"))
+    status = rankdeck.wait_status(run, lambda status: [rank["step"] for rank in status["ranks"]] == [7, 7])
+    assert {"run", "name", "state", "ranks"} <= set(status)
+    assert (status["run"], status["name"], status["state"]) == (run, "shape", "running")
+    for number, rank in enumerate(status["ranks"]):
+        assert [key for key in rank if key in RANK_KEYS] == RANK_KEYS
+        pid = rank.pop("pid")
+        assert f"RANK={number}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert {key: rank[key] for key in RANK_KEYS if key != "pid"} == {
+            "rank": number,
+            "node": "localhost",
+            "local_rank": number,
+            "state": "running",
+            "exit": None,
+            "attempt": 0,
+            "generation": 0,
+            "step": 7,
+            "loss": 0.5,
+            "throughput": None,
+        }
+    (work / "go").touch()
+    status = rankdeck.wait_state(run, "succeeded")
+    assert [(rank["state"], rank["exit"]) for rank in status["ranks"]] == [("exited", 0)] * 2
+
+
+def test_status_tells_how_ranks_ended(rankdeck, write_script, write_profile):
+    script = write_script(
+        "ends.py",
+        "import os, signal, sys\n"
+        "rank = int(os.environ['RANK'])\n"
+        "if rank == 0: sys.exit(0)\n"
+        "if rank == 1: sys.exit(3)\n"
+        "if rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "while True: signal.pause()",
+    )
+    run = rankdeck.launch(write_profile(script, ranks=4))
+    status = rankdeck.wait_status(run, lambda status: [r["state"] for r in status["ranks"]].count("failed") == 2)
+    assert status["state"] == "holding"
+    assert [(rank["state"], rank["exit"]) for rank in status["ranks"]] == [
+        ("exited", 0),
+        ("failed", 3),
+        ("failed", -9),
+        ("running", None),
+    ]
+    rankdeck("stop", run)
+    status = rankdeck.wait_state(run, "stopped")
+    assert status["ranks"][3]["state"] == "stopped"
+
+
+def test_status_for_people_names_the_root_cause(rankdeck, write_script, write_profile):
+    script = write_script("fail.py", "raise RuntimeError('no such luck')")
+    run = rankdeck.launch(write_profile(script))
+    rankdeck.wait_state(run, "holding")
+    said = rankdeck("status", run).stdout
+    assert "holding" in said
+    assert "RuntimeError: no such luck" in said
+    assert f"rankdeck restart {run}" in said
+
+
+def test_a_killed_rank_shows_within_a_second(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
+    status = rankdeck.wait_state(run, "running")
+    kill_hard(status["ranks"][2]["pid"])
+    status = rankdeck.wait_state(run, "holding", seconds=1)
+    assert status["ranks"][2]["exit"] == -9
+    assert [rank["state"] for rank in status["ranks"]] == ["running", "running", "failed", "running"]
+
+
+def test_the_status_of_a_run_that_has_ended_needs_no_process(rankdeck, write_script, write_profile):
+    rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
+    before = rankdeck.status()
+    assert before["state"] == "succeeded"
+    assert rankdeck.processes() == []
+    assert rankdeck.status() == before
+
+
+# --- numbers
+
+
+def test_metrics_are_read_from_plain_output(rankdeck, write_script, write_profile, work):
+    script = write_script("plain.py", gate("print('step 5 loss=1.25')"))
+    run = rankdeck.launch(write_profile(script, ranks=2))
+    status = rankdeck.wait_status(run, lambda status: status["ranks"][1]["step"] == 5)
+    assert status["ranks"][1]["loss"] == 1.25
+
+
+def test_metrics_are_read_by_patterns_of_the_profile(rankdeck, write_script, write_profile):
+    script = write_script("plain.py", gate("print('schritt 12: verlust 0,5 -> 0.25')"))
+    patterns = [r"schritt (?P<step>\d+)", r"-> (?P<loss>\S+)"]
+    run = rankdeck.launch(write_profile(script, metrics={"patterns": patterns}))
+    status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["step"] == 12)
+    assert status["ranks"][0]["loss"] == 0.25
+
+
+def test_metrics_are_read_from_rankdeck_log_and_throughput_is_computed(rankdeck, write_script, write_profile):
+    script = write_script(
+        "logged.py",
+        "import os, time, rankdeck\n"
+        "step = 0\n"
+        "while not os.path.exists('go'):\n"
+        "    step += 1\n"
+        "    rankdeck.log(step=step, steps=9999, loss=1 / step, samples=10)\n"
+        "    time.sleep(0.02)\n",
+    )
+    run = rankdeck.launch(write_profile(script, ranks=2))
+    status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["throughput"] and status["throughput"])
+    rate = status["ranks"][0]["throughput"]
+    assert 50 < rate < 520, "10 samples every 20 ms, and a busy machine"
+    assert status["throughput"] == pytest.approx(sum(rank["throughput"] or 0 for rank in status["ranks"]))
+    assert status["unit"] == "samples"
+    assert status["steps"] == 9999
+    assert 0 < status["loss"] < 1
+
+
+def test_a_loss_that_is_no_number_keeps_status_json_valid(rankdeck, write_script, write_profile):
+    script = write_script("nan.py", gate("import rankdeck\nrankdeck.log(step=1, loss=float('nan'))\nprint('loss=inf')"))
+    run = rankdeck.launch(write_profile(script))
+    status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["step"] == 1)
+    assert status["ranks"][0]["loss"] is None
+    assert "NaN" not in rankdeck("status", run, "--json").stdout
+
+
+# --- names
+
+
+def test_a_run_goes_by_any_unique_beginning_and_by_a_dash(rankdeck, write_script, write_profile):
+    script = write_script("hello.py", "print('hello')")
+    first = rankdeck.launch(write_profile(script, name="alpha"))
+    rankdeck("wait", first)
+    second = rankdeck.launch(write_profile(script, name="beta"))
+    rankdeck("wait", second)
+    assert rankdeck.status("al")["run"] == first
+    assert rankdeck.status("b")["run"] == second
+    assert rankdeck.status(second)["run"] == second
+    assert rankdeck.status("-")["run"] == second
+
+
+def test_a_beginning_of_several_runs_is_refused_and_they_are_named(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("hello.py", "print('hello')"), name="twin")
+    runs = [rankdeck.launch(profile), rankdeck.launch(profile)]
+    for run in runs:
+        rankdeck("wait", run)
+    done = rankdeck("status", "twin")
+    assert done.returncode == 2
+    assert all(run in done.stderr for run in runs)
+
+
+@pytest.mark.parametrize("word", ["", "nobody", "-", "../../etc", "a/b", "%s", "é"])
+def test_a_run_that_does_not_exist_is_a_usage_error(rankdeck, word):
+    done = rankdeck("status", "--", word)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_whose_name_is_a_whole_beginning_of_another_is_found(rankdeck, write_script, write_profile):
+    script = write_script("hello.py", "print('hello')")
+    first = rankdeck.launch(write_profile(script, name="a"))
+    rankdeck("wait", first)
+    longer = rankdeck.launch(write_profile(script, name=first))
+    rankdeck("wait", longer)
+    assert rankdeck.status(first)["run"] == first
+
+
+# --- ps
+
+
+def test_ps_lists_what_runs_and_all_lists_what_has_ended(rankdeck, write_script, write_profile):
+    ended = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')"), name="ended"))
+    rankdeck("wait", ended)
+    running = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), name="running", ranks=3))
+    rankdeck.wait_state(running, "running")
+    assert [run["run"] for run in json.loads(rankdeck("ps", "--json").stdout)] == [running]
+
+    def listed() -> list[tuple[str, str]]:
+        return [(run["run"], run["state"]) for run in json.loads(rankdeck("ps", "--all", "--json").stdout)]
+
+    wait_until(lambda: listed() == [(running, "running"), (ended, "succeeded")], what="ps --all has both, newest first")
+    table = rankdeck("ps", "--all").stdout
+    assert all(word in table for word in (running, ended, "running", "succeeded"))
+    assert ended not in rankdeck("ps").stdout
+
+
+def test_ps_of_an_empty_home_says_how_to_start(rankdeck):
+    done = rankdeck("ps")
+    assert done.returncode == 0
+    assert "rankdeck launch" in done.stdout
+    assert json.loads(rankdeck("ps", "--all", "--json").stdout) == []
+
+
+def test_ps_says_when_a_supervisor_is_gone(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_state(run, "running")
+    kill_hard(rankdeck.supervisor(run))
+    (shown,) = json.loads(wait_until(lambda: rankdeck("ps", "--json").stdout))
+    assert shown["run"] == run
+    assert shown["reachable"] is False
+    assert "attach" in shown["reason"]
+
+
+def test_files_that_are_no_runs_are_passed_over(rankdeck, write_script, write_profile):
+    rankdeck("launch", write_profile(write_script("hello.py", "print('hello')"), name="good"))
+    runs = rankdeck.home / "runs"
+    (runs / "a-file").write_text("x")
+    (runs / "an-empty-folder").mkdir()
+    (runs / "broken-abcd").mkdir()
+    (runs / "broken-abcd" / "plan.json").write_text("{")
+    (runs / "a-link").symlink_to(runs / "nowhere")
+    done = rankdeck("ps", "--all", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [run["name"] for run in json.loads(done.stdout)] == ["good"]
+    done = rankdeck("status", "broken")
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+
+
+def test_two_homes_do_not_see_each_others_runs(rankdeck, write_script, write_profile, tmp_path):
+    rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
+    other = {"RANKDECK_HOME": str(tmp_path / "other")}
+    assert json.loads(rankdeck("ps", "--all", "--json", env=other).stdout) == []
+    assert rankdeck("status", "-", env=other).returncode == 2
+
+
+def test_a_home_that_is_relative_or_has_a_tilde_is_understood(rankdeck, write_script, write_profile, work):
+    profile = write_profile(write_script("hello.py", "print('hello')"))
+    for home, found in (("kept/here", work / "kept/here"), ("~/kept", work / "kept")):
+        done = rankdeck("launch", profile, env={"RANKDECK_HOME": home, "HOME": str(work)})
+        assert done.returncode == 0, done.stderr
+        assert os.listdir(found / "runs")

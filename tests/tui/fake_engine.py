@@ -1,0 +1,342 @@
+"""An engine without processes: the app's tests, and the benchmark of the app, decide what a run does and when.
+
+`FakeRun` is the truth about one run; every `FakeClient` that is attached to it gets a snapshot and then what changes,
+as from a supervisor. Log files are real files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from engine.client import Argument, BackendInfo, EngineClient, ProfileEntry, RecipeInfo, RunClient
+from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
+from engine.core.layout import parse_nodes
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.profile import Profile, parse_profile
+from engine.core.series import Point, SeriesSet
+from engine.core.view import (
+    EventLine,
+    FailureView,
+    NodeView,
+    RankView,
+    RunSummary,
+    RunView,
+    Snapshot,
+    Update,
+)
+
+LAUNCHED_AT = 1_750_000_000.0
+
+RECIPES = (
+    RecipeInfo(
+        name="gpt",
+        title="Character GPT",
+        summary="A small GPT on a text that comes with rankdeck.",
+        arguments=(
+            Argument(name="steps", type="int", default=400, help="training steps"),
+            Argument(name="lr", type="float", default=0.0003, help="learning rate"),
+            Argument(name="text", type="str", default="", help="another text to train on"),
+        ),
+    ),
+    RecipeInfo(name="linear", title="Linear regression", summary="Seconds; for a first try.", arguments=()),
+)
+
+BACKENDS = (
+    BackendInfo(name="gloo", summary="CPU; comes with every torch"),
+    BackendInfo(name="nccl", summary="NVIDIA GPUs"),
+)
+
+
+def profile(
+    name: str, *, backend: str = "gloo", nodes: str = "localhost:4", recipe: str = "gpt", more: str = ""
+) -> Profile:
+    """A profile made of text, as a file would make it."""
+    return parse_profile(
+        f'schema = 1\nname = "{name}"\n[backend]\nname = "{backend}"\n[layout]\nnodes = "{nodes}"\n'
+        f'[recipe]\nname = "{recipe}"\n{more}',
+        file=f"{name}.toml",
+    )
+
+
+def entry(profile: Profile, folder: Path, source: str = "yours") -> ProfileEntry:
+    """The profile as a file that was found."""
+    return ProfileEntry(
+        name=profile.name, path=folder / f"{profile.name}.toml", source=source, profile=profile, error=None
+    )
+
+
+def planned(profile: Profile, *, cores: int = 4) -> LaunchPlan:
+    """What the real engine's preview does, without asking this machine."""
+    slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
+    if profile.backend.name not in ("gloo", "nccl"):
+        raise ProfileError("profile", None, "backend.name", f"there is no backend {profile.backend.name!r}")
+    facts = tuple(NodeFacts(name=slot.node, cores=cores, gpus=0, python="/opt/torch/bin/python3") for slot in slots)
+    settings = BackendSettings(name=profile.backend.name, env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
+    return plan(profile, slots, facts, settings, workdir="/home/someone/work")
+
+
+class FakeRun:
+    """One run, moved by the test.
+
+    Args:
+        folder: its files go here.
+        run: its id.
+        ranks: world size.
+        now: seconds since the epoch, the time of everything that happens by `tick`.
+    """
+
+    def __init__(self, folder: Path, run: str = "quickstart-7f3a", *, ranks: int = 4, now: float = LAUNCHED_AT) -> None:
+        self.folder = folder / run
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.now = now
+        self.series = SeriesSet()
+        self.events: list[EventLine] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.attached = 0
+        self.answer: RankdeckError | None = None
+        self.hold_answers: asyncio.Event | None = None
+        self.subscribers: list[asyncio.Queue[Update | Exception | None]] = []
+        self.ranks = [self._rank(rank, attempt=0) for rank in range(ranks)]
+        self.view = RunView(
+            run=run, name=run.rpartition("-")[0] or run, state="running", doing="", attempt=0, generation=0,
+            world_size=ranks, backend="gloo", program="gpt", launched_at=now, ended_at=None, attempt_since=now,
+            alive=ranks, step=0, steps=100, loss=None, throughput=None, unit="tok", checkpoint=None,
+            checkpoint_at=None, failure=None, restart=f"stop the {ranks} that run and start attempt 1 of all {ranks} ranks",
+            nodes=(NodeView(name="localhost", ranks=tuple(range(ranks)), link="up", reason="", since=now),),
+        )  # fmt: skip
+
+    def _rank(self, rank: int, *, attempt: int) -> RankView:
+        return RankView(
+            rank=rank, node="localhost", local_rank=rank, pid=4000 + 100 * attempt + rank, state="running", exit=None,
+            attempt=attempt, generation=0, since=self.now, seen=self.now, unit="tok",
+        )  # fmt: skip
+
+    # --- what happens to it -------------------------------------------------------------------------------------------
+
+    def tick(
+        self, step: int, *, loss: float | None = 2.0, throughput: float | None = 2500.0, seconds: float = 1.0
+    ) -> None:
+        """Every living rank completes a step."""
+        self.now += seconds
+        points = []
+        for index, rank in enumerate(self.ranks):
+            if rank.state != "running":
+                continue
+            line = f"step {step} loss {loss}"
+            self.ranks[index] = msgspec.structs.replace(
+                rank, step=step, loss=loss, throughput=throughput, seen=self.now, last_line=line
+            )
+            points.append(Point(index, "loss", self.now, step, loss))
+            points.append(Point(index, "throughput", self.now, step, throughput))
+        for point in points:
+            self.series.append(point)
+        total = None if throughput is None else throughput * len(self.ranks)
+        self.change(step=step, loss=loss, throughput=total, ranks=tuple(self.ranks), points=tuple(points))
+
+    def fail(self, rank: int = 2, *, note: str = "SIGKILL", traceback: str = "") -> None:
+        """One rank dies by SIGKILL, and the run holds."""
+        self.ranks[rank] = msgspec.structs.replace(
+            self.ranks[rank], state="failed", exit=-9, pid=None, note=note, since=self.now
+        )
+        failure = FailureView(
+            rank=rank, headline=f"rank {rank} was killed by SIGKILL", traceback=traceback,
+            detail="nothing that rankdeck sent; often the kernel, out of memory",
+            advice="look at the memory of localhost; r starts all ranks again from the last checkpoint",
+        )  # fmt: skip
+        self.change(
+            state="holding", alive=len(self.ranks) - 1, failure=failure, restart=f"stop the {len(self.ranks) - 1} that run and start attempt {self.view.attempt + 1} of all {len(self.ranks)} ranks",
+            ranks=(self.ranks[rank],), event=(f"rank {rank} failed: {note}", "error"),
+        )  # fmt: skip
+
+    def begin_attempt(self, attempt: int) -> None:
+        """All ranks are started anew."""
+        self.ranks = [self._rank(rank, attempt=attempt) for rank in range(len(self.ranks))]
+        self.change(
+            state="running", attempt=attempt, attempt_since=self.now, alive=len(self.ranks), failure=None,
+            ranks=tuple(self.ranks), event=(f"attempt {attempt} began", "info"),
+        )  # fmt: skip
+
+    def end(self, word: Literal["succeeded", "failed", "stopped"] = "succeeded") -> None:
+        """The run is over; every subscription ends."""
+        state: Literal["exited", "stopped"] = "exited" if word == "succeeded" else "stopped"
+        self.ranks = [msgspec.structs.replace(rank, state=state, exit=0, pid=None) for rank in self.ranks]
+        self.change(state=word, alive=0, ended_at=self.now, restart="", ranks=tuple(self.ranks))
+        self._send(None)
+
+    def change(
+        self,
+        *,
+        ranks: tuple[RankView, ...] = (),
+        points: tuple[Point, ...] = (),
+        event: tuple[str, str] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Changes fields of the run's view and tells every subscriber."""
+        self.view = msgspec.structs.replace(self.view, **fields)
+        events: tuple[EventLine, ...] = ()
+        if event is not None:
+            events = (EventLine(seq=len(self.events), at=self.now, text=event[0], level=event[1]),)
+            self.events.extend(events)
+        self._send(Update(run=self.view, ranks=ranks, points=points, events=events))
+
+    def break_connections(self) -> None:
+        """The supervisor's socket goes away under every client."""
+        self._send(SupervisorError("the connection to the supervisor broke"))
+
+    def _send(self, message: Update | Exception | None) -> None:
+        for queue in self.subscribers:
+            queue.put_nowait(message)
+
+    def log_path(self, attempt: int, rank: int, stream: str) -> Path:
+        """As `engine.paths` names it."""
+        return self.folder / f"attempt_{attempt}" / f"rank_{rank}.{stream}"
+
+    def write(self, rank: int, text: str, *, attempt: int = 0, stream: str = "out") -> None:
+        """What a rank prints."""
+        path = self.log_path(attempt, rank, stream)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+
+    def snapshot(self) -> Snapshot:
+        """Everything, now."""
+        return Snapshot(
+            run=self.view,
+            ranks=tuple(self.ranks),
+            series=tuple(SeriesSet(self.series.dump()).dump()),
+            events=tuple(self.events),
+        )
+
+    def summary(self) -> RunSummary:
+        """Its line of `rankdeck ps`."""
+        view = self.view
+        return RunSummary(
+            run=view.run, name=view.name, state=view.state, world_size=view.world_size, backend=view.backend,
+            launched_at=view.launched_at, ended_at=view.ended_at, attempt=view.attempt, step=view.step,
+            steps=view.steps, loss=view.loss, reason="" if view.failure is None else view.failure.headline,
+            reachable=True, host="login02",
+        )  # fmt: skip
+
+
+class FakeClient:
+    """One front end's connection to a `FakeRun`."""
+
+    def __init__(self, truth: FakeRun) -> None:
+        self.truth = truth
+        self.run = truth.view.run
+        self.folder = truth.folder
+        self.closed = False
+
+    async def subscribe(self) -> AsyncIterator[Snapshot | Update]:
+        queue: asyncio.Queue[Update | Exception | None] = asyncio.Queue()
+        yield self.truth.snapshot()
+        if self.truth.view.ended_at is not None:
+            return
+        self.truth.subscribers.append(queue)
+        try:
+            while (message := await queue.get()) is not None:
+                if isinstance(message, Exception):
+                    raise message
+                yield message
+        finally:
+            self.truth.subscribers.remove(queue)
+
+    async def _answered(self, *request: Any) -> str:
+        self.truth.asked.append(request)
+        if self.truth.hold_answers is not None:
+            await self.truth.hold_answers.wait()
+        if self.truth.answer is not None:
+            raise self.truth.answer
+        return f"{request[0]}: done"
+
+    async def stop(self, *, at_once: bool = False) -> str:
+        return await self._answered("stop", at_once)
+
+    async def restart(self) -> str:
+        return await self._answered("restart")
+
+    async def kill(self, rank: int, signal: int) -> str:
+        return await self._answered("kill", rank, signal)
+
+    def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
+        return self.truth.log_path(attempt, rank, stream)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeEngine:
+    """This machine, as a test wants it.
+
+    Args:
+        folder: where profiles and runs pretend to be; runs' logs really are there.
+        entries: the profiles; by default one shipped and one of the user's own.
+    """
+
+    def __init__(self, folder: Path, entries: list[ProfileEntry] | None = None) -> None:
+        self.folder = folder
+        self.entries = entries if entries is not None else [
+            entry(profile("quickstart"), folder, "shipped"),
+            entry(profile("mine", nodes="localhost:2", recipe="linear"), folder),
+        ]  # fmt: skip
+        self.live: dict[str, FakeRun] = {}
+        self.launched: list[Profile] = []
+        self.saved: list[tuple[Profile, Path | None]] = []
+        self.clients: list[FakeClient] = []
+        self.launch_error: RankdeckError | None = None
+        self.attach_errors: list[RankdeckError] = []
+        self.hold_launch: asyncio.Event | None = None
+
+    def add_run(self, name: str = "quickstart-7f3a", **options: Any) -> FakeRun:
+        """A run that exists already."""
+        self.live[name] = FakeRun(self.folder, name, **options)
+        return self.live[name]
+
+    def profiles(self) -> list[ProfileEntry]:
+        return list(self.entries)
+
+    def recipes(self) -> list[RecipeInfo]:
+        return list(RECIPES)
+
+    def backends(self) -> list[BackendInfo]:
+        return list(BACKENDS)
+
+    def preview(self, profile: Profile) -> LaunchPlan:
+        return planned(profile)
+
+    def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
+        self.saved.append((profile, path))
+        path = path or self.folder / "own" / f"{profile.name}.toml"
+        self.entries = [known for known in self.entries if known.name != profile.name]
+        self.entries.append(ProfileEntry(name=profile.name, path=path, source="yours", profile=profile, error=None))
+        return path
+
+    def runs(self) -> list[RunSummary]:
+        return [run.summary() for run in reversed(self.live.values())]
+
+    async def launch(self, profile: Profile) -> str:
+        if self.hold_launch is not None:
+            await self.hold_launch.wait()
+        if self.launch_error is not None:
+            raise self.launch_error
+        self.launched.append(profile)
+        return self.add_run(f"{profile.name}-{len(self.launched):04x}", now=time.time()).view.run
+
+    async def attach(self, run: str) -> RunClient:
+        if self.attach_errors:
+            raise self.attach_errors.pop(0)
+        if run not in self.live:
+            raise RunNotFoundError(f"no run {run!r}", hint="rankdeck ps --all lists them")
+        self.live[run].attached += 1
+        client = FakeClient(self.live[run])
+        self.clients.append(client)
+        return client
+
+
+_engine: type[EngineClient] = FakeEngine

@@ -1,0 +1,38 @@
+"""What a rank may write to hurt a terminal or an app."""
+
+from __future__ import annotations
+
+CORPUS: dict[str, bytes] = {
+    "a megabyte": b"text " * 200_000,
+    "a megabyte of escapes": b"text" + b"\x1b[31m" * 200_000,
+    "a megabyte of accents": b"text" + "\u0301".encode() * 500_000,
+    "clipboard write": b"before\x1b]52;c;ZXZpbA==\x07after",
+    "clipboard write ended by ST": b"before\x1b]52;c;ZXZpbA==\x1b\\after",
+    "window title": b"\x1b]0;owned\x07text",
+    "clear screen": b"\x1b[2Jtext",
+    "cursor home": b"\x1b[Htext",
+    "reset": b"\x1bctext",
+    "alternate screen off": b"\x1b[?1049ltext",
+    "mouse on": b"\x1b[?1000htext",
+    "report request": b"\x1b[6n\x1b[ctext",
+    "C1 sequence": "\x9b2Jtext\x9d52;c;ZXZpbA==\x9c".encode(),
+    "raw C1 bytes": b"\x9b2J\x9d52;c;ZXZpbA==\x9ctext",
+    "sixel": b"\x1bPq#0;2;0;0;0\x1b\\text",
+    "unterminated OSC": b"text\x1b]52;c;ZXZpbA==",
+    "unterminated DCS": b"text\x1bPq#0",
+    "cut-off sequence": b"text\x1b[",
+    "escape at the end": b"text\x1b",
+    "escapes in a row": b"\x1b\x1b\x1b[2Jtext",
+    "character set": b"\x1b(0text\x0e",
+    "controls": bytes(range(9)) + bytes(range(11, 13)) + bytes(range(14, 32)) + b"text\x7f",
+    "bidi": "a\u202etxet\u2066b\u2069".encode(),
+    "separators": "a\u2028b\u2029c\u0085d".encode(),
+    "zero width": "te\u200bx\u200dt\ufeff".encode(),
+    "closing markup": b"error in [/usr/lib] [/] text",
+    "opening markup": b"[red]text [bold",
+    "a link as markup": b"[@click=app.quit()]text[/]",
+    "progress": b"\r 10%|#   |\r 20%|##  |\r 30%|### | text",
+    "wide": "日本語 text 🚀👩\u200d🚀❤\ufe0f".encode(),
+    "not UTF-8": b"\xff\xfe\xc3( text",
+    "backspaces": b"tt\b\b\b\bt\btext",
+}

@@ -1,0 +1,57 @@
+"""What a test of the app looks at, and how it waits: for conditions with a deadline, never for time to pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from tests.tui.fake_engine import FakeEngine
+from tui.app import RankdeckApp
+from tui.screens.run import RunScreen
+
+DEADLINE = 10.0
+
+
+def text_of(app: RankdeckApp) -> str:
+    """Every line that is on the screen."""
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool], what: str = "") -> None:
+    """Waits until something is so."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > end:
+            app = pilot.app
+            assert isinstance(app, RankdeckApp)
+            raise AssertionError(f"{what or 'it'} did not come to be; on the screen:\n{text_of(app)}")
+        await pilot.pause(0.01)
+
+
+async def until_seen(pilot: Pilot[Any], *texts: str) -> str:
+    """Waits until all of these texts are on the screen; gives the whole of it."""
+    app = pilot.app
+    assert isinstance(app, RankdeckApp)
+    await until(pilot, lambda: all(text in text_of(app) for text in texts), f"{texts}")
+    return text_of(app)
+
+
+async def until_gone(pilot: Pilot[Any], text: str) -> None:
+    """Waits until a text is not on the screen any more."""
+    app = pilot.app
+    assert isinstance(app, RankdeckApp)
+    await until(pilot, lambda: text not in text_of(app), f"absence of {text!r}")
+
+
+def engine_in(folder: Path) -> FakeEngine:
+    """An engine with the two profiles that it has by default."""
+    return FakeEngine(folder)
+
+
+def run_screen(app: RankdeckApp) -> RunScreen:
+    """The run screen, which must be there, perhaps below a dialog."""
+    return next(screen for screen in reversed(app.screen_stack) if isinstance(screen, RunScreen))

@@ -1,0 +1,71 @@
+"""A real terminal for tests: a pty, what a program wrote to it, and the screen that this makes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pyte
+
+DEADLINE = 20.0
+
+
+class Terminal:
+    """Runs a Python module in a pty of its own."""
+
+    def __init__(self, module: str, *arguments: str, columns: int = 160, lines: int = 60) -> None:
+        self.output = b""
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        root = Path(__file__).parents[2]
+        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            # pytest-xdist sets the first, and a size that is set there goes before the terminal's own.
+            environment.pop(name, None)
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", module, *arguments],
+            cwd=str(root),
+            dimensions=(lines, columns),
+            env=environment,
+        )
+
+    def send(self, data: bytes) -> None:
+        """Types."""
+        self.child.send(data)
+
+    def read(self) -> None:
+        """Takes in what the program has written meanwhile."""
+        try:
+            data = self.child.read_nonblocking(65536, timeout=0.02)
+        except pexpect.TIMEOUT:
+            return
+        except pexpect.EOF:
+            return
+        self.output += data
+        self._stream.feed(data.replace(b"\x1b[>", b"\x1b[").replace(b"$p", b"p"))
+
+    @property
+    def text(self) -> str:
+        """The screen."""
+        return "\n".join(self.screen.display)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Reads until something is so."""
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"{what} did not come to be; on the screen:\n{self.text}")
+            self.read()
+
+    def wait_seen(self, *texts: str) -> None:
+        """Reads until all texts are on the screen."""
+        self.wait(lambda: all(text in self.text for text in texts), f"{texts}")
+
+    def close(self) -> None:
+        """Ends the program."""
+        self.child.close(force=True)

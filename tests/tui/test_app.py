@@ -1,0 +1,195 @@
+"""The app as a whole: themes, the palette, leaving, and what it needs to be fast and quiet."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.tui.fake_engine import FakeEngine
+from tests.tui.seen import run_screen, text_of, until, until_seen
+from tui.app import RankdeckApp
+from tui.off_loop import off_loop
+from tui.screens.home import HomeScreen
+from tui.screens.run import RunScreen
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path)
+
+
+async def test_q_on_home_leaves(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running, "the end of the app")
+    assert app.return_code in (0, None)
+
+
+async def test_ctrl_c_ends_nothing_and_says_how_to_leave(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("ctrl+c")
+        await until_seen(pilot, "q goes back or leaves.")
+        assert app.is_running
+
+
+@pytest.mark.parametrize("key", ["colon", "ctrl+p"])
+async def test_the_palette_offers_what_can_be_done_here_and_does_it(engine: FakeEngine, key: str):
+    engine.add_run("other-9999")
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "● other")
+        await pilot.press(key)
+        await until_seen(pilot, "duplicate (d)")
+        await pilot.press(*"watchoth")
+        await until_seen(pilot, "watch other-9999")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        await until_seen(pilot, "● running")
+        await pilot.press(key)
+        await until_seen(pilot, "restart (r)")
+        assert "duplicate (d)" not in text_of(app)
+        await pilot.press(*"restart")
+        await pilot.press("enter")
+        await until_seen(pilot, "Restart other?")
+
+
+async def test_the_palette_does_not_offer_what_would_do_nothing(engine: FakeEngine):
+    run = engine.add_run("over-1212")
+    run.end()
+    app = RankdeckApp(engine, open_run="over-1212")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "✔ succeeded")
+        await pilot.press("colon")
+        await until_seen(pilot, "follow (f)")
+        text = text_of(app)
+        assert "stop (s)" not in text
+        assert "kill rank (x)" not in text
+
+
+async def test_both_own_themes_are_there_and_can_be_chosen(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        assert app.theme == "rankdeck-dark"
+        await pilot.press("colon", *"rankdeck-light")
+        await until_seen(pilot, "theme rankdeck-light")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.theme == "rankdeck-light", "the light theme")
+        assert not app.current_theme.dark
+
+
+async def test_with_ascii_every_screen_is_made_of_ascii(engine: FakeEngine):
+    run = engine.add_run("plain-1313")
+    for step in range(1, 30):
+        run.tick(step, loss=None if step == 9 else 3 / step)
+    run.fail(2, traceback="Traceback\nValueError: x")
+    run.write(0, "words\n" * 100)
+    app = RankdeckApp(engine, ascii=True)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "| 0| 1| 2| 3|", "! plain")
+        assert text_of(app).isascii(), text_of(app)
+        await pilot.press("n")
+        await until_seen(pilot, "(*) gloo", "| 0| 1| 2| 3|")
+        assert text_of(app).isascii(), text_of(app)
+        await pilot.press("escape", "tab", "enter")
+        await until_seen(pilot, "! holding", "X failed", "Why")
+        assert text_of(app).isascii(), text_of(app)
+        for pane in "2345":
+            await pilot.press(pane)
+            await pilot.pause()
+            assert text_of(app).isascii(), text_of(app)
+        await pilot.press("question_mark")
+        await until_seen(pilot, "Everywhere")
+        assert text_of(app).isascii(), text_of(app)
+
+
+async def test_a_state_is_told_by_its_word_where_there_are_no_colours(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    engine.add_run("grey-1414").fail(1)
+    app = RankdeckApp(engine, open_run="grey-1414")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "◆ holding", "✖ failed")
+        assert app.no_color
+
+
+async def test_a_slow_line_is_painted_once_a_second(engine: FakeEngine):
+    engine.add_run("far-1515")
+    app = RankdeckApp(engine, open_run="far-1515", slow=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        own = [timer._interval for timer in run_screen(app)._timers if "paint" in timer.name or "poll" in timer.name]
+        assert len(own) == 3
+        assert min(own) >= 1.0
+
+
+async def test_nothing_is_animated(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        assert app.animation_level == "none"
+
+
+async def test_a_file_server_that_hangs_holds_nothing_up(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
+    """The keys work while profiles are read, and leaving does not wait for the read."""
+    never = threading.Event()
+    monkeypatch.setattr(engine, "profiles", never.wait)
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("question_mark")
+        await until_seen(pilot, "Everywhere")
+        await pilot.press("escape", "q")
+        await until(pilot, lambda: not app.is_running, "the end of the app")
+    never.set()
+
+
+async def test_off_the_loop_results_and_errors_come_back_and_a_cancelled_wait_is_dropped():
+    def divide(number: int) -> float:
+        return 1 / number
+
+    assert await off_loop(divide, 4) == 0.25
+    with pytest.raises(ZeroDivisionError):
+        await off_loop(divide, 0)
+    release = threading.Event()
+    waiting = asyncio.create_task(off_loop(release.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    release.set()
+
+
+def test_home_is_painted_without_what_only_other_screens_need():
+    code = (
+        "import sys, tui.app, tui.screens.home;"
+        "print([name for name in ('plotext', 'tomlkit', 'torch', 'tui.screens.run', 'tui.screens.edit') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_app_imports_nothing_of_the_engine_but_its_client_and_its_core():
+    code = (
+        "import sys, tui.app, tui.screens.run, tui.screens.edit, tui.screens.help, tui.commands;"
+        "print(sorted({name for name in sys.modules if name.startswith('engine.') and not name.startswith('engine.core')}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "['engine.client']"
+
+
+async def test_home_is_below_every_other_screen(engine: FakeEngine):
+    engine.add_run("first-1616")
+    app = RankdeckApp(engine, open_run="first-1616")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        assert isinstance(app.screen_stack[0], HomeScreen)

@@ -1,0 +1,322 @@
+"""The form: what it shows of a profile, what it makes of what is typed, and that nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from engine.core.errors import CheckError, ProfileError
+from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
+from tests.tui.seen import text_of, until, until_gone, until_seen
+from tui.app import RankdeckApp
+from tui.form import ARGUMENT, fields, free_name, line_of_error, profile_of, values_of
+from tui.screens.confirm import AskScreen, ConfirmScreen
+from tui.screens.edit import EditScreen
+from tui.screens.home import HomeScreen
+from tui.screens.run import RunScreen
+from tui.widgets.choice import Choice
+from tui.widgets.form_row import FormRow
+
+# --- the form without a screen ---------------------------------------------------------------------------------------
+
+WHOLE = """args = ["--verbose", "--lr=0.01", "--steps", "1000", "a b"]
+[launch]
+python = "python3.12"
+workdir = "src"
+on_failure = "restart"
+stop_ladder = [["SIGKILL", 1]]
+[env]
+OMP_NUM_THREADS = "2"
+[metrics]
+patterns = ['(?P<loss>x)']
+"""
+
+
+def test_a_profile_goes_through_the_form_unchanged():
+    before = profile("whole", more=WHOLE)
+    assert profile_of(values_of(before, RECIPES), before, RECIPES) == before
+
+
+def test_declared_arguments_have_lines_of_their_own_and_all_other_words_stay():
+    values = values_of(profile("whole", more=WHOLE), RECIPES)
+    assert values[f"{ARGUMENT}steps"] == "1000"
+    assert values[f"{ARGUMENT}lr"] == "0.01"
+    assert values["recipe.args"] == "--verbose 'a b'"
+
+
+def test_a_changed_argument_keeps_what_the_form_has_no_line_for():
+    before = profile("whole", more=WHOLE)
+    after = profile_of({**values_of(before, RECIPES), f"{ARGUMENT}steps": "7"}, before, RECIPES)
+    assert after.recipe.args == ("--steps", "7", "--lr", "0.01", "--verbose", "a b")
+    assert (after.env, after.metrics, after.launch) == (before.env, before.metrics, before.launch)
+
+
+def test_an_own_script_takes_the_recipes_place():
+    before = profile("p")
+    values = {
+        **values_of(before, RECIPES),
+        "recipe.kind": "script",
+        "recipe.script": "my train.py",
+        "recipe.args": "--x 'a b'",
+    }
+    after = profile_of(values, before, RECIPES)
+    assert (after.recipe.name, after.recipe.script, after.recipe.args) == (None, "my train.py", ("--x", "a b"))
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "said"),
+    [
+        ("name", "", "can't be a name"),
+        ("name", "a/b", "can't be a name"),
+        ("layout.nodes", "gpu01:x", "not a number of ranks"),
+        ("layout.ranks_per_node", "many", "there is no choice 'many'"),
+        ("layout.ranks_per_node", "0", "must be 1 to"),
+        (f"{ARGUMENT}steps", "ten", "must be a whole number, not 'ten'"),
+        (f"{ARGUMENT}lr", "fast", "must be a number, not 'fast'"),
+        ("recipe.args", "'never closed", "can't be read as words: no closing quotation"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_line(line: str, value: str, said: str):
+    values = {**values_of(profile("p"), RECIPES), line: value}
+    lines = [field.id for field in fields(values, RECIPES, BACKENDS)]
+    with pytest.raises(ProfileError) as caught:
+        profile_of(values, None, RECIPES)
+    assert said in caught.value.reason
+    assert line_of_error(caught.value, lines) == line
+
+
+def test_an_error_about_what_the_form_has_no_line_for_has_no_line():
+    assert line_of_error(ProfileError("f", None, "metrics.patterns", "is odd"), ["name"]) is None
+
+
+@pytest.mark.parametrize(("taken", "free"), [(set(), "a"), ({"a"}, "a-2"), ({"a", "a-2"}, "a-3")])
+def test_a_new_name_is_one_that_nothing_has(taken: set[str], free: str):
+    assert free_name("a", taken) == free
+
+
+# --- the screen ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path)
+
+
+@pytest.fixture
+def app(engine: FakeEngine) -> RankdeckApp:
+    return RankdeckApp(engine)
+
+
+def line(app: RankdeckApp, key: str) -> Input | Choice:
+    return next(row.line for row in app.screen.query(FormRow) if row.field.id == key)
+
+
+async def opened(pilot, key: str, *texts: str) -> None:
+    await until_seen(pilot, "Plan: quickstart")
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(pilot.app.screen, EditScreen), "the form")
+    await until_seen(pilot, "recipe", *texts)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_new_run_is_put_together_with_the_keyboard_alone(
+    app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
+):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await opened(pilot, "n", "New: my-run", "4 ranks on 1 node")
+        for number, keys in enumerate((["end", "x"], [], ["right"], ["2"], ["3"], ["space"], ["l"], list("--x 1"))):
+            await pilot.press(*keys)
+            if number == 3:
+                # `2` was typed at the nodes: no such host, said at the line.
+                await until_seen(pilot, "'2' is not this machine")
+                await pilot.press("backspace")
+            await pilot.press("down")
+        assert line(app, "name").value == "my-runx"
+        assert line(app, "backend.name").value == "nccl"
+        await until_seen(pilot, "3 ranks on 1 node")
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        launched = engine.launched[0]
+        assert (launched.name, launched.backend.name, launched.layout.ranks_per_node) == ("my-runx", "nccl", 3)
+        assert (launched.layout.order, launched.recipe.name, launched.recipe.args) == ("cyclic", "linear", ("--x", "1"))
+        await pilot.press("q")
+        await until_seen(pilot, "New: my-runx")
+
+
+async def test_the_plan_follows_what_is_typed(app: RankdeckApp):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        nodes = line(app, "layout.nodes")
+        nodes.focus()
+        await pilot.press("end", "backspace", "8")
+        await until_seen(pilot, "8 ranks on 1 node", "│ 6│ 7│")
+        line(app, f"{ARGUMENT}steps").focus()
+        await pilot.press(*"123")
+        await until_seen(pilot, "gpt.py --steps 123")
+
+
+async def test_another_recipe_brings_its_own_arguments(app: RankdeckApp):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await opened(pilot, "e", "steps ", "lr ")
+        line(app, "recipe.kind").focus()
+        await pilot.press("right")
+        await until_gone(pilot, "steps ")
+        await pilot.press("right")
+        await until_seen(pilot, "script ", "train.py", "is empty")
+        await pilot.press("down", *"my.py")
+        await until_seen(pilot, "-u my.py")
+        line(app, "recipe.kind").focus()
+        await pilot.press("left", "left")
+        await until_seen(pilot, "steps ", "400")
+
+
+async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: RankdeckApp, engine: FakeEngine):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        name = line(app, "name")
+        name.focus()
+        await pilot.press("home", "slash", "left_square_bracket")
+        await until_seen(pilot, "'/[quickstart' can't be a name")
+        line(app, "layout.nodes").focus()
+        await pilot.press("f5")
+        await until(pilot, lambda: name.has_focus, "the cursor on the line that is wrong")
+        assert engine.launched == []
+        await pilot.press("home", "delete", "delete")
+        await until_gone(pilot, "can't be a name")
+
+
+async def test_a_shipped_profile_is_saved_as_ones_own(app: RankdeckApp, engine: FakeEngine):
+    async with app.run_test(notifications=True, size=(200, 40)) as pilot:
+        await opened(pilot, "e")
+        await pilot.press("down", *"mine now", "ctrl+s")
+        await until_seen(pilot, "the shipped one")
+        ((saved, path),) = engine.saved
+        assert (saved.name, saved.description, path) == ("quickstart", "mine now", None)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home, without a question")
+        await until_seen(pilot, "Plan: quickstart (yours)")
+
+
+async def test_an_own_profile_is_saved_to_its_own_file(app: RankdeckApp, engine: FakeEngine):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("j")
+        await until_seen(pilot, "Plan: mine")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: mine")
+        await pilot.press("f3")
+        await until_seen(pilot, "saved: ")
+        assert engine.saved[0][1] == engine.folder / "mine.toml"
+
+
+async def test_a_renamed_profile_becomes_another_file_beside_the_old_one(app: RankdeckApp, engine: FakeEngine):
+    engine.entries.append(entry(profile("theirs"), engine.folder))
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("j")
+        await until_seen(pilot, "Plan: mine")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: mine")
+        for key in ("ctrl+u", "ctrl+k"):
+            await pilot.press(key)
+        await pilot.press(*"theirs", "f3")
+        await until_seen(pilot, "Replace theirs?", "Cancel")
+        await pilot.press("enter")
+        await until_gone(pilot, "Replace theirs?")
+        assert engine.saved == []
+        await pilot.press("end", "2", "f3")
+        await until_seen(pilot, "saved: ")
+        assert engine.saved[0][1] == engine.folder / "theirs2.toml"
+
+
+async def test_save_as_asks_for_a_file(app: RankdeckApp, engine: FakeEngine, tmp_path: Path):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "e")
+        await pilot.press("f4")
+        await until_seen(pilot, "Save as", ".rankdeck/quickstart.toml")
+        assert isinstance(app.screen, AskScreen)
+        app.screen.query_one(Input).value = str(tmp_path / "other")
+        await pilot.press("enter")
+        await until_seen(pilot, "saved")
+        assert engine.saved[0][1] == tmp_path / "other.toml"
+
+
+async def test_a_duplicate_has_a_name_of_its_own_and_is_saved_as_a_new_file(app: RankdeckApp, engine: FakeEngine):
+    engine.entries.append(entry(profile("quickstart-copy"), engine.folder))
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "d", "New: quickstart-copy-2")
+        await pilot.press("ctrl+s")
+        await until_seen(pilot, "saved: ")
+        assert engine.saved[0][0].name == "quickstart-copy-2"
+        assert engine.saved[0][1] is None
+
+
+async def test_a_profile_that_can_not_be_written_is_said_and_the_form_stays(
+    app: RankdeckApp, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> Path:
+        raise ProfileError("/x/[/a.toml", None, "", "can't be written: Permission denied")
+
+    monkeypatch.setattr(engine, "save_profile", refuse)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "e")
+        await pilot.press("ctrl+s")
+        await until_seen(pilot, "quickstart was not saved", "/x/[/a.toml: can't be written")
+        await pilot.press("escape")
+        await until_seen(pilot, "Edit: quickstart")
+
+
+async def test_esc_asks_only_where_something_would_be_lost(app: RankdeckApp):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "e")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        await opened(pilot, "e")
+        await pilot.press("x", "escape")
+        await until_seen(pilot, "Leave without saving?", "Stay")
+        assert isinstance(app.screen, ConfirmScreen)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
+        assert line(app, "name").value == "xquickstart" or line(app, "name").value == "quickstartx"
+        await pilot.press("backspace", "escape", "y")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+
+
+async def test_a_launch_that_fails_leaves_the_form_as_it_is(app: RankdeckApp, engine: FakeEngine):
+    engine.launch_error = CheckError("no torch here", hint="install it")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "n")
+        await pilot.press("z", "f5")
+        await until_seen(pilot, "no torch here")
+        await pilot.press("escape")
+        await until_seen(pilot, "New: ")
+        assert "z" in line(app, "name").value
+
+
+async def test_f2_gives_the_plan_the_screen_and_back(app: RankdeckApp):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        await pilot.press("f2")
+        await until_seen(pilot, "on failure hold")
+        assert "description" not in text_of(app)
+        await pilot.press("escape")
+        await until_seen(pilot, "description")
+
+
+async def test_keys_that_would_be_typed_are_not_offered_as_keys(app: RankdeckApp):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "e", "F1 help", "^p commands")
+        line(app, "backend.name").focus()
+        await until_seen(pilot, "? help", ": commands")
+
+
+@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
+async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, size: tuple[int, int]):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "e")
+        await pilot.resize_terminal(*size)
+        await pilot.press("x", "down", "down", "right", "f2", "f2")
+        await pilot.resize_terminal(120, 40)
+        await until_seen(pilot, "Edit: ", "nccl")

@@ -1,0 +1,252 @@
+"""The home screen: profiles, their plans, runs, and what enter does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from engine.client import ProfileEntry
+from engine.core.errors import CheckError
+from tests.tui.fake_engine import FakeEngine, entry, profile
+from tests.tui.seen import text_of, until, until_gone, until_seen
+from tui.app import RankdeckApp
+from tui.screens.confirm import NoticeScreen
+from tui.screens.edit import EditScreen
+from tui.screens.home import HomeScreen
+from tui.screens.run import RunScreen
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_new_user_sees_profiles_the_plan_of_the_first_and_what_to_do(engine: FakeEngine, size: tuple[int, int]):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        text = await until_seen(pilot, "quickstart", "mine", "gloo", "localhost:4", "enter launch", "│ 0│ 1│ 2│ 3│")
+        assert "No runs yet. Enter on a profile" in text
+        assert "rank 0" in text
+
+
+async def test_the_plan_follows_the_cursor_and_shows_the_command_of_rank_0(engine: FakeEngine):
+    engine.entries[1] = entry(
+        profile("mine", nodes="localhost:2", recipe="linear", more='args = ["--steps", "7"]\n'), engine.folder
+    )
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart (shipped)")
+        await pilot.press("j")
+        await until_seen(pilot, "Plan: mine (yours)", "2 ranks on 1 node", ".../rankdeck/recipes/linear.py --steps 7")
+        await pilot.press("up")
+        await until_seen(pilot, "Plan: quickstart (shipped)", "gpt.py")
+
+
+async def test_values_of_secret_variables_are_not_shown(engine: FakeEngine):
+    secret = profile("hidden", more='[env]\nHF_TOKEN = "swordfish"\nOMP_NUM_THREADS = "3"\n')
+    engine.entries = [entry(secret, engine.folder)]
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        text = await until_seen(pilot, "OMP_NUM_THREADS=3", "HF_TOKEN=•••")
+        assert "swordfish" not in text
+
+
+async def test_a_broken_profile_is_listed_with_its_error_and_cannot_be_launched(engine: FakeEngine):
+    error = "broken.toml:3: layout.ranks: unknown key [/red"
+    engine.entries.append(
+        ProfileEntry(name="broken", path=engine.folder / "b.toml", source="here", profile=None, error=error)
+    )
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "broken  ")
+        await pilot.press("G")
+        await until_seen(pilot, "Profile: broken", "unknown key [/red")
+        assert "enter launch" not in text_of(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert engine.launched == []
+
+
+async def test_a_preview_that_fails_shows_its_reason_and_the_next_step(engine: FakeEngine):
+    engine.entries.append(entry(profile("strange", backend="ucx"), engine.folder))
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "strange")
+        await pilot.press("end")
+        await until_seen(pilot, "there is no backend 'ucx'")
+
+
+async def test_enter_launches_once_and_shows_the_run(engine: FakeEngine):
+    engine.hold_launch = asyncio.Event()
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("enter", "enter", "enter")
+        engine.hold_launch.set()
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run screen")
+        await until_seen(pilot, "quickstart", "4/4 ranks")
+        assert [launched.name for launched in engine.launched] == ["quickstart"]
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        await until_seen(pilot, "goes on: rankdeck attach quickstart-0001")
+
+
+async def test_a_launch_that_fails_shows_why_and_loses_nothing(engine: FakeEngine):
+    engine.launch_error = CheckError("python3 has no torch", hint="pip install [torch]")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("enter")
+        await until_seen(pilot, "quickstart was not launched", "python3 has no torch", "pip install [torch]")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, NoticeScreen), "home")
+        assert "Plan: quickstart" in text_of(app)
+        engine.launch_error = None
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run screen")
+
+
+async def test_runs_are_listed_with_their_state_and_enter_opens_them(engine: FakeEngine):
+    ended = engine.add_run("old-1111")
+    ended.tick(100, loss=1.43)
+    ended.end()
+    held = engine.add_run("held-2222")
+    held.fail(2)
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        text = await until_seen(pilot, "✔ old ", "◆ held", "rank 2 was killed by SIGKILL")
+        assert "loss 1.43" in text
+        await pilot.press("tab")
+        await until_seen(pilot, "Run: held", "rankdeck attach held-2222", "enter watch")
+        await pilot.press("enter")
+        await until_seen(pilot, "◆ holding", "rank 2 was killed by SIGKILL")
+
+
+async def test_runs_that_appear_later_are_seen_without_a_key(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.screens.home.RUNS_SECONDS", 0.05)
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "No runs yet")
+        engine.add_run("late-3333")
+        await until_seen(pilot, "● late")
+
+
+async def test_a_slow_file_server_is_asked_for_runs_once_at_a_time(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.screens.home.RUNS_SECONDS", 0.01)
+    asked, release = [], threading.Event()
+    runs = engine.runs
+
+    def slow():
+        asked.append(1)
+        release.wait()
+        return runs()
+
+    monkeypatch.setattr(engine, "runs", slow)
+    engine.add_run("there-7777")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        ticks = 0
+
+        def ticked() -> None:
+            nonlocal ticks
+            ticks += 1
+
+        app.set_interval(0.01, ticked)
+        await until(pilot, lambda: ticks >= 10, "ten periods")
+        assert len(asked) == 1
+        release.set()
+        await until_seen(pilot, "● there")
+        await until(pilot, lambda: len(asked) > 2, "the next reads")
+
+
+async def test_leaving_says_which_runs_go_on(engine: FakeEngine):
+    engine.add_run("ended-8888").end()
+    engine.add_run("alive-9999")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● alive")
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running, "the end of the app")
+    assert app.parting == "alive goes on: rankdeck attach alive-9999"
+
+
+async def test_the_filter_narrows_both_lists_and_esc_shows_all_again(engine: FakeEngine):
+    engine.add_run("mine-4444")
+    engine.add_run("other-5555")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● other", "● mine", "quickstart  ")
+        await pilot.press("slash", *"mine")
+        await until_gone(pilot, "● other")
+        text = text_of(app)
+        assert "quickstart" not in text
+        assert "● mine" in text
+        await pilot.press("enter")
+        await until_seen(pilot, "Plan: mine")
+        await pilot.press("escape")
+        await until_seen(pilot, "quickstart", "● other")
+
+
+async def test_a_filter_that_matches_nothing_says_so(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "quickstart")
+        await pilot.press("slash", *"zzz")
+        await until_seen(pilot, "Nothing matches.")
+
+
+async def test_without_any_profile_the_first_step_is_shown(engine: FakeEngine):
+    engine.entries = []
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "No profile was found.", "n puts one together")
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
+
+
+async def test_the_cursor_begins_on_the_profile_that_was_asked_for(engine: FakeEngine):
+    app = RankdeckApp(engine, open_profile="mine")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: mine")
+
+
+async def test_names_that_look_like_markup_are_shown_as_they_are(engine: FakeEngine):
+    odd = "[red[/"
+    engine.entries = [ProfileEntry(name=odd, path=Path("/x/[/a].toml"), source="here", profile=None, error="bad [/b")]
+    run = engine.add_run("odd-6666")
+    run.change(name=odd)
+    run.fail(1, note="[bold")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "[red[/  ✖ bad [/b", "◆ [red[/")
+        await pilot.press("tab")
+        await until_seen(pilot, "Run: [red[/")
+        await pilot.press("colon")
+        await until_seen(pilot, "watch odd-6666")
+
+
+async def test_an_engine_that_breaks_is_reported_and_the_app_stays(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
+    def broken() -> list[ProfileEntry]:
+        raise OSError("stale file handle [/")
+
+    monkeypatch.setattr(engine, "profiles", broken)
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "profiles: stale file handle [/")
+        assert isinstance(app.screen, HomeScreen)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
+async def test_a_tiny_terminal_is_no_reason_to_end(engine: FakeEngine, size: tuple[int, int]):
+    engine.add_run()
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen) and bool(app.screen.known_profiles), "profiles")
+        await pilot.press("j", "tab", "slash", "x", "escape")
+        await pilot.resize_terminal(120, 40)
+        await until_seen(pilot, "quickstart", "● quickstart")

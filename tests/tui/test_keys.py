@@ -1,0 +1,144 @@
+"""The table of keys: everything in it is bound, explained and shown where it does something."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from textual.binding import Binding
+from textual.content import Content
+from textual.dom import DOMNode
+from textual.keys import _character_to_key
+
+from tests.tui.fake_engine import FakeEngine
+from tests.tui.seen import text_of, until_seen
+from tui.app import RankdeckApp
+from tui.help_text import help_text
+from tui.keys import KEYS, PLACES, Key, Where, keys_of
+from tui.screens.confirm import AskScreen, ConfirmScreen, NoticeScreen
+from tui.screens.edit import EditScreen
+from tui.screens.help import HelpScreen
+from tui.screens.home import HomeScreen, ProfileList, RunList
+from tui.screens.run import Ranks, RunScreen
+from tui.widgets.choice import Choice
+from tui.widgets.run_log import RunLog
+from tui.widgets.text_pane import TextPane
+
+OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
+    "everywhere": (RankdeckApp,),
+    "list": (ProfileList, RunList, Ranks, RunLog, TextPane),
+    "home": (HomeScreen,),
+    "profiles": (ProfileList,),
+    "runs": (RunList,),
+    "run": (RunScreen,),
+    "ranks": (Ranks,),
+    "log": (RunLog,),
+    "edit": (EditScreen,),
+    "choice": (Choice,),
+    "confirm": (ConfirmScreen,),
+    "notice": (NoticeScreen,),
+    "ask": (AskScreen,),
+    "help": (HelpScreen,),
+}
+
+
+def bound(owner: type[DOMNode]) -> dict[str, Binding]:
+    return {
+        binding.key: binding for bindings in owner._merge_bindings().key_to_bindings.values() for binding in bindings
+    }
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.id)
+def test_every_key_is_bound_by_its_id_where_the_table_says(key: Key):
+    for owner in OWNERS[key.where]:
+        found = bound(owner)
+        for name in key.keys.split(","):
+            binding = found[name if len(name) > 1 else _character_to_key(name)]
+            assert (binding.action, binding.id) == (key.action, key.id), owner
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.id)
+def test_every_key_leads_to_an_action_that_exists(key: Key):
+    name = key.action.partition("(")[0]
+    target, dot, action = name.rpartition(".")
+    owners: tuple[type[DOMNode], ...] = OWNERS[key.where]
+    if dot and target == "app":
+        owners = (RankdeckApp,)
+    elif dot:
+        owners = (HomeScreen,) if key.where in ("profiles", "runs") else (RunScreen,)
+    for owner in owners:
+        assert hasattr(owner, f"action_{action}"), owner
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.id)
+def test_every_key_stands_in_the_help(key: Key):
+    text = str(help_text("", 200, ascii=False))
+    assert any(line.startswith(key.shown) and key.help in line for line in text.splitlines())
+
+
+def test_every_id_is_there_once_and_every_place_has_a_heading():
+    assert [one for one, count in Counter(key.id for key in KEYS).items() if count > 1] == []
+    assert {key.where for key in KEYS} == set(PLACES) == set(OWNERS)
+
+
+def test_no_place_gives_one_key_two_meanings():
+    for where in PLACES:
+        names = [name for key in keys_of(where) for name in key.keys.split(",")]
+        assert [name for name, count in Counter(names).items() if count > 1] == [], where
+
+
+def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
+    """A key of a pane would hide the screen's, and do something else than the footer says."""
+    around: dict[Where, tuple[Where, ...]] = {
+        "run": ("ranks", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "edit": ("choice",),
+    }  # fmt: skip
+    allowed = {"left", "right", "h", "l"}
+    for screen, widgets in around.items():
+        outer = {name for key in keys_of(screen) for name in key.keys.split(",")}
+        inner = {name for where in widgets for key in keys_of(where) for name in key.keys.split(",")}
+        assert outer & inner - allowed == set(), screen
+
+
+def test_the_three_keys_that_end_something_are_marked():
+    assert {key.id for key in KEYS if key.destructive} == {"run.restart", "run.kill", "run.stop"}
+
+
+def test_the_keys_that_users_know_are_there():
+    known = {name for key in KEYS for name in key.keys.split(",")}
+    assert {"up", "down", "left", "right", "h", "j", "k", "l", "enter", "slash", "f", "r", "x", "s", "q",
+            "question_mark", "colon", "ctrl+p", "n", "e", "d", "1", "2", "3", "4", "5", "tab", "escape"} <= known  # fmt: skip
+
+
+def test_the_help_can_be_searched_and_says_when_there_is_nothing():
+    found = str(help_text("restart", 80, ascii=False))
+    assert "Start a new attempt" in found
+    assert "Search the log" not in found
+    assert "Nothing here has '[/zzz'." in str(help_text("[/zzz", 80, ascii=False))
+
+
+def test_the_help_explains_every_state_and_word():
+    text = str(help_text("", 80, ascii=False))
+    for word in ("● running", "◆ holding", "✖ failed", "? lost", "✔ succeeded", "attempt", "rank", "run", "supervisor"):
+        assert word in text
+
+
+def test_the_help_is_ascii_where_that_is_wanted():
+    content = help_text("", 80, ascii=True)
+    assert isinstance(content, Content)
+    assert str(content).isascii()
+
+
+async def test_the_help_screen_opens_from_anywhere_searches_and_closes(tmp_path: Path):
+    app = RankdeckApp(FakeEngine(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("question_mark")
+        await until_seen(pilot, "Everywhere", "esc close")
+        await pilot.press("slash", *"sigkill")
+        await until_seen(pilot, "Send SIGKILL to the selected rank")
+        assert "Everywhere" not in text_of(app)
+        await pilot.press("escape")
+        await until_seen(pilot, "Everywhere")
+        await pilot.press("q")
+        await until_seen(pilot, "Plan: quickstart")

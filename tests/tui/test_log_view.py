@@ -1,0 +1,495 @@
+"""The log view: what stands where while files grow."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.color import Color
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from tests.tui.hostile import CORPUS
+from tests.tui.waiting import SIZES, lines, until
+from tui import log_file
+from tui.log_file import LogFile, MergedLog
+from tui.widgets.log_view import LogView
+
+
+class LogApp(App[None]):
+    def __init__(self, log: MergedLog | LogFile | None, *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self.view = LogView(ascii=ascii_only)
+        self.log_to_show = log
+        self.badges: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.view
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self.view.show(self.log_to_show, "rank 0")
+
+    def on_log_pane_changed(self, message: LogView.Changed) -> None:
+        assert message.control is self.view
+        self.badges.append(self.view.badge)
+
+
+def append(path: Path, *texts: str) -> None:
+    with path.open("ab") as file:
+        file.write("".join(f"{text}\n" for text in texts).encode())
+
+
+def steps(begin: int, end: int) -> list[str]:
+    return [f"step {index}" for index in range(begin, end)]
+
+
+async def seen(pilot: Pilot[Any], view: LogView, text: str) -> None:
+    """Waits until a text is on the screen, looking at the files meanwhile."""
+    await until(pilot, lambda: any(text in line for line in lines(view)), f"{text!r} among {lines(view)}", view.poll)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rank 0's.out"
+
+
+async def test_a_log_is_shown_from_its_end_and_followed(path):
+    append(path, *steps(0, 100))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        assert lines(app.view) == steps(95, 100)
+        append(path, *steps(100, 103))
+        await seen(pilot, app.view, "step 102")
+        assert lines(app.view) == steps(98, 103)
+        assert app.view.follow
+        assert app.view.badge == "follow"
+
+
+async def test_what_is_on_the_screen_is_what_the_view_says(path):
+    append(path, *steps(0, 100))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        append(path, *steps(100, 200))
+        await seen(pilot, app.view, "step 199")
+        await pilot.pause()
+        shown = [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+        assert [line[:8] for line in shown] == steps(195, 200)
+
+
+async def test_traps_1_and_3_a_reader_s_text_does_not_move_in_a_flood_and_new_lines_are_counted(path, monkeypatch):
+    monkeypatch.setattr(log_file, "MAX_LINES", 3000)
+    append(path, *steps(0, 1000))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 10)) as pilot:
+        await seen(pilot, app.view, "step 999")
+        await pilot.press("pageup", "k")
+        before = lines(app.view)
+        assert not app.view.follow
+        for begin in range(1000, 5000, 250):
+            append(path, *steps(begin, begin + 250))
+            await until(
+                pilot,
+                lambda end=begin + 250: app.view.new_lines >= min(end - 1000, 2000),  # type: ignore[misc]
+                "the count",
+                app.view.poll,
+            )
+            assert lines(app.view) == before
+        assert app.view.badge == f"+{app.view.new_lines:,} new"
+        assert app.badges[-1] == app.view.badge
+        await pilot.press("G")
+        await seen(pilot, app.view, "step 4999")
+        assert (app.view.badge, app.view.new_lines) == ("follow", 0)
+
+
+async def test_trap_1_a_full_log_goes_on_being_painted(path, monkeypatch):
+    monkeypatch.setattr(log_file, "MAX_LINES", 200)
+    path.touch()
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 10)) as pilot:
+        for begin in range(0, 1000, 50):
+            append(path, *steps(begin, begin + 50))
+            await seen(pilot, app.view, f"step {begin + 49}")
+        await pilot.pause()
+        shown = [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+        assert shown[-1].startswith("step 999")
+
+
+async def test_a_reader_at_the_edge_of_a_full_log_keeps_the_text_and_can_go_on(path, monkeypatch):
+    monkeypatch.setattr(log_file, "HISTORY", 50)
+    monkeypatch.setattr(log_file, "MAX_LINES", 120)
+    monkeypatch.setattr(log_file, "CHUNK", 300)
+    append(path, *steps(0, 600))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 10)) as pilot:
+        await seen(pilot, app.view, "step 599")
+        await pilot.press("g")
+        await seen(pilot, app.view, "step 0")
+        place = 0
+        while place < 560:
+            app.view.action_page_down()
+            app.view.poll()
+            await pilot.pause()
+            first = int(lines(app.view)[0].split()[1])
+            assert place <= first <= place + 9
+            assert lines(app.view) == steps(first, first + 10)
+            place = first
+
+
+@pytest.mark.parametrize("key", ["up", "k", "pageup", "ctrl+u", "g", "home"])
+async def test_any_way_up_ends_following(path, key):
+    append(path, *steps(0, 100))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        await pilot.press(key)
+        assert not app.view.follow
+        assert app.view.badge == "paused"
+
+
+@pytest.mark.parametrize("key", ["G", "end", "f"])
+async def test_following_is_taken_up_again(path, key):
+    append(path, *steps(0, 100))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        await pilot.press("g", key)
+        assert app.view.follow
+        await seen(pilot, app.view, "step 99")
+
+
+async def test_f_holds_the_text_where_it_is(path):
+    append(path, *steps(0, 100))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        await pilot.press("f")
+        append(path, *steps(100, 110))
+        await until(pilot, lambda: app.view.new_lines == 10, "the count", app.view.poll)
+        assert lines(app.view) == steps(95, 100)
+
+
+async def test_the_wheel_and_the_scrollbar_move_the_view(path):
+    append(path, *steps(0, 100))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 10)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        app.view.scroll_relative(y=-30, animate=False)
+        await pilot.pause()
+        assert lines(app.view) == steps(60, 70)
+        assert not app.view.follow
+        app.view.scroll_to(y=20, animate=False)
+        await pilot.pause()
+        assert lines(app.view) == steps(20, 30)
+        assert app.view.vertical_scrollbar.position == 20
+        assert app.view.vertical_scrollbar.window_virtual_size == 100
+
+
+async def test_a_terminal_that_changes_its_size_goes_on_following(path):
+    append(path, *steps(0, 100))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        for size in ((40, 30), (40, 3), (1, 1), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert app.view.follow
+        assert lines(app.view) == steps(76, 100)
+
+
+async def test_older_lines_are_loaded_at_the_top_without_moving_the_text(path):
+    append(path, *steps(0, 12_000))
+    log = MergedLog([LogFile(path)])
+    app = LogApp(log)
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 11999")
+        held = len(log.lines)
+        assert held < 12_000
+        app.view.scroll_to(y=0, animate=False)
+        before = lines(app.view)
+        await until(pilot, lambda: len(log.lines) > held, "older lines", app.view.poll)
+        assert lines(app.view) == before
+        await pilot.press("k")
+        assert lines(app.view)[1:] == before[:-1]
+
+
+async def test_g_goes_to_the_first_line_of_the_file_and_G_to_its_last(path):
+    append(path, *steps(0, 300_000))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 299999")
+        await pilot.press("g")
+        await seen(pilot, app.view, "step 0")
+        assert lines(app.view) == steps(0, 5)
+        await pilot.press("G")
+        await seen(pilot, app.view, "step 299999")
+
+
+async def test_lines_of_stderr_and_of_several_ranks_say_so(tmp_path):
+    for rank in (0, 11):
+        append(tmp_path / f"{rank}.out", "fine")
+        append(tmp_path / f"{rank}.err", "warning")
+        os.utime(tmp_path / f"{rank}.err", (1000 + rank, 1000 + rank))
+        os.utime(tmp_path / f"{rank}.out", (2000 + rank, 2000 + rank))
+    log = MergedLog(
+        [
+            LogFile(tmp_path / f"{rank}.{stream}", rank=rank, stream=stream)
+            for rank in (0, 11)
+            for stream in ("out", "err")
+        ]
+    )
+    app = LogApp(log)
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "fine")
+        assert lines(app.view)[:4] == ["▌[r0]  warning", "▌[r11] warning", " [r0]  fine", " [r11] fine"]
+    app = LogApp(MergedLog(log.sources[:2]), ascii_only=True)
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "fine")
+        assert lines(app.view)[:2] == ["!warning", " fine"]
+
+
+async def test_an_unfinished_line_is_shown_last_and_goes_on(path):
+    path.write_bytes(b"one\n 10%|#")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "10%")
+        with path.open("ab") as file:
+            file.write(b"\r 20%|##")
+        await seen(pilot, app.view, "20%")
+        with path.open("ab") as file:
+            file.write(b"\r100%|####\ntwo\n")
+        await seen(pilot, app.view, "two")
+        assert lines(app.view)[:3] == ["one", "100%|####", "two"]
+
+
+async def test_colours_of_the_output_are_kept(path):
+    append(path, "\x1b[31mred\x1b[0m plain")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "red plain")
+        inks = [segment.style.color for segment in app.view.render_line(0) if segment.style and segment.text == "red"]
+        assert inks == [Color.from_ansi(1)]
+
+
+async def test_no_color_leaves_the_colours_out(path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    append(path, "\x1b[31mred\x1b[0m plain")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "red plain")
+        assert app.view.render_line(0)._segments[0].text == "red plain"
+
+
+async def test_long_lines_are_cut_moved_sideways_or_wrapped(path):
+    append(path, "0123456789" * 10, "end")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(41, 6)) as pilot:
+        await seen(pilot, app.view, "end")
+        assert lines(app.view)[:2] == ["0123456789" * 4, "end"]
+        await pilot.press("l")
+        assert lines(app.view)[0] == ("0123456789" * 5)[8:48]
+        await pilot.press("h", "h", "w")
+        assert lines(app.view)[:4] == ["0123456789" * 4, "0123456789" * 4, "0123456789" * 2, "end"]
+        await pilot.press("w")
+        assert lines(app.view)[:2] == ["0123456789" * 4, "end"]
+
+
+async def test_every_row_of_wrapped_lines_can_be_reached(path):
+    append(path, *(f"{index:02}" * 30 for index in range(20)))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(21, 7)) as pilot:
+        await seen(pilot, app.view, "1919")
+        await pilot.press("w")
+        assert lines(app.view) == ["17" * 10] + ["18" * 10] * 3 + ["19" * 10] * 3
+        rows = [lines(app.view)[0]]
+        for _ in range(60):
+            app.view.action_cursor_up()
+            rows.append(lines(app.view)[0])
+        assert rows[-1] == "00" * 10
+        assert {row[:2] for row in rows} == {f"{index:02}" for index in range(18)}
+        for _ in range(80):
+            app.view.action_cursor_down()
+        assert lines(app.view)[-1] == "19" * 10
+        await pilot.press("g", "pagedown", "ctrl+d", "ctrl+u", "pageup")
+        assert lines(app.view)[0] == "00" * 10
+
+
+async def test_wrapped_lines_are_followed_to_their_last_row(path):
+    append(path, *("x" * 100 for _ in range(10)))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(21, 7)) as pilot:
+        app.view.wrap = True
+        await seen(pilot, app.view, "x")
+        append(path, "y" * 50 + "Z")
+        await seen(pilot, app.view, "Z")
+        assert lines(app.view)[-1] == "y" * 10 + "Z"
+
+
+async def test_a_search_goes_to_the_nearest_match_above_and_on_from_there(path):
+    append(path, *(f"step {index}" + (" ERROR here" if index in (10, 50, 90) else "") for index in range(100)))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 99")
+        assert app.view.search("error")
+        assert app.view.has_match
+        assert not app.view.follow
+        assert any("step 90" in line for line in lines(app.view))
+        assert app.view.previous_match()
+        assert any("step 50" in line for line in lines(app.view))
+        await pilot.press("N")
+        assert any("step 10" in line for line in lines(app.view))
+        assert not app.view.previous_match()
+        assert any("step 10" in line for line in lines(app.view))
+        await pilot.press("n")
+        assert any("step 50" in line for line in lines(app.view))
+        assert not app.view.search("Error"), "capitals count"
+        assert app.view.search("ERROR")
+        assert not app.view.search(None)
+        assert not app.view.has_match
+
+
+async def test_every_match_is_marked_and_the_current_one_differently(path):
+    append(path, "loss and loss", "Loss")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "Loss")
+        app.view.search("loss")
+        marked = [
+            (segment.text, segment.style.bgcolor)
+            for y in (0, 1)
+            for segment in app.view.render_line(y)
+            if segment.style and segment.style.underline
+        ]
+        assert [text for text, _ in marked] == ["loss", "loss", "Loss"]
+        assert marked[0][1] == marked[1][1] != marked[2][1]
+
+
+async def test_a_match_far_to_the_right_is_brought_into_view(path):
+    append(path, "x" * 300 + "needle" + "x" * 300)
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "xxx")
+        assert app.view.search("needle")
+        assert "needle" in lines(app.view)[0]
+
+
+async def test_a_search_upwards_goes_on_in_older_lines(path):
+    append(path, "the needle", *steps(0, 40_000))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 39999")
+        assert not app.view.search("needle")
+        assert not app.view.previous_match()
+        await seen(pilot, app.view, "the needle")
+
+
+async def test_a_search_that_is_open_finds_its_text_in_the_log_that_is_shown_next(path, tmp_path):
+    append(path, "a needle", *steps(0, 100))
+    app = LogApp(None)
+    async with app.run_test(size=(40, 5)) as pilot:
+        app.view.show(LogFile(path))
+        assert not app.view.search("needle")
+        await seen(pilot, app.view, "a needle")
+        assert app.view.has_match
+
+
+async def test_y_copies_what_is_in_view(path):
+    append(path, *steps(0, 100), "\x1b[31mred")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 3)) as pilot:
+        await seen(pilot, app.view, "red")
+        await pilot.press("y")
+        assert app.clipboard == "step 98\nstep 99\nred"
+
+
+async def test_y_copies_what_was_selected_with_the_mouse(path):
+    append(path, "one two three", "four five six")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "four")
+        await pilot.mouse_down(LogView, offset=(4, 0))
+        await pilot.hover(LogView, offset=(8, 1))
+        await pilot.mouse_up(LogView, offset=(8, 1))
+        await pilot.press("y")
+        assert app.clipboard == "two three\nfour five"
+
+
+async def test_nothing_to_show_is_no_error(path):
+    app = LogApp(None)
+    async with app.run_test(size=(40, 5)) as pilot:
+        await pilot.press(*"jkgGfnNwyhl", "pageup", "pagedown", "ctrl+d", "ctrl+u")
+        assert lines(app.view) == [""] * 5
+        app.view.show(LogFile(path))
+        await seen(pilot, app.view, "Nothing has been written yet.")
+
+
+async def test_trap_2_hostile_output_is_shown_as_harmless_text(path):
+    path.write_bytes(b"\n".join(CORPUS.values()) + b"\n")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(80, 40)) as pilot:
+        await seen(pilot, app.view, "[red]text [bold")
+        await pilot.press("w", "k", "k", "w")
+        for line in lines(app.view):
+            assert not any(ord(character) < 32 or 0x7F <= ord(character) <= 0x9F for character in line)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_any_size_is_drawn(path, size):
+    path.write_bytes(b"".join(b"%d \xe6\x97\xa5\xe6\x9c\xac %s\n" % (index, b"x" * index) for index in range(300)))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.view.max_scroll_y > 0, "lines", app.view.poll)
+        await pilot.press("k", "w", "k", "pageup", "j", "G", "g", "w", "l")
+        for y in range(app.view.size.height):
+            assert app.view.render_line(y).cell_length == max(0, app.view.size.width - 1)
+
+
+@pytest.fixture
+def hanging(path: Path) -> Iterator[LogFile]:
+    release = threading.Event()
+
+    class Hanging(LogFile):
+        def tail(self, lines: int) -> list[log_file.Piece]:
+            release.wait(20)
+            return super().tail(lines)
+
+    append(path, "at last")
+    yield Hanging(path)
+    release.set()
+
+
+async def test_trap_5_a_file_server_that_hangs_does_not_stop_the_loop(hanging):
+    app = LogApp(hanging)
+    async with app.run_test(size=(40, 5)) as pilot:
+        begin = time.monotonic()
+        for _ in range(10):
+            app.view.poll()
+            await pilot.pause()
+        assert time.monotonic() - begin < 5
+
+
+async def test_a_thousand_lines_a_second_cost_little(path):
+    path.touch()
+    log = MergedLog([LogFile(path)])
+    app = LogApp(log)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.pause()
+        spent = 0.0
+        for begin in range(0, 2000, 100):
+            append(path, *(f"12:41:07 step {index} loss 1.613 tok/s 2566" for index in range(begin, begin + 100)))
+            start = time.thread_time()
+            count, batch = len(log.lines), log.fetch("newer")
+            log.apply(batch)
+            app.view._absorb_newer(log, count, len(batch.lines))
+            shown = lines(app.view)
+            spent += time.thread_time() - start
+            assert f"step {begin + 99} " in shown[-1]
+        # Two seconds of output. Painting by Textual comes on top.
+        assert spent < 0.4, "a fifth of a core"

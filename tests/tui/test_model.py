@@ -1,0 +1,156 @@
+"""The fold of a run's messages into what the screen shows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.core.series import Point
+from engine.core.view import EventLine, Update
+from tests.tui.fake_engine import LAUNCHED_AT, FakeRun
+from tui.model import RunModel
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> FakeRun:
+    return FakeRun(tmp_path)
+
+
+def folded(run: FakeRun) -> RunModel:
+    model = RunModel()
+    model.apply(run.snapshot())
+    return model
+
+
+def test_a_model_without_messages_has_nothing_to_show():
+    model = RunModel()
+    assert model.header(LAUNCHED_AT) is None
+    assert model.rows() == []
+    assert not model.ended
+
+
+def test_a_snapshot_brings_the_curves_from_the_beginning(run: FakeRun):
+    for step in range(1, 6):
+        run.tick(step, loss=3.0 - step / 10)
+    rows = folded(run).rows()
+    assert [row.view.rank for row in rows] == [0, 1, 2, 3]
+    assert rows[3].loss == (2.9, 2.8, 2.7, 2.6, 2.5)
+    assert rows[0].throughput == (2500.0,) * 5
+
+
+def test_an_update_changes_only_the_rows_that_it_names(run: FakeRun):
+    model = folded(run)
+    before = model.rows()
+    model.apply(Update(points=(Point(1, "loss", LAUNCHED_AT + 1, 1, 1.5),)))
+    after = model.rows()
+    assert after[1].loss == (1.5,)
+    assert all(after[rank] is before[rank] for rank in (0, 2, 3))
+
+
+def test_the_estimate_follows_the_pace_of_the_newest_steps(run: FakeRun):
+    for step in range(1, 11):
+        run.tick(step, seconds=2.0)
+    header = folded(run).header(run.now)
+    assert header is not None
+    assert header.eta == pytest.approx(90 * 2.0)
+    assert header.fraction == pytest.approx(0.1)
+    assert header.elapsed == pytest.approx(20.0)
+
+
+def test_there_is_no_estimate_without_a_total_or_while_holding(run: FakeRun):
+    for step in (1, 2, 3):
+        run.tick(step)
+    model = folded(run)
+    model.apply(Update(run=msgspec.structs.replace(run.view, steps=None)))
+    header = model.header(run.now)
+    assert header is not None
+    assert (header.eta, header.fraction) == (None, None)
+    model.apply(Update(run=msgspec.structs.replace(run.view, state="holding")))
+    assert (header := model.header(run.now)) is not None
+    assert header.eta is None
+
+
+def test_a_new_attempt_begins_a_new_pace(run: FakeRun):
+    for step in range(50, 60):
+        run.tick(step, seconds=100.0)
+    model = folded(run)
+    model.apply(Update(run=msgspec.structs.replace(run.view, attempt=1, step=41)))
+    for step in (40, 41):
+        model.apply(Update(points=(Point(0, "loss", run.now + step, step, 1.0),)))
+    header = model.header(run.now)
+    assert header is not None
+    assert header.eta == pytest.approx(59.0)
+
+
+def test_ranks_that_reach_a_step_later_do_not_slow_the_pace(run: FakeRun):
+    model = folded(run)
+    model.apply(Update(run=msgspec.structs.replace(run.view, step=2)))
+    points = [Point(rank, "loss", LAUNCHED_AT + step + rank / 10, step, 1.0) for step in (1, 2) for rank in range(4)]
+    model.apply(Update(points=tuple(points)))
+    header = model.header(LAUNCHED_AT + 3)
+    assert header is not None
+    assert header.eta == pytest.approx(98.0)
+
+
+def test_a_loss_that_is_not_finite_shows_as_nan_in_its_row_and_in_the_header(run: FakeRun):
+    run.tick(1, loss=2.0)
+    model = folded(run)
+    run.tick(2, loss=None)
+    model.apply(Update(run=run.view, ranks=tuple(run.ranks), points=(Point(2, "loss", run.now, 2, None),)))
+    rows = model.rows()
+    assert rows[2].view.loss is not None
+    assert math.isnan(rows[2].view.loss)
+    assert rows[1].view.loss is None
+    header = model.header(run.now)
+    assert header is not None
+    assert header.loss is not None
+    assert math.isnan(header.loss)
+
+
+def test_a_new_attempt_does_not_inherit_the_nan_of_the_one_before(run: FakeRun):
+    run.tick(1, loss=None)
+    run.now += 1
+    run.begin_attempt(1)
+    model = folded(run)
+    assert [row.view.loss for row in model.rows()] == [None] * 4
+    header = model.header(run.now)
+    assert header is not None
+    assert header.loss is None
+
+
+def test_a_run_that_never_had_a_loss_shows_none(run: FakeRun):
+    header = folded(run).header(run.now)
+    assert header is not None
+    assert header.loss is None
+
+
+def test_a_new_snapshot_replaces_everything(run: FakeRun):
+    run.tick(1)
+    run.fail(2)
+    model = folded(run)
+    other = FakeRun(run.folder, "quickstart-7f3a", ranks=2)
+    model.apply(other.snapshot())
+    assert len(model.rows()) == 2
+    assert list(model.events) == []
+    assert model.run is not None
+    assert model.run.failure is None
+
+
+def test_an_event_that_comes_twice_stands_once(run: FakeRun):
+    run.fail(1)
+    model = folded(run)
+    model.apply(Update(events=(run.events[0], EventLine(seq=1, at=run.now, text="attempt 2 began"))))
+    assert [event.text for event in model.events] == ["rank 1 failed: SIGKILL", "attempt 2 began"]
+
+
+def test_elapsed_time_stands_still_once_the_run_has_ended(run: FakeRun):
+    run.tick(1, seconds=60.0)
+    run.end()
+    model = folded(run)
+    assert model.ended
+    header = model.header(run.now + 3600)
+    assert header is not None
+    assert header.elapsed == pytest.approx(60.0)

@@ -1,0 +1,272 @@
+"""The table of ranks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.geometry import Region
+
+from engine.core.state import RankWord
+from engine.core.view import RankView
+from tests.tui.hostile import CORPUS
+from tests.tui.waiting import SIZES, lines, until
+from tui.widgets.rank_table import Columns, RankRow, RankTable
+
+
+def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **more: Any) -> RankRow:
+    fields: dict[str, Any] = {
+        "rank": rank, "node": f"gpu{rank // 8 + 1:02}", "local_rank": rank % 8, "pid": 1, "state": state, "exit": None,
+        "attempt": 1, "generation": 1, "step": step, "loss": 1.613, "throughput": 2571.0, "unit": "tok", "seen": 100.0,
+        "last_line": f"step {step} loss 1.613",
+    }  # fmt: skip
+    falling = tuple(3.0 - index / 10 for index in range(20))
+    return RankRow(RankView(**(fields | more)), tuple(reversed(falling)), falling)
+
+
+class TableApp(App[None]):
+    def __init__(self, rows: Sequence[RankRow] = (), *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self.rows = rows
+        self.table = RankTable(ascii=ascii_only)
+        self.seen: list[tuple[str, int]] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+
+    def on_mount(self) -> None:
+        self.table.set_rows(self.rows, 101.0)
+        self.table.focus()
+
+    def on_rank_table_highlighted(self, message: RankTable.Highlighted) -> None:
+        self.seen.append(("highlighted", message.rank))
+
+    def on_rank_table_selected(self, message: RankTable.Selected) -> None:
+        assert message.control is self.table
+        self.seen.append(("selected", message.rank))
+
+
+EVERY_STATE: list[RankWord] = ["running", "starting", "exited", "failed", "stopped", "lost"]
+
+
+def one_of_each() -> list[RankRow]:
+    rows = [row(rank, state) for rank, state in enumerate(EVERY_STATE)]
+    rows[3] = row(3, "failed", step=811, loss=None, throughput=None, note="SIGKILL")
+    return rows
+
+
+GOLDEN_80 = """\
+ rank node  state         step   tok/s            loss         last line
+▸   0 gpu01 ● running      812    2571 ▁▂▃▅▆▇█    1.61 █▇▆▄▃▂▁ step 812 loss …
+    1 gpu01 ◌ starting     812    2571 ▁▂▃▅▆▇█    1.61 █▇▆▄▃▂▁ step 812 loss …
+    2 gpu01 ✔ exited       812    2571 ▁▂▃▅▆▇█    1.61 █▇▆▄▃▂▁ step 812 loss …
+    3 gpu01 ✖ failed       811       – ▁▂▃▅▆▇█       – █▇▆▄▃▂▁ SIGKILL
+    4 gpu01 ■ stopped      812    2571 ▁▂▃▅▆▇█    1.61 █▇▆▄▃▂▁ step 812 loss …
+    5 gpu01 ? lost         812    2571 ▁▂▃▅▆▇█    1.61 █▇▆▄▃▂▁ step 812 loss …
+
+"""  # noqa: RUF001
+
+
+async def test_rows_at_80_columns_say_everything_essential():
+    app = TableApp(one_of_each())
+    async with app.run_test(size=(80, 9)) as pilot:
+        await pilot.pause()
+        assert "\n".join(lines(app.table)) == GOLDEN_80
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+async def test_every_row_has_state_step_numbers_and_the_note_of_a_failure(width):
+    app = TableApp(one_of_each())
+    async with app.run_test(size=(width, 12)) as pilot:
+        await pilot.pause()
+        shown = lines(app.table)
+        for line, glyph, word in zip(shown[1:], "●◌✔✖■?", EVERY_STATE, strict=False):
+            assert f"{glyph} {word}" in line
+            assert "gpu01" in line
+        assert " 811 " in shown[4]
+        assert "SIGKILL" in shown[4]
+        assert "2571" in shown[1]
+        assert "1.61" in shown[1]
+        assert ("█" in shown[1]) == (width >= 80)
+        assert ("local" in shown[0]) == (width >= 120)
+
+
+async def test_a_row_at_120_columns_looks_like_this():
+    app = TableApp([row(0), row(1, "failed", loss=math.nan, throughput=None, note="exit 1: ValueError: x")])
+    async with app.run_test(size=(120, 6)) as pilot:
+        await pilot.pause()
+        header, first, second, *_ = lines(app.table)
+        assert header.split() == ["rank", "node", "local", "state", "step", "tok/s", "loss", "seen", "last", "line"]
+        assert first.startswith("▸   0 gpu01     0 ● running      812    2571 ")
+        assert first.endswith("step 812 loss 1.613")
+        assert "    1 s step" in first
+        assert second.startswith("    1 gpu01     1 ✖ failed       812       –")  # noqa: RUF001
+        assert "     nan " in second
+        assert second.endswith("exit 1: ValueError: x")
+
+
+async def test_columns_do_not_dance_when_values_change():
+    places = set()
+    for value in (None, 0.0, 3.2e-7, 1.61, 99.95, 2571.0, 41_234.0, math.nan, math.inf):
+        app = TableApp([row(0, step=1, throughput=value, loss=value)])
+        async with app.run_test(size=(120, 4)) as pilot:
+            await pilot.pause()
+            places.add(app.table.render_line(1).text.index("step 1 loss"))
+    assert len(places) == 1
+
+
+async def test_ascii_draws_nothing_else():
+    app = TableApp([*one_of_each(), row(6, last_line="x" * 300)], ascii_only=True)
+    async with app.run_test(size=(120, 12)) as pilot:
+        await pilot.pause()
+        assert all(line.isascii() for line in lines(app.table))
+        assert "X failed" in lines(app.table)[4]
+
+
+async def test_a_failed_row_is_styled_from_end_to_end():
+    app = TableApp(one_of_each())
+    async with app.run_test(size=(80, 9)) as pilot:
+        await pilot.pause()
+        ordinary = app.table.render_line(2)
+        failed = app.table.render_line(4)
+        papers = {segment.style.bgcolor for segment in failed if segment.style}
+        assert len(papers) == 1
+        assert papers != {segment.style.bgcolor for segment in ordinary if segment.style}
+        assert all(segment.style and segment.style.bold for segment in failed)
+
+
+async def test_trap_7_text_of_ranks_is_never_markup_nor_a_control_sequence():
+    texts = [data[:5000].decode("utf-8", "surrogateescape") for data in CORPUS.values()]
+    app = TableApp([row(rank, node=text, unit=text, note=text, last_line=text) for rank, text in enumerate(texts)])
+    async with app.run_test(size=(120, 50)) as pilot:
+        await pilot.pause()
+        for line in lines(app.table):
+            assert not any(ord(character) < 32 or 0x7F <= ord(character) <= 0x9F for character in line)
+        assert any("[red]text" in line for line in lines(app.table))
+
+
+async def test_trap_6_values_that_are_not_finite_are_shown_and_no_error():
+    odd = (math.nan, None, math.inf, -math.inf)
+    app = TableApp([RankRow(row(0, throughput=math.inf, loss=math.nan).view, odd, odd)])
+    async with app.run_test(size=(120, 4)) as pilot:
+        await pilot.pause()
+        assert "××××" in lines(app.table)[1]  # noqa: RUF001
+        assert " inf " in lines(app.table)[1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_any_size_is_drawn(size):
+    app = TableApp([*one_of_each(), *(row(rank) for rank in range(6, 100))])
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("j", "G", "pageup", "g")
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert "● running" in lines(app.table)[1]
+        for y in range(app.table.size.height):
+            assert app.table.render_line(y).cell_length == app.table.size.width - 1
+
+
+@pytest.mark.parametrize("world_size", [1, 8, 1000, 100_000])
+def test_columns_never_exceed_the_width(world_size):
+    for width in range(20, 250):
+        for node in (0, 5, 60):
+            columns = Columns.fitted(width, world_size=world_size, node=node)
+            assert all(value >= 0 for value in columns)
+            if width >= 60:
+                assert columns.step
+                assert columns.loss
+                assert columns._used() + (columns.note + 1 if columns.note else 0) <= width
+
+
+async def test_keys_move_the_cursor_and_choose():
+    app = TableApp([row(rank) for rank in range(100)])
+    async with app.run_test(size=(80, 11)) as pilot:
+        places = []
+        keys = ["j", "down", "k", "up", "pagedown", "ctrl+d", "ctrl+u", "pageup", "G", "g", "end", "home"]
+        for key in keys:
+            await pilot.press(key)
+            places.append(app.table.cursor_rank)
+        assert places == [1, 2, 1, 0, 9, 14, 9, 0, 99, 0, 99, 0]
+        await pilot.press("j", "enter")
+        assert app.seen[-2:] == [("highlighted", 1), ("selected", 1)]
+
+
+async def test_the_cursor_is_always_in_sight():
+    app = TableApp([row(rank) for rank in range(100)])
+    async with app.run_test(size=(80, 11)) as pilot:
+        for key in ("G", "k", "pageup", "pageup", "g", "ctrl+d", "ctrl+d", "ctrl+d"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert [line for line in lines(app.table) if line.startswith("▸")], key
+        assert lines(app.table)[0].startswith(" rank")
+
+
+async def test_the_cursor_stays_on_its_rank():
+    app = TableApp([row(rank) for rank in range(10)])
+    async with app.run_test(size=(80, 20)) as pilot:
+        app.table.move_cursor(7)
+        await pilot.pause()
+        app.table.set_rows([row(rank) for rank in reversed(range(10))], 102.0)
+        assert [app.table.cursor_rank] == [7]
+        app.table.set_rows([row(rank) for rank in range(3)], 102.0)
+        await pilot.pause()
+        assert [app.table.cursor_rank] == [2]
+        assert app.seen[-1] == ("highlighted", 2)
+        app.table.set_rows([], 103.0)
+        assert [app.table.cursor_rank] == [None]
+        await pilot.press("j", "enter", "G")
+
+
+async def test_a_click_takes_the_cursor_and_a_click_on_it_chooses():
+    app = TableApp([row(rank) for rank in range(10)])
+    async with app.run_test(size=(80, 20)) as pilot:
+        await pilot.click(RankTable, offset=(10, 4))
+        assert app.seen[-1] == ("highlighted", 3)
+        await pilot.click(RankTable, offset=(10, 4))
+        assert app.seen[-1] == ("selected", 3)
+        seen = list(app.seen)
+        await pilot.click(RankTable, offset=(10, 0))
+        await pilot.click(RankTable, offset=(10, 18))
+        assert app.seen == seen
+
+
+async def test_trap_8_only_lines_that_changed_are_repainted(monkeypatch):
+    app = TableApp([row(rank) for rank in range(40)])
+    async with app.run_test(size=(80, 30)) as pilot:
+        await pilot.pause()
+        regions: list[Region] = []
+        monkeypatch.setattr(app.table, "refresh", lambda *found, **_: regions.extend(found))
+        app.table.set_rows([row(rank) for rank in range(40)], 101.0)
+        assert regions == []
+        app.table.set_rows([row(rank, step=813 if rank in (4, 39) else 812) for rank in range(40)], 101.0)
+        assert regions == [Region(0, 5, app.table.size.width - 1, 1)]
+
+
+async def test_trap_8_ten_thousand_ranks_cost_what_the_visible_ones_cost():
+    app = TableApp([row(rank) for rank in range(10_000)])
+    async with app.run_test(size=(120, 45)) as pilot:
+        await pilot.pause()
+        new = [row(rank, step=900) for rank in range(10_000)]
+        begin = time.process_time()
+        for step in range(10):
+            app.table.set_rows(new, 102.0 + step)
+            lines(app.table)
+        assert time.process_time() - begin < 1.5, (
+            "ten updates of ten thousand ranks; ten repaints of everything take 30 s"
+        )
+        await pilot.press("G")
+        await pilot.pause()
+        assert "9999" in lines(app.table)[-1]
+
+
+async def test_a_theme_change_repaints_in_its_colours():
+    app = TableApp(one_of_each())
+    async with app.run_test(size=(80, 9)) as pilot:
+        await pilot.pause()
+        dark = app.table.render_line(4)
+        app.theme = "textual-light"
+        await until(pilot, lambda: app.table.render_line(4) != dark, "another colour")

@@ -1,0 +1,434 @@
+"""The run screen: what it shows of a run, and what its keys do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual import events
+
+from engine.core.errors import SupervisorError
+from tests.tui.fake_engine import FakeEngine, FakeRun
+from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
+from tui.app import RankdeckApp
+from tui.screens.confirm import ConfirmScreen
+from tui.screens.home import HomeScreen
+from tui.screens.run import Ranks
+from tui.widgets.run_log import RunLog
+from tui.widgets.text_pane import TextPane
+
+RUN = "quickstart-7f3a"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path)
+
+
+@pytest.fixture
+def run(engine: FakeEngine) -> FakeRun:
+    return engine.add_run(RUN)
+
+
+@pytest.fixture
+def app(engine: FakeEngine, run: FakeRun) -> RankdeckApp:
+    return RankdeckApp(engine, open_run=RUN)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_everything_essential_is_seen_at_once(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    for step in range(1, 9):
+        run.tick(step, loss=3.0 - step / 10)
+    run.write(0, "hello from rank 0\n")
+    async with app.run_test(notifications=True, size=size) as pilot:
+        text = await until_seen(pilot, "● running", "step   8/100", "4/4 ranks", "ETA", "2.20", "hello from rank 0")
+        assert "10.0k tok/s" in text
+        assert "r restart" in text
+        assert "q detach" in text
+        assert text.count("● running") == 5
+
+
+async def test_values_move_as_the_run_goes_on(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "0/100")
+        run.tick(41, loss=1.234)
+        await until_seen(pilot, "step  41/100", "1.23", "━")
+
+
+async def test_a_failed_rank_shows_its_signal_and_the_card_with_the_next_step(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        run.fail(2, traceback='Traceback:\n  File "train.py", line 3\nValueError: [/red] boom')
+        text = await until_seen(pilot, "◆ holding", "3/4 ranks", "✖ failed", "Why", "ValueError: [/red] boom")
+        assert "SIGKILL" in text
+        assert "rank 2 was killed by SIGKILL" in text
+        assert "r  stop the 3 that run and start" in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_cursor_goes_to_the_rank_that_failed_first_and_its_log_is_shown(
+    app: RankdeckApp, run: FakeRun, size: tuple[int, int]
+):
+    run.write(2, "last words of rank 2\n")
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running")
+        run.fail(2)
+        await until_seen(pilot, "Log: rank 2 on localhost", "last words of rank 2")
+        assert app.screen.query_one(Ranks).cursor_rank == 2
+
+
+async def test_the_card_goes_when_a_new_attempt_begins_and_the_log_is_that_of_the_attempt(
+    app: RankdeckApp, run: FakeRun
+):
+    run.fail(2)
+    run.write(2, "words of attempt 0\n")
+    run.write(2, "words of attempt 1\n", attempt=1)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Why", "words of attempt 0")
+        run.begin_attempt(1)
+        await until_seen(pilot, "attempt 1", "words of attempt 1", "● running")
+        assert "words of attempt 0" not in text_of(app)
+        assert "Why" not in text_of(app)
+
+
+async def test_a_loss_that_is_not_a_number_is_shown_and_ends_nothing(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        run.tick(1, loss=2.0)
+        run.tick(2, loss=None)
+        await until_seen(pilot, "loss    nan")
+        await pilot.press("2")
+        await until_seen(pilot, "Chart")
+        run.tick(3, loss=1.5)
+        await until_seen(pilot, "1.50")
+
+
+# --- what ends something asks first ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "question", "request_made"),
+    [
+        ("r", "Restart quickstart?", ("restart",)),
+        ("x", "Kill rank 1 on localhost?", ("kill", 1, signal.SIGKILL)),
+        ("s", "Stop quickstart?", ("stop", False)),
+    ],
+)
+async def test_destructive_keys_ask_and_enter_alone_does_nothing(
+    app: RankdeckApp, run: FakeRun, key: str, question: str, request_made: tuple[object, ...]
+):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("j")
+        await pilot.press(key)
+        await until_seen(pilot, question, "Cancel")
+        await pilot.press("enter")
+        await until_gone(pilot, question)
+        assert run.asked == []
+        await pilot.press(key)
+        await until_seen(pilot, question)
+        await pilot.press("escape")
+        await until_gone(pilot, question)
+        assert run.asked == []
+        await pilot.press(key)
+        await until_seen(pilot, question)
+        await pilot.press("y")
+        await until_seen(pilot, "done")
+        assert run.asked == [request_made]
+
+
+async def test_the_restart_question_says_exactly_what_it_does(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("r")
+        await until_seen(pilot, "This will stop the 4 that run and start attempt 1 of all 4 ranks.")
+
+
+async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckApp, run: FakeRun):
+    run.hold_answers = asyncio.Event()
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        # As a terminal sends them: both are under way before the first one is looked at.
+        for _ in range(2):
+            app.post_message(events.Key("r", "r"))
+        await until_seen(pilot, "Restart quickstart?")
+        assert sum(isinstance(screen, ConfirmScreen) for screen in app.screen_stack) == 1
+        await pilot.press("y")
+        await until(pilot, lambda: run.asked == [("restart",)], "the request")
+        await pilot.press("r")
+        await pilot.pause()
+        assert not isinstance(app.screen, ConfirmScreen)
+        assert "r restart" not in text_of(app)
+        run.hold_answers.set()
+        await until_seen(pilot, "r restart")
+        assert run.asked == [("restart",)]
+
+
+async def test_an_answer_to_an_attempt_that_is_over_does_nothing(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("r")
+        await until_seen(pilot, "Restart quickstart?")
+        run.begin_attempt(1)
+        await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
+        await pilot.press("y")
+        await until_seen(pilot, "attempt 1 has begun meanwhile; nothing was done")
+        assert run.asked == []
+
+
+async def test_a_request_that_fails_says_why(app: RankdeckApp, run: FakeRun):
+    run.answer = SupervisorError("the supervisor hung up [/", hint="rankdeck attach it again")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("s")
+        await until_seen(pilot, "Stop quickstart?")
+        await pilot.press("y")
+        await until_seen(pilot, "the supervisor hung up [/", "rankdeck attach it again")
+        await pilot.press("escape")
+        await until_seen(pilot, "● running", "s stop")
+
+
+async def test_stop_while_stopping_offers_to_end_it_at_once(app: RankdeckApp, run: FakeRun):
+    run.change(doing="stopping (stopped by someone)")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "stopping")
+        await pilot.press("s")
+        await until_seen(pilot, "End quickstart at once?", "SIGKILL")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: run.asked == [("stop", True)], "the request")
+
+
+async def test_a_restart_that_would_do_nothing_is_not_offered(app: RankdeckApp, run: FakeRun):
+    run.change(restart="")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running", "x kill rank")
+        assert "r restart" not in text_of(app)
+        await pilot.press("r")
+        await pilot.pause()
+        assert not isinstance(app.screen, ConfirmScreen)
+
+
+# --- coming and going ------------------------------------------------------------------------------------------------
+
+
+async def test_leaving_lets_the_run_go_on_and_says_how_to_come_back(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running, "the end of the app")
+    assert app.parting == f"quickstart goes on: rankdeck attach {RUN}"
+    assert run.asked == []
+    assert engine.clients[0].closed
+    assert run.subscribers == []
+
+
+async def test_ctrl_q_leaves_from_a_run_with_the_same_words(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: not app.is_running, "the end of the app")
+    assert app.parting == f"quickstart goes on: rankdeck attach {RUN}"
+
+
+async def test_a_run_that_was_cleaned_away_meanwhile_is_said_and_what_is_known_stays(
+    app: RankdeckApp, engine: FakeEngine, run: FakeRun
+):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("s")
+        await until_seen(pilot, "Stop quickstart?")
+        del engine.live[RUN]
+        run.break_connections()
+        await until_seen(pilot, f"no run '{RUN}'")
+        await pilot.press("escape")
+        await until_seen(pilot, "● running", f"no run '{RUN}'")
+
+
+async def test_the_end_of_a_run_is_shown_and_the_screen_stays(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        run.tick(100, loss=1.1)
+        run.end()
+        text = await until_seen(pilot, "✔ succeeded", "step 100/100")
+        assert "attaching again" not in text
+        assert "s stop" not in text
+        assert "x kill" not in text
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running, "the end of the app")
+    assert app.parting is None
+
+
+async def test_a_run_that_ended_and_is_restarted_is_watched_again(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
+    run.end("stopped")
+    run.change(restart="start attempt 1 of all 4 ranks")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "■ stopped", "r restart")
+        await pilot.press("r")
+        await until_seen(pilot, "This will start attempt 1")
+        run.change(ended_at=None)
+        await pilot.press("y")
+        await until(pilot, lambda: bool(run.subscribers), "a new subscription")
+        run.begin_attempt(1)
+        await until_seen(pilot, "● running", "attempt 1")
+
+
+async def test_a_broken_connection_is_said_and_made_again(
+    app: RankdeckApp, engine: FakeEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tui.run_link.RETRY_SECONDS", (0.01, 0.02))
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        lost = SupervisorError("nobody answers [red")
+        engine.attach_errors = [lost] * 1000
+        run.break_connections()
+        await until_seen(pilot, "nobody answers [red; attaching again", "● running")
+        run.tick(33)
+        engine.attach_errors = []
+        await until_seen(pilot, "33/100")
+        await until_gone(pilot, "attaching again")
+
+
+async def test_a_run_that_does_not_exist_is_said_and_home_is_shown(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "quickstart")
+        app.open_run("gone-0000")
+        await until_seen(pilot, "no run 'gone-0000'", "rankdeck ps --all lists them")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+
+
+async def test_a_run_from_the_command_line_that_does_not_exist_ends_the_app_with_the_reason(engine: FakeEngine):
+    app = RankdeckApp(engine, open_run="gone-0000")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until(pilot, lambda: not app.is_running, "the end of the app")
+    assert app.parting is not None
+    assert "no run 'gone-0000'" in app.parting
+
+
+# --- panes and the log -----------------------------------------------------------------------------------------------
+
+
+async def test_enter_gives_the_log_the_screen_and_esc_takes_it_back(app: RankdeckApp, run: FakeRun):
+    for number in range(40):
+        run.write(1, f"line {number} of rank 1\n")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("down", "enter")
+        await until_seen(pilot, "Log: rank 1 on localhost", "line 39 of rank 1", "line 24 of rank 1")
+        assert not app.screen.query_one(Ranks).display
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen.query_one(Ranks).has_focus, "the table")
+
+
+async def test_the_log_of_all_ranks_and_of_one_stream(app: RankdeckApp, run: FakeRun):
+    for rank in range(4):
+        run.write(rank, f"out of {rank}\n")
+        run.write(rank, f"err of {rank}\n", stream="err")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "out of 0", "err of 0")
+        await pilot.press("a")
+        await until_seen(pilot, "Log: all 4 ranks", "[r3] out of 3", "[r1] err of 1")
+        await pilot.press("o")
+        await until_gone(pilot, "err of 1")
+        await pilot.press("o")
+        await until_seen(pilot, "stderr only", "err of 1")
+        assert "out of 1" not in text_of(app)
+
+
+async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: FakeRun):
+    for number in range(200):
+        run.write(0, f"line {number} {'needle [red' if number in (20, 90) else ''}\n")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "line 199")
+        await pilot.press("slash", *"needle", "left_square_bracket")
+        # The bracket matches nothing directly after the word; without it, the search is found again.
+        await until_seen(pilot, "nothing has 'needle['")
+        await pilot.press("backspace", "enter")
+        await until_seen(pilot, "line 90 needle [red")
+        await pilot.press("N")
+        await until_seen(pilot, "line 20 needle [red")
+        await pilot.press("n")
+        await until_seen(pilot, "line 90 needle [red")
+        await pilot.press("escape")
+        await until_gone(pilot, "'needle'")
+        await pilot.press("f")
+        await until_seen(pilot, "line 199", "follow")
+
+
+async def test_hostile_lines_notes_and_names_are_shown_as_text(app: RankdeckApp, run: FakeRun):
+    run.change(name="[/x[red")
+    run.write(0, "markup [/ and [red and \x1b]52;c;aGVsbG8=\x07 and \x9b2J gone\n")
+    run.ranks[3] = msgspec.structs.replace(run.ranks[3], node="[bold", note="[/note", last_line="[link=x")
+    run.change(ranks=tuple(run.ranks), event=("event [/ [red", "warning"), doing="[doing")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        text = await until_seen(pilot, "[/x[red", "[doing", "[bold", "[/note", "markup [/ and [red and")
+        assert "\x1b" not in text
+        assert "\x9b" not in text
+        await pilot.press("4")
+        await until_seen(pilot, "event [/ [red")
+        await pilot.press("end")
+        await pilot.press("s")
+        await until_seen(pilot, "Stop [/x[red?")
+
+
+async def test_panes_come_by_number_and_take_the_screen_when_pressed_again(app: RankdeckApp, run: FakeRun):
+    run.fail(2)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Why")
+        await pilot.press("4")
+        await until_seen(pilot, "Events", "rank 2 failed: SIGKILL")
+        await pilot.press("4")
+        await until_gone(pilot, "Ranks")
+        assert app.screen.query_one("#events", TextPane).has_focus
+        await pilot.press("1")
+        await until_seen(pilot, "Ranks", "Events")
+        await pilot.press("5", "5")
+        await until_gone(pilot, "Ranks")
+        assert "look at the memory of localhost" in text_of(app)
+        await pilot.press("escape", "3")
+        await until(pilot, lambda: app.screen.query_one(RunLog).has_focus, "the log")
+
+
+async def test_a_covered_screen_paints_nothing(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("question_mark")
+        await until_seen(pilot, "Help")
+        screen = run_screen(app)
+        assert not screen.is_seen
+        run.tick(77)
+        await until(pilot, lambda: screen.model.run is not None and screen.model.run.step == 77, "the fold")
+        await pilot.press("escape")
+        await until_seen(pilot, "77/100")
+
+
+@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
+async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    run.tick(1)
+    run.fail(2)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until(pilot, lambda: run_screen(app).model.run is not None, "the snapshot")
+        await pilot.press("2", "3", "4", "5", "1", "enter", "escape", "a", "r", "escape")
+        run.tick(2)
+        await pilot.resize_terminal(120, 40)
+        await until_seen(pilot, "step   2/100", "✖ failed")
+
+
+async def test_64_ranks_with_many_lines_keep_up(engine: FakeEngine):
+    run = engine.add_run("wide-6464", ranks=64)
+    app = RankdeckApp(engine, open_run="wide-6464")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "64/64 ranks")
+        for step in range(1, 21):
+            run.tick(step)
+            for rank in range(64):
+                run.write(rank, "".join(f"step {step} line {number} of rank {rank}\n" for number in range(50)))
+            await pilot.pause()
+        await pilot.press("a")
+        await until_seen(pilot, "Log: all 64 ranks", "step 20 line 49 of rank", "20/100")
+        await pilot.press("1", "G")
+        await until(pilot, lambda: app.screen.query_one(Ranks).cursor_rank == 63, "the last rank")

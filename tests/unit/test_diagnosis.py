@@ -1,0 +1,473 @@
+"""How a failed rank is explained, from what Python, torch and the kernel really say."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.core.diagnosis import CAUSES, MAX_BYTES, MAX_LINES, Cause, explain, is_secondary, last_traceback
+from engine.core.state import status_words
+
+TORCH = Path("torch") / "distributed" / "distributed_c10d.py"
+
+
+def run(folder: Path, source: str, *options: str, **env: str) -> tuple[int, bytes]:
+    """Runs a script for real; its exit status and stderr."""
+    script = folder / "train.py"
+    script.write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-S", *options, str(script)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
+    )
+    return done.returncode, done.stderr
+
+
+def traceback_of(message: str, *, rank: int | None = 0) -> bytes:
+    """What torch's excepthook prints for an exception in a collective."""
+    lines = [
+        "Traceback (most recent call last):",
+        f'  File "{TORCH}", line 3252, in all_reduce',
+        "    work.wait()",
+        message,
+    ]
+    prefix = "" if rank is None else f"[rank{rank}]: "
+    return "".join(f"{prefix}{line}\n" for line in lines).encode()
+
+
+CLOSED = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34201. "
+    "This is typically caused by a remote worker crashing."
+)
+RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:36232: Connection reset by peer. GLHF! 🏖️"
+
+
+# --- whose fault it was ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        CLOSED,
+        RESET,
+        "RuntimeError: [gloo/transport/tcp/pair.cc:520] Write error [127.0.0.1]:36232: Broken pipe",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:448] Application timeout caused pair closure",
+        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. "
+        "Did the remote server shutdown or crash?",
+        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error, NCCL version",
+        "RuntimeError: NCCL communicator was aborted on rank 1.",
+    ],
+)
+def test_an_exception_that_blames_another_rank_is_secondary(message: str) -> None:
+    assert is_secondary(traceback_of(message))
+    assert is_secondary(traceback_of(message, rank=None))
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"node0: misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer node1<4>\n",
+        b"[W1121 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3): Failed to recv, got 0 bytes\n",
+        b"W1121 12:00:00 elastic/multiprocessing/api.py:900] Sending process 4242 closing signal SIGTERM\n",
+    ],
+)
+def test_last_words_without_a_traceback_may_blame_another_rank_too(tail: bytes) -> None:
+    assert is_secondary(tail)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ValueError: bad batch",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 18000ms for recv operation to complete",
+        "torch.distributed.DistStoreError: Timed out after 5 seconds waiting for clients. 1/2 clients joined.",
+    ],
+)
+def test_an_exception_of_its_own_is_not_secondary(message: str) -> None:
+    assert not is_secondary(traceback_of(message))
+
+
+def test_silence_is_not_secondary() -> None:
+    assert not is_secondary(b"")
+
+
+def test_a_rank_that_fails_and_then_loses_its_peers_while_cleaning_up_is_the_cause(tmp_path: Path) -> None:
+    _, tail = run(
+        tmp_path,
+        f"try:\n    raise ValueError('bad batch')\nfinally:\n    raise RuntimeError({CLOSED.partition(': ')[2]!r})\n",
+    )
+    assert not is_secondary(tail)
+    assert explain(1, 1, tail).headline == "rank 1 raised ValueError"
+
+
+def test_a_lost_connection_that_a_script_wraps_is_still_secondary(tmp_path: Path) -> None:
+    _, tail = run(
+        tmp_path,
+        f"try:\n    raise RuntimeError({CLOSED.partition(': ')[2]!r})\nexcept RuntimeError as error:\n"
+        "    raise SystemError('training broke') from error\n",
+    )
+    assert is_secondary(tail)
+
+
+def test_warnings_after_the_traceback_do_not_make_a_cause_secondary() -> None:
+    tail = traceback_of("ValueError: bad batch") + b"[W1121 socket.cpp:1] Connection closed by peer\n"
+    assert not is_secondary(tail)
+
+
+# --- tracebacks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_traceback_is_taken_as_python_prints_it(tmp_path: Path) -> None:
+    status, tail = run(
+        tmp_path, "import warnings\nwarnings.warn('hm')\ndef f():\n    raise ValueError('bad batch')\nf()\n"
+    )
+    shown = last_traceback(tail)
+    assert shown.startswith("Traceback (most recent call last):\n")
+    assert shown.endswith("ValueError: bad batch")
+    assert "in f" in shown
+    assert "hm" not in shown
+    said = explain(1, status, tail)
+    assert (said.headline, said.detail) == ("rank 1 raised ValueError", "ValueError: bad batch")
+
+
+def test_chained_tracebacks_stay_together(tmp_path: Path) -> None:
+    status, tail = run(
+        tmp_path, "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise RuntimeError('again') from error\n"
+    )
+    shown = last_traceback(tail)
+    assert shown.startswith("Traceback (most recent call last):\n")
+    assert "ZeroDivisionError: division by zero\n\nThe above exception was the direct cause" in shown
+    assert shown.endswith("RuntimeError: again")
+    assert explain(0, status, tail).headline == "rank 0 raised RuntimeError"
+
+
+def test_only_the_last_traceback_is_shown(tmp_path: Path) -> None:
+    _, tail = run(
+        tmp_path, "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\nint('x')\n"
+    )
+    assert "ZeroDivisionError" in tail.decode()
+    assert "ZeroDivisionError" not in last_traceback(tail)
+
+
+def test_torchs_rank_prefix_is_removed() -> None:
+    assert (
+        last_traceback(traceback_of("ValueError: bad", rank=13))
+        == traceback_of("ValueError: bad", rank=None).decode()[:-1]
+    )
+
+
+def test_the_colours_of_python_3_13_are_removed() -> None:
+    tail = (
+        b'Traceback (most recent call last):\n  File \x1b[35m"train.py"\x1b[0m, line \x1b[35m2\x1b[0m, in '
+        b"\x1b[35m<module>\x1b[0m\n    \x1b[31mf\x1b[0m\x1b[1;31m()\x1b[0m\n"
+        b"\x1b[1;35mValueError\x1b[0m: \x1b[35mbad\x1b[0m\n"
+    )
+    assert last_traceback(tail) == (
+        'Traceback (most recent call last):\n  File "train.py", line 2, in <module>\n    f()\nValueError: bad'
+    )
+
+
+def test_a_progress_bar_on_the_same_line_is_not_part_of_it() -> None:
+    tail = b"\r 12%|x| 12/100 [00:01<00:09, 3.5it/s]" + traceback_of("ValueError: bad", rank=None)
+    assert last_traceback(tail).startswith("Traceback (most recent call last):\n")
+
+
+def test_a_message_of_several_lines_ends_where_others_begin_to_print() -> None:
+    tail = traceback_of("ValueError: bad", rank=None) + b"shape (3,)\n[W1121 12:00:00 x.cpp:1] Warning: not destroyed\n"
+    assert last_traceback(tail).endswith("\nValueError: bad\nshape (3,)")
+
+
+def test_native_frames_of_a_message_are_left_out() -> None:
+    message = "RuntimeError: boom\nException raised from f at a.cpp:1 (most recent call first):\n"
+    message += "".join(f"frame #{number}: <unknown function> + 0x1 (0x2 in lib.so)\n" for number in range(90))
+    shown = last_traceback(traceback_of(message.rstrip()))
+    assert shown.endswith("RuntimeError: boom")
+
+
+def test_a_script_that_does_not_compile_is_shown_without_a_traceback(tmp_path: Path) -> None:
+    status, tail = run(tmp_path, "x = 1\ny = (\n")
+    assert last_traceback(tail).splitlines()[0].endswith("line 2")
+    said = explain(0, status, tail)
+    assert said.headline == "rank 0 raised SyntaxError"
+    assert said.detail.startswith("SyntaxError: ")
+    assert "correct the script" in said.advice
+
+
+def test_an_exception_that_ended_nothing_is_not_the_cause(tmp_path: Path) -> None:
+    status, tail = run(
+        tmp_path,
+        "class A:\n    def __del__(self):\n        raise KeyError(3)\na = A()\ndel a\nraise SystemExit('no data')\n",
+    )
+    assert b"KeyError" in tail
+    said = explain(0, status, tail)
+    assert (said.headline, said.detail) == ("rank 0 exited with 1", "no data")
+
+
+def test_an_exception_group_is_shown_whole(tmp_path: Path) -> None:
+    status, tail = run(tmp_path, "raise ExceptionGroup('two', [ValueError(1), KeyError(2)])\n")
+    said = explain(0, status, tail)
+    assert said.traceback.startswith("  + Exception Group Traceback (most recent call last):\n")
+    assert "ValueError: 1" in said.traceback
+    assert "KeyError: 2" in said.traceback
+    assert (said.headline, said.detail) == ("rank 0 raised ExceptionGroup", "ExceptionGroup: two (2 sub-exceptions)")
+
+
+def test_the_exception_of_a_data_loaders_worker_is_named() -> None:
+    message = (
+        "ValueError: Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in _worker_loop\n    data = fetch()\nValueError: bad record 17\n'
+    )
+    said = explain(0, 1, traceback_of(message, rank=None))
+    assert said.detail == "ValueError: bad record 17"
+    assert said.traceback.startswith("Traceback (most recent call last):\n")
+
+
+def test_an_exception_without_a_message_keeps_its_name(tmp_path: Path) -> None:
+    status, tail = run(tmp_path, "class Odd(Exception):\n    pass\nraise Odd\n")
+    assert explain(0, status, tail).headline == "rank 0 raised Odd"
+
+
+def test_a_tail_without_a_traceback_gives_none() -> None:
+    assert last_traceback(b"all is well\n") == ""
+    assert last_traceback(b"") == ""
+
+
+def test_a_traceback_stays_short_and_keeps_both_its_ends(tmp_path: Path) -> None:
+    calls = "".join(f"def f{number}():\n    f{number + 1}()\n" for number in range(100))
+    _, tail = run(tmp_path, f"{calls}def f100():\n    raise ValueError('x' * 100_000)\nf0()\n")
+    shown = last_traceback(tail[:60_000])
+    assert len(shown.splitlines()) <= MAX_LINES
+    assert len(shown.encode()) <= MAX_BYTES
+    assert "in <module>" in shown
+    assert "ValueError: xxx" in shown
+    assert "  …" in shown.splitlines()
+
+
+# --- exit statuses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [9, 11, 7, 6, 4, 15, 2])
+def test_every_common_signal_is_named_and_explained(number: int) -> None:
+    said = explain(2, -number, b"")
+    assert said.headline == f"rank 2 was killed by {signal.Signals(number).name}"
+    assert said.detail
+    assert said.advice
+
+
+def test_sigkill_is_not_called_out_of_memory_unless_stderr_says_so() -> None:
+    assert explain(2, -9, b"").detail == "by the out-of-memory killer, or by somebody with `kill -9`"
+    said = explain(2, -9, b"[1234.5] Out of memory: Killed process 4242 (python3)\n")
+    assert said.detail == "[1234.5] Out of memory: Killed process 4242 (python3)"
+    assert "smaller" in said.advice
+
+
+def test_an_old_traceback_does_not_explain_a_signal() -> None:
+    said = explain(2, -9, traceback_of("ValueError: was handled"))
+    assert said.headline == "rank 2 was killed by SIGKILL"
+    assert "ValueError" not in said.detail
+
+
+def test_an_uncaught_c_plus_plus_exception_says_what() -> None:
+    tail = b"terminate called after throwing an instance of 'std::runtime_error'\n  what():  tensor is odd\n"
+    assert explain(2, -6, tail).detail == "tensor is odd"
+
+
+def test_unknown_signals_and_statuses_are_told_as_numbers() -> None:
+    assert explain(2, -99, b"").headline == f"rank 2 was killed by {status_words(-99)}"
+    assert explain(0, 3, b"").headline == "rank 0 exited with 3"
+
+
+def test_a_status_that_a_shell_made_of_a_signal_is_translated() -> None:
+    said = explain(0, 137, b"")
+    assert said.headline == "rank 0 exited with 137"
+    assert "SIGKILL" in said.detail
+
+
+def test_an_exit_of_its_own_shows_the_last_line(tmp_path: Path) -> None:
+    status, tail = run(tmp_path, "import sys\nprint('cannot read data.bin', file=sys.stderr)\nsys.exit(3)\n")
+    said = explain(0, status, tail)
+    assert (said.headline, said.detail) == ("rank 0 exited with 3", "cannot read data.bin")
+
+
+def test_a_rank_that_was_lost_says_how() -> None:
+    said = explain(3, None, traceback_of("ValueError: bad"), "the agent on localhost does not know it")
+    assert (said.headline, said.detail) == ("rank 3 was lost", "the agent on localhost does not know it")
+
+
+def test_a_rank_that_could_not_be_started_says_why() -> None:
+    said = explain(3, 127, b"", "can't start: No such file or directory '/opt/env/bin/python'")
+    assert said.headline == "rank 3 could not be started"
+    assert said.detail == "can't start: No such file or directory '/opt/env/bin/python'"
+    assert "launch.python" in said.advice
+
+
+def test_a_rank_that_blames_another_sends_the_reader_there() -> None:
+    assert "another rank ended first" in explain(0, 1, traceback_of(RESET)).advice
+
+
+# --- known causes ----------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_package_is_named_together_with_the_python(tmp_path: Path) -> None:
+    status, tail = run(tmp_path, "import no_such_package.inner\n")
+    said = explain(0, status, tail)
+    assert said.headline == "rank 0 raised ModuleNotFoundError"
+    assert "no_such_package" in said.advice
+    assert "launch.python" in said.advice
+
+
+def test_a_missing_module_of_dash_m_is_named(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "no_such_package"], stderr=subprocess.PIPE)
+    said = explain(0, done.returncode, done.stderr)
+    assert said.headline == "rank 0 exited with 1"
+    assert "no_such_package" in said.advice
+
+
+def test_a_missing_script_is_named(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(tmp_path / "no.py")], stderr=subprocess.PIPE)
+    said = explain(0, done.returncode, done.stderr)
+    assert said.detail == f"there is no script {tmp_path / 'no.py'}"
+    assert "recipe.script" in said.advice
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    status, tail = run(tmp_path, "raise PermissionError(13, 'Permission denied', '/data/x')\n")
+    said = explain(0, status, tail)
+    assert said.detail == "PermissionError: [Errno 13] Permission denied: '/data/x'"
+    assert "user of the run" in said.advice
+
+
+@pytest.mark.parametrize(
+    ("message", "in_detail", "in_advice"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "2 GiB", "smaller batch"),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you",
+            "",
+            "smaller",
+        ),
+        ("MemoryError", "MemoryError", "smaller"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is", "/dev/shm", "--shm-size"),
+        (
+            "RuntimeError: unable to write to file </torch_1_2_3>: No space left on device (28)",
+            "/dev/shm",
+            "--shm-size",
+        ),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "pid 7", "fewer DataLoader"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "a GPU", "ranks_per_node"),
+        ("RuntimeError: Distributed package doesn't have NCCL built in", "without NCCL", "backend.name"),
+        ("RuntimeError: Distributed package doesn't have MPI built in", "without MPI", "MPI"),
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+            "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "a port",
+            "env://",
+        ),
+        ("OSError: [Errno 98] Address already in use", "a port", "env://"),
+        ("RuntimeError: [x/pair.cc:456] op.preamble.length <= op.nbytes. 400 vs 4", "different sizes", "DETAIL"),
+        ("RuntimeError: [x] Timed out waiting 18000ms for recv operation to complete", "18000 ms", "backend.timeout"),
+        (
+            "DistStoreError: Timed out after 5 seconds waiting for clients. 1/2 clients joined.",
+            "only 1 of 2",
+            "timeout",
+        ),
+        (
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: x "
+            "(world_size=4, num_workers_joined=3, timeout=0:00:10)",
+            "only 3 ranks",
+            "did not get that far",
+        ),
+        ("DistStoreError: wait timeout after 4000ms, keys: /default_pg/0", "in the store", "same groups"),
+        ("RuntimeError: Socket Timeout", "in the store", "same groups"),
+        ("DistNetworkError: The client socket has timed out after 4000ms while trying to connect", "store", "rank 0"),
+        ("OSError: [Errno 28] No space left on device: 'model.pt'", "disk is full", "room"),
+    ],
+)
+def test_known_causes_are_explained(message: str, in_detail: str, in_advice: str) -> None:
+    said = explain(0, 1, traceback_of(message))
+    assert in_detail in said.detail
+    assert in_advice in said.advice
+
+
+def test_a_known_cause_is_found_where_a_signal_ended_the_rank() -> None:
+    tail = (
+        b"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        b"  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1000000 vs 4. Received data size\n"
+    )
+    said = explain(1, -6, tail)
+    assert said.headline == "rank 1 was killed by SIGABRT"
+    assert "different sizes" in said.detail
+
+
+def test_a_warning_far_above_does_not_explain_an_exception() -> None:
+    tail = b"[W] Address already in use, trying another\n" + traceback_of("ValueError: bad batch")
+    assert explain(0, 1, tail).detail == "ValueError: bad batch"
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.pattern.pattern[:40])
+def test_a_cause_names_only_groups_that_it_has(cause: Cause) -> None:
+    groups = dict.fromkeys(cause.pattern.groupindex, "x")
+    assert cause.advice.format(**groups)
+    cause.detail.format(**groups)
+
+
+# --- hostile tails ---------------------------------------------------------------------------------------------------
+
+BITS = (
+    *(
+        "Traceback (most recent call last):\n",
+        "[rank0]: ",
+        '  File "x", line 1\n',
+        "SyntaxError: x\n",
+        "ValueError: ",
+        " ",
+    ),
+    *(
+        "\n",
+        "During handling of the above exception, another exception occurred:\n",
+        "  | ",
+        "  + Exception Group ",
+        "\r",
+    ),
+    *(
+        "Original Traceback (most recent call last):\n",
+        "what(): ",
+        "Exception ignored in: x\n",
+        "unable to write ",
+        "\x1b[",
+    ),
+    *("/dev/shm", "Timed out after 1", "can't open file '", "frame #1: ", "[W1121 ", "Read error [", "\0", "é"),
+    *("Timed out initializing process group in store based barrier", "No module named ", "a.b", "9", "\t", "'"),
+)
+
+
+@given(
+    st.lists(st.sampled_from(BITS).map(str.encode) | st.binary(max_size=6), max_size=40).map(b"".join),
+    st.none() | st.integers(-130, 260),
+    st.sampled_from(["", "can't start: No such file or directory", "lost {x}"]),
+)
+@settings(deadline=None, max_examples=400)
+def test_no_tail_makes_it_fail(tail: bytes, status: int | None, reason: str) -> None:
+    said = explain(5, status, tail, reason)
+    assert said.headline.startswith("rank 5 ")
+    assert said.advice
+    assert "\n" not in said.detail
+    assert said.traceback == last_traceback(tail)
+    assert len(said.traceback.splitlines()) <= MAX_LINES
+    assert len(said.traceback.encode()) <= MAX_BYTES
+    is_secondary(tail)
+
+
+@pytest.mark.parametrize("bit", BITS)
+def test_a_hostile_tail_is_explained_in_time(bit: str) -> None:
+    tail = (bit.encode() * 70_000)[:70_000]
+    begin = time.process_time()
+    explain(0, 1, tail)
+    explain(0, -6, tail)
+    assert time.process_time() - begin < 5

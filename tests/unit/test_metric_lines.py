@@ -1,0 +1,403 @@
+"""What `MetricReader` takes from plain output, whatever the framework, and that no output can hurt it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.core.metric_lines import MAX_LINE, MetricReader, Reading
+
+Said = list[tuple[str, int | None, float]]
+
+
+def read(text: str | bytes, *patterns: str) -> Said:
+    data = text.encode() if isinstance(text, str) else text
+    return [(one.key, one.step, one.value) for one in MetricReader(patterns).feed(data + b"\n")]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("loss=1.2", [("loss", None, 1.2)]),
+        ("loss: 1.2", [("loss", None, 1.2)]),
+        ("loss 1.2", [("loss", None, 1.2)]),
+        ("Loss = 1.2", [("loss", None, 1.2)]),
+        ("LOSS:\t1.2", [("loss", None, 1.2)]),
+        ("loss=1e-3", [("loss", None, 1e-3)]),
+        ("loss: -0.5.", [("loss", None, -0.5)]),
+        ("loss: .5", [("loss", None, 0.5)]),
+        ("loss: 1,234.5", [("loss", None, 1234.5)]),
+        ("loss=1,lr=2", [("loss", None, 1.0), ("lr", None, 2.0)]),
+        ("loss=tensor(2.3, grad_fn=<NllLossBackward0>)", [("loss", None, 2.3)]),
+        ("loss=inf", [("loss", None, math.inf)]),
+        ("loss=-inf", [("loss", None, -math.inf)]),
+        ("train_loss: 0.5", [("loss", None, 0.5)]),
+        ("train/loss 0.5", [("loss", None, 0.5)]),
+        ("total_loss=3", [("loss", None, 3.0)]),
+        ("train_loss_step=0.25", [("loss", None, 0.25)]),
+        ("Epoch 3 average loss: 0.5", [("loss", None, 0.5)]),
+        ("| loss | 0.5 |", [("loss", None, 0.5)]),
+        ("- loss: 0.3 - accuracy: 0.9", [("loss", None, 0.3)]),
+    ],
+)
+def test_a_loss_is_read_however_it_is_written(line: str, said: Said) -> None:
+    assert read(line) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("val_loss=2", [("val_loss", None, 2.0)]),
+        ("val/loss 2", [("val_loss", None, 2.0)]),
+        ("eval_loss: 2", [("val_loss", None, 2.0)]),
+        ("validation loss = 2", [("val_loss", None, 2.0)]),
+        ("test_avg_loss=2", [("val_loss", None, 2.0)]),
+        ("eval_loss: 3, loss: 2", [("val_loss", None, 3.0), ("loss", None, 2.0)]),
+        ("loss: 0.3 - val_loss: 0.4", [("loss", None, 0.3), ("val_loss", None, 0.4)]),
+        ("Evaluation: train loss 1.5 val loss 1.75", [("loss", None, 1.5), ("val_loss", None, 1.75)]),
+        ("Test set: Average loss: 0.0512, Accuracy: 9830/10000 (98%)", [("val_loss", None, 0.0512)]),
+        ("Test: [ 10/100]\tTime 0.1\tLoss 1.5 (1.75)", [("val_loss", None, 1.5)]),
+    ],
+)
+def test_the_loss_on_held_out_data_is_not_taken_for_the_loss(line: str, said: Said) -> None:
+    assert read(line) == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "aux_loss=3",
+        "loss_fn=3",
+        "loss scale: 65536x",
+        "glosses 5",
+        "packet loss 3%",
+        "loss=None",
+        "loss2=5",
+        "loss",
+        "warmup_steps=10",
+        "Gradient Accumulation steps = 1",
+        "timestep 5",
+        "24.31ms per step 3",
+        "step 1.5",
+        "step 0.05",
+        "epoch 0.05",
+        "steps per second",
+        "/site-packages/step/3",
+        "12 files/s",
+        "eval_samples_per_second: 5",
+        "base_lr=3",
+        "already 5",
+        "https 5",
+        "[12:34:56] hello",
+    ],
+)
+def test_a_line_that_says_no_metric_gives_none(line: str) -> None:
+    assert read(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "steps"),
+    [
+        ("step 12 loss=1", 12, None),
+        ("step=12 loss=1", 12, None),
+        ("loss=1 step: 12", 12, None),
+        ("step: 12/100 loss=1", 12, 100),
+        ("step 12 of 100 loss=1", 12, 100),
+        ("Step [12/100], loss=1", 12, 100),
+        ("[step 12] loss=1", 12, None),
+        ("step 1,200 loss=1", 1200, None),
+        ("iter 12: loss=1", 12, None),
+        ("Iteration 12, loss=1", 12, None),
+        (" iteration       12/     100 | loss: 1", 12, 100),
+        ("Iter(train) [  12/100]  loss: 1", 12, 100),
+        ("global_step=12 loss=1", 12, None),
+        ("{'step': 12, 'loss': 1}", 12, None),
+        ('{"step": "12", "loss": "1"}', 12, None),
+        ("epoch 3 step 12 loss=1", 12, None),
+        ("epoch 0.05 loss=1", None, None),
+        ("Epoch: 3 loss=1", None, None),
+        ("step -3 loss=1", None, None),
+        ("step 12 step 13 loss=1", 12, None),
+    ],
+)
+def test_the_step_of_a_line_belongs_to_its_metrics(line: str, step: int | None, steps: int | None) -> None:
+    said = read(line)
+    assert ("loss", step, 1.0) in said
+    assert [value for key, _, value in said if key == "steps"] == ([] if steps is None else [steps])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("3.5it/s", [("it/s", None, 3.5)]),
+        ("2.0s/it", [("it/s", None, 0.5)]),
+        ("4 s/iter", [("it/s", None, 0.25)]),
+        ("20ms/step", [("it/s", None, 50.0)]),
+        ("120 samples/s", [("samples/s", None, 120.0)]),
+        ("120 samples/sec", [("samples/s", None, 120.0)]),
+        ("120 images/second", [("samples/s", None, 120.0)]),
+        ("1,234.5 tokens/s", [("tokens/s", None, 1234.5)]),
+        ("812 tok/s", [("tokens/s", None, 812.0)]),
+        ("tok/sec: 812", [("tokens/s", None, 812.0)]),
+        ("tokens/sec=1,234", [("tokens/s", None, 1234.0)]),
+        ("tokens_per_second=812", [("tokens/s", None, 812.0)]),
+        ("tokens per second: 812", [("tokens/s", None, 812.0)]),
+        ("812 tokens per second", [("tokens/s", None, 812.0)]),
+        ("tps: 7,000", [("tokens/s", None, 7000.0)]),
+        ("2.5k tok/s", [("tokens/s", None, 2500.0)]),
+        ("2.5ktok/s", [("tokens/s", None, 2500.0)]),
+        ("2.5M tokens/s", [("tokens/s", None, 2.5e6)]),
+        ("tokens/s: 2.5k", [("tokens/s", None, 2500.0)]),
+        ("train_samples_per_second: 5", [("samples/s", None, 5.0)]),
+        ("speed: 120 samples/s", [("samples/s", None, 120.0)]),
+        ("12 samples/s 3.5it/s", [("samples/s", None, 12.0), ("it/s", None, 3.5)]),
+        ("loss 2.5 tok/s 812", [("loss", None, 2.5), ("tokens/s", None, 812.0)]),
+        ("0.0s/it", []),
+        ("?it/s", []),
+    ],
+)
+def test_rates_are_read_with_their_unit(line: str, said: Said) -> None:
+    assert read(line) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "{'loss': 2.31, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}",
+            [("loss", None, 2.31), ("grad_norm", None, 1.2), ("lr", None, 5e-05)],
+        ),
+        (
+            "{'loss': '2.31', 'grad_norm': '1.2', 'learning_rate': '5e-05', 'epoch': '0.1'}",
+            [("loss", None, 2.31), ("grad_norm", None, 1.2), ("lr", None, 5e-05)],
+        ),
+        (
+            "{'train_runtime': 12.3, 'train_samples_per_second': 81.2, 'train_steps_per_second': 10.2, "
+            "'train_loss': 2.1, 'epoch': 1.0}",
+            [("samples/s", None, 81.2), ("it/s", None, 10.2), ("loss", None, 2.1)],
+        ),
+        (
+            "{'eval_loss': 1.2, 'eval_runtime': 1.0, 'eval_samples_per_second': 81.2, 'eval_steps_per_second': 10.2}",
+            [("val_loss", None, 1.2)],
+        ),
+        ("  Total optimization steps = 375", [("steps", None, 375.0)]),
+        ("iter 100: loss 2.4519, time 24.31ms, mfu 3.1%", [("loss", 100, 2.4519)]),
+        ("step 250: train loss 1.9, val loss 2.0", [("loss", 250, 1.9), ("val_loss", 250, 2.0)]),
+        ("Overriding: max_iters = 600000", [("steps", None, 600000.0)]),
+        (
+            "step    5 | loss: 3.2 | lr 6.0000e-04 | norm: 0.5 | dt: 12.3ms | tok/sec: 12345.67",
+            [("loss", 5, 3.2), ("lr", 5, 6e-4), ("tokens/s", 5, 12345.67)],
+        ),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.30", [("loss", None, 2.3)]),
+        ("Epoch [1/5], Step [100/600], Loss: 2.3", [("steps", 100, 600.0), ("loss", 100, 2.3)]),
+        (
+            "Epoch: [0][  1/5005]\tTime  0.2 ( 0.3)\tData  0.1 ( 0.1)\tLoss 6.9e+00 (7.1e+00)\tAcc@1   0.0",
+            [("loss", None, 6.9)],
+        ),
+        (
+            "Epoch 0:  12%|█▏ | 12/100 [00:01<00:10, 8.25it/s, loss=0.1, v_num=0]",
+            [("steps", 12, 100.0), ("it/s", 12, 8.25), ("loss", 12, 0.1)],
+        ),
+        (" 12%|█▏        | 12/100 [00:01<00:09, 3.5it/s]", [("steps", 12, 100.0), ("it/s", 12, 3.5)]),
+        (" 12%|#2 | 12/100 [1:00:01<9:00:09, 2.0s/it]", [("steps", 12, 100.0), ("it/s", 12, 0.5)]),
+        ("12it [00:01, 3.5it/s]", [("it/s", 12, 3.5)]),
+        ("  0%|          | 0/100 [00:00<?, ?it/s]", [("steps", 0, 100.0), ("step", 0, 0.0)]),
+        (
+            "step:  1  loss:  8.25  grad_norm:  1.5  memory: 0.95GiB(1%)  tps: 7,000  tflops: 1.2  mfu: 0.3%",
+            [("loss", 1, 8.25), ("grad_norm", 1, 1.5), ("tokens/s", 1, 7000.0)],
+        ),
+        (
+            " iteration        1/  500000 | consumed samples:  8 | elapsed time per iteration (ms): 20.1 "
+            "| learning rate: 1.0E-04 | lm loss: 6.2E+00 | loss scale: 1.0 | grad norm: 1.25 |",
+            [("steps", 1, 500000.0), ("lr", 1, 1e-4), ("loss", 1, 6.2), ("grad_norm", 1, 1.25)],
+        ),
+    ],
+    ids=[
+        *("hugging-face", "hugging-face-5", "hugging-face-end", "hugging-face-eval", "hugging-face-begin"),
+        *("nanogpt", "nanogpt-eval", "nanogpt-config", "build-nanogpt", "pytorch-mnist", "yunjey", "pytorch-imagenet"),
+        *("lightning", "tqdm", "tqdm-slow", "tqdm-endless", "tqdm-begin", "torchtitan", "megatron"),
+    ],
+)
+def test_lines_of_known_programs_are_read(line: str, said: Said) -> None:
+    assert read(line) == said
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "NAN"])
+def test_a_loss_that_is_no_number_is_reported_as_such(word: str) -> None:
+    ((key, step, value),) = read(f"step 3 loss: {word}")
+    assert (key, step) == ("loss", 3)
+    assert math.isnan(value)
+
+
+def test_a_line_with_a_step_and_nothing_else_reports_the_step() -> None:
+    assert read("step 12: saved a checkpoint") == [("step", 12, 12.0)]
+
+
+def test_the_number_of_steps_is_told_once() -> None:
+    reader = MetricReader()
+    said = reader.feed(b"step 1/9 loss=3\nstep 2/9 loss=2\nstep 3/8 loss=1\n")
+    assert [(one.step, one.value) for one in said if one.key == "steps"] == [(1, 9.0), (3, 8.0)]
+
+
+def test_a_line_gives_one_reading_of_a_key() -> None:
+    assert read("loss 1.5 (avg loss 2.5)") == [("loss", None, 1.5)]
+
+
+def test_colours_do_not_hide_a_value() -> None:
+    assert read("\x1b[32mstep\x1b[0m 3 \x1b[1;31mloss\x1b[0m: \x1b[38;5;9m2.5\x1b[0m\x1b[K") == [("loss", 3, 2.5)]
+
+
+def test_progress_bars_end_their_lines_with_a_carriage_return() -> None:
+    reader = MetricReader()
+    assert reader.feed(b"\r 1/9 [00:01<00:09, 3.5it/s]") == []
+    assert reader.feed(b"\r 2/9 [00:01<00:09, 4.5it/s]") == [Reading("steps", 1, 9.0), Reading("it/s", 1, 3.5)]
+    assert reader.feed(b"\n") == [Reading("it/s", 2, 4.5)]
+
+
+def test_values_come_in_order_of_occurrence_and_lines_do_not_mix() -> None:
+    said = read("lr=3 loss=1\nloss=2 step 7\nval_loss=4 it/s: 5\nstep 8")
+    assert said == [
+        ("lr", None, 3.0),
+        ("loss", None, 1.0),
+        ("loss", 7, 2.0),
+        ("val_loss", None, 4.0),
+        ("it/s", None, 5.0),
+        ("step", 8, 8.0),
+    ]
+
+
+# --- patterns of the user --------------------------------------------------------------------------------------------
+
+
+def test_each_named_group_of_a_pattern_is_a_metric() -> None:
+    said = read("@ 12 perplexity is 7.5, 3 GiB", r"@ (?P<step>\d+) perplexity is (?P<perplexity>\S+) (?P<memory>\d+)")
+    assert said == [("perplexity", 12, 7.5), ("memory", 12, 3.0)]
+
+
+def test_a_pattern_wins_over_the_known_shapes_and_adds_nothing_twice() -> None:
+    line = "step 12 loss=1.5 smoothed=2.5"
+    assert read(line, r"loss[=: ]+(?P<loss>\S+)") == [("loss", 12, 1.5)]
+    assert read(line, r"smoothed=(?P<loss>\S+)") == [("loss", 12, 2.5)]
+    assert read(line, r"smoothed=(?P<step>\d+)") == [("loss", 2, 1.5)]
+
+
+def test_a_pattern_sees_the_case_of_the_text_and_the_ends_of_lines() -> None:
+    assert read("X=1\nx=2\nX=3", r"^X=(?P<x>\d)$") == [("x", None, 1.0), ("x", None, 3.0)]
+
+
+def test_a_group_that_holds_no_number_is_no_metric() -> None:
+    assert read("acc=high loss=1", r"acc=(?P<acc>\w+)") == [("loss", None, 1.0)]
+    assert read("step=nan x=1", r"step=(?P<step>\w+) x=(?P<x>\d)") == [("x", None, 1.0)]
+    assert read("step=1e99 x=1", r"step=(?P<step>\w+) x=(?P<x>\d)") == [("x", None, 1.0)]
+
+
+def test_a_group_that_took_no_part_is_no_metric() -> None:
+    assert read("b=1", r"a=(?P<a>\d)|b=(?P<b>\d)") == [("b", None, 1.0)]
+
+
+# --- chunks ----------------------------------------------------------------------------------------------------------
+
+SAMPLE = (
+    "step 1/9 loss=3.5 lr=1e-3\r\n\x1b[31mstep 2: loss nan\x1b[0m\n\r 12%|█▏| 12/100 [00:01<00:09, 3.5it/s]\r\n"
+    "{'loss': '2.31', 'learning_rate': '5e-05'}\n812 tokens/s, val_loss: 2\nnothing\n"
+).encode()
+
+
+@given(st.lists(st.integers(0, len(SAMPLE)), max_size=20))
+@settings(deadline=None)
+def test_where_a_chunk_ends_makes_no_difference(cuts: list[int]) -> None:
+    whole = MetricReader().feed(SAMPLE)
+    reader = MetricReader()
+    edges = [0, *sorted(cuts), len(SAMPLE)]
+    pieces = [one for begin, end in itertools.pairwise(edges) for one in reader.feed(SAMPLE[begin:end])]
+    assert repr(pieces) == repr(whole)
+    assert len(whole) == 10
+
+
+def test_a_line_without_end_is_given_up_and_the_next_one_is_read() -> None:
+    reader = MetricReader()
+    for _ in range(100):
+        assert reader.feed(b"loss=1 " * 1000) == []
+        assert len(reader._unfinished) <= MAX_LINE
+    assert reader.feed(b"loss=2\nloss=3\n") == [Reading("loss", None, 3.0)]
+
+
+def test_a_line_of_the_longest_size_is_still_read() -> None:
+    reader = MetricReader()
+    reader.feed(b"x" * (MAX_LINE - 7) + b" loss=2")
+    assert reader.feed(b"\n") == [Reading("loss", None, 2.0)]
+
+
+# --- hostile output --------------------------------------------------------------------------------------------------
+
+BITS = (
+    *(
+        b"9",
+        b"1,234,",
+        b".",
+        b"1.",
+        b"e",
+        b"1e",
+        b"-",
+        b"nan",
+        b"inf",
+        b" ",
+        b"\t",
+        b"'",
+        b"=",
+        b":",
+        b"\x1b",
+        b"\x1b[",
+    ),
+    *(
+        b"\x1b[0;",
+        b"\xff",
+        b"\x00",
+        b"\r",
+        b"\n",
+        b"loss",
+        b"loss ",
+        b"loss: ",
+        b"loss=1",
+        b"val_loss=",
+        b"train_",
+        b"test",
+    ),
+    *(b"step ", b"steps ", b"step 1/", b"global_", b"iter", b"(train)", b"/s", b"tok/s", b"1tok/s", b"s/it", b"per s"),
+    *(b"tokens per second ", b"[", b"[00:00<", b"1/1 [00:00<", b"lr ", b"grad_norm", b"learning rate", b"tps "),
+)
+
+
+@given(st.lists(st.sampled_from(BITS) | st.binary(max_size=8), max_size=60), st.integers(1, 64))
+@settings(deadline=None, max_examples=300)
+def test_no_bytes_make_it_fail(bits: list[bytes], size: int) -> None:
+    data = b"".join(bits)
+    reader = MetricReader((r"loss[=: ]+(?P<loss>\S+)", r"(?P<step>\d+)"))
+    for begin in range(0, len(data), size):
+        for reading in reader.feed(data[begin : begin + size]):
+            assert isinstance(reading.value, float)
+            assert reading.step is None or reading.step >= 0
+
+
+def seconds_for(data: bytes) -> float:
+    begin = time.process_time()
+    MetricReader().feed(data)
+    return time.process_time() - begin
+
+
+@pytest.mark.parametrize("bit", BITS)
+def test_a_hostile_line_of_a_megabyte_takes_linear_time(bit: bytes) -> None:
+    megabyte = (bit * (1_000_000 // len(bit)))[:1_000_000] + b"\n"
+    assert seconds_for(megabyte) < 5  # 0.5 s in fact; what is quadratic takes hours
+
+
+@given(st.lists(st.sampled_from(BITS), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=60)
+def test_no_mixture_of_hostile_bits_takes_more_than_linear_time(bits: list[bytes]) -> None:
+    unit = b"".join(bits)
+    assert seconds_for((unit * (100_000 // len(unit)))[:100_000] + b"\n") < 1

@@ -1,0 +1,201 @@
+"""What would run is what runs: argv, environment, ranks. The environment is torchrun's contract."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.core.layout import Slots, parse_nodes
+from engine.core.plan import (
+    HIDDEN,
+    AttemptPaths,
+    BackendSettings,
+    LaunchPlan,
+    NodeFacts,
+    plan,
+    rank_argv,
+    rank_environment,
+    shown_environment,
+)
+from engine.core.profile import profile_from_data
+
+GLOO = BackendSettings(name="gloo", env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
+NCCL = BackendSettings(name="nccl", env={}, device="cuda")
+HERE = NodeFacts(name="localhost", cores=6, gpus=2, python="/usr/bin/python3")
+PATHS = AttemptPaths(library="/run/lib", error="/run/a0/3.error", metrics="/run/a0/3.metrics", checkpoints="/run/ckpt")
+
+TORCHRUN = {
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
+}
+OURS = {"RANKDECK_RUN", "RANKDECK_BACKEND", "RANKDECK_TIMEOUT", "RANKDECK_METRICS", "RANKDECK_CHECKPOINTS"}
+
+
+def make(
+    data: dict[str, Any] | None = None, *, slots: tuple[Slots, ...] | None = None, backend: BackendSettings = GLOO
+) -> LaunchPlan:
+    profile = profile_from_data(
+        {"schema": 1, "name": "x", "recipe": {"script": "/home/me/train.py"}} | (data or {}), "test"
+    )
+    slots = slots or parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
+    facts = tuple(HERE for _ in slots)
+    return plan(profile, slots, facts, backend, workdir="/work")
+
+
+def environment(decided: LaunchPlan, rank: int) -> dict[str, str]:
+    return rank_environment(decided, decided.places[rank], run="x-1", attempt=2, port=40123, paths=PATHS)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "argv"),
+    [
+        (
+            {"script": "/home/me/train.py", "args": ["--lr", "1e-3", "a b", "$HOME", ""]},
+            ("/usr/bin/python3", "-u", "/home/me/train.py", "--lr", "1e-3", "a b", "$HOME", ""),
+        ),
+        ({"module": "pkg.train", "args": ["x"]}, ("/usr/bin/python3", "-u", "-m", "pkg.train", "x")),
+        ({"name": "gpt"}, ("/usr/bin/python3", "-u", "/run/lib/rankdeck/recipes/gpt.py")),
+    ],
+)
+def test_argv_is_what_is_run_word_by_word(recipe: dict[str, Any], argv: tuple[str, ...]) -> None:
+    assert rank_argv(make({"recipe": recipe}), "/run/lib") == argv
+
+
+def test_the_python_of_the_profile_wins_over_that_of_the_node() -> None:
+    assert rank_argv(make({"launch": {"python": "/opt/env/bin/python"}}), "/l")[0] == "/opt/env/bin/python"
+
+
+def test_a_program_has_a_short_title() -> None:
+    assert make().program.title == "train.py"
+    assert make({"recipe": {"module": "pkg.train"}}).program.title == "pkg.train"
+    assert make({"recipe": {"name": "gpt"}}).program.title == "gpt"
+
+
+# --- the environment -------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_gets_exactly_the_names_of_torchrun_and_ours() -> None:
+    assert set(environment(make(), 0)) == TORCHRUN | OURS
+
+
+def test_the_names_are_those_that_the_installed_torchrun_sets() -> None:
+    """Read from torch's source, so that a new torch with another contract is noticed."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    elastic = Path(spec.origin).parent / "distributed" / "elastic"
+    names: set[str] = set()
+    for file in ("agent/server/local_elastic_agent.py", "multiprocessing/api.py"):
+        for node in ast.walk(ast.parse((elastic / file).read_text())):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "worker_env":
+                assert isinstance(node.value, ast.Dict)
+                names |= {ast.literal_eval(key) for key in node.value.keys if key is not None}
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("envs[local_rank]["):
+                names.add(ast.unparse(node.targets[0]).split("'")[1])
+    assert len(names) > 10
+    decided = make({"layout": {"ranks_per_node": 2}})
+    assert names <= TORCHRUN | set(decided.env_defaults)
+
+
+def test_values_are_those_of_the_rank() -> None:
+    decided = make(slots=(Slots(node="a", ranks=2), Slots(node="b", ranks=3)))
+    assert environment(decided, 3) == {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "5",
+        "LOCAL_WORLD_SIZE": "3",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "5",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "40123",
+        "TORCHELASTIC_RUN_ID": "x-1",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": "/run/a0/3.error",
+        "RANKDECK_RUN": "x-1",
+        "RANKDECK_BACKEND": "gloo",
+        "RANKDECK_TIMEOUT": "600",
+        "RANKDECK_METRICS": "/run/a0/3.metrics",
+        "RANKDECK_CHECKPOINTS": "/run/ckpt",
+    }
+
+
+def test_a_profile_adds_variables_but_can_not_move_a_rank() -> None:
+    decided = make(
+        {"env": {"RANK": "9", "MASTER_PORT": "1", "DATA": "/d"}, "backend": {"env": {"DATA": "/b", "B": "2"}}}
+    )
+    env = environment(decided, 0)
+    assert (env["RANK"], env["MASTER_PORT"]) == ("0", "40123")
+    assert (env["DATA"], env["B"]) == ("/d", "2")
+
+
+@pytest.mark.parametrize(("ranks", "there"), [(1, False), (2, True), (6, True)])
+def test_omp_num_threads_is_a_default_where_ranks_share_a_node(ranks: int, there: bool) -> None:
+    decided = make({"layout": {"ranks_per_node": ranks}})
+    assert ("OMP_NUM_THREADS" in decided.env_defaults) is there
+    assert "OMP_NUM_THREADS" not in environment(decided, 0)
+
+
+def test_what_the_backend_wants_is_a_default_and_what_the_profile_wants_is_not() -> None:
+    decided = make({"env": {"OMP_NUM_THREADS": "4"}})
+    assert decided.env_defaults["GLOO_SOCKET_IFNAME"] == "lo"
+    assert decided.env_defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
+    assert environment(decided, 0)["OMP_NUM_THREADS"] == "4"
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from(["block", "cyclic"]))
+@settings(deadline=None)
+def test_ranks_of_the_environment_are_consistent_in_every_layout(left: int, right: int, order: str) -> None:
+    decided = make({"layout": {"order": order}}, slots=(Slots(node="a", ranks=left), Slots(node="b", ranks=right)))
+    envs = [environment(decided, rank) for rank in range(decided.world_size)]
+    assert [env["RANK"] for env in envs] == [str(rank) for rank in range(left + right)]
+    assert len({(env["GROUP_RANK"], env["LOCAL_RANK"]) for env in envs}) == left + right
+    assert all(int(env["LOCAL_RANK"]) < int(env["LOCAL_WORLD_SIZE"]) for env in envs)
+    for node in decided.nodes:
+        assert node.ranks == tuple(place.rank for place in decided.places if place.node == node.name)
+
+
+# --- automatic sizes -------------------------------------------------------------------------------------------------
+
+
+def test_auto_counts_cores_on_a_cpu_backend_and_gpus_on_a_cuda_backend() -> None:
+    assert make().world_size == 6
+    assert make(backend=NCCL).world_size == 2
+
+
+def test_auto_starts_one_rank_where_nothing_is_counted() -> None:
+    profile = profile_from_data({"schema": 1, "name": "x", "recipe": {"name": "gpt"}}, "test")
+    bare = NodeFacts(name="localhost", cores=0, gpus=0, python="python3")
+    assert plan(profile, parse_nodes("localhost", "auto"), (bare,), NCCL, workdir="/").world_size == 1
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "WANDB_API_KEY", "aws_secret_access_key", "DB_PASSWORD", "PASSWD", "MyToken", "GOOGLE_CREDENTIALS"],
+)
+def test_values_of_secret_names_are_never_shown(name: str) -> None:
+    assert shown_environment({name: "hunter2", "RANK": "0"}) == {name: HIDDEN, "RANK": "0"}
+
+
+def test_showing_an_environment_keeps_its_names_and_leaves_it_alone() -> None:
+    env = {"A": "1", "A_KEY": "2"}
+    assert list(shown_environment(env)) == ["A", "A_KEY"]
+    assert env == {"A": "1", "A_KEY": "2"}

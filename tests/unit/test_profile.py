@@ -1,0 +1,440 @@
+"""A profile is accepted whole, or refused with one sentence that says where and what."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tomlkit
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from engine.core.errors import ProfileError
+from engine.core.profile import (
+    SCHEMA,
+    Profile,
+    all_keys,
+    parse_profile,
+    profile_from_data,
+    to_toml_data,
+    type_words,
+)
+
+GOOD = """\
+schema = 1
+name = "gpt"
+
+[layout]
+ranks_per_node = 4
+
+[recipe]
+name = "gpt"
+args = [
+    "--steps",
+    "100",
+]
+
+[launch]
+on_failure = "restart"
+stop_ladder = [["SIGTERM", 10], ["SIGKILL", 5]]
+
+[env]
+OMP_NUM_THREADS = "1"
+"""
+
+VALID: dict[tuple[str, ...], Any] = {
+    ("schema",): SCHEMA,
+    ("name",): "gpt-2.1_x",
+    ("description",): "two nodes",
+    ("backend", "name"): "nccl",
+    ("backend", "timeout"): 30,
+    ("backend", "env"): {"NCCL_DEBUG": "WARN"},
+    ("layout", "nodes"): "localhost:4",
+    ("layout", "ranks_per_node"): 8,
+    ("layout", "transport"): "local",
+    ("layout", "order"): "cyclic",
+    ("recipe", "name"): "gpt",
+    ("recipe", "script"): "train.py",
+    ("recipe", "module"): "pkg.train",
+    ("recipe", "args"): ["--steps", "100"],
+    ("launch", "python"): "/opt/env/bin/python",
+    ("launch", "workdir"): "~/runs",
+    ("launch", "on_failure"): "stop",
+    ("launch", "max_restarts"): 0,
+    ("launch", "on_disconnect"): "stop",
+    ("launch", "lease"): 60.5,
+    ("launch", "stop_ladder"): [["SIGINT", 1.5], ["SIGKILL", 5]],
+    ("env",): {"A": "1", "B_2": ""},
+    ("metrics", "patterns"): [r"acc=(?P<acc>\S+)"],
+}
+"""One valid value for every key."""
+
+
+def parse(text: str, *overrides: str) -> Profile:
+    return parse_profile(text, file="p.toml", overrides=overrides)
+
+
+def refused(text: str, *overrides: str) -> ProfileError:
+    with pytest.raises(ProfileError) as caught:
+        parse(text, *overrides)
+    return caught.value
+
+
+def put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A copy with one value set."""
+    data = copy.deepcopy(data)
+    table = data
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+    table[path[-1]] = value
+    return data
+
+
+# --- what is accepted ------------------------------------------------------------------------------------------------
+
+
+def test_a_profile_is_read_completely() -> None:
+    profile = parse(GOOD)
+    assert profile.name == "gpt"
+    assert profile.layout.ranks_per_node == 4
+    assert profile.recipe.args == ("--steps", "100")
+    assert profile.launch.stop_ladder == (("SIGTERM", 10.0), ("SIGKILL", 5.0))
+    assert profile.env == {"OMP_NUM_THREADS": "1"}
+
+
+def test_the_shortest_profile_says_what_to_run() -> None:
+    profile = parse('schema = 1\nname = "x"\nrecipe.script = "train.py"\n')
+    assert profile.layout.nodes == "localhost"
+    assert profile.launch.on_failure == "hold"
+
+
+def test_every_key_has_a_valid_value_in_this_test() -> None:
+    assert set(VALID) == set(all_keys())
+
+
+@pytest.mark.parametrize("path", list(VALID), ids=".".join)
+def test_every_key_is_accepted_with_a_valid_value(path: tuple[str, ...]) -> None:
+    data: dict[str, Any] = {"schema": 1, "name": "x", "recipe": {"script": "train.py"}}
+    if path in {("recipe", "name"), ("recipe", "module")}:
+        del data["recipe"]
+    text = tomlkit.dumps(put(data, path, VALID[path]))
+    value: Any = parse(text)
+    for part in path:
+        value = getattr(value, part)
+    wanted = VALID[path]
+    assert value == (
+        tuple(tuple(i) if isinstance(i, list) else i for i in wanted) if isinstance(wanted, list) else wanted
+    )
+
+
+@pytest.mark.parametrize("path", list(VALID), ids=".".join)
+def test_every_key_has_words_for_its_type(path: tuple[str, ...]) -> None:
+    words = type_words(all_keys()[path])
+    assert words
+    assert "NoneType" not in words
+    assert "Literal" not in words
+
+
+@pytest.mark.parametrize("nodes", ["localhost", "127.0.0.1", "::1", "localhost:8", ["localhost:2"]])
+def test_this_machine_is_accepted_by_each_of_its_names(nodes: str | list[str]) -> None:
+    profile_from_data(put({"schema": 1, "name": "x", "recipe": {"name": "gpt"}}, ("layout", "nodes"), nodes), "p")
+
+
+# --- what is refused, and where --------------------------------------------------------------------------------------
+
+HEAD = 'schema = 1\nname = "x"\n'
+RUNS = '[recipe]\nname = "gpt"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "key", "words"),
+    [
+        # the file as a whole
+        ("", "p.toml", "", "no schema number"),
+        ("schema = 1\nname = \n", "p.toml:2", "", ""),
+        ("schema = 1\nschema = 1\n", "p.toml:2", "", ""),
+        ("[recipe\n", "p.toml:1", "", ""),
+        ('schema = 1\nname = "x\n', "p.toml:2", "", ""),
+        ("\x00", "p.toml:1", "", ""),
+        ("schema = 99999999999999999999999\n" + RUNS, "p.toml:1", "schema", "this rankdeck reads schema 1"),
+        ("schema = 2\n", "p.toml:1", "schema", "is 2; this rankdeck reads schema 1"),
+        ("schema = 0\n" + RUNS, "p.toml:1", "schema", ""),
+        ('schema = "1"\n' + RUNS, "p.toml:1", "schema", ""),
+        ("schema = true\n" + RUNS, "p.toml:1", "schema", ""),
+        # keys
+        (HEAD + RUNS + "[lauout]\n", "p.toml:5", "lauout", "unknown key"),
+        (HEAD + RUNS + "[layout]\nrank_per_node = 2\n", "p.toml:6", "layout.rank_per_node", "unknown key"),
+        (HEAD + "nodes = 2\n" + RUNS, "p.toml:3", "nodes", "unknown key"),
+        (HEAD + RUNS + "[launch]\nwarm = true\n", "p.toml:6", "launch.warm", "unknown key"),
+        (HEAD + RUNS + "[launch]\n\n# why\nx = [\n 1,\n]\n", "p.toml:8", "launch.x", "unknown key"),
+        (HEAD + RUNS + "launch.y = 1\n", "p.toml:5", "recipe.launch", "unknown key"),
+        ('schema = 1\n"na me" = 1\n', "p.toml:2", "na me", "unknown key"),
+        # tables and values in each other's place
+        (HEAD + "recipe = 3\n", "p.toml:3", "recipe", "must be a table"),
+        (HEAD + 'layout = "localhost"\n' + RUNS, "p.toml:3", "layout", "must be a table"),
+        (HEAD + "[[recipe]]\nname = 'gpt'\n", "p.toml:3", "recipe", "must be a table"),
+        (HEAD + RUNS + "[launch.python]\nx = 1\n", "p.toml:5", "launch.python", "must be a value"),
+        ("schema = 1\n[name]\n", "p.toml:2", "name", "must be a value"),
+        (HEAD + 'env = "A=1"\n' + RUNS, "p.toml:3", "env", "must be a table"),
+        # types
+        ("schema = 1\n" + RUNS, "p.toml", "name", "is missing"),
+        ("schema = 1\nname = 7\n" + RUNS, "p.toml:2", "name", "must be a string, not a whole number"),
+        (HEAD + RUNS + "args = 3\n", "p.toml:5", "recipe.args", "must be a list, not a whole number"),
+        (HEAD + RUNS + "args = [3]\n", "p.toml:5", "recipe.args", "must be a string, not a whole number"),
+        (HEAD + RUNS + "args = [\n  'a',\n  3,\n]\n", "p.toml:5", "recipe.args", "must be a string"),
+        (HEAD + RUNS + "[env]\nA = 1\n", "p.toml:6", "env.A", "must be a string, not a whole number"),
+        (HEAD + RUNS + "[env]\nB = '1'\nA = 1\n", "p.toml:7", "env.A", "must be a string, not a whole number"),
+        (
+            HEAD + RUNS + "[backend]\nname = 'gloo'\n[backend.env]\nX = 1.5\n",
+            "p.toml:8",
+            "backend.env.X",
+            "not a number",
+        ),
+        (HEAD + RUNS + "[backend]\ntimeout = '10'\n", "p.toml:6", "backend.timeout", "must be a number, not a string"),
+        (HEAD + RUNS + "[backend]\ntimeout = 2024-01-01\n", "p.toml:6", "backend.timeout", "must be a number"),
+        (HEAD + RUNS + "[layout]\nranks_per_node = 'all'\n", "p.toml:6", "layout.ranks_per_node", "all"),
+        (HEAD + RUNS + "[layout]\nranks_per_node = 2.5\n", "p.toml:6", "layout.ranks_per_node", "not a number"),
+        (HEAD + RUNS + "[layout]\nranks_per_node = true\n", "p.toml:6", "layout.ranks_per_node", "not true or false"),
+        (HEAD + RUNS + "[layout]\norder = 'random'\n", "p.toml:6", "layout.order", "there is no choice"),
+        (HEAD + RUNS + "[layout]\ntransport = 'ssh'\n", "p.toml:6", "layout.transport", "there is no choice"),
+        (HEAD + RUNS + "[launch]\non_failure = 'ignore'\n", "p.toml:6", "launch.on_failure", "there is no choice"),
+        (HEAD + RUNS + "[launch]\nmax_restarts = '3'\n", "p.toml:6", "launch.max_restarts", "must be a whole number"),
+        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGKILL']]\n", "p.toml:6", "launch.stop_ladder", ""),
+        (HEAD + RUNS + "[launch]\nstop_ladder = ['SIGKILL']\n", "p.toml:6", "launch.stop_ladder", "must be a list"),
+        # sense
+        ("schema = 1\nname = ''\n" + RUNS, "p.toml:2", "name", "can't be a name"),
+        ("schema = 1\nname = '../x'\n" + RUNS, "p.toml:2", "name", "can't be a name"),
+        ("schema = 1\nname = 'a b'\n" + RUNS, "p.toml:2", "name", "can't be a name"),
+        ('schema = 1\nname = "a\\n"\n' + RUNS, "p.toml:2", "name", "can't be a name"),
+        (f"schema = 1\nname = '{'a' * 65}'\n" + RUNS, "p.toml:2", "name", "can't be a name"),
+        (HEAD, "p.toml", "recipe", "does not say what to run"),
+        (HEAD + "[recipe]\nargs = ['x']\n", "p.toml:3", "recipe", "does not say what to run"),
+        (HEAD + RUNS + "script = 'a.py'\n", "p.toml:3", "recipe", "names name and script"),
+        (HEAD + "[recipe]\nscript = ''\n", "p.toml:4", "recipe.script", "is empty"),
+        (HEAD + RUNS + "[layout]\nranks_per_node = 0\n", "p.toml:6", "layout.ranks_per_node", "must be 1 to 65536"),
+        (HEAD + RUNS + "[layout]\nranks_per_node = -1\n", "p.toml:6", "layout.ranks_per_node", "must be 1 to 65536"),
+        (HEAD + RUNS + "[layout]\nranks_per_node = 65537\n", "p.toml:6", "layout.ranks_per_node", "must be 1 to 65536"),
+        (HEAD + RUNS + "[layout]\nnodes = ''\n", "p.toml:6", "layout.nodes", "can't be a node"),
+        (HEAD + RUNS + "[layout]\nnodes = []\n", "p.toml:6", "layout.nodes", "names no node"),
+        (HEAD + RUNS + "[layout]\nnodes = '-oProxyCommand=x'\n", "p.toml:6", "layout.nodes", "can't be a node"),
+        (HEAD + RUNS + "[layout]\nnodes = 'gpu01'\n", "p.toml:6", "layout.nodes", "not this machine"),
+        (HEAD + RUNS + "[layout]\nnodes = 'localhost:0'\n", "p.toml:6", "layout.nodes", "not a number of ranks"),
+        (HEAD + RUNS + "[layout]\nnodes = 'localhost:²'\n", "p.toml:6", "layout.nodes", "not a number of ranks"),
+        (HEAD + RUNS + "[layout]\nnodes = ['localhost', 'localhost']\n", "p.toml:6", "layout.nodes", "twice"),
+        (HEAD + RUNS + "[backend]\ntimeout = 0\n", "p.toml:6", "backend.timeout", "1 to 31536000 seconds, not 0"),
+        (HEAD + RUNS + "[backend]\ntimeout = nan\n", "p.toml:6", "backend.timeout", "not nan"),
+        (HEAD + RUNS + "[launch]\nlease = inf\n", "p.toml:6", "launch.lease", "not inf"),
+        (HEAD + RUNS + "[launch]\nmax_restarts = -1\n", "p.toml:6", "launch.max_restarts", "must not be negative"),
+        (HEAD + RUNS + "[launch]\nstop_ladder = []\n", "p.toml:6", "launch.stop_ladder", "must have a step"),
+        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGTERN', 1]]\n", "p.toml:6", "launch.stop_ladder", "'SIGTERN'"),
+        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGKILL', -1]]\n", "p.toml:6", "launch.stop_ladder", "0 to 86400"),
+        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGKILL', nan]]\n", "p.toml:6", "launch.stop_ladder", "not nan"),
+        (
+            HEAD + RUNS + "[launch]\nstop_ladder = [['SIGINT', 1]]\n",
+            "p.toml:6",
+            "launch.stop_ladder",
+            "end with SIGKILL",
+        ),
+        (HEAD + RUNS + "[env]\n'A B' = '1'\n", "p.toml:6", "env.A B", "environment variable"),
+        (HEAD + RUNS + "[env]\n'' = '1'\n", "p.toml:6", "env.", "environment variable"),
+        (HEAD + RUNS + '[env]\nA = "\\u0000"\n', "p.toml:6", "env.A", "NUL"),
+        (HEAD + RUNS + '[launch]\nworkdir = "\\u0000"\n', "p.toml:6", "launch.workdir", "NUL"),
+        (HEAD + '[recipe]\nscript = "\\u0000"\n', "p.toml:3", "recipe", "NUL"),
+        (HEAD + RUNS + "[metrics]\npatterns = ['(']\n", "p.toml:6", "metrics.patterns", "not a regular expression"),
+        (HEAD + RUNS + "[metrics]\npatterns = ['loss']\n", "p.toml:6", "metrics.patterns", "no named group"),
+        (HEAD + RUNS + "[metrics]\npatterns = 'loss'\n", "p.toml:6", "metrics.patterns", "must be a list"),
+    ],
+)
+def test_a_malformed_profile_is_refused_with_place_and_key(text: str, place: str, key: str, words: str) -> None:
+    error = refused(text)
+    assert (f"{error.file}:{error.line}" if error.line else error.file) == place
+    assert error.key == key
+    assert words in error.reason
+    assert error.message.startswith(f"{place}: {key}")
+    assert "\n" not in error.message
+    assert error.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (HEAD + RUNS + "[lauout]\n", "did you mean layout?"),
+        (HEAD + RUNS + "[layout]\nrank_per_node = 2\n", "did you mean layout.ranks_per_node?"),
+        (HEAD + "nodes = 2\n" + RUNS, "did you mean layout.nodes?"),
+        (HEAD + RUNS + "[backend]\nzzzzz = 2\n", "valid keys here: name, timeout, env"),
+        (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGTERN', 1]]\n", "did you mean SIGTERM?"),
+        (HEAD + RUNS + "[layout]\norder = 'random'\n", "it takes: block | cyclic"),
+        ("name = 'x'\n", "begin the file with: schema = 1"),
+        (HEAD + "recipe = 3\n", "write: [recipe]"),
+    ],
+)
+def test_the_nearest_valid_thing_is_named(text: str, hint: str) -> None:
+    assert refused(text).hint == hint
+
+
+def test_a_profile_that_is_nested_too_deeply_is_refused() -> None:
+    assert "nested too deeply" in refused("x = " + "[" * 100_000).reason
+
+
+# --- overrides of the command line -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "path", "value"),
+    [
+        ("layout.ranks_per_node=2", ("layout", "ranks_per_node"), 2),
+        ("layout.ranks_per_node=auto", ("layout", "ranks_per_node"), "auto"),
+        ("layout.nodes=localhost:3", ("layout", "nodes"), "localhost:3"),
+        ("backend.timeout=1.5", ("backend", "timeout"), 1.5),
+        ("name=other", ("name",), "other"),
+        ("name=1", ("name",), "1"),
+        ('description="quoted"', ("description",), "quoted"),
+        ("description=a = b", ("description",), "a = b"),
+        ("recipe.args=['--lr', '1']", ("recipe", "args"), ("--lr", "1")),
+        ("env.OMP_NUM_THREADS=8", ("env", "OMP_NUM_THREADS"), "8"),
+        ("env.NEW=true", ("env", "NEW"), "true"),
+        ("env.EMPTY=", ("env", "EMPTY"), ""),
+        ("env.PATHS=/a:/b=c", ("env", "PATHS"), "/a:/b=c"),
+        ("backend.env.NCCL_DEBUG=INFO", ("backend", "env", "NCCL_DEBUG"), "INFO"),
+        ("launch.python=3", ("launch", "python"), "3"),
+        (" launch . lease =60", ("launch", "lease"), 60.0),
+        ("description=two\nlines", ("description",), "two\nlines"),
+    ],
+)
+def test_an_override_sets_one_value(word: str, path: tuple[str, ...], value: object) -> None:
+    found: Any = parse(GOOD, word)
+    for part in path:
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    assert found == value
+
+
+def test_later_overrides_win() -> None:
+    assert parse(GOOD, "name=a", "name=b").name == "b"
+
+
+@pytest.mark.parametrize(
+    ("word", "file", "words"),
+    [
+        ("layout.ranks_per_node", "--set layout.ranks_per_node", "not key=value"),
+        ("=2", "--set =2", "not key=value"),
+        ("layout.=2", "--set layout.=2", "not key=value"),
+        ("layout.ranks_per_node=0", "--set layout.ranks_per_node", "must be 1 to 65536"),
+        ("layout.rank=2", "--set layout.rank", "unknown key"),
+        ("name.x=2", "--set name.x=2", "name is a value, not a table"),
+        ("layout=2", "--set layout", "must be a table"),
+        ("env.A=1\x002", "--set env.A", "NUL"),
+    ],
+)
+def test_a_wrong_override_is_named_instead_of_the_file(word: str, file: str, words: str) -> None:
+    error = refused(GOOD, word)
+    assert (error.file, error.line) == (file, None)
+    assert words in error.reason
+
+
+def test_an_override_may_stand_in_for_what_the_file_lacks() -> None:
+    assert parse("schema = 1\nname = 'x'\n", "recipe.script=train.py").recipe.script == "train.py"
+
+
+# --- there and back --------------------------------------------------------------------------------------------------
+
+
+def test_a_profile_is_written_without_its_defaults() -> None:
+    data = to_toml_data(parse(HEAD + RUNS + "[layout]\nnodes = 'localhost'\norder = 'block'\n"))
+    assert data == {"schema": 1, "name": "x", "recipe": {"name": "gpt"}}
+
+
+@given(st.sets(st.sampled_from(sorted(VALID))))
+@settings(deadline=None)
+def test_what_is_written_is_read_as_the_same_profile(chosen: set[tuple[str, ...]]) -> None:
+    data: dict[str, Any] = {"schema": 1, "name": "x", "recipe": {"script": "train.py"}}
+    for path in chosen - {("recipe", "name"), ("recipe", "module")}:
+        data = put(data, path, VALID[path])
+    profile = profile_from_data(data, "p")
+    text = tomlkit.dumps(to_toml_data(profile))
+    assert parse(text) == profile
+
+
+# --- anything at all -------------------------------------------------------------------------------------------------
+
+
+def refusal(make: Callable[[], Profile]) -> ProfileError | None:
+    """What is wrong with a profile: one sentence, or None where it is accepted. Any other exception gets through."""
+    try:
+        assert isinstance(make(), Profile)
+    except ProfileError as error:
+        return error
+    return None
+
+
+def accepted_or_refused(make: Callable[[], Profile], *, lines: int = 0) -> None:
+    if error := refusal(make):
+        assert error.reason
+        assert error.message.isprintable()
+        assert "`" not in error.reason.replace(repr("`"), "")
+        assert error.line is None or 1 <= error.line <= lines
+
+
+@given(st.text(max_size=200))
+@example("\ud800 = 1")
+@example("schema = 1\nname = 'x'\nrecipe.name = 'y'\n\x85")
+@settings(deadline=None)
+def test_any_text_is_accepted_or_refused(text: str) -> None:
+    accepted_or_refused(lambda: parse(text), lines=text.count("\n") + 2)
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+@settings(deadline=None)
+def test_any_override_is_accepted_or_refused(key: str, value: str) -> None:
+    for word in (key, f"{key}={value}", f"env.{key}={value}", f"recipe.args={value}", f"layout.order={value}"):
+        accepted_or_refused(functools.partial(parse, GOOD, word), lines=GOOD.count("\n"))
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.dates()
+    | st.datetimes()
+    | st.times()
+)
+NAMES = st.sampled_from(sorted({part for path in VALID for part in path})) | st.text(max_size=6)
+TOML = st.recursive(
+    SCALARS.filter(lambda value: value is not None),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(NAMES, TOML, max_size=6))
+@settings(deadline=None)
+def test_any_tables_are_accepted_or_refused(data: dict[str, Any]) -> None:
+    for given_data in (data, {"schema": 1, "name": "x", "recipe": {"name": "gpt"}} | data):
+        accepted_or_refused(functools.partial(profile_from_data, given_data, "form"))
+
+
+@given(st.sampled_from(sorted(VALID)), TOML)
+@settings(deadline=None, max_examples=300)
+def test_any_value_for_a_known_key_is_accepted_or_refused_by_that_key(path: tuple[str, ...], value: Any) -> None:
+    data: dict[str, Any] = {"schema": 1, "name": "x", "recipe": {"script": "train.py"}}
+    if error := refusal(lambda: profile_from_data(put(data, path, value), "form")):
+        assert error.key.split(".")[0] == path[0]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_mutated_profile_is_accepted_or_refused(data: st.DataObject) -> None:
+    text = GOOD
+    for _ in range(data.draw(st.integers(1, 4))):
+        begin = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(begin, min(len(text), begin + 12)))
+        text = (
+            text[:begin]
+            + data.draw(st.text(max_size=3) | st.sampled_from(['"', "[", "]", "=", "\n", "#", "'", "'''"]))
+            + text[end:]
+        )
+    accepted_or_refused(lambda: parse(text), lines=text.count("\n") + 2)

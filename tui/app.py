@@ -1,0 +1,212 @@
+"""The app: which screens there are, how one leads to another, and what is the same on all of them.
+
+It holds nothing that a run needs. Leaving it, or losing the terminal that it is in, changes nothing for any run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import work
+from textual.app import App
+from textual.binding import BindingType
+from textual.command import Provider
+from textual.driver import Driver
+from textual.scrollbar import ScrollBar, ScrollBarRender
+from textual.worker import Worker, WorkerState
+
+from engine.client import EngineClient, ProfileEntry
+from engine.core.errors import RankdeckError
+from engine.core.profile import Profile
+from tui.keys import bindings
+from tui.screens.base import DeckScreen
+from tui.screens.home import HomeScreen
+from tui.text import plain_line
+from tui.theme import DARK, LIGHT
+
+
+def _commands() -> type[Provider]:
+    from tui.commands import DeckCommands
+
+    return DeckCommands
+
+
+class PlainBars(ScrollBarRender):
+    """A scrollbar of whole cells: no block characters, so that it is the same with `--ascii`."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
+    HORIZONTAL_BARS: ClassVar[list[str]] = [" "]
+
+
+ScrollBar.renderer = PlainBars
+
+
+class RankdeckApp(App[None], inherit_bindings=False):
+    """A workstation for distributed training, in a terminal.
+
+    Args:
+        engine: where profiles and runs come from.
+        open_run: id of a run to show first; leaving it leaves the app.
+        open_profile: name of a profile that the cursor begins on.
+        ascii: draws with ASCII characters only.
+        slow: paints once a second, for a line with little bandwidth.
+        driver_class: what talks to the terminal; left out, Textual chooses.
+    """
+
+    CSS_PATH = "rankdeck.tcss"
+    TITLE = "rankdeck"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        *,
+        open_run: str | None = None,
+        open_profile: str | None = None,
+        ascii: bool = False,  # noqa: A002  named after the command line's flag
+        slow: bool = False,
+        driver_class: type[Driver] | None = None,
+    ) -> None:
+        super().__init__(driver_class=driver_class)
+        self.engine = engine
+        self.ascii = ascii
+        self.slow = slow
+        self.animation_level = "none"
+        self.parting: str | None = None
+        self._open_run = open_run
+        self._open_profile = open_profile
+        self._launching = False
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        if "TEXTUAL_THEME" not in os.environ:
+            self.theme = DARK.name
+        self.set_class(ascii, "-ascii")
+
+    def get_default_screen(self) -> HomeScreen:
+        """Home is below everything else."""
+        return HomeScreen(self._open_profile)
+
+    def on_mount(self) -> None:
+        """Opens the run that was asked for."""
+        if self._open_run is not None:
+            self.open_run(self._open_run)
+
+    # --- from one screen to another -----------------------------------------------------------------------------------
+
+    def open_run(self, run: str) -> None:
+        """Shows a run."""
+        from tui.screens.run import RunScreen
+
+        if not (isinstance(self.screen, RunScreen) and self.screen.run_id == run):
+            self.push_screen(RunScreen(run, leaves_app=run == self._open_run))
+
+    def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
+        """Shows a profile as a form.
+
+        Args:
+            entry: the profile; None for an empty form.
+            duplicate: the form makes a new profile of it.
+        """
+        from tui.screens.edit import EditScreen
+
+        if isinstance(self.screen, HomeScreen):
+            self.push_screen(EditScreen(entry, duplicate=duplicate))
+
+    def profile_saved(self, name: str) -> None:
+        """Lets the cursor of home be on a profile when the user comes back there."""
+        home = self.screen_stack[0]
+        if isinstance(home, HomeScreen):
+            home.choose_later(name)
+
+    def launch(self, profile: Profile) -> None:
+        """Launches a profile and shows the run. While a launch is under way, asking again does nothing."""
+        if not self._launching:
+            self._launching = True
+            self.notify(f"launching {plain_line(profile.name)}", markup=False, timeout=2)
+            self._launch(profile)
+
+    @work(group="launch", exit_on_error=False)
+    async def _launch(self, profile: Profile) -> None:
+        try:
+            run = await self.engine.launch(profile)
+        except RankdeckError as error:
+            self.show_error(f"{plain_line(profile.name)} was not launched", error)
+        else:
+            self.open_run(run)
+        finally:
+            self._launching = False
+
+    def show_error(self, title: str, error: RankdeckError) -> None:
+        """Shows an error that must be read."""
+        from tui.screens.confirm import NoticeScreen
+
+        self.push_screen(NoticeScreen(title, error))
+
+    def leave(self, parting: str | None = None) -> None:
+        """Ends the app, and only the app.
+
+        Args:
+            parting: printed once the terminal is as it was.
+        """
+        self.parting = parting
+        self.exit()
+
+    # --- keys that work everywhere ------------------------------------------------------------------------------------
+
+    def action_show_help(self) -> None:
+        """Opens the help screen."""
+        from tui.screens.help import HelpScreen
+
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen())
+
+    def action_hint(self) -> None:
+        """ctrl+c ends nothing here."""
+        self.notify("q goes back or leaves. Runs go on without this screen; s in a run stops it.", markup=False)
+
+    def action_leave(self) -> None:
+        """Ends the app from any screen; the last words say which runs go on."""
+        partings = [screen.parting for screen in reversed(self.screen_stack) if isinstance(screen, DeckScreen)]
+        self.leave(next(filter(None, partings), None))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """An error that nobody foresaw ends one worker, and is shown."""
+        if event.state is WorkerState.ERROR:
+            self.notify(f"{event.worker.group}: {event.worker.error}", severity="error", markup=False)
+
+
+def run(
+    engine: EngineClient,
+    *,
+    open_run: str | None = None,
+    open_profile: str | None = None,
+    ascii: bool = False,  # noqa: A002  named after the command line's flag
+    slow: bool = False,
+    mouse: bool = True,
+) -> int:
+    """Shows the app until the user leaves it.
+
+    Args:
+        engine: where profiles and runs come from.
+        open_run: id of a run to show first.
+        open_profile: name of a profile that the cursor begins on.
+        ascii: draws with ASCII characters only.
+        slow: paints once a second.
+        mouse: False leaves the mouse to the terminal, for selecting text.
+
+    Returns:
+        Exit status.
+    """
+    from tui.driver import RankdeckDriver
+
+    app = RankdeckApp(
+        engine, open_run=open_run, open_profile=open_profile, ascii=ascii, slow=slow, driver_class=RankdeckDriver
+    )
+    app.run(mouse=mouse)
+    if app.parting is not None:
+        sys.stdout.write(f"{app.parting}\n")
+    return app.return_code or 0

@@ -1,0 +1,59 @@
+"""The command palette: every key that does something now, by its name, and what a key would be too many for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+
+from tui.keys import KEYS
+from tui.screens.home import HomeScreen
+from tui.text import plain_line
+
+if TYPE_CHECKING:
+    from tui.app import RankdeckApp
+
+
+class Command(NamedTuple):
+    """Something that can be done now."""
+
+    name: str
+    help: str
+    act: Callable[[], object]
+
+
+class DeckCommands(Provider):
+    """What can be done on the screen that the palette was opened from."""
+
+    async def discover(self) -> Hits:
+        """Everything, while nothing is typed."""
+        for command in self._commands():
+            yield DiscoveryHit(Content(command.name), command.act, text=command.name, help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        """What matches, best first."""
+        matcher = self.matcher(query)
+        for command in self._commands():
+            # `Matcher.highlight` and `help` take text for markup (8.2.8), so names are plain here and help is ours.
+            if (score := matcher.match(command.name)) > 0:
+                yield Hit(score, Content(command.name), command.act, text=command.name, help=command.help)
+
+    def _commands(self) -> Iterator[Command]:
+        app = cast("RankdeckApp", self.app)
+        offered = {key.id: key for key in KEYS if key.command}
+        for active in self.screen.active_bindings.values():
+            key = offered.pop(active.binding.id or "", None)
+            if key is not None and active.enabled:
+                act = partial(app.run_action, key.action, active.node)
+                yield Command(f"{key.label} ({key.first})", key.help, act)
+        home = app.screen_stack[0]
+        if isinstance(home, HomeScreen):
+            for run in home.known_runs:
+                yield Command(plain_line(f"watch {run.run}"), "A run.", partial(app.open_run, run.run))
+            for profile in home.known_profiles:
+                yield Command(plain_line(f"launch {profile.name}"), "A profile.", partial(app.launch, profile))
+        for theme in sorted(app.available_themes):
+            yield Command(f"theme {theme}", "Colours of this session.", partial(setattr, app, "theme", theme))

@@ -1,0 +1,72 @@
+"""Textual's terminal driver, mended for terminals that come and go.
+
+After a tmux re-attach, a reconnected ssh or a reloaded editor, a terminal may have forgotten that mouse reports were asked
+for in the SGR form, and sends the X10 form: three bytes, which past column 95 are not UTF-8. Textual 8.2.8 ends the app with
+UnicodeDecodeError (textual#6668, its fix #6696 is open), and would take the bytes for keys otherwise: a mouse at column 88
+types `x`. Reports of that form are dropped here, and the terminal is asked for the SGR form again.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import time
+from collections.abc import Callable
+
+from textual.drivers import linux_driver
+
+_X10_REPORT = re.compile(rb"\x1b\[M[\x20-\xff]{3}", re.DOTALL)
+_BEGUN_REPORT = re.compile(rb"\x1b\[M[\x20-\xff]{0,2}\Z", re.DOTALL)
+
+REPEAT = 1.0
+"""Seconds between two requests for the SGR form: a terminal that has no such form is not asked on every movement."""
+
+
+class InputDecoder(codecs.IncrementalDecoder):
+    """What a terminal sends, as text: never an error, and without X10 mouse reports."""
+
+    reported: Callable[[], None] | None = None
+    """Called after reports were dropped."""
+
+    def __init__(self, errors: str = "replace") -> None:
+        super().__init__(errors)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = b""
+
+    def decode(self, data: bytes, final: bool = False) -> str:  # type: ignore[override]  # typeshed: Buffer
+        """The text so far. A report that is cut off is kept for the next call."""
+        data, dropped = _X10_REPORT.subn(b"", self._begun + data)
+        begun = None if final else _BEGUN_REPORT.search(data)
+        self._begun = begun.group() if begun else b""
+        if dropped and self.reported is not None:
+            self.reported()
+        return self._utf8.decode(data[: begun.start()] if begun else data, final)
+
+
+class RankdeckDriver(linux_driver.LinuxDriver):
+    """Survives the mouse of a terminal that was exchanged, and a SIGCONT that follows no SIGTSTP."""
+
+    _asked_at = 0.0
+
+    def run_input_thread(self) -> None:
+        """Reads the terminal."""
+
+        class Decoder(InputDecoder):
+            reported = staticmethod(self._ask_for_sgr_mouse)
+
+        # The decoder is looked up by this name when the thread starts; there is no other way to exchange it.
+        vars(linux_driver)["getincrementaldecoder"] = lambda _encoding: Decoder
+        super().run_input_thread()
+
+    def _ask_for_sgr_mouse(self) -> None:
+        if time.monotonic() - self._asked_at >= REPEAT:
+            self._asked_at = time.monotonic()
+            self._enable_mouse_support()
+
+    def _sigcont_application(self, *_: object) -> None:
+        """Resumes. After SIGSTOP nothing was put away: Textual would start a second reader and lose the tty's settings."""
+        if self._must_signal_resume:
+            super()._sigcont_application()
+        elif self._auto_restart and self._key_thread is not None and self._key_thread.is_alive():
+            self._enable_mouse_support()
+            self._app.call_later(self._app.refresh, layout=True)

@@ -1,0 +1,227 @@
+"""A profile as the lines of a form, and back. Pure: what a user typed goes in as text, a checked `Profile` comes out.
+
+What the form has no line for (environment, stop ladder, metrics, …) is taken over from the profile that is edited.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from engine.client import Argument, BackendInfo, RecipeInfo
+from engine.core.errors import ProfileError
+from engine.core.profile import Profile, profile_from_data, to_toml_data
+
+Values = Mapping[str, str]
+"""What stands in each line, by the line's id."""
+
+FORM = "the form"
+"""Stands for the file in errors; the screen shows them at the line that they are about."""
+
+OWN_SCRIPT = "script"
+OWN_MODULE = "module"
+"""Choices of `recipe.kind` besides the recipes."""
+
+ARGUMENT = "argument."
+"""Prefix of the lines for a recipe's declared arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One line of the form. `choices`: (value, what it means) where there is a choice; free text where there is none."""
+
+    id: str
+    label: str
+    help: str
+    placeholder: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    begins_group: bool = False
+
+
+def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
+    """The lines of the form, top to bottom; which there are depends on what is chosen in them."""
+    kind = values.get("recipe.kind", "")
+    return [
+        Field(id="name", label="name", placeholder="my-run", help="What the profile and its runs are called."),
+        Field(id="description", label="description", help="A line for those who read the list of profiles."),
+        Field(id="backend.name", label="backend", begins_group=True, help="How ranks talk to each other.",
+              choices=tuple((backend.name, backend.summary) for backend in backends)),
+        Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
+              help="Where ranks run, with a number of ranks or without: localhost:4"),
+        Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
+              help="For nodes without a number of their own. auto: one for each GPU, else one for each core."),
+        Field(id="layout.order", label="order", help="How ranks are numbered.",
+              choices=(("block", "a node is filled before the next one"), ("cyclic", "one rank for each node in turn"))),
+        Field(id="recipe.kind", label="recipe", begins_group=True, help="What every rank runs.",
+              choices=(*((recipe.name, f"{recipe.title}: {recipe.summary}") for recipe in recipes),
+                       (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
+        *_program_fields(kind, recipes),
+        Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
+              help="The interpreter of the ranks; it needs torch."),
+        Field(id="launch.workdir", label="folder", placeholder=".",
+              help="The folder that ranks start in; a script is looked for from there."),
+        Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
+              choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
+                       ("restart", "start all ranks again, a few times"))),
+    ]  # fmt: skip
+
+
+def _program_fields(kind: str, recipes: Sequence[RecipeInfo]) -> list[Field]:
+    """The lines that belong to what is run: a file or a module, or the recipe's own arguments; then free ones."""
+    more = Field(id="recipe.args", label="arguments", help="The words after it, quoted as in a shell.")
+    if kind == OWN_SCRIPT:
+        return [Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file."), more]
+    if kind == OWN_MODULE:
+        return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
+    declared = [_argument_field(argument) for argument in _declared(kind, recipes)]
+    return [*declared, Field(id="recipe.args", label="more words", help="Words after these, quoted as in a shell.")]
+
+
+def _argument_field(argument: Argument) -> Field:
+    words = {"int": "whole number", "float": "number", "str": "text"}[argument.type]
+    return Field(
+        id=f"{ARGUMENT}{argument.name}",
+        label=argument.name,
+        placeholder=str(argument.default),
+        help=f"{argument.help} ({words})",
+    )
+
+
+def _declared(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
+    return next((recipe.arguments for recipe in recipes if recipe.name == kind), ())
+
+
+# --- profile to form -------------------------------------------------------------------------------------------------
+
+
+def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, str]:
+    """What the form shows of a profile; None: of a new one."""
+    if profile is None:
+        first = recipes[0].name if recipes else OWN_SCRIPT
+        return {"backend.name": "gloo", "layout.order": "block", "recipe.kind": first, "launch.on_failure": "hold"}
+    recipe, layout, launch = profile.recipe, profile.layout, profile.launch
+    kind = recipe.name or (OWN_SCRIPT if recipe.script is not None else OWN_MODULE)
+    arguments, rest = _taken_apart(recipe.args, _declared(kind, recipes))
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "backend.name": profile.backend.name,
+        "layout.nodes": layout.nodes if isinstance(layout.nodes, str) else ", ".join(layout.nodes),
+        "layout.ranks_per_node": "" if layout.ranks_per_node == "auto" else str(layout.ranks_per_node),
+        "layout.order": layout.order,
+        "recipe.kind": kind,
+        "recipe.script": recipe.script or "",
+        "recipe.module": recipe.module or "",
+        "recipe.args": shlex.join(rest),
+        "launch.python": launch.python or "",
+        "launch.workdir": "" if launch.workdir == "." else launch.workdir,
+        "launch.on_failure": launch.on_failure,
+        **{f"{ARGUMENT}{name}": value for name, value in arguments.items()},
+    }
+
+
+def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
+    """Values of declared arguments, and all other words as they stand. Of an argument given twice, the last counts."""
+    names = {f"--{argument.name}": argument.name for argument in declared}
+    values: dict[str, str] = {}
+    rest: list[str] = []
+    words = list(args)
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in names and (equals or words):
+            values[names[flag]] = value if equals else words.pop(0)
+        else:
+            rest.append(word)
+    return values, rest
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where there is one like it."""
+    return next(free for number in count(1) if (free := name if number == 1 else f"{name}-{number}") not in taken)
+
+
+# --- form to profile -------------------------------------------------------------------------------------------------
+
+
+def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> Profile:
+    """The profile that the form says.
+
+    Args:
+        values: what stands in its lines.
+        base: the profile that is edited, for everything that the form has no line for.
+        recipes: those that there are.
+
+    Raises:
+        ProfileError: `key` is the id of the line that is wrong, or a key that the form has no line for.
+    """
+    data: dict[str, Any] = to_toml_data(base) if base is not None else {"schema": 1}
+    for key in ("name", "description", "backend.name", "layout.order", "launch.python", "launch.workdir",
+                "launch.on_failure"):  # fmt: skip
+        _put(data, key, values.get(key, "").strip() or None)
+    data.setdefault("name", "")
+    words = values.get("layout.nodes", "").replace(",", " ").split()
+    _put(data, "layout.nodes", (words[0] if len(words) == 1 else words) if words else None)
+    ranks = values.get("layout.ranks_per_node", "").strip()
+    _put(data, "layout.ranks_per_node", int(ranks) if ranks.isdecimal() else ranks or None)
+    data["recipe"] = _recipe(values, base, recipes)
+    return profile_from_data(data, FORM)
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a key of a table, or takes it away."""
+    *tables, name = key.split(".")
+    for table in tables:
+        data = data.setdefault(table, {})
+    if value is None:
+        data.pop(name, None)
+    else:
+        data[name] = value
+
+
+def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, Any]:
+    kind = values.get("recipe.kind", "")
+    if kind == OWN_SCRIPT:
+        recipe: dict[str, Any] = {"script": values.get("recipe.script", "").strip()}
+    elif kind == OWN_MODULE:
+        recipe = {"module": values.get("recipe.module", "").strip()}
+    else:
+        recipe = {"name": kind}
+    args: list[str] = []
+    for argument in _declared(kind, recipes):
+        value = values.get(f"{ARGUMENT}{argument.name}", "").strip()
+        if value:
+            args += [f"--{argument.name}", _checked(argument, value)]
+    try:
+        args += shlex.split(values.get("recipe.args", ""))
+    except ValueError as error:
+        raise ProfileError(FORM, None, "recipe.args", f"can't be read as words: {str(error).lower()}") from None
+    if base is not None and _is_same_program(base, recipe, args, _declared(kind, recipes)):
+        args = list(base.recipe.args)
+    return {**recipe, "args": args} if args else recipe
+
+
+def _checked(argument: Argument, value: str) -> str:
+    kinds: dict[str, type[int | float | str]] = {"int": int, "float": float, "str": str}
+    try:
+        kinds[argument.type](value)
+    except ValueError:
+        words = {"int": "a whole number", "float": "a number", "str": "text"}[argument.type]
+        raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", f"must be {words}, not {value!r}") from None
+    return value
+
+
+def _is_same_program(base: Profile, recipe: dict[str, Any], args: list[str], declared: Sequence[Argument]) -> bool:
+    """Whether only the order of words differs, which is then left as the user has it in the file."""
+    same = all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
+    return same and _taken_apart(args, declared) == _taken_apart(base.recipe.args, declared)
+
+
+def line_of_error(error: ProfileError, lines: Sequence[str]) -> str | None:
+    """The id of the line that an error is about; None where the form has no such line."""
+    aliases = {"recipe": "recipe.kind", "recipe.name": "recipe.kind", "layout": "layout.nodes"}
+    key = aliases.get(error.key, error.key)
+    return key if key in lines else None

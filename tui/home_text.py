@@ -1,0 +1,133 @@
+"""The lines of the home screen's lists, and what is said about a run there. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from engine.client import ProfileEntry
+from engine.core.profile import Profile
+from engine.core.state import ENDED_WORDS
+from engine.core.view import RunSummary
+from tui.marks import MUTED, RUN_MARKS, sign, to_ascii
+from tui.plan_text import labelled
+from tui.text import age, cell_fit, duration, number, plain_line
+
+MAX_NAME = 22
+"""Cells of a name; a longer one is cut so that the other columns stay in sight."""
+
+
+def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:  # noqa: A002
+    """One line for each profile: name, backend, where, what; or name and what is wrong with it."""
+    name = min(MAX_NAME, max((cell_len(plain_line(entry.name)) for entry in entries), default=0))
+    where = max((cell_len(_where(entry.profile)) for entry in entries if entry.profile), default=0)
+    lines = []
+    for entry in entries:
+        start = cell_fit(plain_line(entry.name), name, ascii=ascii)
+        if entry.profile is None:
+            mark = "X" if ascii else "✖"
+            lines.append(
+                Content.assemble(start, (f"  {mark} {plain_line(entry.error or 'unreadable')}", "$text-error"))
+            )
+            continue
+        profile = entry.profile
+        facts = f"  {plain_line(profile.backend.name):<5} {cell_fit(_where(profile), min(where, 20), ascii=ascii)}"
+        lines.append(Content.assemble(start, (f"{facts}  {_what(profile)}", MUTED)))
+    return lines
+
+
+def _where(profile: Profile) -> str:
+    nodes = profile.layout.nodes
+    text = nodes if isinstance(nodes, str) else " ".join(nodes)
+    return plain_line(text if ":" in text else f"{text}:{profile.layout.ranks_per_node}")
+
+
+def _what(profile: Profile) -> str:
+    recipe = profile.recipe
+    return plain_line(recipe.name or (recipe.script or "").rsplit("/", 1)[-1] or recipe.module or "")
+
+
+def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Content]:  # noqa: A002
+    """One line for each run: state, name, how long or how long ago, and the newest thing to know about it."""
+    name = min(MAX_NAME, max((cell_len(plain_line(run.name)) for run in runs), default=0))
+    lines = []
+    for run in runs:
+        ended = run.state in ENDED_WORDS
+        when = f"{age(now - (run.ended_at or now))} ago" if ended else duration(now - run.launched_at)
+        line = Content.assemble(
+            (sign(run.state, ascii=ascii), RUN_MARKS[run.state].style),
+            f" {cell_fit(plain_line(run.name), name, ascii=ascii)}  ",
+            (f"{when:>10}  ", MUTED),
+            (_news(run), "$text-error" if run.state in ("failed", "holding") else ""),
+        )
+        lines.append(Content(to_ascii(line.plain), list(line.spans)) if ascii else line)
+    return lines
+
+
+def _news(run: RunSummary) -> str:
+    if not run.reachable:
+        return f"no supervisor on {plain_line(run.host)}"
+    if run.state in ("failed", "holding", "stopped") and run.reason:
+        return plain_line(run.reason)
+    if run.state == "succeeded" and run.loss is not None:
+        return f"loss {number(run.loss, 7).strip()}"
+    return _steps(run) if run.step is not None else run.state
+
+
+def _steps(run: RunSummary) -> str:
+    return f"step {run.step}" + (f"/{run.steps}" if run.steps else "")
+
+
+def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content:  # noqa: A002
+    """What is known of a run without attaching to it, and how to attach to it."""
+    mark = RUN_MARKS[run.state]
+    lines: list[Content | str] = [
+        Content.assemble((f"{sign(run.state, ascii=ascii)} {run.state}", mark.style)),
+        "",
+        *labelled("run", [plain_line(run.run)], width),
+        *labelled("ranks", f"{run.world_size} over {plain_line(run.backend)}".split(), width),
+        *labelled("began", f"{age(now - run.launched_at)} ago, on {plain_line(run.host)}".split(), width),
+    ]
+    if run.ended_at is not None:
+        lines += labelled("ended", f"{age(now - run.ended_at)} ago".split(), width)
+    lines += labelled("attempt", [str(run.attempt)], width)
+    if run.step is not None:
+        lines += labelled("progress", _steps(run).split(), width)
+    if run.loss is not None:
+        lines += labelled("loss", [number(run.loss, 7).strip()], width)
+    if run.reason:
+        lines += labelled("why", plain_line(run.reason).split(), width, style="$text-error")
+    lines += ["", *labelled("enter", _enter(run).split(), width)]
+    lines += labelled("or later", f"rankdeck attach {plain_line(run.run)}".split(), width)
+    text = Content("\n").join(lines)
+    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+
+
+def _enter(run: RunSummary) -> str:
+    if run.state in ENDED_WORDS:
+        return "shows how it ended: its log, its curves, its story"
+    if not run.reachable:
+        return "starts a supervisor for it, which takes its ranks over as they are"
+    return "watches it"
+
+
+def parting_words(runs: Sequence[RunSummary]) -> str | None:
+    """What to say of the runs that go on when the app is left; None where there is none."""
+    active = [run for run in runs if run.state not in ENDED_WORDS]
+    if not active:
+        return None
+    if len(active) == 1:
+        return f"{plain_line(active[0].name)} goes on: rankdeck attach {plain_line(active[0].run)}"
+    return f"{len(active)} runs go on: rankdeck ps lists them"
+
+
+FIRST_STEPS = (
+    "No profile was found.",
+    "",
+    "A profile says what runs where: a backend, a node layout and a recipe or a script of your own.",
+    "",
+    "n puts one together, with the plan beside it",
+)
+"""Shown in the plan's pane while there is no profile at all."""

@@ -1,0 +1,53 @@
+"""What every screen has: the app by its own type, and workers whose unforeseen errors are shown instead of ending the app."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from textual.screen import Screen
+from textual.worker import Worker, WorkerState
+
+from engine.client import EngineClient
+
+if TYPE_CHECKING:
+    from tui.app import RankdeckApp
+
+
+class DeckScreen(Screen[None]):
+    """A screen of this app."""
+
+    # Textual 8.2.8 spells their type `ClassVar[…] | None`, which type checkers take for a type of instances.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-high")]  # noqa: RUF012
+
+    @property
+    def deck(self) -> RankdeckApp:
+        """The app."""
+        return cast("RankdeckApp", self.app)
+
+    @property
+    def engine(self) -> EngineClient:
+        """Where profiles and runs come from."""
+        return self.deck.engine
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the user sees it: it is on top, or only a dialog is above it."""
+        for screen in reversed(self.app.screen_stack):
+            if screen is self or not screen.is_modal:
+                return screen is self
+        return False
+
+    @property
+    def parting(self) -> str | None:
+        """What to print when the app is left from here; None: nothing."""
+        return None
+
+    def say(self, text: str, *, error: bool = False) -> None:
+        """A sentence at the edge of the screen for a few seconds. Never markup."""
+        self.notify(text, severity="error" if error else "information", markup=False)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """An error that nobody foresaw ends one worker, and is shown."""
+        if event.state is WorkerState.ERROR:
+            self.say(f"{event.worker.group}: {event.worker.error}", error=True)

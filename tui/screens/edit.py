@@ -1,0 +1,300 @@
+"""A profile as a form, with the plan beside it that it comes to: new, edit, duplicate."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, VerticalScroll
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from engine.client import BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.errors import ProfileError, RankdeckError
+from engine.core.profile import Profile
+from tui.form import Field, fields, free_name, line_of_error, profile_of, values_of
+from tui.keys import bindings
+from tui.off_loop import off_loop
+from tui.plan_text import error_text, plan_text
+from tui.screens.base import DeckScreen
+from tui.screens.confirm import AskScreen, ConfirmScreen
+from tui.text import plain_line
+from tui.widgets.choice import Choice
+from tui.widgets.form_row import FormRow
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.text_pane import TextPane
+from tui.widgets.title_bar import TitleBar
+
+PLAN_SECONDS = 0.2
+"""How long nothing must be typed before the plan is made again."""
+
+
+class Form(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """The lines. Scrolls to the one with the cursor; the arrow keys go from line to line."""
+
+
+class EditScreen(DeckScreen):
+    """A form.
+
+    Args:
+        entry: the profile; None: a new one.
+        duplicate: whether the form makes a new profile of it.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("edit")]
+
+    def __init__(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
+        super().__init__()
+        self._entry = None if duplicate else entry
+        self._base = entry.profile if entry is not None else None
+        self._duplicate = duplicate
+        self._recipes: list[RecipeInfo] = []
+        self._backends: list[BackendInfo] = []
+        self._values: dict[str, str] = {}
+        self._saved: dict[str, str] = {}
+        self._profile: Profile | None = None
+
+    def compose(self) -> ComposeResult:
+        """The form, the plan, and a line that explains the line with the cursor."""
+        yield TitleBar("", ascii=self.deck.ascii)
+        with Container(id="edit"):
+            form = Form(id="form", classes="pane")
+            form.border_title = "Profile"
+            yield form
+            plan = TextPane(id="plan", focus=False)
+            plan.border_title = "Plan"
+            yield plan
+        yield Static(id="hint", markup=False)
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Fills the form once it is known what can be chosen."""
+        self._begin()
+
+    @work(exclusive=True, group="form", exit_on_error=False)
+    async def _begin(self) -> None:
+        self._recipes = await off_loop(self.engine.recipes)
+        self._backends = await off_loop(self.engine.backends)
+        self._values = values_of(self._base, self._recipes)
+        if self._entry is None:
+            taken = {entry.name for entry in await off_loop(self.engine.profiles)}
+            self._values["name"] = free_name(f"{self._base.name[:56]}-copy" if self._base else "my-run", taken)
+        # What nobody has typed into yet is worth nothing: leaving it needs no question.
+        self._saved = dict(self._values)
+        self._show_title()
+        await self._build()
+        first = next(iter(self.query(FormRow)), None)
+        if first is not None:
+            first.line.focus()
+        self._plan()
+
+    async def _build(self) -> None:
+        """Makes the lines that the choices ask for; lines that stay are not touched."""
+        wanted = fields(self._values, self._recipes, self._backends)
+        form = self.query_one(Form)
+        rows = {row.field.id: row for row in self.query(FormRow)}
+        kept = {field.id for field in wanted if field.id in rows and rows[field.id].field == field}
+        for key, row in rows.items():
+            if key not in kept:
+                await row.remove()
+        before: Widget | None = None
+        for field in wanted:
+            row = rows[field.id] if field.id in kept else self._row(field)
+            if field.id not in kept:
+                await form.mount(row, after=before) if before is not None else await form.mount(row, before=0)
+            before = row
+
+    def _row(self, field: Field) -> FormRow:
+        return FormRow(field, self._values.get(field.id, ""), ascii=self.deck.ascii)
+
+    # --- typing -------------------------------------------------------------------------------------------------------
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        if isinstance(event.input.parent, FormRow) and event.input.is_attached:
+            self._took(event.input.parent.field.id, event.value)
+
+    @on(Choice.Changed)
+    async def _chosen(self, event: Choice.Changed) -> None:
+        if isinstance(event.choice.parent, FormRow):
+            self._took(event.choice.parent.field.id, event.choice.value)
+            if event.choice.parent.field.id == "recipe.kind":
+                await self._build()
+            self._show_hint()
+
+    def _took(self, key: str, value: str) -> None:
+        if self._values.get(key, "") != value:
+            self._values[key] = value
+            self._show_title()
+            self._plan()
+
+    @on(Input.Submitted)
+    def _next_line(self) -> None:
+        self.focus_next()
+
+    def on_descendant_focus(self) -> None:
+        """Explains the line with the cursor."""
+        self._show_hint()
+
+    def _show_hint(self) -> None:
+        row = self.focused.parent if self.focused is not None else None
+        if isinstance(row, FormRow):
+            meaning = dict(row.field.choices).get(self._values.get(row.field.id, ""), "")
+            text = f"{row.field.help} {self._values[row.field.id]}: {meaning}" if meaning else row.field.help
+            text += " (left, right: another)" if row.field.choices else ""
+            self.query_one("#hint", Static).update(plain_line(text))
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the form says something else than what was saved."""
+        changed = {
+            key for key in {*self._values, *self._saved} if self._values.get(key, "") != self._saved.get(key, "")
+        }
+        return bool(changed)
+
+    def _show_title(self) -> None:
+        name = plain_line(self._values.get("name", "")) or "new run"
+        if self._entry is None:
+            title, note = f"New: {name}", "not saved yet"
+        else:
+            title, note = f"Edit: {name}", "changed" if self.is_changed else f"{self._entry.source}: {self._entry.path}"
+        self.query_one(TitleBar).show(title, plain_line(note))
+
+    # --- the plan -----------------------------------------------------------------------------------------------------
+
+    @work(exclusive=True, group="plan", exit_on_error=False)
+    async def _plan(self) -> None:
+        await asyncio.sleep(PLAN_SECONDS)
+        profile = self._check()
+        pane = self.query_one("#plan", TextPane)
+        if profile is None:
+            pane.border_title = "Plan, before the last change"
+            return
+        try:
+            plan = await off_loop(self.engine.preview, profile)
+        except RankdeckError as error:
+            if not self._show_problem(error):
+                pane.show_text(partial(error_text, error), title="Plan")
+        else:
+            pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title="Plan")
+
+    def _check(self) -> Profile | None:
+        """The profile that the form says; None, with the reason at its line, where it says none."""
+        for row in self.query(FormRow):
+            row.show_problem("")
+        try:
+            profile = profile_of(self._values, self._base, self._recipes)
+        except ProfileError as error:
+            if not self._show_problem(error):
+                self.query_one("#plan", TextPane).show_text(partial(error_text, error), title="Plan")
+            return None
+        return profile
+
+    def _show_problem(self, error: RankdeckError) -> bool:
+        """Puts an error at its line. False: the form has no such line."""
+        rows = {row.field.id: row for row in self.query(FormRow)}
+        key = line_of_error(error, list(rows)) if isinstance(error, ProfileError) else None
+        if key is None or not isinstance(error, ProfileError):
+            return False
+        rows[key].show_problem(plain_line(f"{error.reason}; {error.hint}" if error.hint else error.reason))
+        return True
+
+    def _checked(self) -> Profile | None:
+        """The profile for an act; where there is none, the cursor goes to the line that is wrong."""
+        profile = self._check()
+        wrong = next((row for row in self.query(FormRow) if row.has_class("-wrong")), None)
+        if profile is None and wrong is not None:
+            wrong.line.focus()
+            self.say("this line is not right yet", error=True)
+        return profile
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def action_plan(self) -> None:
+        """The plan on the whole screen, or the form."""
+        self.toggle_class("-plan-only")
+
+    def action_launch(self) -> None:
+        """Launches what the form says. The form stays, with everything in it."""
+        if (profile := self._checked()) is not None:
+            self.deck.launch(profile)
+
+    def action_back(self) -> None:
+        """Leaves the form."""
+        if self.has_class("-plan-only"):
+            self.remove_class("-plan-only")
+        elif self.is_changed:
+            question = ConfirmScreen("Leave without saving?", "What you changed is lost.", do="Leave", dont="Stay")
+            self.app.push_screen(question, self._leave)
+        else:
+            self.dismiss()
+
+    def _leave(self, yes: bool | None) -> None:
+        if yes:
+            self.dismiss()
+
+    # --- saving -------------------------------------------------------------------------------------------------------
+
+    def action_save(self) -> None:
+        """Saves to the profile's own file; a shipped or a new one to the user's folder."""
+        profile = self._checked()
+        if profile is not None:
+            path = None
+            if self._entry is not None and self._entry.source != "shipped" and self._entry.profile is not None:
+                same = profile.name == self._entry.profile.name
+                path = self._entry.path if same else self._entry.path.with_name(f"{profile.name}.toml")
+            self._save(profile, path)
+
+    def action_save_as(self) -> None:
+        """Asks for a file and saves to it."""
+        profile = self._checked()
+        if profile is None:
+            return
+
+        def answered(word: str | None) -> None:
+            if word:
+                path = Path(word).expanduser()
+                self._save(profile, path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml"))
+
+        detail = "A file whose name ends with .toml. Profiles in .rankdeck/ are found from this folder."
+        self.app.push_screen(AskScreen("Save as", f".rankdeck/{profile.name}.toml", detail), answered)
+
+    @work(group="save", exclusive=True, exit_on_error=False)
+    async def _save(self, profile: Profile, path: Path | None) -> None:
+        known = await off_loop(self.engine.profiles)
+        other = next((entry for entry in known if _is_other(entry, path, profile.name, self._entry)), None)
+        if other is not None and not await self._may_replace(other):
+            return
+        shipped = self._entry is not None and self._entry.source == "shipped"
+        try:
+            saved = await off_loop(self.engine.save_profile, profile, path)
+        except (RankdeckError, OSError) as error:
+            problem = error if isinstance(error, RankdeckError) else RankdeckError(str(error))
+            self.deck.show_error(f"{plain_line(profile.name)} was not saved", problem)
+            return
+        self._entry = ProfileEntry(name=saved.stem, path=saved, source="yours", profile=profile, error=None)
+        self._base = profile
+        self._saved = dict(self._values)
+        self._show_title()
+        self.deck.profile_saved(self._entry.name)
+        note = " as a profile of your own; the shipped one stays as it is" if shipped else ""
+        self.say(plain_line(f"saved{note}: {saved}"))
+
+    async def _may_replace(self, other: ProfileEntry) -> bool:
+        detail = f"{other.path} is another profile. What it says is replaced by what this form says."
+        question = ConfirmScreen(f"Replace {other.name}?", detail, do="Replace")
+        return await self.deck.push_screen_wait(question)
+
+
+def _is_other(entry: ProfileEntry, path: Path | None, name: str, own: ProfileEntry | None) -> bool:
+    """Whether saving would replace a profile that is not the one in the form."""
+    if entry.source == "shipped" or (own is not None and entry.path == own.path):
+        return False
+    return (
+        entry.path.absolute() == path.absolute() if path is not None else entry.name == name and entry.source == "yours"
+    )

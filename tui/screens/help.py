@@ -1,0 +1,66 @@
+"""Help: every key, every sign and every word, from the tables that the app itself works by."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widgets import Input
+
+from tui.help_text import help_text
+from tui.keys import bindings
+from tui.screens.base import DeckScreen
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.text_pane import TextPane
+
+
+class HelpScreen(DeckScreen):
+    """One text that scrolls and can be searched."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("help")]
+    AUTO_FOCUS = "#help"
+
+    def compose(self) -> ComposeResult:
+        """The text, and a line for the search."""
+        yield TextPane(id="help")
+        search = Input(id="query", compact=True, placeholder="search: a key, an act, a word")
+        search.cursor_blink = False
+        search.display = False
+        yield search
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Shows everything."""
+        self._show("")
+
+    def _show(self, query: str) -> None:
+        pane = self.query_one("#help", TextPane)
+        pane.show_text(partial(help_text, query, ascii=self.deck.ascii), title="Help")
+        pane.scroll_home(animate=False)
+
+    def action_search(self) -> None:
+        """Opens the line for the search."""
+        search = self.query_one("#query", Input)
+        search.display = True
+        search.focus()
+
+    @on(Input.Changed, "#query")
+    def _search_changed(self, event: Input.Changed) -> None:
+        self._show(event.value.strip())
+
+    @on(Input.Submitted, "#query")
+    def _search_done(self) -> None:
+        self.query_one("#help").focus()
+
+    def action_close(self) -> None:
+        """Ends the search, then the help."""
+        search = self.query_one("#query", Input)
+        if search.display:
+            search.value = ""
+            search.display = False
+            self.query_one("#help").focus()
+        else:
+            self.dismiss()

@@ -1,0 +1,330 @@
+"""Home: the profiles with what each would run, and the runs. Enter launches the one, watches the other."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from functools import partial
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.widgets import Input
+
+from engine.client import ProfileEntry
+from engine.core.errors import RankdeckError
+from engine.core.profile import Profile
+from engine.core.state import ENDED_WORDS
+from engine.core.view import RunSummary
+from tui.home_text import FIRST_STEPS, parting_words, profile_lines, run_lines, run_text
+from tui.keys import bindings
+from tui.off_loop import off_loop
+from tui.plan_text import error_text, plan_text, wrapped
+from tui.screens.base import DeckScreen
+from tui.text import plain_line
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.line_list import LineList
+from tui.widgets.text_pane import TextPane
+from tui.widgets.title_bar import TitleBar
+
+RUNS_SECONDS = 2.0
+"""How often runs are read again: a few small files each."""
+
+PREVIEW_SECONDS = 0.06
+"""How long the cursor must rest before a plan is made: holding an arrow key plans nothing."""
+
+
+class ProfileList(LineList):
+    """The profiles."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("profiles")]
+
+
+class RunList(LineList):
+    """The runs."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
+
+
+class FilterLine(Input):
+    """Where the filter is typed."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, placeholder="filter: part of a name, a backend, a state")
+        self.cursor_blink = False
+
+
+class HomeScreen(DeckScreen):
+    """What there is, and what would happen.
+
+    Args:
+        profile: name of the profile that the cursor begins on.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("home")]
+    AUTO_FOCUS = "#profiles"
+
+    def __init__(self, profile: str | None = None) -> None:
+        super().__init__()
+        self._wanted = profile
+        self._entries: list[ProfileEntry] | None = None
+        self._runs: list[RunSummary] | None = None
+        self._reading_runs = False
+        self._filter = ""
+        self._shown: object = None
+
+    def compose(self) -> ComposeResult:
+        """Two lists and the plan."""
+        yield TitleBar("rankdeck", socket.gethostname(), ascii=self.deck.ascii)
+        with Container(id="body"):
+            with Container(id="lists"):
+                profiles = ProfileList(id="profiles", empty="reading")
+                profiles.border_title = "Profiles"
+                yield profiles
+                runs = RunList(id="runs", empty="No runs yet. Enter on a profile launches it.")
+                runs.border_title = "Runs"
+                yield runs
+            plan = TextPane(id="plan", focus=False)
+            plan.border_title = "Plan"
+            yield plan
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Reads once the screen has been painted."""
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._read_profiles()
+        self._read_runs()
+        self.set_interval(RUNS_SECONDS, self._read_runs_if_seen)
+
+    @property
+    def known_runs(self) -> list[RunSummary]:
+        """Runs as they were read last."""
+        return list(self._runs or ())
+
+    @property
+    def known_profiles(self) -> list[Profile]:
+        """Profiles that can be launched, as they were read last."""
+        return [entry.profile for entry in self._entries or () if entry.profile is not None]
+
+    @property
+    def parting(self) -> str | None:
+        """Which runs go on."""
+        return parting_words(self.known_runs)
+
+    def choose_later(self, name: str) -> None:
+        """The cursor goes to this profile once the profiles are read again."""
+        self._wanted = name
+
+    def on_screen_resume(self) -> None:
+        """Whoever comes back sees what has changed meanwhile."""
+        if self._entries is not None:
+            self._read_profiles()
+            self._read_runs()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @work(exclusive=True, group="profiles", exit_on_error=False)
+    async def _read_profiles(self) -> None:
+        self._entries = await off_loop(self.engine.profiles)
+        self._show_lists()
+        found = next((str(entry.path) for entry in self._entries if entry.name == self._wanted), None)
+        if found is not None:
+            self._wanted = None
+            self._profiles.choose(found)
+
+    @work(group="runs", exit_on_error=False)
+    async def _read_runs(self) -> None:
+        # A file server that takes longer than the timer's period must not be asked again and again meanwhile.
+        if self._reading_runs:
+            return
+        self._reading_runs = True
+        try:
+            self._runs = await off_loop(self.engine.runs)
+        finally:
+            self._reading_runs = False
+        self._show_lists()
+
+    def _read_runs_if_seen(self) -> None:
+        if self.is_current:
+            self._read_runs()
+
+    # --- the lists ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _profiles(self) -> ProfileList:
+        return self.query_one(ProfileList)
+
+    @property
+    def _run_list(self) -> RunList:
+        return self.query_one(RunList)
+
+    def _show_lists(self) -> None:
+        words = self._filter.lower().split()
+        ascii, now = self.deck.ascii, time.time()  # noqa: A001
+        if self._entries is not None:
+            entries = self._entries
+            lines = profile_lines(entries, ascii=ascii)
+            kept = [(str(entry.path), line) for entry, line in zip(entries, lines, strict=True) if _has(line, words)]
+            self._profiles.say_when_empty("Nothing matches." if words and entries else "No profiles. n makes one.")
+            self._profiles.set_entries(kept)
+        if self._runs is not None:
+            runs = self._runs
+            lines = run_lines(runs, now, ascii=ascii)
+            kept = [
+                (run.run, line)
+                for run, line in zip(runs, lines, strict=True)
+                if _has(line, [*words], run.run, run.state)
+            ]
+            first = "No runs yet. Enter on a profile launches it."
+            self._run_list.say_when_empty("Nothing matches." if words and runs else first)
+            self._run_list.set_entries(kept)
+        self._show_counts()
+        self._show_choice()
+
+    def _show_counts(self) -> None:
+        alive = sum(run.state not in ENDED_WORDS for run in self._runs or ())
+        host = socket.gethostname()
+        self.query_one(TitleBar).show("rankdeck", f"{host} · {alive} active" if alive else host)
+
+    def _entry(self) -> ProfileEntry | None:
+        chosen = self._profiles.chosen
+        return next((entry for entry in self._entries or () if str(entry.path) == chosen), None)
+
+    def _run(self) -> RunSummary | None:
+        chosen = self._run_list.chosen
+        return next((run for run in self._runs or () if run.run == chosen), None)
+
+    # --- what is chosen -----------------------------------------------------------------------------------------------
+
+    def on_option_list_option_highlighted(self) -> None:
+        """Shows the profile or run under the cursor."""
+        self._show_choice()
+
+    def on_descendant_focus(self) -> None:
+        """The pane shows what belongs to the list with the focus."""
+        self._show_choice()
+
+    def _show_choice(self) -> None:
+        """Shows what the cursor is on, unless the pane shows it already."""
+        choice = self._run() if self._run_list.has_focus and self._run() is not None else self._entry()
+        self.refresh_bindings()
+        if (choice, self._entries == []) == self._shown:
+            return
+        self._shown = choice, self._entries == []
+        self.workers.cancel_group(self, "preview")
+        pane = self.query_one("#plan", TextPane)
+        ascii = self.deck.ascii  # noqa: A001
+        match choice:
+            case RunSummary():
+                title = f"Run: {plain_line(choice.name)}"
+                pane.show_text(lambda width: run_text(choice, width, time.time(), ascii=ascii), title=title)
+            case ProfileEntry(profile=None):
+                error = RankdeckError(choice.error or "is unreadable", hint="e edits another; this one needs an editor")
+                pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
+            case ProfileEntry(profile=Profile() as profile):
+                self._preview(profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
+            case None if self._entries == []:
+                pane.show_text(_first_steps, title="First steps")
+            case None:
+                pane.show_text(lambda width: Content(""), title="Plan")
+
+    @work(exclusive=True, group="preview", exit_on_error=False)
+    async def _preview(self, profile: Profile, title: str) -> None:
+        await asyncio.sleep(PREVIEW_SECONDS)
+        pane = self.query_one("#plan", TextPane)
+        try:
+            plan = await off_loop(self.engine.preview, profile)
+        except RankdeckError as error:
+            pane.show_text(partial(error_text, error), title=title)
+        else:
+            pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title=title)
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that would do nothing now are not offered."""
+        match action:
+            case "launch" | "edit_profile" | "duplicate_profile":
+                entry = self._entry() if self.is_mounted else None
+                return entry is not None and entry.profile is not None
+            case "attach":
+                return self.is_mounted and self._run() is not None
+            case "clear_filter":
+                return bool(self.query(FilterLine))
+        return True
+
+    def action_launch(self) -> None:
+        """Launches the profile under the cursor, once."""
+        entry = self._entry()
+        if entry is not None and entry.profile is not None:
+            self.deck.launch(entry.profile)
+
+    def action_attach(self) -> None:
+        """Opens the run under the cursor."""
+        if (run := self._run()) is not None:
+            self.deck.open_run(run.run)
+
+    def action_new_profile(self) -> None:
+        """Opens an empty form."""
+        self.deck.open_form(None)
+
+    def action_edit_profile(self) -> None:
+        """Opens the profile under the cursor as a form."""
+        self.deck.open_form(self._entry())
+
+    def action_duplicate_profile(self) -> None:
+        """Opens a copy of the profile under the cursor as a form."""
+        self.deck.open_form(self._entry(), duplicate=True)
+
+    def action_switch_list(self) -> None:
+        """Goes to the other list."""
+        (self._profiles if self._run_list.has_focus else self._run_list).focus()
+
+    def action_scroll_plan(self, lines: int) -> None:
+        """Scrolls the pane beside the lists."""
+        self.query_one("#plan", TextPane).scroll_relative(y=lines, animate=False)
+
+    # --- the filter ---------------------------------------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        """Opens the line for the filter. It is made when it is wanted: the first paint is quicker without."""
+        search = next(iter(self.query(FilterLine)), None)
+        if search is None:
+            search = FilterLine()
+            self.mount(search, before=self.query_one(KeyBar))
+        search.focus()
+        self.refresh_bindings()
+
+    def action_clear_filter(self) -> None:
+        """Shows everything again."""
+        self.query(FilterLine).remove()
+        self._filter = ""
+        self._show_lists()
+        self._profiles.focus()
+
+    @on(Input.Changed)
+    def _filter_changed(self, event: Input.Changed) -> None:
+        self._filter = event.value
+        self._show_lists()
+
+    @on(Input.Submitted)
+    def _filter_done(self, event: Input.Submitted) -> None:
+        found = self._profiles.chosen is not None or self._run_list.chosen is None
+        (self._profiles if found else self._run_list).focus()
+        if not event.value:
+            self.action_clear_filter()
+
+
+def _has(line: Content, words: list[str], *more: str) -> bool:
+    text = " ".join((line.plain, *more)).lower()
+    return all(word in text for word in words)
+
+
+def _first_steps(width: int) -> Content:
+    return Content("\n".join("\n".join(wrapped(line.split(), width)) for line in FIRST_STEPS))

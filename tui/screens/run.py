@@ -1,0 +1,404 @@
+"""A run, live: how it is, every rank, what they print, why it failed, and the three acts that change it.
+
+One worker folds what the supervisor sends into a `RunModel`, whatever the terminal does; a timer paints what changed of what
+can be seen. Where the connection breaks, the worker attaches again for as long as the screen is there.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import ClassVar, Literal
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from engine.core.errors import RankdeckError, UsageError
+from tui.keys import bindings
+from tui.model import RunModel
+from tui.run_link import RunLink
+from tui.run_text import events_text, why_text
+from tui.screens.base import DeckScreen
+from tui.screens.run_acts import Act, kill_act, restart_act, stop_act
+from tui.text import plain_line
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.rank_table import RankRow, RankTable
+from tui.widgets.run_charts import RunCharts
+from tui.widgets.run_header import RunHeader
+from tui.widgets.run_log import RunLog
+from tui.widgets.text_pane import TextPane
+
+PAINT_HZ = 4
+"""Table and header: numbers that change faster can't be read."""
+
+LOG_HZ = 8
+CHART_HZ = 1
+
+Pane = Literal["ranks", "chart", "log", "events", "why"]
+
+
+class Ranks(RankTable, inherit_bindings=False):
+    """The table, with the keys of this app."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks")]
+
+
+class RunScreen(DeckScreen):
+    """One run.
+
+    Args:
+        run: its id.
+        leaves_app: whether leaving it leaves the app, because it was all that the user asked for.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("run")]
+    AUTO_FOCUS = "#ranks"
+
+    def __init__(self, run: str, *, leaves_app: bool = False) -> None:
+        super().__init__()
+        self.run_id = run
+        self.model = RunModel()
+        self.pane: Pane = "log"
+        self.zoom: Pane | None = None
+        self._leaves_app = leaves_app
+        self._link = RunLink(self.engine, run, self.model, self._told)
+        self._asked = ""
+        """The request under way: until it is answered, no other is made."""
+        self._painted: dict[str, object] = {}
+
+    def compose(self) -> ComposeResult:
+        """Header, table, and below it the log or another pane, with the card beside it."""
+        ascii = self.deck.ascii  # noqa: A001
+        yield RunHeader(ascii=ascii)
+        yield Static(id="banner", markup=False)
+        yield Ranks(ascii=ascii, id="ranks", classes="pane")
+        with Container(id="lower"):
+            yield RunCharts(ascii=ascii, id="chart", classes="pane")
+            yield RunLog(ascii=ascii, id="log", classes="pane")
+            yield TextPane(id="events")
+            yield TextPane(id="why")
+        search = Input(id="search", compact=True, placeholder="search the log; n and N go from match to match")
+        search.cursor_blink = False
+        yield search
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Starts listening and painting."""
+        for name in ("ranks", "chart", "log", "events", "why"):
+            self._widget(name).border_title = Content(name.capitalize())
+        self._widget("search").display = False
+        self._widget("banner").display = False
+        self._arrange()
+        slow = self.deck.slow
+        self.set_interval(1.0 if slow else 1 / PAINT_HZ, self._paint, name="paint")
+        self.set_interval(1.0 if slow else 1 / LOG_HZ, self._poll_log, name="poll")
+        self.set_interval(2.0 if slow else 1 / CHART_HZ, self._paint_chart, name="paint chart")
+        self._watch()
+
+    async def on_unmount(self) -> None:
+        """Lets go of the run, which goes on."""
+        await self._link.close()
+
+    # --- what the supervisor says -------------------------------------------------------------------------------------
+
+    @work(exclusive=True, group="watch", exit_on_error=False)
+    async def _watch(self) -> None:
+        try:
+            await self._link.keep()
+        except UsageError as error:
+            if self.model.snapshots or not self.is_current:
+                self._show_banner(error.message)
+            elif self._leaves_app:
+                self.deck.leave(str(error))
+            else:
+                self.dismiss()
+                self.deck.show_error("This run can't be shown", error)
+
+    def _told(self, problem: str) -> None:
+        """The link is broken, or well again. Its first word is painted at once."""
+        self._show_banner(problem)
+        if self.model.revision == 1:
+            self._paint()
+
+    def _show_banner(self, text: str) -> None:
+        if self._painted.get("banner", "") != text:
+            self._painted["banner"] = text
+            banner = self.query_one("#banner", Static)
+            banner.update(plain_line(text))
+            banner.display = bool(text)
+
+    # --- painting -----------------------------------------------------------------------------------------------------
+
+    def _paint(self) -> None:
+        """Paints what changed. A screen that is covered by another one paints nothing."""
+        model = self.model
+        if not self.is_seen or model.run is None:
+            return
+        now = time.time()
+        self.query_one(RunHeader).show(model.header(now))
+        self._paint_table(now)
+        if self._changed("failure", (model.run.failure, model.run.restart)):
+            self._show_failure()
+        if self._changed("world", model.world_size):
+            self.query_one(Ranks).styles.height = model.world_size + 3
+        if self._changed("attempt", model.run.attempt):
+            self._show_log()
+        if self._changed("valid", (model.run.restart, model.run.state, model.run.doing[:8])):
+            self.refresh_bindings()
+        events = self.query_one("#events", TextPane)
+        if events.display and self._changed("events", (model.snapshots, model.newest_event)):
+            events.show_text(partial(events_text, list(model.events)))
+            events.scroll_end(animate=False)
+
+    def _paint_table(self, now: float) -> None:
+        table = self.query_one(Ranks)
+        # Ages move by themselves; once a second is enough for them.
+        if table.display and self._changed("table", (self.model.revision, int(now))):
+            table.set_rows([RankRow(*row) for row in self.model.rows()], now)
+
+    def _paint_chart(self) -> None:
+        charts = self.query_one(RunCharts)
+        if self.is_seen and charts.display and self._changed("chart", (self.model.points, self.model.snapshots)):
+            charts.show_run(self.model)
+
+    def _changed(self, what: str, value: object) -> bool:
+        if self._painted.get(what, self) == value:
+            return False
+        self._painted[what] = value
+        return True
+
+    def _poll_log(self) -> None:
+        log = self.query_one(RunLog)
+        if self.is_seen and log.display:
+            log.poll()
+
+    def _show_failure(self) -> None:
+        """Brings the card in or takes it away; a new root cause takes the cursor to its rank once."""
+        run = self.model.run
+        assert run is not None
+        if run.failure is not None:
+            self.query_one("#why", TextPane).show_text(partial(why_text, run, ascii=self.deck.ascii))
+            cause = (run.attempt, run.failure.rank)
+            if self._changed("cause", cause) and run.failure.rank is not None and self.zoom is None:
+                self.query_one(Ranks).move_cursor(run.failure.rank)
+        self._arrange()
+
+    # --- panes --------------------------------------------------------------------------------------------------------
+
+    def _widget(self, name: str) -> Widget:
+        return self.query_one(f"#{name}")
+
+    def _arrange(self) -> None:
+        """Shows the panes that are wanted, and no others: what is not displayed costs nothing."""
+        failed = self.model.run is not None and self.model.run.failure is not None
+        if not failed and "why" in (self.zoom, self.pane):
+            self.zoom, self.pane = None, "log"
+        self._widget("ranks").display = self.zoom is None
+        for name in ("chart", "log", "events"):
+            self._widget(name).display = self.pane == name and self.zoom in (None, name)
+        self._widget("why").display = failed and self.zoom in (None, "why")
+        if self.focused is not None and not self.focused.display:
+            self._widget(self.zoom or "ranks").focus()
+        self.refresh_bindings()
+
+    def action_pane(self, name: Pane) -> None:
+        """Goes to a pane; from the pane itself, gives it the whole screen or takes that back."""
+        here = self._widget(name).has_focus
+        if name == "ranks" or (self.zoom is not None and self.zoom != name):
+            self.zoom = None
+        elif here:
+            self.zoom = None if self.zoom == name else name
+        if name in ("chart", "log", "events"):
+            self.pane = name
+        self._arrange()
+        self._paint()
+        self._paint_chart()
+        # At once, unlike `Widget.focus`: a second press of the same key must find the focus where the first one put it.
+        self.set_focus(self._widget(name))
+
+    def action_open_log(self) -> None:
+        """Gives the log of the rank the whole screen."""
+        self.query_one(RunLog).all_ranks = False
+        self._show_log()
+        self.pane = self.zoom = "log"
+        self._arrange()
+        self.query_one(RunLog).focus()
+
+    @on(RankTable.Selected)
+    def _rank_selected(self) -> None:
+        self.action_open_log()
+
+    def action_back(self) -> None:
+        """One step back."""
+        search = self.query_one("#search", Input)
+        if search.display:
+            search.display = False
+            search.value = ""
+            self.query_one(RunLog).search("")
+            self._widget("log" if self._widget("log").display else "ranks").focus()
+        else:
+            self.zoom = None
+            self._arrange()
+            self._widget("ranks").focus()
+        self.refresh_bindings()
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The rank under the cursor of the table."""
+        return self.query_one(Ranks).cursor_rank or 0
+
+    @on(RankTable.Highlighted)
+    def _rank_highlighted(self) -> None:
+        self._show_log()
+        self.refresh_bindings()
+
+    def _show_log(self) -> None:
+        """Shows the files of the rank under the cursor, or of all ranks, of this attempt."""
+        view = self.model.rank(self.rank)
+        if self._link.client is not None and self.model.run is not None:
+            node = view.node if view is not None else "?"
+            self.query_one(RunLog).show_run(self._link.client, self.model.run, self.rank, node)
+
+    def action_all_ranks(self) -> None:
+        """All ranks, or one."""
+        log = self.query_one(RunLog)
+        log.all_ranks = not log.all_ranks
+        self._show_log()
+        if not log.display:
+            self.action_pane("log")
+
+    def action_other_stream(self) -> None:
+        """Both streams, stdout, stderr."""
+        self.query_one(RunLog).next_streams()
+        self._show_log()
+
+    def action_follow(self) -> None:
+        """Follows, or stops following."""
+        self.query_one(RunLog).action_follow()
+
+    def action_search(self) -> None:
+        """Opens the line for the search."""
+        self.pane = "log"
+        self.zoom = None if self.zoom != "log" else "log"
+        self._arrange()
+        search = self.query_one("#search", Input)
+        search.display = True
+        search.focus()
+
+    @on(Input.Changed, "#search")
+    def _search_changed(self, event: Input.Changed) -> None:
+        self.query_one(RunLog).search(event.value)
+
+    @on(Input.Submitted, "#search")
+    def _search_done(self, event: Input.Submitted) -> None:
+        if event.value:
+            self.query_one(RunLog).focus()
+        else:
+            self.action_back()
+
+    def action_next_match(self) -> None:
+        """The next match."""
+        self.query_one(RunLog).next_match()
+
+    def action_previous_match(self) -> None:
+        """The match before."""
+        self.query_one(RunLog).previous_match()
+
+    # --- acts ---------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that would do nothing now are not offered."""
+        run = self.model.run
+        match action:
+            case "restart" | "stop" | "kill" if run is None or self._link.client is None or self._asked:
+                return False
+            case "restart":
+                return run is not None and bool(run.restart)
+            case "stop":
+                return not self.model.ended
+            case "kill":
+                view = self.model.rank(self.rank)
+                return not self.model.ended and view is not None and view.pid is not None and view.exit is None
+            case "pane" if parameters == ("why",):
+                return run is not None and run.failure is not None
+            case "next_match" | "previous_match":
+                return self.is_mounted and bool(self.query_one("#search", Input).value)
+            case "back":
+                return self.is_mounted and (
+                    self._widget("search").display or self.zoom is not None or not self._widget("ranks").has_focus
+                )
+        return True
+
+    def action_restart(self) -> None:
+        """Asks, then restarts."""
+        if self.model.run is not None and self._link.client is not None:
+            self._ask(restart_act(self.model.run, self._link.client))
+
+    def action_kill(self) -> None:
+        """Asks, then kills the rank under the cursor."""
+        view = self.model.rank(self.rank)
+        if view is not None and self._link.client is not None:
+            self._ask(kill_act(view, self._link.client))
+
+    def action_stop(self) -> None:
+        """Asks, then stops the run; while it is stopping, ends it at once."""
+        if self.model.run is not None and self._link.client is not None:
+            self._ask(stop_act(self.model.run, self._link.client))
+
+    def _ask(self, act: Act) -> None:
+        # Two presses in a row reach this screen before the first one's question has the keys.
+        if self.app.screen is not self or self.model.run is None:
+            return
+        attempt = self.model.run.attempt
+
+        def answered(yes: bool | None) -> None:
+            now = self.model.run.attempt if self.model.run is not None else attempt
+            if yes and now != attempt:
+                self.say(f"attempt {now} has begun meanwhile; nothing was done", error=True)
+            elif yes:
+                self._request(act)
+
+        self.app.push_screen(act.screen(), answered)
+
+    @work(group="request", exit_on_error=False)
+    async def _request(self, act: Act) -> None:
+        if self._asked:
+            return
+        self._asked = act.question
+        self.refresh_bindings()
+        over = self.model.ended
+        try:
+            self.say(plain_line(await act.request()))
+        except RankdeckError as error:
+            self.deck.show_error(f"{act.question} It did not work.", error)
+        else:
+            if over:
+                self._watch()
+        finally:
+            self._asked = ""
+            self.refresh_bindings()
+
+    @property
+    def parting(self) -> str | None:
+        """How to come back to a run that goes on."""
+        run = self.model.run
+        if run is None or self.model.ended:
+            return None
+        return f"{plain_line(run.name)} goes on: rankdeck attach {self.run_id}"
+
+    def action_detach(self) -> None:
+        """Leaves the run alone."""
+        parting = self.parting
+        if self._leaves_app:
+            self.deck.leave(parting)
+            return
+        self.dismiss()
+        if parting is not None:
+            self.deck.notify(parting, markup=False)

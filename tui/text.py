@@ -1,0 +1,340 @@
+"""What ranks, nodes and users wrote, made fit for a terminal: the one place that decides which characters get there.
+
+Stored bytes stay as they are. For display, a line keeps its text and, where asked, its SGR colours; every other control
+sequence, control character and invisible character goes. The numbers of the app are formatted here too, in constant width.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.style import Style
+
+MAX_CELLS = 4096
+"""Longest line that is shown: beyond it nobody reads, and one line of a megabyte would freeze the app."""
+
+MAX_RAW = 16 * MAX_CELLS
+"""Longest part of a line that is looked at, control sequences included."""
+
+MAX_SEGMENTS = 64
+"""Segments between carriage returns that are looked at for one that has text."""
+
+TAB = 8
+
+Span = tuple[int, int, Style]
+"""(start, end, style): part of a line, in characters."""
+
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)(?P<parameters>[0-?]{0,128})[ -/]{0,16}(?P<final>[@-~]?)"  # CSI, complete or cut short
+    # OSC, DCS, SOS, PM, APC with their payload, where they end; else only what opens them: text is never swallowed.
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])(?:[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c))?"
+    r"|\x1b[ -/]{0,16}[0-~]?"  # every other escape
+)
+
+_UNFIT = re.compile(
+    "["
+    "\x00-\x07\x0a-\x1f\x7f-\x9f"  # C0, DEL, C1; backspace and tab are dealt with before
+    "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # soft hyphen, zero width, separators, bidi controls
+    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb"  # variation selectors change a width that terminals disagree on
+    "\U000e0000-\U000e0fff"  # tags: invisible text
+    "]"
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_ATTRIBUTES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
+"""Blinking and hidden text are left out on purpose."""
+
+_ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",)}
+
+
+def clean(data: bytes | str) -> str:
+    """Text of several lines without colours, each line as `plain_line` has it.
+
+    Args:
+        data: what somebody wrote.
+    """
+    return "\n".join(plain_line(line) for line in _decoded(data).split("\n"))
+
+
+def plain_line(data: bytes | str) -> str:
+    """One line of plain text, for a cell of a table. Of several lines, the last that has text.
+
+    Args:
+        data: what somebody wrote.
+    """
+    return segments_line(data, colour=False)[0]
+
+
+def cell_fit(text: str, width: int, *, ascii: bool = False, right: bool = False) -> str:  # noqa: A002
+    """Text in exactly so many cells, cut with an ellipsis or filled with spaces.
+
+    Args:
+        text: clean text of one line.
+        width: cells.
+        ascii: cuts with `~`.
+        right: aligns to the right.
+    """
+    length = cell_len(text)
+    if length > width:
+        mark = "~" if ascii else "…"
+        return set_cell_size(text, width - 1) + mark if width > 0 else ""
+    return " " * (width - length) + text if right else text + " " * (width - length)
+
+
+def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[Span]]:
+    """One line as a terminal would leave it, and where its colours are.
+
+    Args:
+        data: what somebody wrote, up to its line feed. A carriage return starts the line anew, as progress bars do.
+        colour: False leaves the styles out.
+
+    Returns:
+        The text, at most `MAX_CELLS` wide, and the styles of its parts in order.
+    """
+    text = _decoded(data)
+    if text.isascii() and text.isprintable() and len(text) <= MAX_CELLS:
+        return text, []
+    parts = (part for part in reversed(re.split(r"[\r\n]", text)) if part)
+    for part in islice(parts, MAX_SEGMENTS):
+        line, spans = _part(part, colour)
+        if line and not line.isspace():
+            return line, spans
+    return "", []
+
+
+def _decoded(data: bytes | str) -> str:
+    if isinstance(data, bytes):
+        return data.decode("utf-8", "replace")
+    return data if data.isascii() else _SURROGATE.sub("\ufffd", data)
+
+
+def _part(text: str, colour: bool) -> tuple[str, list[Span]]:
+    """The text between two carriage returns."""
+    cut = len(text) > MAX_RAW
+    text = text[:MAX_RAW]
+    pieces: list[tuple[str, _Pen]] = []
+    pen = _Pen()
+    begin = 0
+    for match in _SEQUENCE.finditer(text):
+        pieces.append((text[begin : match.start()], pen))
+        begin = match.end()
+        if colour and match["final"] == "m":
+            pen = _turned(pen, match["parameters"])
+    pieces.append((text[begin:], pen))
+    if "\b" in text:
+        pieces = _without_backspaces(pieces)
+
+    line = ""
+    cells = 0
+    spans: list[Span] = []
+    for piece, pen in pieces:
+        fit = _UNFIT.sub("", piece)
+        if "\t" in fit:
+            fit = _without_tabs(fit, cells)
+        if not fit.isascii() and len(fit) > 2 * cell_len(fit) + 8:
+            fit = _without_stacks(fit)
+        if not fit:
+            continue
+        if pen != _PLAIN:
+            spans.append((len(line), len(line) + len(fit), _style(pen)))
+        line += fit
+        cells += cell_len(fit)
+    if cut or cells > MAX_CELLS or len(line) > 2 * MAX_CELLS:
+        line = set_cell_size(line[: 2 * MAX_CELLS], MAX_CELLS - 1).rstrip() + "…"
+        spans = [(start, min(end, len(line)), style) for start, end, style in spans if start < len(line)]
+    return line, spans
+
+
+def _without_stacks(text: str) -> str:
+    """The text with at most two accents on a letter: a terminal would paint a thousand of them over other lines."""
+    kept: list[str] = []
+    accents = 0
+    for character in text:
+        accents = accents + 1 if unicodedata.combining(character) else 0
+        if accents <= 2:
+            kept.append(character)
+    return "".join(kept)
+
+
+def _without_tabs(text: str, cells: int) -> str:
+    first, *others = text.split("\t")
+    line = first
+    for other in others:
+        line += " " * (TAB - (cells + cell_len(line)) % TAB) + other
+        if len(line) > 2 * MAX_CELLS:
+            break
+    return line
+
+
+def _without_backspaces(pieces: list[tuple[str, _Pen]]) -> list[tuple[str, _Pen]]:
+    """The pieces in which each backspace has taken the character before it."""
+    kept: list[tuple[str, _Pen]] = []
+    for piece, pen in pieces:
+        for character in piece:
+            if character != "\b":
+                kept.append((character, pen))
+            elif kept:
+                kept.pop()
+    return kept
+
+
+# --- colours ---------------------------------------------------------------------------------------------------------
+
+
+class _Pen(NamedTuple):
+    """What the colour sequences so far have come to."""
+
+    ink: Color | None = None
+    paper: Color | None = None
+    attributes: frozenset[str] = frozenset()
+
+
+_PLAIN = _Pen()
+
+
+@lru_cache(maxsize=1024)
+def _style(pen: _Pen) -> Style:
+    flags: dict[str, bool] = dict.fromkeys(pen.attributes, True)
+    return Style(
+        color=pen.ink,
+        bgcolor=pen.paper,
+        bold=flags.get("bold"),
+        dim=flags.get("dim"),
+        italic=flags.get("italic"),
+        underline=flags.get("underline"),
+        reverse=flags.get("reverse"),
+        strike=flags.get("strike"),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _turned(pen: _Pen, parameters: str) -> _Pen:
+    """The pen after one SGR sequence (ECMA-48 8.3.117; extended colours as ITU T.416 and as xterm write them)."""
+    codes = [
+        int(code) if code.isdecimal() else 0 for code in parameters.replace("::", ":").replace(":", ";").split(";")
+    ]
+    ink, paper, attributes = pen
+    while codes:
+        code = codes.pop(0)
+        if code == 0:
+            ink, paper, attributes = _PLAIN
+        elif code in _ATTRIBUTES:
+            attributes |= {_ATTRIBUTES[code]}
+        elif code in _ENDS:
+            attributes -= set(_ENDS[code])
+        elif code in (38, 48):
+            colour = _extended(codes)
+            ink, paper = (colour, paper) if code == 38 else (ink, colour)
+        elif code in (39, 49):
+            ink, paper = (None, paper) if code == 39 else (ink, None)
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            ink = Color.from_ansi(code - 30 if code < 90 else code - 82)
+        elif 40 <= code <= 47 or 100 <= code <= 107:
+            paper = Color.from_ansi(code - 40 if code < 100 else code - 92)
+    return _Pen(ink, paper, attributes)
+
+
+def _extended(codes: list[int]) -> Color | None:
+    """Takes the parameters of `38` or `48` from the front of `codes`."""
+    kind = codes.pop(0) if codes else 0
+    if kind == 5 and codes:
+        number = codes.pop(0)
+        return Color.from_ansi(number) if number < 256 else None
+    if kind == 2 and len(codes) >= 3:
+        red, green, blue = codes[:3]
+        del codes[:3]
+        return Color.from_rgb(red, green, blue) if max(red, green, blue) < 256 else None
+    return None
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+NOTHING = "–"  # noqa: RUF001  not a hyphen
+"""Shown where there is no value."""
+
+
+def number(value: float | None, width: int) -> str:
+    """A measured value in three or four digits, right-aligned: `2571`, `41.2k`, `1.61`, `3.2e-07`, `nan`.
+
+    Args:
+        value: None where there is none.
+        width: cells; seven hold every value that is not negative. What does not fit is `###`, never a wrong digit.
+    """
+    if value is None:
+        return NOTHING.rjust(width)[:width]
+    for text in (_number(value), f"{value:.1e}", f"{value:.0e}"):
+        if len(text) <= width:
+            return text.rjust(width)
+    return "#" * width
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return str(float(value))
+    magnitude = abs(value)
+    if magnitude == 0:
+        return "0"
+    if magnitude < 0.000_999_5 or magnitude >= 999.5e12:
+        return f"{value:.1e}"
+    if magnitude < 0.9995:
+        return f"{value:.{2 - math.floor(math.log10(magnitude))}f}"
+    if magnitude < 9999.5:
+        return _three_digits(value) if magnitude < 999.5 else f"{value:.0f}"
+    scale, letter = next((scale, letter) for scale, letter in _SCALES if magnitude < 999.5 * scale)
+    return _three_digits(value / scale) + letter
+
+
+_SCALES = ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """How long something took or will take: `12 s`, `0:42:10`, `2 d 3:10:05`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days} d {clock}" if days else clock
+
+
+def age(seconds: float | None) -> str:
+    """How long ago something was, at most six cells: `0.2 s`, `12 s`, `3 min`, `2 h`, `4 d`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    seconds = max(0.0, seconds)
+    if seconds < 0.95:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{max(1, int(seconds))} s"
+    if seconds < 3600:
+        return f"{int(seconds / 60)} min"
+    if seconds < 86400:
+        return f"{int(seconds / 3600)} h"
+    return f"{int(seconds / 86400)} d"
+
+
+def size(count: float | None) -> str:
+    """A number of bytes: `512 B`, `61.0 KiB`, `1.20 GiB`."""
+    if count is None or not math.isfinite(count):
+        return NOTHING
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 999.5:
+            return f"{_three_digits(count)} {unit}"
+    return f"{_three_digits(count / 1024)} TiB"

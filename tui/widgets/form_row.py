@@ -1,0 +1,49 @@
+"""One line of a form: a label, what is typed or chosen, and below it what is wrong with it."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input, Label, Static
+
+from tui.form import Field
+from tui.widgets.choice import Choice
+
+
+class FormRow(Horizontal):
+    """A line of a form. Its widget is `line`."""
+
+    DEFAULT_CSS = """
+    FormRow {
+        height: auto; layout: grid; grid-size: 2; grid-columns: 16 1fr; grid-rows: 1 auto;
+        Label { color: $text-muted; width: 15; }
+        Input { width: 1fr; background: $surface; }
+        Input:focus { background: $block-cursor-blurred-background; }
+        Static.problem { column-span: 2; color: $text-error; padding-left: 16; display: none; height: auto; }
+        &.-wrong Label { color: $text-error; text-style: bold; }
+        &.-wrong Static.problem { display: block; }
+        &.-group { margin-top: 1; }
+    }
+    """
+
+    def __init__(self, field: Field, value: str, *, ascii: bool) -> None:  # noqa: A002  the command line's word
+        super().__init__(classes="-group" if field.begins_group else None)
+        self.field = field
+        self.line: Input | Choice
+        if field.choices:
+            self.line = Choice([option for option, _ in field.choices], value, ascii=ascii)
+        else:
+            self.line = Input(value, placeholder=field.placeholder, compact=True, select_on_focus=False)
+            self.line.cursor_blink = False
+        self._problem = Static(classes="problem", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """Label, line, problem."""
+        yield Label(self.field.label, markup=False)
+        yield self.line
+        yield self._problem
+
+    def show_problem(self, text: str) -> None:
+        """Says what is wrong; empty: nothing is."""
+        self.set_class(bool(text), "-wrong")
+        self._problem.update(text)

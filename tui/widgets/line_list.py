@@ -1,0 +1,83 @@
+"""A list of one-line entries that keeps its place while its entries change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from tui.keys import bindings
+
+
+class LineList(OptionList, inherit_bindings=False):
+    """Entries by id. What enter does is bound by whoever uses the list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
+
+    DEFAULT_CSS = """
+    LineList { height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; scrollbar-size-vertical: 1; padding: 0; }
+    """
+
+    def __init__(self, *, id: str, empty: str) -> None:  # noqa: A002  Textual's word
+        """Args:
+        id: of the widget.
+        empty: what stands there while there is no entry: the next step of a user who sees it for the first time.
+        """
+        super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)
+        self._entries: list[tuple[str, Content]] = []
+        self._empty = empty
+
+    @property
+    def chosen(self) -> str | None:
+        """The id under the cursor."""
+        option = self.highlighted_option
+        return option.id if option is not None else None
+
+    def say_when_empty(self, text: str) -> None:
+        """What stands there from now on while there is no entry."""
+        if text != self._empty:
+            self._empty = text
+            if not self._entries:
+                self.set_options([Option(Content(text), disabled=True)])
+
+    def set_entries(self, entries: Sequence[tuple[str, Content]]) -> None:
+        """Shows other entries. The cursor stays on its id, or where it was, or goes to the first."""
+        entries = list(entries)
+        if not entries and not self._entries:
+            return
+        if [key for key, _ in entries] == [key for key, _ in self._entries]:
+            for index, ((_, old), (_, new)) in enumerate(zip(self._entries, entries, strict=True)):
+                if old != new or old.spans != new.spans:
+                    self.replace_option_prompt_at_index(index, new)
+            self._entries = entries
+            return
+        before, place = self.chosen, self.highlighted or 0
+        self._entries = entries
+        if not entries:
+            self.set_options([Option(Content(self._empty), disabled=True)])
+            return
+        self.set_options([Option(content, id=key) for key, content in entries])
+        self.choose(before, place)
+
+    def action_half_page_up(self) -> None:
+        """Half a page up."""
+        self._half_page(-1)
+
+    def action_half_page_down(self) -> None:
+        """Half a page down."""
+        self._half_page(1)
+
+    def _half_page(self, direction: int) -> None:
+        if self._entries:
+            there = (self.highlighted or 0) + direction * max(1, self.size.height // 2)
+            self.highlighted = max(0, min(len(self._entries) - 1, there))
+
+    def choose(self, key: str | None, otherwise: int = 0) -> None:
+        """Puts the cursor on an id, or on a place where there is no such id."""
+        keys = [known for known, _ in self._entries]
+        if keys:
+            self.highlighted = keys.index(key) if key in keys else min(otherwise, len(keys) - 1)

@@ -1,0 +1,106 @@
+"""How one line of a log looks: what stands before it, its own colours, what a search and a selection mark in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from rich.cells import chop_cells
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from tui.log_file import Line, MergedLog
+from tui.text import Span, plain_line
+
+STDERR = "▌"
+ASCII_STDERR = "!"
+"""Stands before every line of stderr."""
+
+NARROWEST = 8
+"""Cells that the text of a wrapped line has at least."""
+
+
+class Styles(NamedTuple):
+    """Everything that a line may be painted with."""
+
+    base: Style
+    prefix: Style
+    stderr: Style
+    match: Style
+    current_match: Style
+    selection: Style
+
+
+def prefix(log: MergedLog, line: Line, *, ascii: bool) -> str:  # noqa: A002  named after the command line's flag
+    """What stands before a line: a sign if it is stderr's and there is also stdout, `[r3]` if there are several ranks."""
+    source = log.sources[line.source]
+    sign = ""
+    if log.has_stderr:
+        sign = (ASCII_STDERR if ascii else STDERR) if source.stream == "err" else " "
+    if len(log.ranks) < 2:
+        return sign
+    return sign + f"[r{source.rank}] ".ljust(len(str(log.ranks[-1])) + 4)
+
+
+def drawn(head: str, text: str, spans: Sequence[Span], styles: Styles, *, width: int, number: int) -> list[Strip]:
+    """The rows of a line.
+
+    Args:
+        head: its prefix, repeated in every row.
+        text: clean text.
+        spans: its colours and marks; of those that overlap, later ones win.
+        styles: the theme's.
+        width: cells of a row; 0 leaves the line in one row of any length.
+        number: the line's, kept in the rows for selecting text with the mouse.
+    """
+    sign = styles.stderr if head[:1] in (STDERR, ASCII_STDERR) else styles.prefix
+    before = [Segment(head, sign)] if head else []
+    pieces = chop_cells(text, max(NARROWEST, width - len(head))) if width and text else [text]
+    rows: list[Strip] = []
+    begin = 0
+    for piece in pieces:
+        rows.append(Strip([*before, *_painted(piece, begin, spans, styles.base)]).apply_offsets(begin, number))
+        begin += len(piece)
+    return rows
+
+
+def _painted(text: str, offset: int, spans: Sequence[Span], base: Style) -> list[Segment]:
+    """A part of a line in its styles. `offset`: where in the line it begins."""
+    end = offset + len(text)
+    inside = [(max(a, offset), min(b, end), style) for a, b, style in spans if a < end and b > offset]
+    if not inside:
+        return [Segment(text, base)]
+    edges = sorted({offset, end, *(a for a, _, _ in inside), *(b for _, b, _ in inside)})
+    segments: list[Segment] = []
+    for left, right in pairwise(edges):
+        style = base
+        for a, b, own in inside:
+            if a <= left and right <= b:
+                style += own
+        segments.append(Segment(text[left - offset : right - offset], style))
+    return segments
+
+
+def occurrences(text: str, needle: str) -> Iterator[tuple[int, int]]:
+    """Where a text stands in another: (start, end). Case counts if what is sought has capitals."""
+    if not needle:
+        return
+    if needle == needle.lower():
+        # Characters whose small letter is longer would move what follows them.
+        lower = text.lower()
+        text = lower if len(lower) == len(text) else text
+    begin = text.find(needle)
+    while begin >= 0:
+        yield begin, begin + len(needle)
+        begin = text.find(needle, begin + len(needle))
+
+
+def has(data: bytes, needle: str) -> bool:
+    """Whether a line as it was written has a text that is sought."""
+    # Most lines are plain, and are looked through as they are.
+    text = data.decode("ascii") if data.isascii() else ""
+    if not text or not text.isprintable():
+        text = plain_line(data)
+    return next(occurrences(text, needle), None) is not None

@@ -1,0 +1,401 @@
+"""Where a growing log stands on the screen: which lines, how they look, and what happens when more arrive.
+
+The text under a reader stands still: a line keeps its number, whatever arrives below or is loaded above, and the pane keeps
+the number of its first line. Only a pane that follows moves, to the end. Textual 8.2.8's `RichLog` and `Log` can't be used
+for this: they pull a reader down, drift once lines are dropped (textual#6311, #2991), and `Log(max_lines=…)` stops
+repainting when it is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.cache import LRUCache
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import var
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tui.log_file import Batch, Line, LogReader, LogSource, MergedLog, Where
+from tui.text import Span, segments_line
+from tui.widgets import log_lines
+
+CATCH_UP = 4
+"""Reads in a row that may leave more behind before a pane that follows jumps to the end instead."""
+
+_PARTS = ("prefix", "stderr", "match", "current-match", "empty")
+
+
+class LogPane(ScrollView, can_focus=True):
+    """Shows a log and follows it. `LogView` adds the keys."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"log-pane--{part}" for part in _PARTS}
+
+    DEFAULT_CSS = """
+    LogPane {
+        background: $surface;
+        color: $foreground;
+        overflow-x: hidden;
+        overflow-y: scroll;
+        scrollbar-size-vertical: 1;
+
+        & > .log-pane--prefix { color: $text-muted; }
+        & > .log-pane--stderr { color: $text-warning; text-style: bold; }
+        & > .log-pane--match { background: $warning 40%; text-style: underline; }
+        & > .log-pane--current-match { background: $warning; color: $background; text-style: bold underline; }
+        & > .log-pane--empty { color: $text-muted; }
+    }
+    """
+
+    wrap: var[bool] = var(False)
+    """Whether long lines go on in the next row."""
+
+    class Changed(Message):
+        """What `follow`, `new_lines`, `title` or a search say is different now."""
+
+        def __init__(self, pane: LogPane) -> None:
+            super().__init__()
+            self.pane = pane
+
+        @property
+        def control(self) -> LogPane:
+            """The pane."""
+            return self.pane
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the newest state matters."""
+            return isinstance(message, LogPane.Changed)
+
+    class Arrived(Message, bubble=False):
+        """The reader has read something. Posted from its thread."""
+
+    def __init__(
+        self,
+        *,
+        ascii: bool = False,  # noqa: A002  named after the command line's flag
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002  Textual's word
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(name=name, id=id, classes=classes)
+        self.ascii = ascii
+        self.title = ""
+        self._log: MergedLog | None = None
+        self._reader = LogReader(self._tell)
+        self._wanted: Where | None = None
+        self._reads_behind = 0
+        self._follow = True
+        self._new_lines = 0
+        self._announced: tuple[object, ...] = ()
+        self._top = 0
+        self._skip = 0
+        """Rows of the first visible line that are above the pane, where lines are wrapped."""
+        self._column = 0
+        self._current: int | None = None
+        """Number of the line that stands out."""
+        self._drawn: LRUCache[tuple[int, bool], Sequence[Strip]] = LRUCache(1024)
+        self._screen_rows: list[Strip] | None = None
+        self._styles: log_lines.Styles | None = None
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    def show(self, log: MergedLog | LogSource | None, title: str = "") -> None:
+        """Shows a log from its end, and follows it.
+
+        Args:
+            log: one or more files; None for nothing.
+            title: words for it, which `Changed` and the `title` attribute carry.
+        """
+        if log is not None and not isinstance(log, MergedLog):
+            log = MergedLog([log])
+        self._log = log
+        self.title = title
+        self._wanted = None
+        self._column = 0
+        self._current = None
+        self._drawn.clear()
+        self.follow = True
+        self.poll()
+
+    def poll(self) -> None:
+        """Has the files looked at for more. To be called by a timer while the pane can be seen; returns at once."""
+        log = self._log
+        if log is None or self._reader.is_busy:
+            return
+        near_end = self._top + 2 * self.size.height >= self._count
+        if self._wanted is not None or self._follow or near_end or not log.is_full:
+            self._reader.ask(log, self._wanted or "newer")
+            self._wanted = None
+
+    @property
+    def follow(self) -> bool:
+        """Whether the pane goes along with the end of the log."""
+        return self._follow
+
+    @follow.setter
+    def follow(self, follow: bool) -> None:
+        self._follow = follow
+        if follow:
+            self._new_lines = 0
+            if self._log is not None and not self._log.caught_up:
+                self._wanted = "end"
+            self._place(*self._end())
+        self._announce()
+
+    @property
+    def new_lines(self) -> int:
+        """Lines that arrived since the pane stopped following."""
+        return self._new_lines
+
+    @property
+    def badge(self) -> str:
+        """The state in a word or two: `follow`, `+1,234 new`, `paused`."""
+        if self._follow:
+            return "follow"
+        return f"+{self._new_lines:,} new" if self._new_lines else "paused"
+
+    def _state(self) -> tuple[object, ...]:
+        """What `Changed` is about."""
+        return self.title, self._follow, self._new_lines, self._current, self.wrap
+
+    def _announce(self) -> None:
+        state = self._state()
+        if state != self._announced:
+            self._announced = state
+            self.post_message(self.Changed(self))
+
+    # --- what arrives ------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        self.post_message(self.Arrived())
+
+    def on_log_pane_arrived(self) -> None:
+        """Takes in what the reader's thread has read."""
+        taken = self._reader.take()
+        if taken is None:
+            return
+        log, batch = taken
+        count = self._count
+        partials = log.partials
+        was_caught_up = log.caught_up
+        log.apply(batch)
+        if log is not self._log:
+            self.poll()
+            return
+        if batch.where == "older":
+            self._place(self._top + len(batch.lines), self._skip)
+        elif batch.where != "newer":
+            self._drawn.clear()
+            self._current = None
+            self._place(*((0, 0) if batch.where == "start" else self._end()))
+        elif batch.lines or batch.partials != partials:
+            self._absorb_newer(log, count, len(batch.lines) if was_caught_up else 0)
+        self._has_read(batch)
+        self._announce()
+
+    def _absorb_newer(self, log: MergedLog, count: int, new: int) -> None:
+        if self._follow:
+            log.trim(len(log.lines))
+            self._place(*self._end())
+            return
+        self._new_lines += new
+        self._top -= log.trim(max(0, self._top - self.size.height))
+        if self._top + self.size.height >= count - len(log.partials):
+            self._place(self._top, self._skip)
+        else:
+            self._set_extent()
+
+    def _has_read(self, batch: Batch) -> None:
+        """Asks for the next part at once where one read was not enough."""
+        self._reads_behind = self._reads_behind + 1 if batch.more and self._follow else 0
+        if self._reads_behind > CATCH_UP:
+            self._wanted = "end"
+            self._reads_behind = 0
+        if batch.more or self._wanted is not None:
+            self.poll()
+
+    # --- where the pane stands ---------------------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        """Cells of a row, beside the scrollbar."""
+        return max(0, self.size.width - self.scrollbar_size_vertical)
+
+    @property
+    def _count(self) -> int:
+        return len(self._log.lines) + len(self._log.partials) if self._log is not None else 0
+
+    def _end(self) -> tuple[int, int]:
+        """(first line, rows of it that are above) of a pane whose last row is the log's last."""
+        top, height = self._count, self.size.height
+        if not self.wrap:
+            return max(0, top - height), 0
+        rows = 0
+        while top > 0 and rows < height:
+            top -= 1
+            rows += len(self._rows(top))
+        return top, max(0, rows - height)
+
+    def _place(self, top: int, skip: int) -> None:
+        """Goes to a line and draws the pane anew."""
+        self._top, self._skip = max((0, 0), min((top, skip), self._end()))
+        self._set_extent()
+        self._screen_rows = None
+        self.refresh()
+
+    def _set_extent(self) -> None:
+        """Tells Textual where the pane stands, without the layout of the whole screen that `virtual_size` would start."""
+        extent = self._end()[0] + self.container_size.height
+        self.set_reactive(LogPane.virtual_size, Size(self._width, extent))
+        self.set_reactive(LogPane.scroll_target_y, float(self._top))
+        self.set_reactive(LogPane.scroll_y, float(self._top))
+        if self.show_vertical_scrollbar:
+            # While following, only where it shows: painting the scrollbar costs as much as painting the text.
+            bar = self.vertical_scrollbar
+            grain = extent / max(1, self.size.height) if self._follow else 0
+            if abs(bar.window_virtual_size - extent) > grain or abs(bar.position - self._top) > grain:
+                bar.window_virtual_size = extent
+                bar.position = self._top
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Goes where the wheel and the scrollbar say."""
+        super().watch_scroll_y(old_value, new_value)
+        # A pane that grows is clamped to its end by Textual: that is no reader scrolling up.
+        if self._follow and round(new_value) >= self.max_scroll_y:
+            self._place(*self._end())
+        else:
+            self._travel(min((round(new_value), 0), self._end()))
+
+    def _travel(self, position: tuple[int, int]) -> None:
+        """Goes where a reader wants to be."""
+        if position < (self._top, self._skip) or (self._follow and position < self._end()):
+            self._follow = False
+        self._place(*position)
+        if (self._top, self._skip) == (0, 0):
+            self._want_older()
+        self._announce()
+
+    def _want_older(self) -> bool:
+        if self._log is None or not self._log.has_older or self._log.is_full:
+            return False
+        self._wanted = "older"
+        self.poll()
+        return True
+
+    def _moved(self, rows: int) -> tuple[int, int]:
+        """The position so many rows further down."""
+        top, skip = self._top, self._skip + rows
+        if not self.wrap:
+            return top + skip, 0
+        while skip < 0 < top:
+            top -= 1
+            skip += len(self._rows(top))
+        while skip > 0 and top < self._count and skip >= (height := len(self._rows(top))):
+            top, skip = top + 1, skip - height
+        return (top, max(0, skip))
+
+    def watch_wrap(self) -> None:
+        """Draws rows anew."""
+        self._column = 0
+        self._drawn.clear()
+        self._place(*(self._end() if self._follow else (self._top, 0)))
+        self._announce()
+
+    # --- drawing -----------------------------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        """Draws the empty pane."""
+        self._place(*self._end())
+
+    def on_unmount(self) -> None:
+        """Lets the reader go."""
+        self._reader.close()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Stays at the end, or on the first visible line."""
+        if self.wrap:
+            self._drawn.clear()
+        self._place(*(self._end() if self._follow else (self._top, self._skip)))
+
+    def notify_style_update(self) -> None:
+        """Forgets what was drawn in the old theme."""
+        super().notify_style_update()
+        self._drawn.clear()
+        self._styles = None
+        self._screen_rows = None
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the pane."""
+        if self._screen_rows is None:
+            self._screen_rows = self._screenful()
+        if y < len(self._screen_rows):
+            return self._screen_rows[y]
+        if y == 0 and self._log is not None and self._log.caught_up and not self._count:
+            style = self.get_component_rich_style("log-pane--empty")
+            return Strip([Segment("Nothing has been written yet.", style)]).adjust_cell_length(self._width, style)
+        return Strip.blank(self._width, (self._styles or self._make_styles()).base)
+
+    def _screenful(self) -> list[Strip]:
+        width, height = self._width, self.size.height
+        rows: list[Strip] = []
+        index, skip = self._top, self._skip
+        while index < self._count and len(rows) < height:
+            rows += self._rows(index)[skip:]
+            index, skip = index + 1, 0
+        base = (self._styles or self._make_styles()).base
+        return [row.crop_extend(self._column, self._column + width, base) for row in rows[:height]]
+
+    def _line(self, index: int) -> Line:
+        assert self._log is not None
+        lines = self._log.lines
+        return lines[index] if index < len(lines) else self._log.partials[index - len(lines)]
+
+    def _rows(self, index: int) -> Sequence[Strip]:
+        """The rows of a line: one, or as many as it takes where lines are wrapped."""
+        assert self._log is not None
+        line = self._line(index)
+        number = self._log.first + index
+        if index >= len(self._log.lines):
+            return self._draw(line, number)
+        key = (number, number == self._current)
+        rows = self._drawn.get(key)
+        if rows is None:
+            rows = self._drawn[key] = self._draw(line, number)
+        return rows
+
+    def _text(self, line: Line) -> tuple[str, str, list[Span]]:
+        """What stands before a line, its text, and its colours."""
+        assert self._log is not None
+        head = log_lines.prefix(self._log, line, ascii=self.ascii)
+        return head, *segments_line(line.data, colour=not self.app.no_color)
+
+    def _draw(self, line: Line, number: int) -> Sequence[Strip]:
+        head, text, spans = self._text(line)
+        styles = self._styles or self._make_styles()
+        spans = [*spans, *self._marks(text, number, styles)]
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(number)) is not None:
+            begin, end = (edge - len(head) if edge != -1 else len(text) for edge in span)
+            spans = [*spans, (max(0, begin), max(0, min(end, len(text))), styles.selection)]
+        return log_lines.drawn(head, text, spans, styles, width=self._width if self.wrap else 0, number=number)
+
+    def _marks(self, text: str, number: int, styles: log_lines.Styles) -> list[Span]:
+        """What stands out in a line."""
+        return []
+
+    def _make_styles(self) -> log_lines.Styles:
+        base = self.rich_style
+        parts = {part: self.get_component_rich_style(f"log-pane--{part}") for part in _PARTS}
+        self._styles = log_lines.Styles(
+            base=base,
+            prefix=base + parts["prefix"],
+            stderr=base + parts["stderr"],
+            match=parts["match"],
+            current_match=parts["current-match"],
+            selection=self.screen.get_component_rich_style("screen--selection"),
+        )
+        return self._styles

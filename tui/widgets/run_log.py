@@ -1,0 +1,75 @@
+"""The log pane of a run: which ranks and which streams it shows, and what its border says of that."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from textual import on
+from textual.binding import BindingType
+from textual.content import Content
+
+from engine.client import RunClient
+from engine.core.view import RunView
+from tui.keys import bindings
+from tui.log_file import LogFile, MergedLog
+from tui.text import plain_line
+from tui.widgets.log_view import LogView
+
+STREAMS: tuple[tuple[Literal["out", "err"], ...], ...] = (("out", "err"), ("out",), ("err",))
+"""What the key goes through."""
+
+
+class RunLog(LogView, inherit_bindings=False):
+    """The log of one rank or of all, of the attempt that is under way."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("log")]
+
+    def __init__(self, *, ascii: bool, id: str, classes: str) -> None:  # noqa: A002  Textual's and the CLI's words
+        super().__init__(ascii=ascii, id=id, classes=classes)
+        self.all_ranks = False
+        self._sought = ""
+        self._stream_choice = 0
+        self._shown_files: object = None
+
+    def next_streams(self) -> None:
+        """Both streams, then one, then the other; takes effect with `show_run`."""
+        self._stream_choice = (self._stream_choice + 1) % len(STREAMS)
+
+    def show_run(self, client: RunClient, run: RunView, rank: int, node: str) -> None:
+        """Shows the files of a rank, or of all; nothing happens where they are shown already.
+
+        Args:
+            client: knows the files.
+            run: its attempt is the one that is shown.
+            rank: the rank, where not all are shown.
+            node: where it runs.
+        """
+        ranks = tuple(range(run.world_size)) if self.all_ranks else (rank,)
+        streams = STREAMS[self._stream_choice]
+        wanted = (run.attempt, ranks, streams)
+        if wanted == self._shown_files:
+            return
+        self._shown_files = wanted
+        title = f"all {len(ranks)} ranks" if self.all_ranks else f"rank {rank} on {node}"
+        title += "" if len(streams) == 2 else f", std{streams[0]} only"
+        title += f", attempt {run.attempt}" if run.attempt else ""
+        files = [
+            LogFile(client.log_path(run.attempt, each, stream), rank=each, stream=stream)
+            for each in ranks
+            for stream in streams
+        ]
+        self.show(MergedLog(files), f"Log: {plain_line(title)}")
+        if self._sought:
+            self.search(self._sought)
+
+    def search(self, text: str | None) -> bool:
+        """See `LogView.search`. The text stays when other files are shown."""
+        self._sought = text or ""
+        return super().search(text)
+
+    @on(LogView.Changed)
+    def show_border(self) -> None:
+        """Says in the border what is shown, what is sought, and whether the end is followed."""
+        self.border_title = Content(self.title or "Log")
+        found = f"{'match of' if self.has_match else 'nothing has'} {self._sought!r}, " if self._sought else ""
+        self.border_subtitle = Content(plain_line(f"{found}{self.badge}"))
