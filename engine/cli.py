@@ -158,7 +158,12 @@ def logs(ctx: click.Context, run: str, *, rank: int | None, attempt: int | None,
     """Print what the ranks of a run wrote."""
     from engine.watch import print_logs
 
-    ctx.exit(asyncio.run(print_logs(LocalRun(find_run(run)), rank=rank, attempt=attempt, follow=follow)))
+    try:
+        status = asyncio.run(print_logs(LocalRun(find_run(run)), rank=rank, attempt=attempt, follow=follow))
+    except BrokenPipeError:  # whoever read has seen enough
+        report.close_stdout()
+        status = 0
+    ctx.exit(status)
 
 
 @cli.command()
@@ -267,6 +272,3 @@ def main() -> int:
     except RankdeckError as error:
         report.complain(error)
         return error.exit_status
-    except BrokenPipeError:
-        report.close_stdout()
-        return 0

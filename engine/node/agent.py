@@ -305,7 +305,6 @@ class Agent:
         """Writes down what a successor must know. The loop does so before it sends, so nobody hears of it earlier."""
         if not self.dirty:
             return
-        self.dirty = False
         ranks = [[r.number, r.pid, r.start, r.status, r.reason, r.files] for r in self.ranks.values()]
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
@@ -313,7 +312,9 @@ class Agent:
             "boot": boot, "attempt": self.attempt, "cleared": self.cleared_attempt, "ranks": ranks, "terms": self.terms,
             "store": self.store, "spawning": self.spawning,
         }  # fmt: skip
-        write_atomically(self._path("agent.json"), json.dumps(data).encode())
+        with contextlib.suppress(OSError):  # a full disk: tried again with the next round
+            write_atomically(self._path("agent.json"), json.dumps(data).encode())
+            self.dirty = False
 
     def recall(self) -> None:
         """Adopts what an earlier agent of this run left on this node."""
@@ -340,10 +341,14 @@ class Agent:
             self._end_unknown()
         self.dirty = True
 
+    def _root(self) -> int:
+        """Below whom the processes of this run are: the warden, unless it was killed and its number may be another's."""
+        return self.warden if os.getppid() == self.warden else os.getpid()
+
     def _end_unknown(self) -> None:
         """An earlier agent died between starting ranks and writing them down: those are ended, and started anew."""
         known = {rank.pid for rank in self.ranks.values()} | {self.store["pid"] if self.store else 0}
-        for pid in descendants(self.warden, {os.getpid()}):
+        for pid in descendants(self._root(), {os.getpid()}):
             try:
                 if os.getsid(pid) not in known:
                     kill_quietly(pid, signal.SIGKILL)
@@ -388,7 +393,7 @@ class Agent:
 
     def _keep_listening(self) -> None:
         """Listens anew where the socket has gone, as it does when a user logs out who has no other session."""
-        if time.monotonic() < self.next_look:
+        if time.monotonic() < self.next_look or self.leaving is not None:
             return
         self.next_look = time.monotonic() + 1
         with contextlib.suppress(OSError, RuntimeError):
@@ -423,6 +428,8 @@ class Agent:
         """Ends everything, then itself, once the last words are sent or two seconds have passed."""
         self._clear(self.attempt)
         self.leaving = time.monotonic() + 2
+        with contextlib.suppress(OSError):
+            os.unlink(self.listener.getsockname())
 
     # the link
 
@@ -460,10 +467,15 @@ class Agent:
             self._hang_up()
             return
         for message in messages:
-            try:
-                getattr(self, "_on_" + message["type"])(message)
-            except Exception as error:  # noqa: BLE001 - a full disk, say: the ranks must not lose their agent over it
-                self.send(type="trouble", request=message["type"], reason=f"{type(error).__name__}: {error}")
+            self._answer(message)
+
+    def _answer(self, message: Any) -> None:
+        """Does what is asked. Whatever goes wrong is told: the ranks must not lose their agent over a full disk, say."""
+        kind = message.get("type") if isinstance(message, dict) else message
+        try:
+            getattr(self, f"_on_{kind}")(message)
+        except Exception as error:  # noqa: BLE001
+            self.send(type="trouble", request=str(kind), reason=f"{type(error).__name__}: {error}")
 
     def send(self, **message: Any) -> None:
         """Queues a message for the supervisor; nobody listening means that the inventory will tell it later."""
@@ -621,7 +633,7 @@ class Agent:
         """Ends whatever an attempt left behind: ranks, children that left their rank's group, the store."""
         self.cleared_attempt = max(self.cleared_attempt, attempt)
         self.ladder = None
-        left = sweep(self.warden, {os.getpid()}, self.mark, 5.0)
+        left = sweep(self._root(), {os.getpid()}, self.mark, 5.0)
         self.store = None
         self.dirty = True
         for rank in self.ranks.values():
@@ -854,9 +866,14 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> Non
 
 
 def wait_until_gone(folder: str) -> None:
-    """Returns when agent and warden have let go of their lock, or after ten seconds."""
+    """Returns when agent and warden have let go of their lock.
+
+    At once where the agent was killed: one that ends on purpose takes its socket away first.
+    """
+    with open(os.path.join(folder, "socket")) as file:
+        path = file.read()
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not os.path.exists(path):
         lock = take_lock(folder)
         if lock is not None:
             os.close(lock)
