@@ -144,6 +144,11 @@ class RunModel:
         return self.run is not None and self.run.state in ENDED_WORDS
 
     @property
+    def attempt(self) -> int:
+        """The attempt that is under way, or was the last."""
+        return self.run.attempt if self.run is not None else 0
+
+    @property
     def world_size(self) -> int:
         """Ranks in all, as far as they are known."""
         return self.run.world_size if self.run is not None else 0

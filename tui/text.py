@@ -17,6 +17,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.color import Color
 from rich.style import Style
 
+from engine.core.terminal_text import SEQUENCE, UNFIT, decoded
+
 MAX_CELLS = 4096
 """Longest line that is shown: beyond it nobody reads, and one line of a megabyte would freeze the app."""
 
@@ -31,23 +33,6 @@ TAB = 8
 Span = tuple[int, int, Style]
 """(start, end, style): part of a line, in characters."""
 
-_SEQUENCE = re.compile(
-    r"(?:\x1b\[|\x9b)(?P<parameters>[0-?]{0,128})[ -/]{0,16}(?P<final>[@-~]?)"  # CSI, complete or cut short
-    # OSC, DCS, SOS, PM, APC with their payload, where they end; else only what opens them: text is never swallowed.
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])(?:[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c))?"
-    r"|\x1b[ -/]{0,16}[0-~]?"  # every other escape
-)
-
-_UNFIT = re.compile(
-    "["
-    "\x00-\x07\x0a-\x1f\x7f-\x9f"  # C0, DEL, C1; backspace and tab are dealt with before
-    "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # soft hyphen, zero width, separators, bidi controls
-    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb"  # variation selectors change a width that terminals disagree on
-    "\U000e0000-\U000e0fff"  # tags: invisible text
-    "]"
-)
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
 _ATTRIBUTES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
 """Blinking and hidden text are left out on purpose."""
 
@@ -60,7 +45,7 @@ def clean(data: bytes | str) -> str:
     Args:
         data: what somebody wrote.
     """
-    return "\n".join(plain_line(line) for line in _decoded(data).split("\n"))
+    return "\n".join(plain_line(line) for line in decoded(data).split("\n"))
 
 
 def plain_line(data: bytes | str) -> str:
@@ -98,7 +83,7 @@ def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[
     Returns:
         The text, at most `MAX_CELLS` wide, and the styles of its parts in order.
     """
-    text = _decoded(data)
+    text = decoded(data)
     if text.isascii() and text.isprintable() and len(text) <= MAX_CELLS:
         return text, []
     parts = (part for part in reversed(re.split(r"[\r\n]", text)) if part)
@@ -109,12 +94,6 @@ def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[
     return "", []
 
 
-def _decoded(data: bytes | str) -> str:
-    if isinstance(data, bytes):
-        return data.decode("utf-8", "replace")
-    return data if data.isascii() else _SURROGATE.sub("\ufffd", data)
-
-
 def _part(text: str, colour: bool) -> tuple[str, list[Span]]:
     """The text between two carriage returns."""
     cut = len(text) > MAX_RAW
@@ -122,7 +101,7 @@ def _part(text: str, colour: bool) -> tuple[str, list[Span]]:
     pieces: list[tuple[str, _Pen]] = []
     pen = _Pen()
     begin = 0
-    for match in _SEQUENCE.finditer(text):
+    for match in SEQUENCE.finditer(text):
         pieces.append((text[begin : match.start()], pen))
         begin = match.end()
         if colour and match["final"] == "m":
@@ -135,7 +114,7 @@ def _part(text: str, colour: bool) -> tuple[str, list[Span]]:
     cells = 0
     spans: list[Span] = []
     for piece, pen in pieces:
-        fit = _UNFIT.sub("", piece)
+        fit = UNFIT.sub("", piece)
         if "\t" in fit:
             fit = _without_tabs(fit, cells)
         if not fit.isascii() and len(fit) > 2 * cell_len(fit) + 8:

@@ -94,7 +94,8 @@ class Node:
     """A node as a supervisor sees it: one agent at most, and bridges to it."""
 
     def __init__(self, folder: Path, mark: str = "run-1") -> None:
-        self.folder, self.mark = folder, mark
+        self.folder = folder
+        self.mark = f"{mark}-{os.getpid()}"  # tests in other processes must not be taken for the same run
         self.bridges: list[Bridge] = []
         self.agents: set[int] = set()
         self.wardens: set[int] = set()

@@ -85,7 +85,7 @@ class HomeScreen(DeckScreen):
                 profiles = ProfileList(id="profiles", empty="reading")
                 profiles.border_title = "Profiles"
                 yield profiles
-                runs = RunList(id="runs", empty="No runs yet. Enter on a profile launches it.")
+                runs = RunList(id="runs", empty="No runs yet. Enter launches a profile.")
                 runs.border_title = "Runs"
                 yield runs
             plan = TextPane(id="plan", focus=False)
@@ -181,7 +181,7 @@ class HomeScreen(DeckScreen):
                 for run, line in zip(runs, lines, strict=True)
                 if _has(line, [*words], run.run, run.state)
             ]
-            first = "No runs yet. Enter on a profile launches it."
+            first = "No runs yet. Enter launches a profile."
             self._run_list.say_when_empty("Nothing matches." if words and runs else first)
             self._run_list.set_entries(kept)
         self._show_counts()

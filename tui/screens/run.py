@@ -353,13 +353,10 @@ class RunScreen(DeckScreen):
             self._ask(stop_act(self.model.run, self._link.client))
 
     def _ask(self, act: Act) -> None:
-        # Two presses in a row reach this screen before the first one's question has the keys.
-        if self.app.screen is not self or self.model.run is None:
-            return
-        attempt = self.model.run.attempt
+        attempt = self.model.attempt
 
         def answered(yes: bool | None) -> None:
-            now = self.model.run.attempt if self.model.run is not None else attempt
+            now = self.model.attempt
             if yes and now != attempt:
                 self.say(f"attempt {now} has begun meanwhile; nothing was done", error=True)
             elif yes:
