@@ -185,7 +185,7 @@ class LocalRun:
         for _ in range(3):
             with contextlib.suppress(ConnectionError):
                 return await Connection.open(self.paths)
-            if stored_snapshot(self.paths).run.state in ENDED_WORDS:
+            if (await asyncio.to_thread(stored_snapshot, self.paths)).run.state in ENDED_WORDS:
                 return None
             if host := _elsewhere(self.paths):
                 raise SupervisorError(
@@ -201,7 +201,7 @@ class LocalRun:
         """See `RunClient.subscribe`."""
         connection = await self._connect()
         if connection is None:
-            yield stored_snapshot(self.paths)
+            yield await asyncio.to_thread(stored_snapshot, self.paths)
             return
         ended = False
         try:

@@ -273,7 +273,7 @@ def last_traceback(stderr_tail: bytes) -> str:
     return _shortened(_last_chain(_plain(stderr_tail), fatal=False))
 
 
-def explain(rank: int, status: int | None, stderr_tail: bytes, reason: str = "") -> Explanation:
+def explain(rank: int, status: int | None, stderr_tail: bytes, reason: str = "", by: str = "") -> Explanation:
     """Says why a rank failed.
 
     Args:
@@ -281,10 +281,17 @@ def explain(rank: int, status: int | None, stderr_tail: bytes, reason: str = "")
         status: the exit code, or minus the number of a signal; None: nobody knows how it ended.
         stderr_tail: the newest bytes that it wrote.
         reason: what the node's agent says besides the status: that it could not be started, or how it was lost.
+        by: the user who sent the signal that ended it, where that is known.
     """
     text = _plain(stderr_tail)
     raised = _to_blame(_last_chain(text, fatal=True)) if status is not None and status > 0 else None
     headline, detail, advice = _about_end(rank, status, reason, raised)
+    if by and status is not None and status < 0:
+        detail, advice = (
+            f"{by} sent it with rankdeck kill, or with x in the app",
+            "restart the run when it should go on",
+        )
+        return Explanation(headline=headline, detail=detail, traceback="", advice=advice)
     said = reason or (raised.message if raised else text[-_LAST_WORDS:])
     if status is not None:
         if not detail and status > 0:

@@ -106,7 +106,8 @@ class RankEnded(Event, frozen=True, kw_only=True):
 
     `status` is as `subprocess` has it: the exit code, or minus the signal's number. `step` is the last step that the rank
     reported, `reason` says more than the status can (it could not be started, for one). `secondary`: its last words blame
-    another rank ("connection closed by peer"), so it is not the root cause while any other failure is known.
+    another rank ("connection closed by peer"), so it is not the root cause while any other failure is known. `by`: the user
+    who sent it the signal that ended it.
     """
 
     attempt: int
@@ -115,6 +116,7 @@ class RankEnded(Event, frozen=True, kw_only=True):
     step: int | None = None
     reason: str = ""
     secondary: bool = False
+    by: str = ""
 
 
 class RankLost(Event, frozen=True, kw_only=True):

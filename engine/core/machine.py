@@ -366,6 +366,8 @@ def _node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
 def _node_cleared(state: RunState, event: ev.NodeCleared) -> Step:
     match state.phase:
         case Clearing():
+            if any(node.name == event.node and node.cleared for node in state.nodes):
+                return _ignore(state, f"{event.node} is cleared already")
             return _when_cleared(_set_node(state, event.node, cleared=True, abandoned=event.abandoned), (), event.at)
         case Opening() | Starting() | Running() | Holding() | Stopping() | Closing() | Ended():
             return _ignore(state, "nobody asked for that node to be cleared")
@@ -440,6 +442,7 @@ def _rank_ended(state: RunState, event: ev.RankEnded) -> Step:
         step=event.step,
         reason=event.reason,
         secondary=event.secondary,
+        by=event.by,
     )
     return _take_end(
         replace(_set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0

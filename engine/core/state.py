@@ -41,6 +41,7 @@ class Done(Value, frozen=True, kw_only=True):
     step: int | None
     reason: str
     secondary: bool
+    by: str = ""
 
 
 class Gone(Value, frozen=True, kw_only=True):

@@ -173,7 +173,8 @@ def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | N
             )
         return None
     rank, phase = cause
-    said = explain(rank, phase.status if isinstance(phase, Done) else None, tails.get(rank, b""), phase.reason)
+    status, by = (phase.status, phase.by) if isinstance(phase, Done) else (None, "")
+    said = explain(rank, status, tails.get(rank, b""), phase.reason, by)
     others = tuple(
         other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
     )

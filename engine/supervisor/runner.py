@@ -48,6 +48,8 @@ class Runner:
         self.ingest.start_attempt(self.state.attempt)
         self._collect_tails()
         self._links: dict[str, Link] = {}
+        self._kills: dict[tuple[int, int], ev.KillRequested] = {}
+        """The newest signal that a user sent to each (attempt, rank)."""
 
     def _replay(self) -> RunState:
         """The state that the journal comes to, and the story so far; a new run gets its first line here."""
@@ -113,6 +115,8 @@ class Runner:
         self.state = state
         self._note_changes(before, state)
         self._tell(event, before, state)
+        if isinstance(event, ev.KillRequested):
+            self._kills[state.attempt, event.rank] = event
         for action in actions:
             self._do(action)
         if isinstance(state.phase, Ended):
@@ -279,6 +283,7 @@ class Runner:
         attempt, rank, status = message["attempt"], message["rank"], message["status"]
         current = attempt == self.ingest.attempt
         tail = self.ingest.tail(rank, "err") if current and status != 0 else b""
+        kill = self._kills.get((attempt, rank))
         self.handle(
             ev.RankEnded(
                 at=now,
@@ -288,6 +293,7 @@ class Runner:
                 step=self.ingest.last_step(rank) if current else None,
                 reason=message["reason"],
                 secondary=is_secondary(tail),
+                by=kill.by if kill is not None and kill.signal == -status else "",
             )
         )
 
