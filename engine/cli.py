@@ -272,3 +272,6 @@ def main() -> int:
     except RankdeckError as error:
         report.complain(error)
         return error.exit_status
+    except OSError as error:  # a disk that is full, a folder that was taken away: nothing of ours to trace
+        report.complain(RankdeckError(str(error)))
+        return RankdeckError.exit_status

@@ -17,7 +17,7 @@ import msgspec
 from engine import __version__, planning, profiles, recipes
 from engine.backends import BACKENDS
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
-from engine.core.errors import CheckError, RunNotFoundError, SupervisorError
+from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError
 from engine.core.messages import Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
 from engine.core.plan import LaunchPlan
 from engine.core.profile import Profile
@@ -43,7 +43,7 @@ def all_runs() -> list[RunPaths]:
     """Every run that is kept, newest first."""
     try:
         folders = [entry for entry in os.scandir(runs_folder()) if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     found = [(launched, Path(entry.path)) for entry in folders if (launched := _launched_at(Path(entry.path)))]
     return [RunPaths(folder) for _, folder in sorted(found, key=lambda pair: pair[0], reverse=True)]
@@ -138,9 +138,12 @@ class Connection:
         connection = cls(reader, writer)
         connection.write(Hello(protocol=PROTOCOL, version=__version__))
         welcome = await connection.read()
+        if welcome is None:
+            connection.close()
+            raise ConnectionError("it hung up")
         if not isinstance(welcome, Welcome):
             connection.close()
-            reason = welcome.reason if isinstance(welcome, Refused) else "it hung up"
+            reason = welcome.reason if isinstance(welcome, Refused) else "it said something else than welcome"
             raise SupervisorError(f"run {paths.run} does not talk to this rankdeck: {reason}")
         connection.pid = welcome.pid
         return connection
@@ -213,16 +216,21 @@ class LocalRun:
         finally:
             connection.close()
         if not ended:
-            raise SupervisorError(f"the supervisor of {self.run} is gone; the ranks go on")
+            last = await asyncio.to_thread(stored_snapshot, self.paths)
+            if last.run.state not in ENDED_WORDS:
+                raise SupervisorError(f"the supervisor of {self.run} is gone; the ranks go on")
+            yield last
         await _wait_process_gone(connection.pid)
 
     async def snapshot(self) -> Snapshot:
         """The run at this moment."""
-        async with contextlib.aclosing(self.subscribe()) as messages:
-            async for message in messages:
-                if isinstance(message, Snapshot):
-                    return message
-        raise SupervisorError(f"the supervisor of {self.run} said nothing")
+        for _ in range(3):
+            with contextlib.suppress(SupervisorError):
+                async with contextlib.aclosing(self.subscribe()) as messages:
+                    async for message in messages:
+                        if isinstance(message, Snapshot):
+                            return message
+        return await asyncio.to_thread(stored_snapshot, self.paths)
 
     async def _ask(self, request: Stop | Restart | Kill) -> Answer | None:
         connection = await self._connect()
@@ -323,7 +331,7 @@ class LocalEngine:
     async def launch(self, profile: Profile) -> str:
         """See `EngineClient.launch`."""
         plan = await asyncio.to_thread(planning.make_plan, profile)
-        paths = _new_run(profile.name)
+        paths = await asyncio.to_thread(_new_run, profile.name)
         replace_file(paths.profile, profiles.to_toml(profile).encode())
         replace_file(paths.plan, msgspec.json.encode(plan))
         await start_supervisor(paths)
@@ -344,7 +352,13 @@ def _new_run(name: str) -> RunPaths:
                 (folder / f"{name}-{mark}").mkdir(mode=0o700)
             except FileExistsError:
                 continue
-            return RunPaths(folder / f"{name}-{mark}")
+            paths = RunPaths(folder / f"{name}-{mark}")
+            try:
+                _ = paths.socket
+            except RankdeckError:
+                paths.folder.rmdir()
+                raise
+            return paths
     except OSError as error:
         raise CheckError(
             f"can't keep a run in {runs_folder()}: {error.strerror}", hint="point RANKDECK_HOME elsewhere"

@@ -13,9 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from engine.core.errors import RankdeckError
+from engine.core.errors import CheckError, RankdeckError
 
 Stream = Literal["out", "err"]
+
+MAX_SOCKET_PATH = 107
+"""Bytes of a unix socket's path on Linux."""
 
 
 def home() -> Path:
@@ -86,17 +89,22 @@ class RunPaths:
         self.summary = folder / "summary.json"
 
     @property
-    def socket(self) -> Path:
-        """The supervisor's socket. Named after the folder too: two homes may hold runs of the same id."""
-        return runtime_folder() / f"{self.run}-{self._home_mark()}.sock"
+    def mark(self) -> str:
+        """What tells this run from all others on a machine, two of the same id in different homes too. Short: it names sockets."""
+        return f"{self.run[:24]}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
 
     @property
-    def agent_mark(self) -> str:
-        """What tells this run's agents from those of all others on a node."""
-        return f"{self.run}-{self._home_mark()}"
+    def socket(self) -> Path:
+        """The supervisor's socket.
 
-    def _home_mark(self) -> str:
-        return hashlib.sha256(os.fsencode(self.folder.parent)).hexdigest()[:8]
+        Raises:
+            CheckError: its path would be longer than the kernel allows.
+        """
+        path = runtime_folder() / f"{self.mark}.sock"
+        if len(os.fsencode(path)) + len("agent-") > MAX_SOCKET_PATH:
+            hint = "point XDG_RUNTIME_DIR at a shorter path"
+            raise CheckError(f"{path.parent} is too long a path for a socket", hint=hint)
+        return path
 
     def attempt(self, attempt: int) -> Path:
         """The folder of one attempt. Never used twice, so nothing is overwritten."""

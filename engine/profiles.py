@@ -23,7 +23,7 @@ def list_profiles() -> list[ProfileEntry]:
     found: dict[str, ProfileEntry] = {}
     for source, folder in profile_folders():
         for path in sorted(folder.glob("*.toml")):
-            if path.stem not in found:
+            if path.stem not in found and path.is_file():
                 found[path.stem] = _entry(path, source)
     return list(found.values())
 
@@ -68,6 +68,8 @@ def read_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
         ProfileError: it can't be read, or is no profile.
     """
     try:
+        if not path.is_file():
+            raise ProfileError(str(path), None, "", "is not a file")
         if path.stat().st_size > MAX_SIZE:
             raise ProfileError(str(path), None, "", "is too large to be a profile")
         text = path.read_text(encoding="utf-8")

@@ -87,7 +87,8 @@ class Ingest:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
         for name, offset in saved.offsets.items():
             rank, _, kind = name.partition(".")
-            self._file(int(rank), kind).offset = offset
+            file = self._file(int(rank), kind)
+            file.offset = file.size = offset
 
     def save(self) -> None:
         """Writes down what was read so far."""

@@ -212,7 +212,7 @@ class Runner:
         hello = {
             "type": "hello",
             "protocol": agent.PROTOCOL,
-            "mark": self.paths.agent_mark,
+            "mark": self.paths.mark,
             "folder": self._node_folder(node),
             "terms": terms,
             "library": pack(LIBRARY).name,

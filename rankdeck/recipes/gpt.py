@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import math
 import time
 
@@ -179,6 +180,7 @@ def main() -> None:
     args = arguments("gpt")
     rankdeck.init_process_group()
     train(args)
+    gc.collect()  # the DDP wrapper stands in a cycle; what it holds of the group must be gone before the interpreter goes
     dist.destroy_process_group()
 
 

@@ -7,6 +7,7 @@ What its arguments are is said in `linear.json`.
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 
 import torch
@@ -87,6 +88,7 @@ def main() -> None:
     args = arguments("linear")
     rankdeck.init_process_group()
     train(args)
+    gc.collect()  # the DDP wrapper stands in a cycle; what it holds of the group must be gone before the interpreter goes
     dist.destroy_process_group()
 
 

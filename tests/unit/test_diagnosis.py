@@ -249,6 +249,16 @@ def test_a_traceback_stays_short_and_keeps_both_its_ends(tmp_path: Path) -> None
     assert "  …" in shown.splitlines()
 
 
+def test_a_traceback_of_many_short_lines_is_cut_in_the_middle() -> None:
+    frames = [f'  File "a.py", line {number}, in f' for number in range(100)]
+    lines = ["Traceback (most recent call last):", *frames, "ValueError: bad"]
+    shown = last_traceback("\n".join(lines).encode()).splitlines()
+    assert len(shown) == MAX_LINES
+    cut = shown.index("  …")
+    assert shown[:cut] == lines[:cut]
+    assert shown[cut + 1 :] == lines[cut + 1 - MAX_LINES :]
+
+
 # --- exit statuses ---------------------------------------------------------------------------------------------------
 
 

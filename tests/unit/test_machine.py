@@ -494,6 +494,13 @@ def test_a_signal_goes_to_ranks_that_are_alive_and_reachable() -> None:
     assert kill[2] == (act.Ignore(reason="b is not reachable: link lost"),)
 
 
+def test_late_news_of_a_start_brings_no_rank_back_to_life() -> None:
+    story = Story().connect().open_store().spawn(0).end(0)
+    before = story.state
+    assert story.spawn(0).actions == (act.Ignore(reason="rank 0 has started already"),)
+    assert story.state is before
+
+
 def test_an_empty_journal_is_no_run() -> None:
     assert replay([]) is None
     assert replay([ev.SupervisorStarted(at=1.0, pid=1)]) is None

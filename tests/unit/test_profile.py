@@ -254,7 +254,8 @@ def test_a_malformed_profile_is_refused_with_place_and_key(text: str, place: str
     assert error.key == key
     assert words in error.reason
     assert error.message.startswith(f"{place}: {key}")
-    assert "\n" not in error.message
+    assert error.message.isprintable()
+    assert "`" not in error.reason  # msgspec's way to name a type, which is not a user's
     assert error.exit_status == 2
 
 
@@ -373,7 +374,6 @@ def accepted_or_refused(make: Callable[[], Profile], *, lines: int = 0) -> None:
     if error := refusal(make):
         assert error.reason
         assert error.message.isprintable()
-        assert "`" not in error.reason.replace(repr("`"), "")
         assert error.line is None or 1 <= error.line <= lines
 
 

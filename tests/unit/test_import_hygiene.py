@@ -1,0 +1,94 @@
+"""What must stay light and what must stay pure: seen in fresh processes, and in the source of the core."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {"torch", "textual", "rich", "numpy", "plotext", "tui"}
+IMPURE = {"asyncio", "os", "subprocess", "time", "socket", "threading", "multiprocessing", "pathlib", "shutil", "tempfile",
+          "random", "secrets", "datetime", "signal", "selectors", "io", "sys"}  # fmt: skip
+"""I/O, clocks, processes and chance. `signal` is taken for the names of numbers only; see the test."""
+
+
+def loaded(code: str, *arguments: str) -> set[str]:
+    """Top-level names of the modules that a fresh Python has loaded after some code."""
+    report = "\nimport json, sys\nprint('\\n' + json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "RANKDECK_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code + report, *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    names: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return set(names)
+
+
+COMMAND = "import sys, rankdeck_command\ntry: rankdeck_command.main()\nexcept SystemExit: pass"
+
+
+@pytest.mark.parametrize(
+    "module", ["engine", "engine.cli", "engine.supervisor.main", "engine.local", "engine.client", "engine.watch"]
+)
+def test_the_engine_loads_neither_torch_nor_the_app(module):
+    assert loaded(f"import {module}") & HEAVY == set()
+
+
+@pytest.mark.parametrize("words", [("--help",), ("launch", "--help"), ("--version",), ("profiles",), ("plan", "quickstart"), ("ps",)], ids=" ".join)  # fmt: skip
+def test_the_command_line_loads_neither_torch_nor_the_app(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert loaded(COMMAND, *words) & HEAVY == set()
+
+
+def test_the_rank_package_loads_the_standard_library_only():
+    ours = loaded("import rankdeck") - loaded("pass")
+    assert ours - set(sys.stdlib_module_names) == {"rankdeck"}
+
+
+def test_logging_a_metric_loads_the_standard_library_only(tmp_path):
+    code = f"import os\nos.environ['RANKDECK_METRICS'] = {str(tmp_path / 'metrics')!r}\nimport rankdeck\nrankdeck.log(step=1, loss=0.5)"
+    assert (loaded(code) - loaded("pass")) - set(sys.stdlib_module_names) == {"rankdeck"}
+    assert json.loads((tmp_path / "metrics").read_text())["step"] == 1
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level names that a module imports, inside functions too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {alias.name for found in ast.walk(tree) if isinstance(found, ast.Import) for alias in found.names}
+    names |= {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "engine" / "core").glob("*.py")), ids=lambda path: path.stem)
+def test_the_core_does_no_io_and_has_no_clock(path):
+    allowed = {"signal"} if path.stem in ("state", "diagnosis") else set()
+    assert imports(path) & IMPURE <= allowed
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "engine" / "core").glob("*.py")), ids=lambda path: path.stem)
+def test_the_core_calls_nothing_that_reads_or_writes(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert called & {"open", "print", "input", "exec", "eval", "__import__"} == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "engine" / "core").glob("*.py")), ids=lambda path: path.stem)
+def test_the_core_imports_no_layer_above_it(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    ours = {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
+    assert all(
+        name.startswith("engine.core") for name in ours if name.partition(".")[0] in ("engine", "tui", "rankdeck")
+    )
+
+
+def test_nothing_in_a_rank_imports_engine_or_tui():
+    """A rank's `sys.path[0]` is the user's folder, which may hold an `engine.py`."""
+    for path in (ROOT / "rankdeck").rglob("*.py"):
+        assert imports(path) & {"engine", "tui"} == set(), path
