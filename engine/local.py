@@ -17,7 +17,7 @@ import msgspec
 from engine import __version__, planning, profiles, recipes
 from engine.backends import BACKENDS
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
-from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError
+from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError, SupervisorLostError
 from engine.core.messages import Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
 from engine.core.plan import LaunchPlan
 from engine.core.profile import Profile
@@ -218,14 +218,14 @@ class LocalRun:
         if not ended:
             last = await asyncio.to_thread(stored_snapshot, self.paths)
             if last.run.state not in ENDED_WORDS:
-                raise SupervisorError(f"the supervisor of {self.run} is gone; the ranks go on")
+                raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks go on")
             yield last
         await _wait_process_gone(connection.pid)
 
     async def snapshot(self) -> Snapshot:
         """The run at this moment."""
         for _ in range(3):
-            with contextlib.suppress(SupervisorError):
+            with contextlib.suppress(SupervisorLostError):
                 async with contextlib.aclosing(self.subscribe()) as messages:
                     async for message in messages:
                         if isinstance(message, Snapshot):

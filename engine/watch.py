@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 import msgspec
 
-from engine.core.errors import RankdeckError, SupervisorError, UsageError
+from engine.core.errors import RankdeckError, SupervisorLostError, UsageError
 from engine.core.state import ENDED_WORDS
 from engine.core.terminal_text import terminal_line
 from engine.core.view import EventLine, Snapshot, Update
@@ -68,7 +68,7 @@ async def pictures(run: LocalRun) -> AsyncGenerator[tuple[Picture, tuple[EventLi
                     else:
                         yield picture, picture.apply(message)
             return
-        except SupervisorError:
+        except SupervisorLostError:
             failures += 1
             if failures > 3:
                 raise
@@ -219,12 +219,12 @@ class _Printer:
             await asyncio.sleep(POLL)
 
     def turn_to(self, attempt: int) -> None:
-        """From now on, the files of this attempt; what is left of the old one first."""
-        if attempt != self._attempt:
+        """From now on, the files of this attempt; what is left of earlier ones first, however short they were."""
+        while self._attempt < attempt:
             self._print(self._follower.drain())
             self._follower.close()
-            self._attempt = attempt
-            self._follower = Follower(self._run.paths, attempt, list(range(len(self._nodes))))
+            self._attempt += 1
+            self._follower = Follower(self._run.paths, self._attempt, list(range(len(self._nodes))))
 
     def finish(self) -> None:
         """Prints what is left."""

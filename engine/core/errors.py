@@ -7,6 +7,7 @@ RankdeckError                 exit status 1
 ├── CheckError                3   something is missing; nothing was started
 ├── NodeError                 1   a node could not do what was asked of it
 └── SupervisorError           1   the process that owns a run can't be reached or speaks another protocol
+    └── SupervisorLostError   1   it was there and is gone: asking again starts a new one
 
 A message has the fact and the place; `hint` has the next step.
 """
@@ -76,3 +77,7 @@ class NodeError(RankdeckError):
 
 class SupervisorError(RankdeckError):
     """The supervisor of a run is not there, is somebody else's, or speaks another protocol."""
+
+
+class SupervisorLostError(SupervisorError):
+    """The supervisor of a run ended while it was listened to. The ranks go on, and asking again starts a new one."""
