@@ -18,13 +18,16 @@ from engine import __version__, planning, profiles, recipes
 from engine.backends import BACKENDS
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError, SupervisorLostError
-from engine.core.messages import Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
+from engine.core.messages import ENDING, Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
 from engine.core.plan import LaunchPlan
 from engine.core.profile import Profile
 from engine.core.state import ENDED_WORDS
 from engine.core.view import PROTOCOL, RunSummary, Snapshot, Update
 from engine.paths import RunPaths, Stream, private_folder, runs_folder
 from engine.record import read_summary, read_whereabouts, replace_file, stored_snapshot
+
+MARK = "RANKDECK_MARK"
+"""By which an agent finds what its ranks have started; see `engine.node.agent`."""
 
 MAX_LINE = 1 << 28
 """Bytes of one line from a supervisor: a snapshot with the curves of thousands of ranks."""
@@ -95,9 +98,11 @@ async def start_supervisor(paths: RunPaths, *, restart_by: str | None = None) ->
 
 def _start_supervisor(paths: RunPaths, restart_by: str | None) -> str:
     argv = [sys.executable, "-P", str(_COMMAND), "supervise", str(paths.folder), *([restart_by] if restart_by else [])]
+    # What a rank's script starts must not be taken for a stray child of its run.
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
     with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
         starter = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
     with starter:
         assert starter.stdout is not None
@@ -252,9 +257,13 @@ class LocalRun:
 
     async def restart(self) -> str:
         """See `RunClient.restart`. A run that has ended gets a new supervisor."""
-        answer = await self._ask(Restart(by=user_name()))
-        if answer is not None:
-            return answer.text
+        for _ in range(20):
+            answer = await self._ask(Restart(by=user_name()))
+            if answer is None:
+                break
+            if answer.text != ENDING:
+                return answer.text
+            await asyncio.sleep(0.25)
         words = stored_snapshot(self.paths).run.restart
         await start_supervisor(self.paths, restart_by=user_name())
         return f"now: {words}"

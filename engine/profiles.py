@@ -33,7 +33,7 @@ def _entry(path: Path, source: str) -> ProfileEntry:
     try:
         profile = read_profile(path)
     except ProfileError as error:
-        problem = str(error)
+        problem = f"{error.message}; {error.hint}" if error.hint else error.message
     return ProfileEntry(name=path.stem, path=path, source=source, profile=profile, error=problem)
 
 

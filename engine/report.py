@@ -16,7 +16,7 @@ from engine.client import ProfileEntry
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan import LaunchPlan, rank_argv, shown_environment
 from engine.core.state import ENDED_WORDS, status_words
-from engine.core.terminal_text import terminal_line
+from engine.core.terminal_text import terminal_line, visible
 from engine.core.view import RunSummary, Snapshot
 
 
@@ -88,14 +88,14 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
         return
     _table(
         [
-            ("profile", plan.name + (f": {plan.description}" if plan.description else "")),
+            ("profile", plan.name + (f": {visible(plan.description)}" if plan.description else "")),
             (
                 "backend",
                 f"{plan.backend.name}, {plan.world_size} ranks on {len(plan.nodes)} node(s), {plan.backend.device}",
             ),
             ("store", f"{plan.nodes[0].name}, {plan.head_address}, a port that the kernel gives"),
             ("workdir", plan.workdir),
-            ("command", shlex.join(rank_argv(plan, "…"))),
+            ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} and {seconds:g} s" for name, seconds in plan.stop_ladder)),
             ("failure", plan.policy.on_failure),
         ]
@@ -105,7 +105,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
     click.echo("\nenvironment, besides what torchrun sets too (RANK, WORLD_SIZE, MASTER_ADDR, …)")
     for name, value in {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}.items():
         default = "" if name in plan.env else "   unless it is set already"
-        click.echo(f"  {name}={terminal_line(value, colour=False)}{default}")
+        click.echo(f"  {name}={visible(value)}{default}")
 
 
 def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -86,7 +87,7 @@ def processes_with(variable: str, value: str) -> list[Process]:
             continue
         with contextlib.suppress(OSError):
             if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and is_alive(int(name)):
-                command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")[:160]
+                command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")[:1000]
                 found.append(Process(int(name), command.decode(errors="replace")))
     return found
 
@@ -168,7 +169,7 @@ class Deck:
 
         def is_wanted() -> bool:
             nonlocal seen
-            seen = self.status(run)
+            seen = self._status_inside(run)
             return wanted(seen)
 
         try:
@@ -176,6 +177,16 @@ class Deck:
         except AssertionError as error:
             raise AssertionError(f"{error}; the status is {json.dumps(seen, indent=1)}") from None
         return seen
+
+    def _status_inside(self, run: str) -> dict[str, Any]:
+        """`rankdeck status --json` inside this process: to be asked often, without a Python that starts each time."""
+        from engine.cli import cli
+
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            cli.main(["status", run, "--json"], prog_name="rankdeck", standalone_mode=False)
+        status: dict[str, Any] = json.loads(printed.getvalue())
+        return status
 
     def folder(self, run: str) -> Path:
         """The folder of a run."""
@@ -200,6 +211,10 @@ class Deck:
         pid: int = json.loads((self.folder(run) / "supervisor.json").read_bytes())["pid"]
         return pid
 
+    def socket(self, run: str) -> Path:
+        """Where a run's supervisor listens."""
+        return Path(json.loads((self.folder(run) / "supervisor.json").read_bytes())["socket"])
+
     def agent(self, run: str) -> int:
         """The pid of a run's agent: of the newest one that its supervisor has seen."""
         pids = [event["agent_pid"] for event in self.journal(run) if event["event"] == "NodeConnected"]
@@ -222,6 +237,7 @@ class Deck:
             if (folder / "plan.json").exists():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self("stop", folder.name, "--now", seconds=15)
+                    self("wait", folder.name, "--timeout", "15", seconds=20)
 
 
 def toml_text(data: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from textual.worker import Worker, WorkerState
 from engine.client import EngineClient, ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.profile import Profile
+from engine.core.terminal_text import visible
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
@@ -111,10 +112,16 @@ class RankdeckApp(App[None], inherit_bindings=False):
             entry: the profile; None for an empty form.
             duplicate: the form makes a new profile of it.
         """
+        from tui.form import fits_a_form
         from tui.screens.edit import EditScreen
 
-        if isinstance(self.screen, HomeScreen):
-            self.push_screen(EditScreen(entry, duplicate=duplicate))
+        if not isinstance(self.screen, HomeScreen):
+            return
+        if entry is not None and not fits_a_form(entry.profile):
+            words = f"{visible(str(entry.path))} holds characters that a form can't show: use an editor"
+            self.notify(words, severity="error", markup=False)
+            return
+        self.push_screen(EditScreen(entry, duplicate=duplicate))
 
     def profile_saved(self, name: str) -> None:
         """Lets the cursor of home be on a profile when the user comes back there."""
@@ -169,7 +176,12 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.notify("q goes back or leaves. Runs go on without this screen; s in a run stops it.", markup=False)
 
     def action_leave(self) -> None:
-        """Ends the app from any screen; the last words say which runs go on."""
+        """Ends the app from any screen; the last words say which runs go on. A form with changes asks first."""
+        from tui.screens.edit import EditScreen
+
+        if isinstance(self.screen, EditScreen) and self.screen.is_changed:
+            self.screen.action_back()
+            return
         partings = [screen.parting for screen in reversed(self.screen_stack) if isinstance(screen, DeckScreen)]
         self.leave(next(filter(None, partings), None))
 

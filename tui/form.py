@@ -97,6 +97,11 @@ def _declared(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
 # --- profile to form -------------------------------------------------------------------------------------------------
 
 
+def fits_a_form(profile: Profile | None) -> bool:
+    """Whether every text of a profile can be shown in a line of a form. A terminal would act on anything else."""
+    return profile is None or all(value.isprintable() for value in values_of(profile, ()).values())
+
+
 def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, str]:
     """What the form shows of a profile; None: of a new one."""
     if profile is None:

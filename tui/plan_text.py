@@ -11,6 +11,7 @@ from textual.content import Content
 
 from engine.core.errors import RankdeckError
 from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment, shown_environment
+from engine.core.terminal_text import visible
 from tui.marks import MUTED, to_ascii
 from tui.text import plain_line
 
@@ -51,7 +52,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content: 
     if plan.description:
         lines += wrapped(plain_line(plan.description).split(), width)
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
-    argv = [shlex.quote(plain_line(word)) for word in rank_argv(plan, LIBRARY)]
+    argv = [visible(shlex.quote(word)) for word in rank_argv(plan, LIBRARY)]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)
     lines += labelled("store", f"{plan.head_address}, a free port for each attempt".split(), width)

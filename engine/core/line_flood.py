@@ -2,7 +2,7 @@
 
 A rank that prints 100,000 lines a second has them all stored, but a curve of a few hundred columns keeps no more than the lowest
 and the highest value of many lines. So where every line of a chunk is built like its first, the values are compared at
-memory speed, and only the lines that matter are read with care. Where one line is built otherwise, nothing is thinned.
+memory speed, and only the lines that matter are read with care. A line that is built otherwise always matters.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ MIN_SIZE = 1 << 14
 
 _NUMBER = re.compile(rb"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?(?![\w.,])", re.IGNORECASE)
 _MAX_CONTEXT = 48
+_IN_NUMBERS = b"0123456789.+-"
+"""What a line's shape is without."""
 
 
 def thin(text: bytes, read: Callable[[bytes], Iterable[tuple[str, float]]]) -> bytes:
@@ -26,32 +28,43 @@ def thin(text: bytes, read: Callable[[bytes], Iterable[tuple[str, float]]]) -> b
         read: the metrics of a line, by name.
 
     Returns:
-        The chunk itself where its lines are not alike, else its first and last line and, for every metric of the first, the
-        lines with the lowest and the highest value and the first that is not finite, in their order.
+        The chunk itself where its lines are not alike; else, in their order, its first and last line, every line that is not
+        built like the first, and for every metric of that the lines with the lowest and the highest value and the first that is
+        not finite.
     """
     if len(text) < MIN_SIZE:
         return text
     lines = text.split(b"\n")
     lines.pop()
-    wanted = {0, len(lines) - 1}
     metrics = list(read(lines[0] + b"\n"))
-    if not metrics:
+    shape = text.translate(None, _IN_NUMBERS)
+    first = lines[0].translate(None, _IN_NUMBERS)
+    unlike: set[int] = set()
+    if shape != (first + b"\n") * len(lines):
+        unlike = {place for place, one in enumerate(shape.split(b"\n")[:-1]) if one != first}
+    if not metrics or 2 * len(unlike) > len(lines):
         return text
+    alike = [place for place in range(len(lines)) if place not in unlike] if unlike else range(len(lines))
+    compared = b"".join(lines[place] + b"\n" for place in alike) if unlike else text
+    wanted = {0, len(lines) - 1, *unlike}
     for _, value in metrics:
-        places = _extremes(text, lines, value)
+        places = _extremes(compared, lines[0], len(alike), value)
         if places is None:
             return text
-        wanted |= places
+        wanted.update(alike[place] for place in places)
     return b"".join(lines[place] + b"\n" for place in sorted(wanted))
 
 
-def _extremes(text: bytes, lines: list[bytes], value: float) -> set[int] | None:
-    """Where the metric that has this value in the first line is lowest and highest; None where that can't be told."""
-    pattern = _pattern(lines[0], value)
+def _extremes(text: bytes, first: bytes, count: int, value: float) -> set[int] | None:
+    """Which of these lines have the lowest and the highest value of the metric that is `value` in the first of them.
+
+    None where that can't be told.
+    """
+    pattern = _pattern(first, value)
     if pattern is None:
         return None
     found = pattern.findall(text)
-    if len(found) != len(lines):
+    if len(found) != count:
         return None
     try:
         values = list(map(float, found))
@@ -80,4 +93,4 @@ def _pattern(line: bytes, value: float) -> re.Pattern[bytes] | None:
         return None
     literal = re.escape(context)
     before = rb"(?<=[0-9]" + literal + rb")" if begin else rb"(?<![^\n]" + literal + rb")"
-    return re.compile(literal + before + rb"([-+.\w]+)")
+    return re.compile(literal + before + rb"([-+.\w]++)(?!,\d|%)")

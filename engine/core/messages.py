@@ -10,6 +10,9 @@ import msgspec
 
 from engine.core.view import Snapshot, Update
 
+ENDING = "the run is ending; ask again in a moment"
+"""Answer to a request that comes after a run's last event."""
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """One line."""

@@ -139,7 +139,7 @@ def _count(rank: int, progress: RankProgress, at: float, step: int | None, count
 
 def _admit(progress: RankProgress, key: str) -> bool:
     if key not in progress.keys:
-        if len(progress.keys) >= _MAX_KEYS or len(key) > 64:
+        if len(progress.keys) >= _MAX_KEYS or len(key) > 64 or not key.isprintable():
             return False
         progress.keys.add(key)
     return True

@@ -36,6 +36,11 @@ def decoded(data: bytes | str) -> str:
     return data if data.isascii() else SURROGATE.sub("\ufffd", data)
 
 
+def visible(text: str) -> str:
+    """Text in which nothing is missing: what can't be printed stands there as its escape, `\\x1b`."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 def terminal_line(data: bytes | str, *, colour: bool = True) -> str:
     """One line that is safe to print to a terminal.
 

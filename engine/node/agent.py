@@ -31,9 +31,9 @@ import sys
 import tarfile
 import tempfile
 import time
-from typing import Any
+from typing import Any, Dict  # noqa: UP035
 
-Message = dict[str, Any]
+Message = Dict[str, Any]  # noqa: UP006 - evaluated when it is imported, by Python 3.8 too
 
 PROTOCOL = 1
 SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()
@@ -256,10 +256,14 @@ class Rank:
         self.number, self.files = number, files
         self.pid = self.start = 0
         self.status: int | None = None
+        self.ended_at = 0.0
         self.adopted = False
         self.reason = ""
         self.missing_since: float | None = None
-        self.watched = [os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600) for path in files]
+        self.watched: list[int] = []
+        with contextlib.suppress(OSError):  # a folder that was removed: its growth is not seen, its ranks go on
+            for path in files:
+                self.watched.append(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.sizes = [0] * len(files)
 
     def close(self) -> None:
@@ -305,12 +309,12 @@ class Agent:
         """Writes down what a successor must know. The loop does so before it sends, so nobody hears of it earlier."""
         if not self.dirty:
             return
-        ranks = [[r.number, r.pid, r.start, r.status, r.reason, r.files] for r in self.ranks.values()]
+        ranks = [[r.number, r.pid, r.start, r.status, r.reason, r.files, r.ended_at] for r in self.ranks.values()]
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
         data = {
             "boot": boot, "attempt": self.attempt, "cleared": self.cleared_attempt, "ranks": ranks, "terms": self.terms,
-            "store": self.store, "spawning": self.spawning,
+            "store": self.store, "spawning": self.spawning, "version": PROTOCOL,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk: tried again with the next round
             write_atomically(self._path("agent.json"), json.dumps(data).encode())
@@ -325,15 +329,15 @@ class Agent:
                 boot = file.read().strip()
         except (OSError, ValueError):
             return
+        if data.get("version") != PROTOCOL:
+            return
         self.attempt, self.cleared_attempt, self.terms = data["attempt"], data["cleared"], data["terms"]
-        for number, pid, start, status, reason, files in data["ranks"]:
-            mark = process_mark(pid)
-            if status is None and (data["boot"] != boot or mark is None or mark[0] != start):
-                status = self._noted_status(pid, start) if data["boot"] == boot else None
-                if status is None:
-                    continue
+        for number, pid, start, status, reason, files, ended_at in data["ranks"]:
+            if status is None and data["boot"] != boot:
+                continue
             rank = self.ranks[number] = Rank(number, files)
             rank.pid, rank.start, rank.status, rank.reason, rank.adopted = pid, start, status, reason, True
+            rank.ended_at = ended_at
         store = data["store"]
         if store and data["boot"] == boot and (process_mark(store["pid"]) or (None,))[0] == store["start"]:
             self.store = store
@@ -366,8 +370,18 @@ class Agent:
 
     # the loop
 
-    def run(self) -> int:
-        """Serves until it is told to close, or its lease is over. Returns the exit status for the warden."""
+    def run(self, *, again: bool) -> int:
+        """Serves until it is told to close, or its lease is over.
+
+        Args:
+            again: an earlier agent was killed. It may have listened anew, at a socket of its own.
+
+        Returns:
+            The exit status for the warden.
+        """
+        if again:
+            with contextlib.suppress(OSError, RuntimeError):
+                self.listener = listen(self.folder, self.mark)
         self.recall()
         wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in)
@@ -410,7 +424,8 @@ class Agent:
         self._watch_adopted()
         self._walk_ladder()
         if self.link is not None:
-            self._report_growth()
+            if not self.outgoing:  # sizes are absolute: a link that is stuck gets the newest when it moves again
+                self._report_growth()
         elif self.leaving is None:
             alone = time.monotonic() - self.alone_since
             if (self.terms["on_disconnect"] == "stop" and alone > 1) or alone > self.terms["lease"]:
@@ -508,7 +523,10 @@ class Agent:
         self.terms = message["terms"]
         self.dirty = True
         ranks = [
-            {"attempt": self.attempt, "rank": r.number, "pid": r.pid, "status": r.status} for r in self.ranks.values()
+            {"attempt": self.attempt, "rank": r.number, "pid": r.pid, "status": r.status, "reason": r.reason}
+            for r in sorted(
+                self.ranks.values(), key=lambda rank: rank.ended_at
+            )  # as they ended: the first is the cause
         ]
         store = [self.store["attempt"], self.store["port"]] if self.store else None
         library = os.path.exists(os.path.join(self._path("library"), message["library"]))
@@ -666,7 +684,7 @@ class Agent:
                 self.store, self.dirty = None, True
 
     def _ended(self, rank: Rank, status: int) -> None:
-        rank.status, self.dirty = status, True
+        rank.status, rank.ended_at, self.dirty = status, time.time(), True
         self._report_growth()
         self.send(type="ended", attempt=self.attempt, rank=rank.number, status=status, reason="")
 
@@ -687,14 +705,14 @@ class Agent:
                 self._lose(rank, "it ended while no agent was there to see how")
 
     def _lose(self, rank: Rank, reason: str, *, alive: bool = False) -> None:
-        rank.status, rank.reason, self.dirty = -signal.SIGKILL, reason, True
+        rank.status, rank.reason, rank.ended_at, self.dirty = -signal.SIGKILL, reason, time.time(), True
         self.send(type="lost", attempt=self.attempt, rank=rank.number, reason=reason, alive=alive)
 
     def _report_growth(self) -> None:
         grown = []
         for rank in self.ranks.values():
             sizes = [os.fstat(descriptor).st_size for descriptor in rank.watched]
-            if sizes != rank.sizes:
+            if len(sizes) == len(rank.sizes) and sizes != rank.sizes:
                 rank.sizes = sizes
                 grown.append([rank.number, *sizes])
         if grown:
@@ -756,7 +774,7 @@ def run_warden(folder: str, listener: socket.socket, mark: str) -> None:
     become_subreaper()
     warden = os.getpid()
     deaths: list[float] = []
-    agent = start_agent(folder, listener, warden, mark)
+    agent = start_agent(folder, listener, warden, mark, again=False)
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -771,7 +789,7 @@ def run_warden(folder: str, listener: socket.socket, mark: str) -> None:
         deaths = [moment for moment in deaths if time.monotonic() - moment < 10] + [time.monotonic()]
         if len(deaths) > 5:
             break
-        agent = start_agent(folder, listener, warden, mark)
+        agent = start_agent(folder, listener, warden, mark, again=True)
     sweep(warden, {warden}, mark, 5.0)
     with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
         os.unlink(file.read())
@@ -783,13 +801,12 @@ def note_exit(folder: str, pid: int) -> None:
     if os.getsid(pid) == pid:
         kill_group(pid, signal.SIGKILL)
     status = reap(pid)
-    with open(
-        os.open(os.path.join(folder, "exits"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "w"
-    ) as file:
-        file.write(f"{pid} {mark[0] if mark else 0} {status}\n")
+    path = os.path.join(folder, "exits")
+    with contextlib.suppress(OSError), open(path, "a") as file:  # a full disk: that status is lost, the warden is not
+        file.write(f"{pid} {mark[0] if mark else 0} {status} {time.time()}\n")
 
 
-def start_agent(folder: str, listener: socket.socket, warden: int, mark: str) -> int:
+def start_agent(folder: str, listener: socket.socket, warden: int, mark: str, *, again: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -798,7 +815,7 @@ def start_agent(folder: str, listener: socket.socket, warden: int, mark: str) ->
         become_subreaper()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
-        status = Agent(folder, listener, warden, mark).run()
+        status = Agent(folder, listener, warden, mark).run(again=again)
     except BaseException:  # noqa: BLE001 - this is the outermost frame of a process
         import traceback
 

@@ -7,6 +7,7 @@ without end delays the numbers of its own curve and nothing else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -24,6 +25,9 @@ from engine.record import Saved, read_tail, replace_file
 
 SLICE = 1 << 18
 """Bytes taken from one file at a time: a few milliseconds of work."""
+
+DRAIN_TIME = 1.0
+"""Seconds that the end of an attempt may wait for numbers of lines that were printed faster than they are read."""
 
 FRESH_POINTS = 20_000
 """Newest points that are kept for subscribers; one that falls behind further gets a new snapshot."""
@@ -80,8 +84,10 @@ class Ingest:
         self._grown: deque[tuple[int, str]] = deque()
         self._wake = asyncio.Event()
         self._changed_since_save = False
-        if paths.series.exists():
-            self._load(msgspec.json.decode(paths.series.read_bytes(), type=Saved))
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # none yet, or cut short by a crash: begin anew
+            saved = msgspec.json.decode(paths.series.read_bytes(), type=Saved)
+            if len(saved.progress) == world_size:
+                self._load(saved)
 
     def _load(self, saved: Saved) -> None:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
@@ -175,7 +181,13 @@ class Ingest:
         return True
 
     def drain(self) -> None:
-        """Reads everything that is known to be there, without pause: for the end of a run."""
+        """Reads what is known to be there without pause, for a second at most: then only the newest part of each file."""
+        deadline = time.monotonic() + DRAIN_TIME
+        while time.monotonic() < deadline and self.read_slice():
+            pass
+        for rank, kind in self._grown:
+            file = self._file(rank, kind)
+            file.offset = max(file.offset, file.size - SLICE)
         while self.read_slice():
             pass
 

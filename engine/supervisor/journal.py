@@ -6,6 +6,7 @@ disk before anything follows from it. A line that was torn by a crash is cut off
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -23,16 +24,27 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self.events, size = measure_journal(path) if path.exists() else ([], 0)
+        self.events, self._size = measure_journal(path) if path.exists() else ([], 0)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._file, size)
+        os.ftruncate(self._file, self._size)
 
     def append(self, event: AnyEvent, *, durable: bool = False) -> None:
-        """Writes one event. Intents, and whatever is `durable`, are on the disk when this returns."""
-        self.events.append(event)
+        """Writes one event, whole or not at all. Intents, and whatever is `durable`, are on the disk when this returns.
+
+        Raises:
+            OSError: the disk is full, for one; the journal is as it was.
+        """
         data = msgspec.json.encode(event) + b"\n"
-        while data:
-            data = data[os.write(self._file, data) :]
+        left = data
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+        self.events.append(event)
         if durable or isinstance(event, INTENTS):
             os.fsync(self._file)
 

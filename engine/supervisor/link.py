@@ -70,6 +70,7 @@ class Link:
     def open(self) -> None:
         """Starts connecting; the outcome comes by the callbacks. A link that broke is connecting again already."""
         if self._task is None or self._task.done():
+            self._was_up = self._closing = False
             self._task = self._tasks.create_task(self._connect_and_serve(), name=f"link {self.node}")
 
     def send(self, **message: Any) -> None:
@@ -93,17 +94,19 @@ class Link:
                 reason = await self._serve()
             except BootError as error:
                 reason = str(error)
-                if not self._was_up or loop.time() - down_since > self._patience:
-                    self._on_failed(reason)
-                    return
-            if self._is_up and self._closing:
-                self._on_closed()
-                return
-            if self._is_up:
+            if self._is_up and not self._closing:
                 down_since, tries = loop.time(), 0
                 self._on_down(reason)
+                continue
+            tries += 1
+            if not self._is_up and self._was_up and loop.time() - down_since < self._patience:
+                continue
+            self._task = None  # whoever is called below may open the link anew
+            if self._is_up:
+                self._on_closed()
             else:
-                tries += 1
+                self._on_failed(reason)
+            return
 
     async def _serve(self) -> str:
         """One connection from boot to end. Returns why it ended; raises BootError where it never came up."""

@@ -65,7 +65,8 @@ async def supervise(paths: RunPaths, *, restart_by: str | None) -> None:
             for coroutine in (runner.ingest.run(), server.keep_fresh(), server.keep_listening(), _save(runner, server))
         ]
         runner.start(tasks, restart_by)
-        print("ready", flush=True)  # noqa: T201 - to whoever started this process
+        with contextlib.suppress(OSError):  # whoever started this process may be gone by now
+            print("ready", flush=True)  # noqa: T201
         _close_starter()
         await runner.ended.wait()
         await runner.wait_closed()
@@ -108,7 +109,7 @@ def _save_quietly(save: Callable[[], None]) -> None:
     """A full disk must not end a run: what could not be written is told in the supervisor's log."""
     try:
         save()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         note(f"can't save: {error}")
 
 

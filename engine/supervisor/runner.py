@@ -14,6 +14,7 @@ from engine.core.actions import AnyAction
 from engine.core.diagnosis import is_secondary
 from engine.core.events import AnyEvent
 from engine.core.machine import replay, step
+from engine.core.messages import ENDING
 from engine.core.plan import AttemptPaths, LaunchPlan, rank_argv, rank_environment
 from engine.core.state import Ended, RunState, rank_word
 from engine.core.story import tell, tell_all
@@ -50,6 +51,7 @@ class Runner:
         self._links: dict[str, Link] = {}
         self._kills: dict[tuple[int, int], ev.KillRequested] = {}
         """The newest signal that a user sent to each (attempt, rank)."""
+        self._recall_kills()
 
     def _replay(self) -> RunState:
         """The state that the journal comes to, and the story so far; a new run gets its first line here."""
@@ -80,6 +82,13 @@ class Runner:
             if rank_word(phase) in ("failed", "lost"):
                 self.tails[rank] = self.ingest.tail(rank, "err")
 
+    def _recall_kills(self) -> None:
+        attempt = 0
+        for event in self.journal.events:
+            attempt = getattr(event, "attempt", attempt)
+            if isinstance(event, ev.KillRequested):
+                self._kills[attempt, event.rank] = event
+
     # --- events in, actions out ---------------------------------------------------------------------------------------
 
     def start(self, tasks: asyncio.TaskGroup, restart_by: str | None) -> None:
@@ -106,12 +115,19 @@ class Runner:
         Returns:
             Why nothing follows, or None where something did.
         """
+        if self.ended.is_set():
+            return ENDING
         before = self.state
         state, actions = step(before, event)
         ignored = next((action.reason for action in actions if isinstance(action, act.Ignore)), None)
         if state is before and ignored is not None:
             return ignored
-        self.journal.append(event, durable=isinstance(state.phase, Ended))
+        try:
+            self.journal.append(event, durable=isinstance(state.phase, Ended))
+        except OSError as error:
+            if isinstance(event, ev.INTENTS):
+                raise  # nothing is done that is not written down; whoever asked is told
+            note(f"not in the journal, since {error.strerror}: {event}")
         self.state = state
         self._note_changes(before, state)
         self._tell(event, before, state)
@@ -264,9 +280,14 @@ class Runner:
         if not message["library"]:
             library = pack(LIBRARY)
             self._links[node].send(type="library", name=library.name, tar=library.tar)
-        ranks = tuple(ev.KnownRank(**known) for known in message["ranks"])
+        ranks = tuple(
+            ev.KnownRank(attempt=one["attempt"], rank=one["rank"], pid=one["pid"]) for one in message["ranks"]
+        )
         store = tuple(message["store"]) if message["store"] else None
         self.handle(ev.NodeConnected(at=now, node=node, agent_pid=message["pid"], ranks=ranks, store=store))
+        for one in message["ranks"]:
+            if one["status"] is not None:
+                self._rank_ended(one, now)
 
     def _take_trouble(self, node: str, request: str, reason: str, now: float) -> None:
         """A request failed inside the agent: what waits for its answer gets one."""

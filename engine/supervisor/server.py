@@ -194,6 +194,8 @@ class Server:
             _write(writer, Refused(reason=f"not a request: {error}"))
         except ConnectionError:
             pass
+        except OSError as error:
+            _write(writer, Refused(reason=f"it can't be written down: {error.strerror}"))
         finally:
             self._clients.discard(task)
             if subscription is not None:

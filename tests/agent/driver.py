@@ -76,6 +76,15 @@ class Bridge:
                 raise AssertionError(f"no {kind} {fields} came; there are {self.messages}, ended: {self.ended}")
             self.read(0.05)
 
+    def wait_ended(self, seconds: float = DEADLINE) -> None:
+        """Waits until the bridge has closed the wire."""
+
+        def has_ended() -> bool:
+            self.read(0.02)
+            return self.ended
+
+        wait_until(has_ended, seconds, "the bridge has ended")
+
     def settle(self) -> None:
         """Takes in all that the agent said until now: it has answered a request that it knows nothing of."""
         self.send(type="are_you_there")
@@ -189,5 +198,5 @@ class Node:
             with contextlib.suppress(AssertionError, OSError):
                 last.expect("hello", 5)
                 last.send(type="close")
-            wait_until(lambda: last.read(0.02) or last.ended, what="the agent has closed")
+            last.wait_ended()
             last.hang_up()

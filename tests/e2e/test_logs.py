@@ -41,14 +41,13 @@ def sha(data: bytes) -> str:
 
 
 def test_half_a_million_lines_are_stored_and_given_back_byte_for_byte(rankdeck, write_script, write_profile, work):
-    run = rankdeck.launch(write_profile(write_script("huge.py", HUGE), ranks=2))
+    run = rankdeck.launch(write_profile(write_script("huge.py", HUGE)))
     assert rankdeck("wait", run).returncode == 0
-    for rank in range(2):
-        stored = rankdeck.folder(run) / "attempt_0" / f"rank_{rank}.out"
-        wanted = (work / f"sha-{rank}").read_text()
-        assert sha(stored.read_bytes()) == wanted
-        assert sha(rankdeck.raw("logs", run, "--rank", str(rank)).stdout) == wanted
-        stored.unlink()  # pytest keeps the folders of three sessions
+    stored = rankdeck.folder(run) / "attempt_0" / "rank_0.out"
+    wanted = (work / "sha-0").read_text()
+    assert sha(stored.read_bytes()) == wanted
+    assert sha(rankdeck.raw("logs", run, "--rank", "0").stdout) == wanted
+    stored.unlink()  # pytest keeps the folders of three sessions
 
 
 @pytest.mark.parametrize(

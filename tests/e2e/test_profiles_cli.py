@@ -201,10 +201,10 @@ def test_a_folder_a_device_and_a_huge_file_are_no_profiles(inside, work):
 
 def test_a_fifo_that_is_called_a_profile_does_not_hang_the_command(rankdeck, work):
     os.mkfifo(work / "pipe.toml")
-    assert rankdeck("plan", "./pipe.toml", seconds=10).returncode == 2
+    assert rankdeck("plan", "./pipe.toml", seconds=5).returncode == 2
     (work / ".rankdeck").mkdir()
     os.mkfifo(work / ".rankdeck" / "pipe.toml")
-    assert rankdeck("profiles", seconds=10).returncode == 0
+    assert rankdeck("profiles", seconds=5).returncode == 0
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

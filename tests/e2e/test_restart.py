@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from tests.support import is_alive, kill_hard, wait_gone, wait_until
+from tests.support import Deck, is_alive, kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
 
 FAIL_ONCE = """
-import os, signal, sys
+import os, signal, sys, time
+from pathlib import Path
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 print("attempt", attempt, flush=True)
+Path("up-" + os.environ["RANK"]).touch()
 if attempt == "0" and os.environ["RANK"] == "1":
+    while len(list(Path(".").glob("up-*"))) < int(os.environ["WORLD_SIZE"]): time.sleep(0.01)
     sys.exit(5)
 if attempt == "0":
     while True: signal.pause()
@@ -37,7 +41,8 @@ while True: signal.pause()
 """
 
 
-def events(rankdeck, run, name):
+def events(rankdeck: Deck, run: str, name: str) -> list[dict[str, Any]]:
+    """The events of one kind in a run's journal."""
     return [event for event in rankdeck.journal(run) if event["event"] == name]
 
 
@@ -86,12 +91,13 @@ def test_a_following_launch_prints_every_attempt(rankdeck, write_script, write_p
             assert f"[r{rank} localhost] attempt {attempt}\n" in done.stdout
 
 
-def test_automatic_restarts_end_at_max_restarts(rankdeck, write_script, write_profile):
+def test_automatic_restarts_end_at_max_restarts_and_every_attempt_is_printed(rankdeck, write_script, write_profile):
+    """However short an attempt was: what it printed is what the user needs to see."""
     script = write_script("fail.py", "import os, sys\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(4)")
-    profile = write_profile(script, launch={"on_failure": "restart", "max_restarts": 2})
+    profile = write_profile(script, launch={"on_failure": "restart", "max_restarts": 4})
     done = rankdeck("launch", profile)
     assert done.returncode == 4
-    assert done.stdout.splitlines()[1:] == [f"[r0 localhost] {attempt}" for attempt in range(3)]
+    assert done.stdout.splitlines()[1:] == [f"[r0 localhost] {attempt}" for attempt in range(5)]
 
 
 def test_automatic_restarts_end_early_without_progress(rankdeck, write_script, write_profile):
@@ -182,12 +188,14 @@ def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, write_pro
         rankdeck("stop", run)
     rankdeck.wait_state(run, how)
     wait_until(lambda: rankdeck.processes() == [])
+    before = [rankdeck.log(run, rank, attempt=0) for rank in range(2)]
     done = rankdeck("restart", run)
     assert done.returncode == 0, done.stderr
     assert "attempt 1" in done.stdout
     assert rankdeck("wait", run).returncode == 0
     assert [(rank["attempt"], rank["exit"]) for rank in rankdeck.status(run)["ranks"]] == [(1, 0)] * 2
-    assert rankdeck.log(run, 0, attempt=0) == rankdeck.log(run, 0, attempt=1) == b"up\n"
+    assert [rankdeck.log(run, rank, attempt=0) for rank in range(2)] == before
+    assert [rankdeck.log(run, rank, attempt=1) for rank in range(2)] == [b"up\n"] * 2
 
 
 def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, write_script, write_profile):

@@ -1,0 +1,768 @@
+"""Whatever of rankdeck is killed while ranks run: no rank dies, nothing is lost, and the run ends as it should."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pexpect
+import pytest
+
+from engine.core.view import PROTOCOL
+from engine.paths import RunPaths
+from engine.record import read_journal, stored_snapshot
+from tests.support import (
+    COMMAND,
+    Deck,
+    is_alive,
+    kill_hard,
+    parent_of,
+    process_state,
+    wait_gone,
+    wait_until,
+)
+
+COUNT = """
+import os, sys, time, rankdeck
+rank = int(os.environ["RANK"])
+n = 0
+while not os.path.exists("finish"):
+    n += 1
+    print(n, flush=True)
+    rankdeck.log(step=n, loss=1 / n)
+    time.sleep(0.003)
+print("total", n)
+sys.exit(int(sys.argv[1]) if rank == 1 and len(sys.argv) > 1 else 0)
+"""
+
+FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
+
+
+class Counting:
+    """A run whose ranks count until they are told to finish."""
+
+    def __init__(self, deck: Deck, run: str, work: Path, ranks: int) -> None:
+        self.deck, self.run, self.work, self.ranks = deck, run, work, ranks
+        self.pids = [rank["pid"] for rank in self.wait_running()["ranks"]]
+
+    def wait_running(self) -> dict[str, Any]:
+        """Waits until every rank has counted a little."""
+        return self.deck.wait_status(self.run, lambda status: all((rank["step"] or 0) > 5 for rank in status["ranks"]))
+
+    @property
+    def supervisor(self) -> int:
+        return self.deck.supervisor(self.run)
+
+    @property
+    def agent(self) -> int:
+        """The agent that lives: after one was killed, its successor."""
+        return wait_until(lambda: next((p.pid for p in self.family() if parent_of(p.pid) == self.warden), 0))
+
+    @property
+    def warden(self) -> int:
+        """The one of the agent's family that leads its session."""
+        return wait_until(lambda: next((p.pid for p in self.family() if os.getsid(p.pid) == p.pid), 0))
+
+    @property
+    def bridge(self) -> int:
+        return wait_until(lambda: next((p.pid for p in self.family() if parent_of(p.pid) == self.supervisor), 0))
+
+    def family(self) -> list[Any]:
+        """Bridge, warden and agent: what was booted through stdin."""
+        found = [
+            process
+            for process in self.deck.processes()
+            if "RANKDECK-AGENT" in process.command or " -I " in process.command
+        ]
+        return [process for process in found if process.pid not in self.pids]
+
+    def steps(self) -> list[int]:
+        """How far each rank has counted, by its own file."""
+        return [len(self.deck.log(self.run, rank).splitlines()) for rank in range(self.ranks)]
+
+    def assert_ranks_go_on(self) -> None:
+        """The same processes as in the beginning, and they count."""
+        before = self.steps()
+        wait_until(lambda: all(now > then for now, then in zip(self.steps(), before, strict=True)), what="ranks go on")
+        assert all(is_alive(pid) for pid in self.pids)
+
+    def assert_status_works(self) -> None:
+        """`status` shows the same processes, and numbers that grow."""
+        status = self.deck.status(self.run)
+        assert [rank["pid"] for rank in status["ranks"]] == self.pids
+        assert {rank["state"] for rank in status["ranks"]} == {"running"}
+        assert status["state"] == "running"
+        reached = max(rank["step"] or 0 for rank in status["ranks"])
+        self.deck.wait_status(self.run, lambda now: all((rank["step"] or 0) > reached for rank in now["ranks"]))
+
+    def finish(self, *words: str) -> dict[str, Any]:
+        """Lets the ranks end. Returns the last status."""
+        (self.work / "finish").touch()
+        self.deck("wait", self.run, seconds=30)
+        return self.deck.status(self.run)
+
+    def points(self, rank: int) -> int:
+        """Points of a rank's loss that went into its curve."""
+        dumps = stored_snapshot(RunPaths(self.deck.folder(self.run))).series
+        return sum(bucket.count for dump in dumps if (dump.rank, dump.key) == (rank, "loss") for bucket in dump.buckets)
+
+    def assert_nothing_lost(self) -> None:
+        """Every line is stored, once and in order; `logs` gives it; the last step is known."""
+        status = self.deck.status(self.run)
+        for rank in range(self.ranks):
+            lines = self.deck.log(self.run, rank).decode().splitlines()
+            total = len(lines) - 1
+            assert lines == [*map(str, range(1, total + 1)), f"total {total}"]
+            assert status["ranks"][rank]["step"] == total
+            assert self.points(rank) == total, "every point of the curve is there, and none is twice"
+            assert self.deck.raw("logs", self.run, "--rank", str(rank)).stdout == self.deck.log(self.run, rank)
+        wait_until(lambda: self.deck.processes() == [], 5, "nothing of the run is left")
+
+
+@pytest.fixture
+def launch_counting(rankdeck, write_script, write_profile, work) -> Callable[..., Counting]:
+    def launch(*words: str, ranks: int = 2, **sections: Any) -> Counting:
+        script = write_script("count.py", COUNT)
+        profile = write_profile({"script": str(script), "args": list(words)}, ranks=ranks, **sections)
+        return Counting(rankdeck, rankdeck.launch(profile), work, ranks)
+
+    return launch
+
+
+@pytest.fixture
+def counting(launch_counting: Callable[..., Counting]) -> Counting:
+    return launch_counting(ranks=3)
+
+
+# --- one of rankdeck's own processes is killed
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "agent", "warden", "bridge"])
+def test_ranks_survive_and_the_run_ends_as_it_should_when_one_is_killed(counting, victim):
+    kill_hard(getattr(counting, victim))
+    counting.assert_ranks_go_on()
+    counting.assert_status_works()
+    status = counting.finish()
+    assert status["state"] == "succeeded"
+    assert [(rank["state"], rank["exit"], rank["attempt"]) for rank in status["ranks"]] == [("exited", 0, 0)] * 3
+    counting.assert_nothing_lost()
+
+
+def test_ranks_survive_when_supervisor_agent_and_bridge_are_killed_one_after_the_other(counting):
+    for victim in ("supervisor", "agent", "bridge", "agent", "supervisor"):
+        kill_hard(getattr(counting, victim))
+        counting.assert_ranks_go_on()
+        counting.assert_status_works()
+    assert counting.finish()["state"] == "succeeded"
+    counting.assert_nothing_lost()
+
+
+def test_ranks_survive_when_all_of_rankdeck_is_killed_at_once(counting):
+    """As after an OOM killer's bad day. Nobody saw how the ranks ended later, and no status is made up."""
+    for pid in (counting.warden, counting.agent, counting.bridge, counting.supervisor):
+        kill_hard(pid)
+    counting.assert_ranks_go_on()
+    counting.assert_status_works()
+    status = counting.finish()
+    assert {rank["state"] for rank in status["ranks"]} <= {"lost", "exited"}
+    assert {rank["exit"] for rank in status["ranks"]} <= {None, 0}
+    counting.deck("stop", counting.run)
+    counting.deck.wait_state(counting.run, "stopped", "failed", "succeeded")
+    counting.assert_nothing_lost()
+
+
+def test_numbers_and_curves_go_on_from_what_was_saved(counting):
+    """A supervisor that is killed after it has saved the curves, which it does every five seconds."""
+    saved = counting.deck.folder(counting.run) / "series.json"
+    wait_until(saved.exists, 15, "the curves are saved")
+    kill_hard(counting.supervisor)
+    counting.assert_status_works()
+    assert counting.finish()["state"] == "succeeded"
+    counting.assert_nothing_lost()
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "agent", "bridge"])
+def test_an_exit_status_after_a_kill_is_the_true_one(launch_counting, victim):
+    counting = launch_counting("7", launch={"on_failure": "stop"})
+    kill_hard(getattr(counting, victim))
+    counting.assert_status_works()
+    (counting.work / "finish").touch()
+    assert counting.deck("wait", counting.run).returncode == 7
+    assert counting.deck.status(counting.run)["ranks"][1]["exit"] == 7
+
+
+@pytest.mark.parametrize("victim", ["agent", "bridge"])
+def test_a_rank_that_dies_after_a_kill_shows_within_two_seconds(counting, victim):
+    """A link that takes long to come back leaves the user with a picture of the past."""
+    kill_hard(getattr(counting, victim))
+    kill_hard(counting.pids[1])
+    status = counting.deck.wait_state(counting.run, "holding", seconds=2)
+    assert status["ranks"][1]["exit"] == -9
+
+
+def test_a_rank_that_ends_while_the_agent_is_dead_has_its_true_exit_status(launch_counting):
+    """The warden is held, so that no new agent comes before the ranks have ended."""
+    counting = launch_counting("7", ranks=3)
+    warden = counting.warden
+    os.kill(warden, signal.SIGSTOP)
+    kill_hard(counting.deck.agent(counting.run))
+    (counting.work / "finish").touch()
+    wait_gone(*counting.pids)
+    os.kill(warden, signal.SIGCONT)
+    status = counting.deck.wait_status(
+        counting.run, lambda status: all(rank["state"] in ("exited", "failed", "lost") for rank in status["ranks"])
+    )
+    assert [(rank["state"], rank["exit"]) for rank in status["ranks"]] == [("exited", 0), ("failed", 7), ("exited", 0)]
+
+
+def test_ranks_that_end_while_the_supervisor_is_dead_are_known_to_the_next_one(counting):
+    kill_hard(counting.supervisor)
+    (counting.work / "finish").touch()
+    wait_gone(*counting.pids)
+    assert counting.deck("wait", counting.run).returncode == 0
+    status = counting.deck.status(counting.run)
+    assert [rank["exit"] for rank in status["ranks"]] == [0, 0, 0]
+    counting.assert_nothing_lost()
+
+
+def test_attach_after_a_kill_shows_everything_from_the_beginning(counting):
+    kill_hard(counting.supervisor)
+    with counting.deck.start("attach", counting.run) as attached:
+        first = {attached.stdout.readline() for _ in range(3)}
+        assert "[r0 localhost] 1\n" in first
+        (counting.work / "finish").touch()
+        out, _ = attached.communicate(timeout=20)
+        assert attached.returncode == 0
+    assert all(f"[r{rank} localhost] total" in out for rank in range(3))
+
+
+def test_a_following_launch_outlives_its_supervisor(rankdeck, write_script, write_profile, work):
+    profile = write_profile(write_script("count.py", COUNT), ranks=2)
+    with rankdeck.start("launch", profile) as following:
+        run = following.stdout.readline().strip()
+        assert following.stdout.readline().startswith("[r")
+        rankdeck.wait_state(run, "running")
+        pid = rankdeck.supervisor(run)
+        kill_hard(pid)
+        wait_until(lambda: rankdeck.supervisor(run) != pid)
+        (work / "finish").touch()
+        out, _ = following.communicate(timeout=20)
+        assert following.returncode == 0
+    for rank in range(2):
+        own = rankdeck.log(run, rank).decode().splitlines()
+        assert [line for line in out.splitlines() if line.startswith(f"[r{rank} ")][
+            -1
+        ] == f"[r{rank} localhost] {own[-1]}"
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_a_supervisor_that_is_killed_while_ranks_start_leaves_one_process_for_each(
+    rankdeck, write_script, write_profile, delay
+):
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
+    moment = time.monotonic() + delay
+    wait_until(lambda: time.monotonic() >= moment)
+    kill_hard(rankdeck.supervisor(run))
+    status = rankdeck.wait_state(run, "running")
+    pids = [rank["pid"] for rank in status["ranks"]]
+    for rank in range(4):
+        rankdeck.wait_log(run, rank, b"up")
+    assert [rankdeck.log(run, rank) for rank in range(4)] == [b"up\n"] * 4
+    ours = [process.pid for process in rankdeck.processes() if "up.py" in process.command]
+    assert sorted(ours) == sorted(pids)
+
+
+def test_a_stop_goes_on_when_the_supervisor_is_killed_in_the_middle(rankdeck, write_script, write_profile):
+    stubborn = "import signal\nsignal.signal(15, signal.SIG_IGN)\n" + FOR_EVER
+    profile = write_profile(
+        write_script("stubborn.py", stubborn), launch={"stop_ladder": [["SIGTERM", 1], ["SIGKILL", 5]]}
+    )
+    run = rankdeck.launch(profile)
+    rankdeck.wait_log(run, 0, b"up")
+    rankdeck("stop", run)
+    kill_hard(rankdeck.supervisor(run))
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: rankdeck.processes() == [], 5)
+
+
+def test_a_supervisor_that_is_asked_to_end_politely_leaves_the_ranks(counting):
+    """`kill PID`, as an administrator does with a process that they do not know."""
+    pid = counting.supervisor
+    os.kill(pid, signal.SIGTERM)
+    wait_gone(pid)
+    counting.assert_ranks_go_on()
+    counting.assert_status_works()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_supervisor_does_not_mind_the_signals_of_a_terminal(counting, number):
+    pid = counting.supervisor
+    os.kill(pid, number)
+    counting.assert_ranks_go_on()
+    assert counting.deck.supervisor(counting.run) == pid
+    counting.assert_status_works()
+    assert counting.supervisor == pid
+
+
+def test_two_that_attach_at_once_start_one_supervisor(counting):
+    kill_hard(counting.supervisor)
+    started = [counting.deck.start("status", counting.run, "--json") for _ in range(4)]
+    for one in started:
+        out, err = one.communicate(timeout=30)
+        assert one.returncode == 0, err
+        assert [rank["pid"] for rank in json.loads(out)["ranks"]] == counting.pids
+    found = [process.pid for process in counting.deck.processes() if " supervise " in process.command]
+    assert found == [counting.supervisor]
+
+
+# --- the store
+
+
+@pytest.mark.slow
+def test_a_store_that_is_killed_ends_no_rank_that_does_not_need_it(rankdeck, counting):
+    (store,) = [process.pid for process in rankdeck.processes() if "store_host" in process.command]
+    kill_hard(store)
+    counting.assert_ranks_go_on()
+    rankdeck.wait_status(counting.run, lambda status: "store" in status["doing"])
+    assert counting.finish()["state"] == "succeeded"
+
+
+# --- terminals and those who follow
+
+
+def test_a_terminal_that_closes_leaves_the_run_alone(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("up.py", FOR_EVER))
+    terminal = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "launch", str(profile)], timeout=20, env=os.environ)
+    terminal.expect(b"up\r\n")
+    terminal.close(force=False)
+    wait_gone(terminal.pid)
+    status = rankdeck.status()
+    assert (status["state"], status["ranks"][0]["state"]) == ("running", "running")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_following_launch_that_is_killed_leaves_the_run_alone(rankdeck, write_script, write_profile, number):
+    with rankdeck.start("launch", write_profile(write_script("up.py", FOR_EVER))) as following:
+        run = following.stdout.readline().strip()
+        rankdeck.wait_log(run, 0, b"up")
+        following.send_signal(number)
+        following.communicate(timeout=20)
+    assert rankdeck.status(run)["state"] == "running"
+
+
+def test_a_follower_that_does_not_read_does_not_hold_the_ranks_up(launch_counting):
+    counting = launch_counting()
+    with counting.deck.start("attach", counting.run) as attached:
+        os.kill(attached.pid, signal.SIGSTOP)
+        counting.assert_ranks_go_on()
+        counting.assert_status_works()
+        assert counting.finish()["state"] == "succeeded"
+        os.kill(attached.pid, signal.SIGCONT)
+        out, _ = attached.communicate(timeout=20)
+        assert attached.returncode == 0
+    assert "[r0 localhost] total" in out
+
+
+# --- the journal
+
+
+def stored_equals_status(deck: Deck, run: str) -> None:
+    """Replaying the journal gives what `status` shows, numbers of a moment apart."""
+    stored = stored_snapshot(RunPaths(deck.folder(run)))
+    status = deck.status(run)
+    assert (stored.run.state, stored.run.attempt) == (status["state"], status["attempt"])
+    for view, shown in zip(stored.ranks, status["ranks"], strict=True):
+        told = msgspec.to_builtins(view)
+        for key in ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "note"):
+            assert told[key] == shown[key], key
+
+
+def test_replaying_the_journal_gives_the_status(launch_counting):
+    counting = launch_counting("7", ranks=3)
+    stored_equals_status(counting.deck, counting.run)
+    kill_hard(counting.pids[0])
+    counting.deck.wait_state(counting.run, "holding")
+    stored_equals_status(counting.deck, counting.run)
+    counting.deck("restart", counting.run)
+    counting.deck.wait_status(counting.run, lambda status: status["attempt"] == 1 and status["state"] == "running")
+    stored_equals_status(counting.deck, counting.run)
+    counting.deck("stop", counting.run)
+    counting.deck.wait_state(counting.run, "stopped")
+    stored_equals_status(counting.deck, counting.run)
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"event":"RankEn', b"\0\0\0\0", b"{", b'{"event":"RankSpawned","at":1}\n', b"\xff\n"], ids=repr
+)
+def test_a_last_line_that_was_torn_is_cut_off(counting, torn):
+    """What a crash of the whole machine leaves at the end of a file."""
+    journal = counting.deck.folder(counting.run) / "journal.jsonl"
+    pid = counting.supervisor
+    kill_hard(pid)
+    wait_gone(pid)
+    with journal.open("ab") as file:
+        file.write(torn)
+    counting.assert_status_works()
+    counting.assert_ranks_go_on()
+    assert counting.finish()["state"] == "succeeded"
+    read_journal(journal)
+    assert all(json.loads(line) for line in journal.read_bytes().splitlines())
+
+
+def test_a_journal_that_is_damaged_in_the_middle_is_named_and_left_as_it_is(counting):
+    journal = counting.deck.folder(counting.run) / "journal.jsonl"
+    pid = counting.supervisor
+    kill_hard(pid)
+    wait_gone(pid)
+    whole = journal.read_bytes()
+    lines = whole.split(b"\n")
+    journal.write_bytes(b"\n".join([lines[0], b"damaged", *lines[2:]]))
+    done = counting.deck("status", counting.run)
+    damaged = journal.read_bytes()
+    journal.write_bytes(whole)
+    assert done.returncode == 1
+    assert f"{journal}:2" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert b"damaged" in damaged
+    counting.assert_status_works()
+
+
+def test_what_was_asked_for_is_in_the_journal(counting):
+    counting.deck("kill", counting.run, "--rank", "0")
+    counting.deck.wait_state(counting.run, "holding")
+    counting.deck("stop", counting.run)
+    counting.deck.wait_state(counting.run, "stopped")
+    events = [event["event"] for event in counting.deck.journal(counting.run)]
+    assert events[0] == "RunLaunched"
+    assert events.index("KillRequested") < events.index("RankEnded") < events.index("StopRequested")
+
+
+def fill_up(path: Path) -> None:
+    """Makes a file that takes all the space there is."""
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 512)
+
+
+def test_a_full_disk_ends_no_rank(launch_counting, needs_root, tmp_path, monkeypatch, request):
+    """A home of one megabyte that somebody else has filled; the ranks write elsewhere."""
+    home = tmp_path / "home"
+    home.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(home)], timeout=20, capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    script = "import os, time\nwhile not os.path.exists('finish'): time.sleep(0.01)"
+    launched = request.getfixturevalue("rankdeck")
+    path = request.getfixturevalue("write_script")("quiet.py", script)
+    run = launched.launch(request.getfixturevalue("write_profile")(path, ranks=3))
+    try:
+        pids = [rank["pid"] for rank in launched.wait_state(run, "running")["ranks"]]
+        fill_up(home / "filler")
+        kill_hard(pids[1])
+        launched("status", run)
+        assert is_alive(pids[0])
+        assert is_alive(pids[2])
+        (home / "filler").unlink()
+        status = launched.wait_state(run, "holding")
+        assert [rank["exit"] for rank in status["ranks"]] == [None, -9, None]
+        assert [rank["pid"] for rank in status["ranks"]] == pids
+    finally:
+        (home / "filler").unlink(missing_ok=True)
+        launched("stop", run, "--now")
+        launched("wait", run)
+        wait_until(lambda: launched.processes() == [], 10)
+        subprocess.run(["umount", "-l", str(home)], timeout=20, check=True)
+
+
+# --- the socket
+
+
+class Client:
+    """A connection to a run's supervisor that says whatever a test wants."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(10)
+        self.socket.connect(str(path))
+        self.file = self.socket.makefile("rb")
+
+    def say(self, **message: Any) -> None:
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def hear(self) -> dict[str, Any]:
+        line = self.file.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {}
+        return answer
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def supervised(rankdeck, write_script, write_profile) -> str:
+    """A run whose rank waits for ever."""
+    run: str = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_log(run, 0, b"up")
+    return run
+
+
+@pytest.fixture
+def connect(rankdeck, supervised) -> Iterator[Callable[[], Client]]:
+    clients: list[Client] = []
+
+    def new() -> Client:
+        clients.append(Client(rankdeck.socket(supervised)))
+        return clients[-1]
+
+    yield new
+    for client in clients:
+        client.close()
+
+
+def test_the_socket_is_for_its_owner_only(rankdeck, supervised):
+    path = rankdeck.socket(supervised)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_supervisor_says_who_it_is(rankdeck, supervised, connect):
+    client = connect()
+    client.say(type="hello", protocol=PROTOCOL, version="0")
+    welcome = client.hear()
+    assert (welcome["type"], welcome["protocol"], welcome["run"]) == ("welcome", PROTOCOL, supervised)
+    assert welcome["pid"] == rankdeck.supervisor(supervised)
+
+
+def test_another_protocol_is_refused_with_both_versions(rankdeck, supervised, connect):
+    client = connect()
+    client.say(type="hello", protocol=PROTOCOL + 1, version="99.0")
+    refused = client.hear()
+    assert refused["type"] == "refused"
+    assert "99.0" in refused["reason"]
+    assert client.hear() == {}
+    assert rankdeck.status(supervised)["state"] == "running"
+
+
+def test_a_user_of_another_version_reads_a_sentence(rankdeck, supervised, tmp_path):
+    """As if the supervisor had been started by an older rankdeck: the client is told, and nothing is started anew."""
+    code = (
+        "import sys\nimport engine.core.view, engine.local\nengine.local.PROTOCOL = 999\n"
+        "from engine.cli import main\nsys.argv = ['rankdeck', 'status', '-']\nsys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(COMMAND[1]).parent,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "does not talk to this rankdeck" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 100,
+        b"\xff\xfe\n",
+        b"{}\n",
+        b"[]\n",
+        b"null\n",
+        b"\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b'{"type":"stop"}\n',
+        b"x" * (3 << 20),
+    ],
+    ids=lambda data: repr(data[:12]),
+)
+def test_bytes_that_are_no_hello_hurt_nobody(rankdeck, supervised, connect, data):
+    pid = rankdeck.supervisor(supervised)
+    client = connect()
+    with contextlib.suppress(OSError):
+        client.socket.sendall(data)
+        client.socket.shutdown(socket.SHUT_WR)
+        client.file.read()
+    assert rankdeck.status(supervised)["state"] == "running"
+    assert rankdeck.supervisor(supervised) == pid
+    assert "Traceback" not in (rankdeck.folder(supervised) / "supervisor.log").read_text()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\n",
+        b"{}\n",
+        b'{"type":"stop"}\n',
+        b'{"type":"kill","by":"x","rank":"all","signal":9}\n',
+        b"[" * 100_000 + b"\n",
+        b"y" * (3 << 20),
+    ],
+    ids=lambda data: repr(data[:20]),
+)
+def test_bytes_that_are_no_request_hurt_nobody(rankdeck, supervised, connect, data):
+    client = connect()
+    client.say(type="hello", protocol=PROTOCOL, version="0")
+    client.hear()
+    with contextlib.suppress(OSError):
+        client.socket.sendall(data)
+        assert client.hear().get("type") in ("refused", None)
+    assert rankdeck.status(supervised)["state"] == "running"
+    assert "Traceback" not in (rankdeck.folder(supervised) / "supervisor.log").read_text()
+
+
+def test_silent_connections_hold_nobody_up(rankdeck, supervised, connect):
+    for _ in range(50):
+        connect()
+    assert rankdeck.status(supervised)["state"] == "running"
+    rankdeck("stop", supervised)
+    rankdeck.wait_state(supervised, "stopped", seconds=8)
+
+
+@pytest.mark.parametrize("request_words", [{"type": "kill", "by": "x", "rank": 10**30, "signal": 9}, {"type": "kill", "by": "x", "rank": 0, "signal": 10**30}, {"type": "kill", "by": "x", "rank": 0, "signal": -1}, {"type": "kill", "by": "x", "rank": -1, "signal": 9}], ids=str)  # fmt: skip
+def test_numbers_that_make_no_sense_hurt_nobody(rankdeck, supervised, connect, request_words):
+    client = connect()
+    client.say(type="hello", protocol=PROTOCOL, version="0")
+    client.hear()
+    client.say(**request_words)
+    client.hear()
+    rank = rankdeck.status(supervised)["ranks"][0]
+    assert (rank["state"], is_alive(rank["pid"])) == ("running", True)
+
+
+FLOOD = """
+import os, rankdeck, time
+step = 0
+while not os.path.exists("finish"):
+    step += 1
+    rankdeck.log(step=step, loss=1 / step, a=step, b=step, c=step)
+    print("line", step, "x" * 200, flush=True)
+    if step % 50 == 0: time.sleep(0.01)
+"""
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_subscribers_that_never_read_cost_nothing(rankdeck, write_script, write_profile, work):
+    run = rankdeck.launch(write_profile(write_script("flood.py", FLOOD), ranks=2))
+    rankdeck.wait_status(run, lambda status: (status["step"] or 0) > 500)
+    path, pid = rankdeck.socket(run), rankdeck.supervisor(run)
+    clients = [Client(path) for _ in range(20)]
+    try:
+        for client in clients:
+            client.say(type="hello", protocol=PROTOCOL, version="0")
+            client.say(type="subscribe")
+        before = rankdeck.status(run)["step"]
+        size = resident(pid)
+        wait_until(lambda: rankdeck.status(run)["step"] > before + 10_000, 15, "ranks go on")
+        assert resident(pid) - size < 40 << 20
+        assert rankdeck("stop", run, seconds=10).returncode == 0
+        rankdeck.wait_state(run, "stopped", seconds=10)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_another_user_is_refused(rankdeck, supervised, needs_root):
+    """The folder is closed to others; should it ever be open, the socket still asks who is there."""
+    path = rankdeck.socket(supervised)
+    code = (
+        "import os, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "s.settimeout(10)\n"
+        "for path in (os.path.dirname(os.path.dirname(sys.argv[1])), os.path.dirname(sys.argv[1]), sys.argv[1]):\n"
+        "    os.chmod(path, 0o777)\n"
+        "os.setuid(65534)\n"
+        "s.connect(sys.argv[1])\n"
+        "print(s.makefile().readline())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        timeout=20,
+        check=False,
+        text=True,
+    )
+    assert done.stdout, done.stderr
+    assert json.loads(done.stdout) == {"type": "refused", "reason": "this run belongs to another user"}
+    path.parent.chmod(0o700)
+    path.chmod(0o600)
+    assert rankdeck.status(supervised)["state"] == "running"
+
+
+# --- homes that can't be used
+
+
+@pytest.mark.parametrize("place", ["/dev/null/home", "/proc/home", "/sys/home", "a-file"])
+def test_a_home_that_can_not_be_made_is_status_3(rankdeck, write_script, write_profile, work, place):
+    (work / "a-file").write_text("x")
+    profile = write_profile(write_script("up.py", FOR_EVER))
+    done = rankdeck("launch", profile, env={"RANKDECK_HOME": place})
+    assert done.returncode == 3
+    assert "RANKDECK_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_home_that_is_read_only_is_status_3(rankdeck, write_script, write_profile, tmp_path, needs_root):
+    home = tmp_path / "read-only"
+    home.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro,size=64k", "none", str(home)], timeout=20, capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    try:
+        profile = write_profile(write_script("up.py", FOR_EVER))
+        done = rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)})
+        listed = rankdeck("ps", "--all", env={"RANKDECK_HOME": str(home)})
+    finally:
+        subprocess.run(["umount", str(home)], timeout=20, check=True)
+    assert done.returncode == 3
+    assert "Read-only" in done.stderr
+    assert listed.returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["ps", "status", "profiles", "clean"])
+def test_reading_verbs_work_without_a_home(rankdeck, verb):
+    done = rankdeck(verb, *(["-"] if verb == "status" else []), env={"RANKDECK_HOME": "/dev/null/home"})
+    assert done.returncode == (2 if verb == "status" else 0), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- a rank that can't be ended at once
+
+
+def test_a_rank_that_is_stopped_and_ignores_everything_ends_with_the_run(rankdeck, write_script, write_profile):
+    stubborn = "import signal\n[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]\n" + FOR_EVER
+    profile = write_profile(
+        write_script("stubborn.py", stubborn),
+        ranks=2,
+        launch={"stop_ladder": [["SIGINT", 0.2], ["SIGTERM", 0.2], ["SIGKILL", 5]]},
+    )
+    run = rankdeck.launch(profile)
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up")
+    pids = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    os.kill(pids[0], signal.SIGSTOP)
+    wait_until(lambda: process_state(pids[0]) == "T")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+    assert not any(is_alive(pid) for pid in pids)
