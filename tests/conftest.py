@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -118,3 +118,26 @@ def needs_root() -> None:
     """Skips what only root can set up."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it makes files or processes of another user")
+
+
+# --- in CI, where every part that a test may need is installed, a test that skips hides something ---------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that skips fails in CI."""
+    report = yield
+    if report.skipped and os.environ.get("CI"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and in CI nothing may be missing: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A whole module that skips fails in CI."""
+    report = yield
+    if report.skipped and os.environ.get("CI"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and in CI nothing may be missing: {report.longrepr}"
+    return report
