@@ -536,6 +536,7 @@ class Agent:
         )
         for rank in self.ranks.values():
             rank.sizes = [0] * len(rank.sizes)
+        self._report_growth()
 
     def _on_library(self, message: Message) -> None:
         """Unpacks the `rankdeck` package, whole or not at all."""

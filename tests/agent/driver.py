@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,9 @@ from tests.support import DEADLINE, is_alive, kill_hard, wait_until
 
 SOURCE = Path(agent.__file__).read_bytes()
 PATIENT: list[list[Any]] = [["SIGINT", 5], ["SIGTERM", 5], ["SIGKILL", 5]]
+
+FOR_EVER = "import signal; print('up'); signal.pause()"
+STUBBORN = "import signal; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; print('up'); [signal.pause() for _ in iter(int, 1)]"
 
 Message = dict[str, Any]
 
@@ -200,3 +204,34 @@ class Node:
                 last.send(type="close")
             last.wait_ended()
             last.hang_up()
+
+
+def child_program(body: str, *, then: str) -> str:
+    """A rank that forks a child with this body, waits until it has said so, and goes on with `then`."""
+    return (
+        "import os, signal, sys\n"
+        "r, w = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        f"    {body}\n"
+        "    print('child', os.getpid())\n"
+        "    os.write(w, b'x')\n"
+        "    while True: signal.pause()\n"
+        "os.read(r, 1)\n"
+        f"{then}"
+    )
+
+
+def child_of(node: Node, rank: int = 0) -> int:
+    """The pid that a `child_program` printed."""
+    lines = wait_until(lambda: [line for line in node.out(rank).splitlines() if line.startswith(b"child")])
+    return int(lines[0].split()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on a port of this machine."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def sockets() -> list[str]:
+    return sorted(os.listdir(Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"))

@@ -1,0 +1,312 @@
+"""Links that break, agents and wardens that are killed, and what clearing and closing leave: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.agent.driver import FOR_EVER, STUBBORN, Node, child_of, child_program, sockets
+from tests.support import ROOT, is_alive, kill_hard, parent_of, processes_with, wait_gone, wait_until
+
+# --- links that break
+
+
+def test_a_second_bridge_finds_the_same_agent_and_all_that_it_has(node):
+    bridge, first = node.connect()
+    pids = node.spawn(bridge, FOR_EVER, "raise SystemExit(5)")
+    bridge.expect("ended", rank=1)
+    node.open_store(bridge)
+    port = bridge.expect("store")["port"]
+    bridge.hang_up()
+    _, second = node.connect()
+    assert (second["pid"], second["warden"]) == (first["pid"], first["warden"])
+    assert second["store"] == [0, port]
+    assert second["ranks"] == [
+        {"attempt": 0, "rank": 0, "pid": pids[0], "status": None, "reason": ""},
+        {"attempt": 0, "rank": 1, "pid": pids[1], "status": 5, "reason": ""},
+    ]
+
+
+def test_what_ended_without_a_link_is_told_to_the_next_one(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, "import time, sys\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(9)")
+    bridge.hang_up()
+    (node.folder / "go").touch()
+    wait_until(lambda: node.connect()[1]["ranks"][0]["status"] == 9)
+
+
+def test_a_bridge_that_is_killed_leaves_agent_and_ranks_alone(node):
+    bridge, first = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    kill_hard(bridge.process.pid)
+    _, second = node.connect()
+    assert second["pid"] == first["pid"]
+    assert second["ranks"] == [{"attempt": 0, "rank": 0, "pid": pid, "status": None, "reason": ""}]
+
+
+def test_a_newcomer_learns_the_sizes_of_files_that_no_longer_grow(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, "os.write(1, b'x' * 123); import signal; signal.pause()")
+    bridge.expect("grew", sizes=[[0, 123, 0, 0]])
+    bridge.hang_up()
+    again, _ = node.connect()
+    again.expect("grew", sizes=[[0, 123, 0, 0]])
+
+
+def test_on_disconnect_stop_ends_the_ranks_and_then_the_agent(node):
+    bridge, hello = node.connect(on_disconnect="stop")
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    bridge.hang_up()
+    wait_gone(pid, hello["pid"], hello["warden"], seconds=10)
+    assert sockets() == []
+
+
+def test_a_lease_that_is_over_ends_the_ranks_and_then_the_agent(node):
+    bridge, hello = node.connect(lease=0.3, stop_ladder=[["SIGTERM", 0.2], ["SIGKILL", 5]])
+    (pid,) = node.spawn(bridge, STUBBORN)
+    bridge.hang_up()
+    wait_gone(pid, hello["pid"], hello["warden"], seconds=10)
+    assert sockets() == []
+
+
+def test_a_lease_does_not_run_while_somebody_is_connected(node):
+    bridge, _hello = node.connect(lease=0.05)
+    (pid,) = node.spawn(
+        bridge, "import time\nfor n in range(40): print(n); time.sleep(0.01)\nimport signal; signal.pause()"
+    )
+    wait_until(lambda: node.out(0).endswith(b"39\n"))
+    bridge.settle()
+    assert is_alive(pid)
+
+
+# --- an agent that is killed
+
+
+def test_the_ranks_of_a_killed_agent_live_and_its_successor_adopts_them(node):
+    bridge, first = node.connect()
+    pids = node.spawn(bridge, FOR_EVER, FOR_EVER)
+    kill_hard(first["pid"])
+    _, second = node.connect()
+    assert second["pid"] != first["pid"]
+    assert second["warden"] == first["warden"]
+    assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, None) for pid in pids]
+    assert all(is_alive(pid) for pid in pids)
+
+
+def test_the_link_to_a_killed_agent_ends_at_once(node):
+    """The supervisor is back as soon as it notices; until then nobody sees what happens to the ranks."""
+    bridge, first = node.connect()
+    node.spawn(bridge, FOR_EVER)
+    kill_hard(first["pid"])
+    bridge.wait_ended(2)
+
+
+def test_how_an_adopted_rank_ended_is_known(node):
+    bridge, first = node.connect()
+    wait = "import time, sys\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    node.spawn(bridge, wait + "sys.exit(4)", wait + "os.kill(os.getpid(), 6)")
+    kill_hard(first["pid"])
+    again, _ = node.connect()
+    (node.folder / "go").touch()
+    assert again.expect("ended", rank=0)["status"] == 4
+    assert again.expect("ended", rank=1)["status"] == -6
+
+
+def test_how_ranks_ended_while_there_was_no_agent_is_known(node):
+    """The warden is held, so that nobody starts an agent before all ranks have ended; then both have much to do at once."""
+    bridge, first = node.connect()
+    os.mkfifo(node.folder / "gate")
+    statuses = [rank % 7 + 1 for rank in range(40)]
+    node.spawn(bridge, *map(str, statuses), argv=["/bin/sh", "-c", "read x < gate; exit $PROGRAM"])
+    pids = [bridge.expect("spawned", rank=rank)["pid"] for rank in range(40)]
+    os.kill(first["warden"], signal.SIGSTOP)
+    kill_hard(first["pid"])
+    while any(is_alive(pid) for pid in pids):
+        with contextlib.suppress(OSError):  # ENXIO: nobody reads it now
+            os.close(os.open(node.folder / "gate", os.O_WRONLY | os.O_NONBLOCK))
+    os.kill(first["warden"], signal.SIGCONT)
+    again, second = node.connect()
+    assert second["pid"] != first["pid"]
+    known = {rank["rank"]: rank["status"] for rank in second["ranks"]}
+    assert sorted(known) == list(range(40))
+    assert [known[rank] or again.expect("ended", rank=rank)["status"] for rank in range(40)] == statuses
+
+
+def test_the_group_of_an_adopted_rank_is_killed_when_its_leader_exits(node):
+    bridge, first = node.connect()
+    program = child_program("signal.signal(15, signal.SIG_IGN)", then="signal.pause()")
+    (_pid,) = node.spawn(bridge, program)
+    child = child_of(node)
+    kill_hard(first["pid"])
+    again, _ = node.connect()
+    again.send(type="signal", attempt=0, rank=0, signal=signal.SIGTERM)
+    assert again.expect("ended")["status"] == -signal.SIGTERM
+    wait_gone(child, seconds=2)
+
+
+def test_without_agent_and_warden_the_next_bridge_starts_both_and_adopts(node):
+    bridge, first = node.connect()
+    pids = node.spawn(bridge, FOR_EVER, FOR_EVER)
+    kill_hard(first["warden"])
+    kill_hard(first["pid"])
+    again, second = node.connect()
+    assert {second["pid"], second["warden"]}.isdisjoint({first["pid"], first["warden"]})
+    assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, None) for pid in pids]
+    again.send(type="stop", attempt=0, at_once=False)
+    wait_gone(*pids)
+
+
+def test_a_rank_that_ended_unseen_is_lost_and_no_status_is_made_up(node):
+    bridge, first = node.connect()
+    (_pid,) = node.spawn(bridge, "import time, sys\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(0)")
+    kill_hard(first["warden"])
+    kill_hard(first["pid"])
+    again, _ = node.connect()
+    (node.folder / "go").touch()
+    assert "no agent" in again.expect("lost", rank=0)["reason"]
+
+
+def test_a_rank_whose_end_is_not_noted_yet_is_not_forgotten(node):
+    """The warden reaps, then notes; an agent that looks in between must wait for the note and not drop the rank."""
+    bridge, first = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    for victim in (first["warden"], first["pid"], pid):
+        kill_hard(victim)
+    wait_gone(pid)
+    again, second = node.connect()
+    assert [(rank["rank"], rank["pid"], rank["status"]) for rank in second["ranks"]] == [(0, pid, None)]
+    again.expect("lost", rank=0)
+
+
+def test_an_agent_whose_warden_was_killed_goes_on_and_closes_without_a_trace(node):
+    bridge, hello = node.connect()
+    (_pid,) = node.spawn(bridge, FOR_EVER)
+    kill_hard(hello["warden"])
+    wait_until(lambda: parent_of(hello["pid"]) != hello["warden"])
+    bridge.send(type="signal", attempt=0, rank=0, signal=signal.SIGTERM)
+    assert bridge.expect("ended")["status"] == -signal.SIGTERM
+    bridge.send(type="close")
+    wait_gone(hello["pid"])
+    assert sockets() == []
+
+
+def test_the_number_of_a_dead_warden_may_be_anybodys(node, work):
+    """An agent that outlives its warden must not take whoever has that number now for its own family."""
+    stranger = subprocess.Popen(["/bin/sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    assert stranger.stdout is not None
+    with stranger:
+        child = int(stranger.stdout.readline())
+        code = (
+            "import socket, sys\n"
+            "from engine.node.agent import Agent, become_subreaper\n"
+            "become_subreaper()\n"
+            f"Agent({str(work)!r}, socket.socket(), {stranger.pid}, 'nobody')._clear(0)\n"
+        )
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=20, check=True)
+        alive = is_alive(child)
+        kill_hard(child)
+        kill_hard(stranger.pid)
+    assert alive
+
+
+def test_an_agent_that_listens_anew_is_found_after_it_was_killed(node):
+    """The runtime folder went away with a login and came back with the next; then the agent is killed."""
+    bridge, first = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
+    shutil.rmtree(folder)
+    wait_until(lambda: folder.exists() and list(folder.glob("*.sock")), what="the agent listens anew")
+    node.connect()
+    kill_hard(first["pid"])
+    wait_gone(first["pid"])
+    _, second = node.connect()
+    assert second["pid"] != first["pid"]
+    assert [rank["pid"] for rank in second["ranks"]] == [pid]
+
+
+# --- clearing and closing
+
+
+def test_clear_ends_children_that_left_their_group(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, child_program("os.setsid()", then="sys.exit(0)"))
+    bridge.expect("ended", status=0)
+    child = child_of(node)
+    assert is_alive(child)
+    bridge.send(type="clear", attempt=0)
+    bridge.expect("cleared", attempt=0, abandoned=[])
+    assert not is_alive(child)
+
+
+def test_clear_ends_children_that_left_everything_but_their_mark(node):
+    """A data loader's daemon that forked twice, left its session and lost its agent: nothing but its environment tells."""
+    bridge, first = node.connect()
+    node.spawn(bridge, child_program("os.setsid(); os.fork() and os._exit(0); os.setsid()", then="sys.exit(0)"))
+    bridge.expect("ended", status=0)
+    child = child_of(node)
+    kill_hard(first["warden"])
+    kill_hard(first["pid"])
+    again, _ = node.connect()
+    assert is_alive(child)
+    again.send(type="clear", attempt=0)
+    again.expect("cleared", attempt=0, abandoned=[])
+    assert not is_alive(child)
+
+
+def test_clear_ends_children_that_have_thrown_their_environment_away(node):
+    bridge, _ = node.connect()
+    program = child_program(
+        "os.setsid(); print('child', os.getpid()); os.write(w, b'x'); os.execve('/bin/sleep', ['sleep', '600'], {})",
+        then="sys.exit(0)",
+    )
+    node.spawn(bridge, program)
+    bridge.expect("ended", status=0)
+    child = child_of(node)
+    bridge.send(type="clear", attempt=0)
+    bridge.expect("cleared", attempt=0, abandoned=[])
+    assert not is_alive(child)
+
+
+def test_clear_leaves_the_agent_and_the_next_attempt_works(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, STUBBORN)
+    bridge.send(type="clear", attempt=0)
+    bridge.expect("cleared", attempt=0, abandoned=[])
+    node.spawn(bridge, "raise SystemExit(6)", attempt=1)
+    assert bridge.expect("ended", attempt=1)["status"] == 6
+
+
+def test_close_leaves_no_process_no_socket_and_no_lock(node, home):
+    bridge, _ = node.connect()
+    node.open_store(bridge)
+    bridge.expect("store")
+    node.spawn(bridge, STUBBORN, child_program("os.setsid()", then="signal.pause()"))
+    child_of(node, 1)
+    bridge.send(type="close")
+    bridge.wait_ended()
+    assert bridge.process.wait(timeout=5) == 0
+    assert processes_with("RANKDECK_HOME", str(home)) == []
+    assert sockets() == []
+
+
+def test_agents_of_different_runs_do_not_see_each_other(node, tmp_path):
+    bridge, hello = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
+    other = Node(other_folder, "run-2")
+    other_bridge, other_hello = other.connect()
+    try:
+        assert other_hello["pid"] != hello["pid"]
+        assert other_hello["ranks"] == []
+        other_bridge.send(type="close")
+        wait_gone(other_hello["pid"], other_hello["warden"])
+        bridge.settle()
+        assert is_alive(pid)
+    finally:
+        other.leave()

@@ -1,0 +1,261 @@
+"""Who may talk to an agent, its stores, and requests that make no sense."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.node import agent
+from tests.agent.driver import FOR_EVER, Node, listens
+from tests.support import is_alive, kill_hard, wait_gone, wait_until
+
+# --- who may talk to it
+
+
+def test_socket_and_folder_are_for_their_owner_only(node):
+    node.connect()
+    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (path,) = folder.glob("*.sock")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((node.folder / "node").stat().st_mode) == 0o700
+    assert stat.S_IMODE((node.folder / "node" / "agent.json").stat().st_mode) == 0o600
+
+
+def test_files_of_ranks_are_for_their_owner_only(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, "pass")
+    bridge.expect("ended")
+    assert {stat.S_IMODE(Path(path).stat().st_mode) & 0o077 for path in node.files(0).values()} == {0}
+    assert stat.S_IMODE(Path(node.files(0)["out"]).parent.stat().st_mode) == 0o700
+
+
+def test_a_runtime_folder_that_is_open_to_others_is_closed(node):
+    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    node.connect()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_runtime_folder_of_somebody_else_is_refused(node, needs_root):
+    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    refused = node.boot().expect("refused")
+    assert str(folder) in refused["reason"]
+    assert "not a folder of this user" in refused["reason"]
+
+
+def test_a_runtime_folder_that_is_a_link_is_refused(node, tmp_path):
+    (tmp_path / "target").mkdir()
+    (Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck").symlink_to(tmp_path / "target")
+    assert "not a folder of this user" in node.boot().expect("refused")["reason"]
+
+
+def test_another_user_is_turned_away_by_the_agent(node, needs_root):
+    _, hello = node.connect()
+    folder = Path(os.environ["XDG_RUNTIME_DIR"])
+    (path,) = (folder / "rankdeck").glob("*.sock")
+    code = (
+        "import os, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "s.settimeout(10)\n"
+        "for path in (os.path.dirname(os.path.dirname(sys.argv[1])), os.path.dirname(sys.argv[1]), sys.argv[1]):\n"
+        "    os.chmod(path, 0o777)\n"
+        "os.setuid(65534)\n"
+        "s.connect(sys.argv[1])\n"
+        "print(s.recv(10))"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=20, check=False)
+    assert said.stdout == b"b''\n", said.stderr
+    assert is_alive(hello["pid"])
+
+
+# --- the store
+
+
+def test_the_store_port_listens_before_its_process_has_run(node):
+    """The store here never accepts: whoever connects waits in the queue of a socket that is taken already."""
+    bridge, _ = node.connect()
+    node.open_store(bridge)
+    port = bridge.expect("store", attempt=0)["port"]
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass
+    with socket.socket() as taken, pytest.raises(OSError, match="in use"):
+        taken.bind(("127.0.0.1", port))
+
+
+def test_a_store_gets_its_listening_socket(node):
+    bridge, _ = node.connect()
+    accept = (
+        "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.accept()[0].sendall(sys.argv[3].encode())"
+    )
+    node.open_store(bridge, argv=[sys.executable, "-c", accept])
+    port = bridge.expect("store", attempt=0)["port"]
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        assert client.recv(10) == str(port).encode()
+    bridge.expect("store_lost", attempt=0)
+
+
+def test_stores_never_share_a_port(node, tmp_path):
+    nodes = [node]
+    for number in range(2):
+        folder = tmp_path / f"other{number}"
+        folder.mkdir()
+        nodes.append(Node(folder, f"other-{number}"))
+    try:
+        bridges = [one.connect()[0] for one in nodes]
+        for one, bridge in zip(nodes, bridges, strict=True):
+            one.open_store(bridge)
+        ports = {bridge.expect("store")["port"] for bridge in bridges}
+        assert len(ports) == 3
+    finally:
+        for one in nodes[1:]:
+            for bridge in one.bridges:
+                bridge.send(type="close")
+            one.leave()
+
+
+def test_a_new_attempt_gets_a_new_store_and_the_old_one_ends(node):
+    bridge, _ = node.connect()
+    node.open_store(bridge)
+    first = bridge.expect("store", attempt=0)["port"]
+    node.open_store(bridge, attempt=1)
+    assert bridge.expect("store", attempt=1)["port"] != first
+    wait_until(lambda: not listens(first), 5, "the old store is gone")
+
+
+def test_a_store_that_can_not_start_is_reported(node):
+    bridge, _ = node.connect()
+    node.open_store(bridge, argv=["/no/such/python"])
+    assert "No such file" in bridge.expect("store_lost", attempt=0)["reason"]
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize(
+    "request_frame",
+    [
+        {"type": "nonsense"},
+        {"type": "spawn"},
+        {"type": "signal", "attempt": 0},
+        {"type": "library", "name": "x", "tar": "no base64!"},
+        {"type": "hello"},
+        {"type": 5},
+        {"no": "type"},
+        [],
+        None,
+        "spawn",
+    ],
+    ids=str,
+)
+def test_a_request_that_makes_no_sense_does_not_end_the_agent(node, request_frame):
+    bridge, hello = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    bridge.write(agent.encode_frame(request_frame))
+    bridge.settle()
+    _again, second = node.connect()
+    assert second["pid"] == hello["pid"]
+    assert is_alive(pid)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\0\0\0\x02{]", b"GET / HTTP/1.1\r\n\r\n"], ids=repr)
+def test_bytes_that_are_no_frames_end_the_link_and_not_the_agent(node, data):
+    bridge, hello = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    bridge.write(data)
+    _again, second = node.connect()
+    assert second["pid"] == hello["pid"]
+    assert is_alive(pid)
+
+
+def test_a_rank_whose_files_can_not_be_made_ends_with_the_reason(node):
+    bridge, _ = node.connect()
+    (node.folder / "attempt_0").write_text("a file where a folder should be")
+    node.spawn(bridge, "", argv=[sys.executable, "-c", "pass"])
+    ended = bridge.expect("ended", rank=0)
+    assert ended["status"] == 126
+    assert "attempt_0" in ended["reason"]
+    bridge.settle()
+
+
+def test_a_library_that_can_not_be_unpacked_is_trouble_and_no_more(node):
+    bridge, hello = node.connect()
+    (node.folder / "node" / "library").write_text("a file where a folder should be")
+    bridge.send(type="library", name="lib", tar="")
+    assert bridge.expect("trouble", request="library")["reason"]
+    assert is_alive(hello["pid"])
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../outside", "a/../../outside"])
+def test_a_library_with_a_path_that_leads_out_is_refused(node, name):
+    import base64
+    import io
+    import tarfile
+
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    bridge, _ = node.connect()
+    bridge.send(type="library", name="lib", tar=base64.b64encode(raw.getvalue()).decode())
+    assert name in bridge.expect("trouble", request="library")["reason"]
+    assert not (node.folder / "node" / "library" / "lib").exists()
+
+
+def test_an_agent_that_can_not_write_its_memory_keeps_its_ranks(node):
+    """A full disk, or a folder that somebody removed: five deaths of the agent in a row would end every rank."""
+    bridge, hello = node.connect()
+    first, _ = node.spawn(
+        bridge, FOR_EVER, "import time, sys\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(3)"
+    )
+    shutil.move(node.folder / "node", node.folder / "moved")
+    (node.folder / "node").write_text("a file where a folder should be")
+    (node.folder / "go").touch()
+    try:
+        assert bridge.expect("ended", rank=1)["status"] == 3
+        bridge.settle()
+        assert is_alive(hello["pid"])
+        assert is_alive(first)
+    finally:
+        (node.folder / "node").unlink()
+        shutil.move(node.folder / "moved", node.folder / "node")
+
+
+def test_an_agent_that_keeps_dying_is_given_up_with_all_that_it_started(node):
+    """Six deaths within ten seconds: something is badly wrong, and nothing may be left of it."""
+    bridge, hello = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    victim = hello["pid"]
+    for _ in range(6):
+        kill_hard(victim)
+        previous = victim
+        children = f"/proc/{hello['warden']}/task/{hello['warden']}/children"
+
+        def successor(previous: int = previous, children: str = children) -> int | bool:
+            if not is_alive(hello["warden"]):
+                return True
+            return next((int(p) for p in Path(children).read_text().split() if int(p) not in (previous, pid)), False)
+
+        victim = wait_until(successor)
+        if victim is True:
+            break
+    wait_gone(hello["warden"], pid)
+
+
+def test_the_memory_of_an_agent_names_every_rank_before_anybody_hears_of_it(node):
+    bridge, _ = node.connect()
+    pids = node.spawn(bridge, FOR_EVER, FOR_EVER)
+    saved: dict[str, Any] = json.loads((node.folder / "node" / "agent.json").read_text())
+    assert [rank[1] for rank in saved["ranks"]] == pids
+    assert saved["attempt"] == 0
