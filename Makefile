@@ -22,7 +22,10 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/relay.py
 	$(BIN)/python benchmarks/ui.py
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/log_call.py
+	$(BIN)/python benchmarks/collectives.py
 
 picture: $(READY)
 	$(BIN)/python docs/make_pictures.py

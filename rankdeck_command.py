@@ -1,4 +1,4 @@
-"""The `rankdeck` command, and the supervisor process that it starts.
+"""The `rankdeck` command, and the supervisor processes that it starts.
 
 The engine's folder goes to the front of `sys.path` before anything of it is imported: a training repository on PYTHONPATH may
 well have an `engine.py` of its own, and it must not be taken for ours.
@@ -19,6 +19,10 @@ def main() -> int:
         from engine.supervisor.main import main as supervise
 
         return supervise(*sys.argv[2:4])
+    if len(sys.argv) == 3 and sys.argv[1] == "standby":
+        from engine.supervisor.main import main as supervise
+
+        return supervise(sys.argv[2], standby=True)
     from engine.cli import main as command
 
     return command()

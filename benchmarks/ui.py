@@ -118,11 +118,10 @@ def show(folder: Path) -> None:
 
 EMPTY = "from textual.app import App; App().run()"
 HOME = """
-import sys; sys.path.insert(0, {root!r})
-from pathlib import Path
-from tests.tui.fake_engine import FakeEngine
-from tui.app import run
-run(FakeEngine(Path({folder!r})))
+import os, sys; sys.path.insert(0, {root!r})
+os.environ["RANKDECK_HOME"] = {folder!r}
+from rankdeck_command import main
+main()
 """
 
 

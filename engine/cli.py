@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import io
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -13,7 +15,9 @@ from click.shell_completion import CompletionItem
 
 from engine import __version__, report
 from engine.core.errors import RankdeckError, UsageError
+from engine.core.events import Scope
 from engine.core.profile import Profile
+from engine.core.terminal_text import terminal_line
 from engine.local import LocalEngine, LocalRun, all_runs, find_run, summarise
 from engine.profiles import find_profile, list_profiles, read_profile
 
@@ -79,6 +83,7 @@ def cli(ctx: click.Context, *, ascii_only: bool, slow: bool, no_mouse: bool, pro
 def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that do not")
+    gc.disable()  # until the first frame: collecting while the app is imported and set up takes a tenth of that time
     from tui.app import run
 
     return run(LocalEngine(), open_run=open_run, open_profile=open_profile, **look)
@@ -182,17 +187,16 @@ def attach(ctx: click.Context, run: str) -> None:
 @cli.command()
 @RUN
 @click.option(
-    "--failed", "scope", flag_value="failed", help="Bring back the ranks that failed, the smallest way there is."
+    "--failed", "scope", flag_value="smallest", default=True, help="Start the dead ranks only, where that is possible."
 )
-@click.option("--all", "scope", flag_value="all", default="all", help="Start a new attempt of all ranks (the default).")
-def restart(run: str, *, scope: str) -> None:
-    """Bring a run back: a new attempt of all ranks, which resume from their checkpoint.
+@click.option("--all", "scope", flag_value="all", help="Start a new attempt of all ranks.")
+def restart(run: str, *, scope: Scope) -> None:
+    """Bring a run back, the smallest way that is correct.
 
-    A single rank can't join the others again yet, so --failed starts all of them too, and says so.
+    Where the script uses rankdeck.elastic, the dead ranks rejoin and the others keep running. Otherwise all ranks start
+    again as a new attempt, resume from their checkpoint, and the reason is said.
     """
-    if scope == "failed":
-        click.echo("a single rank can't rejoin in this version: all ranks start again", err=True)
-    _ask(run, LocalRun.restart)
+    _ask(run, lambda found: found.restart(scope))
 
 
 @cli.command()
@@ -203,6 +207,14 @@ def kill(run: str, *, rank: int, name: str) -> None:
     """Send a signal to one rank and its children."""
     number = report.signal_number(name)
     _ask(run, lambda found: found.kill(rank, number))
+
+
+@cli.command()
+@RUN
+def stacks(run: str) -> None:
+    """Show where every rank is in its Python code; ranks in the same place are told once. Works while they hang."""
+    for line in asyncio.run(LocalRun(find_run(run)).stacks()):
+        click.echo(terminal_line(line, colour=False))
 
 
 @cli.command()
@@ -259,6 +271,9 @@ def completion(shell: str) -> None:
 
 def main() -> int:
     """Runs the command line. Returns the exit status; an error of the user's is two lines, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 shows "?" for what it lacks
+            stream.reconfigure(errors="replace")
     try:
         result = cli.main(prog_name="rankdeck", standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
 from engine.core.profile import Profile
 from engine.core.view import RunSummary, Snapshot, Update
@@ -67,12 +68,20 @@ class RunClient(Protocol):
         """Ends the run by its stop ladder, or by SIGKILL at once."""
         ...
 
-    async def restart(self) -> str:
-        """Starts a new attempt of all ranks."""
+    async def restart(self, scope: Scope = "smallest") -> str:
+        """Brings the run back; see `engine.core.events.RestartRequested` for the scopes."""
         ...
 
     async def kill(self, rank: int, signal: int) -> str:
         """Sends a signal to one rank's process group."""
+        ...
+
+    async def stacks(self) -> list[str]:
+        """The Python stacks of every rank as lines for people, alike ones folded. Works on ranks that hang.
+
+        Raises:
+            RankdeckError: the run has ended.
+        """
         ...
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
@@ -109,6 +118,13 @@ class EngineClient(Protocol):
 
     def runs(self) -> list[RunSummary]:
         """Every run that is kept, newest first."""
+        ...
+
+    async def prewarm(self, profile: Profile | None) -> None:
+        """Gets ready for the launch of a profile that is being looked at; call it again now and then while it is.
+
+        What nobody has asked for within a minute is given up, and None gives it up at once. Never raises.
+        """
         ...
 
     async def launch(self, profile: Profile) -> str:

@@ -8,14 +8,17 @@ from typing import NamedTuple
 
 from engine.paths import RunPaths, Stream
 
-SLICE = 1 << 20
+SLICE = 1 << 18
 """Bytes of one file at a time, so that a rank that prints without end does not hide the others."""
+
+LONGEST_LINE = 1 << 22
+"""Bytes after which a line that does not end is passed on in pieces."""
 
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 
 
 class Chunk(NamedTuple):
-    """Whole lines, each with its line feed, which only the last of a file may lack."""
+    """Whole lines, each with its line feed, which only the last of a file or a piece of an endless line may lack."""
 
     rank: int
     stream: Stream
@@ -36,34 +39,45 @@ class Follower:
         self._sources: list[tuple[int, Stream]] = [(rank, stream) for rank in ranks for stream in STREAMS]
         self._files: dict[tuple[int, Stream], int] = {}
         self._offsets: dict[tuple[int, Stream], int] = {}
-        self._partial: dict[tuple[int, Stream], bytes] = {}
+        self._partial: dict[tuple[int, Stream], bytearray] = {}
+        self.behind = False
+        """Whether the last `poll` left something, so that the next should come soon."""
 
     def poll(self) -> Iterator[Chunk]:
         """The lines that were completed since the last call, a slice of each file at most."""
+        self.behind = False
         for source in self._sources:
             data = self._read(source)
-            if not data:
-                continue
-            end = data.rfind(b"\n") + 1
-            if end:
-                yield Chunk(*source, self._partial.pop(source, b"") + data[:end])
-            if end < len(data):
-                self._partial[source] = self._partial.get(source, b"") + data[end:]
+            self.behind |= len(data) == SLICE
+            yield from self._lines(source, data)
 
     def drain(self) -> Iterator[Chunk]:
-        """Everything that is left; the last line of a file may have no line feed."""
-        while any(self._has_more(source) for source in self._sources):
-            yield from self.poll()
+        """Everything that is there now; the last line of a file may have no line feed."""
+        ends = {source: self._size(source) for source in self._sources}
+        while left := [source for source in self._sources if self._offsets.get(source, 0) < ends[source]]:
+            for source in left:
+                if not (data := self._read(source)):
+                    ends[source] = 0  # it was cut short
+                yield from self._lines(source, data)
         for source, rest in self._partial.items():
-            yield Chunk(*source, rest)
+            yield Chunk(*source, bytes(rest))
         self._partial.clear()
 
-    def _has_more(self, source: tuple[int, Stream]) -> bool:
+    def _lines(self, source: tuple[int, Stream], data: bytes) -> Iterator[Chunk]:
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield Chunk(*source, bytes(self._partial.pop(source, b"")) + data[:end])
+        if end < len(data):
+            rest = self._partial.setdefault(source, bytearray())
+            rest += data[end:]
+            if len(rest) > LONGEST_LINE:
+                yield Chunk(*source, bytes(self._partial.pop(source)))
+
+    def _size(self, source: tuple[int, Stream]) -> int:
         try:
-            size = os.stat(self._paths.log(self._attempt, *source)).st_size
+            return os.stat(self._paths.log(self._attempt, *source)).st_size
         except OSError:
-            return False
-        return size > self._offsets.get(source, 0)
+            return 0
 
     def _read(self, source: tuple[int, Stream]) -> bytes:
         if source not in self._files:

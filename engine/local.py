@@ -7,45 +7,47 @@ import contextlib
 import os
 import secrets
 import socket
-import subprocess
-import sys
+import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
 
-from engine import __version__, planning, profiles, recipes
+from engine import planning, profiles, recipes
 from engine.backends import BACKENDS
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
+from engine.connection import Connection, host_elsewhere, socket_of, start_supervisor
+from engine.core import messages as msg
 from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError, SupervisorLostError
-from engine.core.messages import ENDING, Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
+from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
 from engine.core.profile import Profile
+from engine.core.stacks import story
 from engine.core.state import ENDED_WORDS
-from engine.core.view import PROTOCOL, RunSummary, Snapshot, Update
+from engine.core.view import RunSummary, Snapshot, Update
 from engine.paths import RunPaths, Stream, private_folder, runs_folder
-from engine.record import read_summary, read_whereabouts, replace_file, stored_snapshot
-
-MARK = "RANKDECK_MARK"
-"""By which an agent finds what its ranks have started; see `engine.node.agent`."""
-
-MAX_LINE = 1 << 28
-"""Bytes of one line from a supervisor: a snapshot with the curves of thousands of ranks."""
+from engine.record import read_summary, replace_file, summary_of
+from engine.standby import Standby
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters of a run's id: none that is mistaken for another when read aloud or typed from a screen."""
-
-_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
-_COMMAND = Path(__file__).resolve().parent.parent / "rankdeck_command.py"
 
 
 # --- runs by name ------------------------------------------------------------------------------------------------------
 
 
+def _stored_snapshot(paths: RunPaths) -> Snapshot:
+    """`engine.history.stored_snapshot`, imported when a run is looked at: the first screen needs only summaries."""
+    from engine.history import stored_snapshot
+
+    return stored_snapshot(paths)
+
+
 def all_runs() -> list[RunPaths]:
     """Every run that is kept, newest first."""
     try:
-        folders = [entry for entry in os.scandir(runs_folder()) if entry.is_dir(follow_symlinks=False)]
+        entries = [entry for entry in os.scandir(runs_folder()) if not entry.name.startswith(".")]  # those are standbys
+        folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = [(launched, Path(entry.path)) for entry in folders if (launched := _launched_at(Path(entry.path)))]
@@ -82,94 +84,7 @@ def find_run(word: str) -> RunPaths:
     raise RunNotFoundError(f"there is no run {word!r}", hint=hint)
 
 
-# --- supervisors -------------------------------------------------------------------------------------------------------
-
-
-async def start_supervisor(paths: RunPaths, *, restart_by: str | None = None) -> None:
-    """Starts the process that owns a run. It leaves this one's session, and is nobody's child.
-
-    Raises:
-        SupervisorError: it did not come up; the message is its own.
-    """
-    said = await asyncio.to_thread(_start_supervisor, paths, restart_by)
-    if said != "ready":
-        raise SupervisorError(said or "the supervisor did not start", hint=f"its log: {paths.supervisor_log}")
-
-
-def _start_supervisor(paths: RunPaths, restart_by: str | None) -> str:
-    argv = [sys.executable, "-P", str(_COMMAND), "supervise", str(paths.folder), *([restart_by] if restart_by else [])]
-    # What a rank's script starts must not be taken for a stray child of its run.
-    environment = {name: value for name, value in os.environ.items() if name != MARK}
-    with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
-        starter = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-        )
-    with starter:
-        assert starter.stdout is not None
-        return starter.stdout.readline().decode(errors="replace").strip()
-
-
-def socket_of(paths: RunPaths) -> str:
-    """Where a run's supervisor listens: where it says, since its environment may be another login's; or where one would."""
-    where = read_whereabouts(paths)
-    return where.socket if where is not None else str(paths.socket)
-
-
-def _elsewhere(paths: RunPaths) -> str | None:
-    """The other host on which a run's supervisor lives, or None."""
-    where = read_whereabouts(paths)
-    return where.host if where is not None and where.host != socket.gethostname() else None
-
-
-class Connection:
-    """One connection to a supervisor, after both sides have said who they are."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self.pid = 0
-
-    @classmethod
-    async def open(cls, paths: RunPaths) -> Connection:
-        """Connects.
-
-        Raises:
-            ConnectionError: nobody listens.
-            SupervisorError: somebody does, but does not talk to us.
-        """
-        try:
-            reader, writer = await asyncio.open_unix_connection(socket_of(paths), limit=MAX_LINE)
-        except (FileNotFoundError, ConnectionError) as error:
-            raise ConnectionError(str(error)) from None
-        connection = cls(reader, writer)
-        connection.write(Hello(protocol=PROTOCOL, version=__version__))
-        welcome = await connection.read()
-        if welcome is None:
-            connection.close()
-            raise ConnectionError("it hung up")
-        if not isinstance(welcome, Welcome):
-            connection.close()
-            reason = welcome.reason if isinstance(welcome, Refused) else "it said something else than welcome"
-            raise SupervisorError(f"run {paths.run} does not talk to this rankdeck: {reason}")
-        connection.pid = welcome.pid
-        return connection
-
-    def write(self, message: Hello | Request) -> None:
-        """Sends one line."""
-        self._writer.write(msgspec.json.encode(message) + b"\n")
-
-    async def read(self) -> Reply | None:
-        """The next line, or None at the end."""
-        try:
-            line = await self._reader.readline()
-            return _replies.decode(line) if line.endswith(b"\n") else None
-        except ConnectionError:
-            return None
-        except msgspec.DecodeError as error:
-            raise SupervisorError(f"the supervisor said what this rankdeck does not understand: {error}") from None
-
-    def close(self) -> None:
-        """Hangs up."""
-        self._writer.close()
+# --- one of them -------------------------------------------------------------------------------------------------------
 
 
 class LocalRun:
@@ -193,9 +108,9 @@ class LocalRun:
         for _ in range(3):
             with contextlib.suppress(ConnectionError):
                 return await Connection.open(self.paths)
-            if (await asyncio.to_thread(stored_snapshot, self.paths)).run.state in ENDED_WORDS:
+            if (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state in ENDED_WORDS:
                 return None
-            if host := _elsewhere(self.paths):
+            if host := host_elsewhere(self.paths):
                 raise SupervisorError(
                     f"the supervisor of {self.run} is on {host}", hint=f"log in there: rankdeck attach {self.run}"
                 )
@@ -209,11 +124,11 @@ class LocalRun:
         """See `RunClient.subscribe`."""
         connection = await self._connect()
         if connection is None:
-            yield await asyncio.to_thread(stored_snapshot, self.paths)
+            yield await asyncio.to_thread(_stored_snapshot, self.paths)
             return
         ended = False
         try:
-            connection.write(Subscribe())
+            connection.write(msg.Subscribe())
             while (message := await connection.read()) is not None:
                 if isinstance(message, Snapshot | Update):
                     ended = ended if message.run is None else message.run.state in ENDED_WORDS
@@ -221,7 +136,7 @@ class LocalRun:
         finally:
             connection.close()
         if not ended:
-            last = await asyncio.to_thread(stored_snapshot, self.paths)
+            last = await asyncio.to_thread(_stored_snapshot, self.paths)
             if last.run.state not in ENDED_WORDS:
                 raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks go on")
             yield last
@@ -235,9 +150,9 @@ class LocalRun:
                     async for message in messages:
                         if isinstance(message, Snapshot):
                             return message
-        return await asyncio.to_thread(stored_snapshot, self.paths)
+        return await asyncio.to_thread(_stored_snapshot, self.paths)
 
-    async def _ask(self, request: Stop | Restart | Kill) -> Answer | None:
+    async def _ask(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer | None:
         connection = await self._connect()
         if connection is None:
             return None
@@ -246,32 +161,51 @@ class LocalRun:
             answer = await connection.read()
         finally:
             connection.close()
-        if not isinstance(answer, Answer):
-            raise SupervisorError(f"the supervisor of {self.run} hung up before it answered")
+        if isinstance(answer, msg.Refused):
+            raise SupervisorError(f"the supervisor of {self.run} refused: {answer.reason}")
+        if not isinstance(answer, msg.Answer):
+            hint = f"rankdeck status {self.run} shows whether it came through"
+            raise SupervisorError(f"the supervisor of {self.run} hung up before it answered", hint=hint)
         return answer
 
     async def stop(self, *, at_once: bool = False) -> str:
         """See `RunClient.stop`."""
-        answer = await self._ask(Stop(by=user_name(), at_once=at_once))
+        answer = await self._ask(msg.Stop(by=user_name(), at_once=at_once))
         return answer.text if answer else "the run has ended already"
 
-    async def restart(self) -> str:
+    async def restart(self, scope: Scope = "smallest") -> str:
         """See `RunClient.restart`. A run that has ended gets a new supervisor."""
         for _ in range(20):
-            answer = await self._ask(Restart(by=user_name()))
+            answer = await self._ask(msg.Restart(by=user_name(), scope=scope))
             if answer is None:
                 break
-            if answer.text != ENDING:
+            if answer.text != msg.ENDING:
                 return answer.text
             await asyncio.sleep(0.25)
-        words = stored_snapshot(self.paths).run.restart
+        words = _stored_snapshot(self.paths).run.restart
         await start_supervisor(self.paths, restart_by=user_name())
         return f"now: {words}"
 
     async def kill(self, rank: int, signal: int) -> str:
         """See `RunClient.kill`."""
-        answer = await self._ask(Kill(by=user_name(), rank=rank, signal=signal))
-        return answer.text if answer else "the run has ended already"
+        answer = await self._ask(msg.Kill(by=user_name(), rank=rank, signal=signal))
+        if answer is None:
+            raise RankdeckError(f"rank {rank} can't be signalled: {self.run} has ended")
+        return answer.text
+
+    async def stacks(self) -> list[str]:
+        """See `RunClient.stacks`."""
+        connection = await self._connect()
+        if connection is None:
+            raise RankdeckError(f"{self.run} has ended: no rank has a stack")
+        try:
+            connection.write(msg.AskStacks())
+            answer = await connection.read()
+        finally:
+            connection.close()
+        if not isinstance(answer, msg.Stacks):
+            raise SupervisorError(f"the supervisor of {self.run} did not say what its ranks are at")
+        return story(answer.ranks)
 
     def log_path(self, attempt: int, rank: int, stream: Stream) -> Path:
         """See `RunClient.log_path`."""
@@ -313,6 +247,10 @@ def user_name() -> str:
 class LocalEngine:
     """See `EngineClient`."""
 
+    def __init__(self) -> None:
+        self._standby: Standby | None = None
+        self._warming = threading.Lock()
+
     def profiles(self) -> list[ProfileEntry]:
         """See `EngineClient.profiles`."""
         return profiles.list_profiles()
@@ -337,14 +275,39 @@ class LocalEngine:
         """See `EngineClient.runs`."""
         return [summary for paths in all_runs() if (summary := summarise(paths))]
 
+    async def prewarm(self, profile: Profile | None) -> None:
+        """See `EngineClient.prewarm`."""
+        await asyncio.to_thread(self._prewarm, profile)
+
+    def _prewarm(self, profile: Profile | None) -> None:
+        with self._warming, contextlib.suppress(RankdeckError, OSError):
+            wanted = None
+            if profile is not None and profile.launch.warm and profile.launch.prewarm:
+                wanted = planning.make_plan(profile)
+            if self._standby is not None and not (wanted and self._standby.serves(wanted) and self._standby.keep()):
+                self._standby.drop()
+                self._standby = None
+            if wanted is not None and self._standby is None:
+                self._standby = Standby(wanted)
+
     async def launch(self, profile: Profile) -> str:
         """See `EngineClient.launch`."""
         plan = await asyncio.to_thread(planning.make_plan, profile)
         paths = await asyncio.to_thread(_new_run, profile.name)
         replace_file(paths.profile, profiles.to_toml(profile).encode())
         replace_file(paths.plan, msgspec.json.encode(plan))
+        standby = await asyncio.to_thread(self._take_standby)
+        if standby is not None and standby.serves(plan) and await asyncio.to_thread(standby.take, paths):
+            return paths.run
+        if standby is not None:
+            standby.drop()
         await start_supervisor(paths)
         return paths.run
+
+    def _take_standby(self) -> Standby | None:
+        with self._warming:
+            standby, self._standby = self._standby, None
+            return standby
 
     async def attach(self, run: str) -> LocalRun:
         """See `EngineClient.attach`."""
@@ -379,14 +342,9 @@ def summarise(paths: RunPaths) -> RunSummary | None:
     summary = read_summary(paths)
     if summary is None:
         try:
-            run = stored_snapshot(paths).run
+            summary = summary_of(_stored_snapshot(paths).run)
         except (SupervisorError, OSError):
             return None
-        summary = RunSummary(
-            run=run.run, name=run.name, state=run.state, world_size=run.world_size, backend=run.backend,
-            launched_at=run.launched_at, ended_at=run.ended_at, attempt=run.attempt, step=run.step, steps=run.steps,
-            loss=run.loss, reason=run.doing, reachable=False, host="",
-        )  # fmt: skip
     reachable = summary.state in ENDED_WORDS or _listens(paths)
     reason = summary.reason if reachable else "its supervisor is gone; attach starts a new one"
     return msgspec.structs.replace(summary, reachable=reachable, reason=reason)

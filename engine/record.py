@@ -1,4 +1,4 @@
-"""What a run leaves on the disk, readable whether or not its supervisor lives."""
+"""The small files of a run, readable whether or not its supervisor lives; `engine.history` reads its journal and curves."""
 
 from __future__ import annotations
 
@@ -9,30 +9,12 @@ from pathlib import Path
 import msgspec
 
 from engine.core.errors import SupervisorError
-from engine.core.events import AnyEvent
-from engine.core.machine import replay
 from engine.core.plan import LaunchPlan
-from engine.core.progress import RankProgress
-from engine.core.series import SeriesDump
-from engine.core.state import rank_word
-from engine.core.story import tell_all
-from engine.core.view import RunSummary, RunView, Snapshot
-from engine.core.views import rank_view, run_view
+from engine.core.view import RunSummary, RunView
 from engine.paths import RunPaths
-
-_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 TAIL = 1 << 16
 """Bytes of a failed rank's stderr that an explanation is made from: several long tracebacks."""
-
-
-class Saved(msgspec.Struct, kw_only=True):
-    """`series.json`: curves, newest numbers, and how far each file was read (`"3.err"`: rank 3, stderr)."""
-
-    attempt: int
-    offsets: dict[str, int]
-    progress: list[RankProgress]
-    series: list[SeriesDump]
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,32 +24,6 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     version: str
     socket: str
-
-
-def read_journal(path: Path) -> list[AnyEvent]:
-    """The events of a journal; a torn last line is left out.
-
-    Raises:
-        SupervisorError: a line before the last can't be read.
-    """
-    return measure_journal(path)[0]
-
-
-def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
-    """The events of a journal, and how many bytes of the file they take up."""
-    lines = path.read_bytes().split(b"\n")
-    events: list[AnyEvent] = []
-    size = 0
-    for number, line in enumerate(lines[:-1], 1):
-        try:
-            events.append(_decoder.decode(line))
-        except msgspec.DecodeError as error:
-            if number == len(lines) - 1:
-                break
-            hint = "a newer rankdeck may have written it"
-            raise SupervisorError(f"{path}:{number}: not an event: {error}", hint=hint) from None
-        size += len(line) + 1
-    return events, size
 
 
 def read_tail(path: Path, size: int = TAIL) -> bytes:
@@ -108,37 +64,9 @@ def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
         return None
 
 
-def stored_snapshot(paths: RunPaths) -> Snapshot:
-    """A run as its files tell it, without asking a supervisor.
-
-    Raises:
-        SupervisorError: the files can't be read.
-    """
-    plan, events = read_plan(paths), read_journal(paths.journal)
-    state = replay(events)
-    if state is None:
-        raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
-    try:
-        saved = msgspec.json.decode(paths.series.read_bytes(), type=Saved)
-    except (OSError, msgspec.MsgspecError):
-        saved = Saved(attempt=state.attempt, offsets={}, progress=[], series=[])
-    progress = saved.progress or [RankProgress() for _ in state.ranks]
-    tails = {
-        rank: read_tail(paths.log(state.attempt, rank, "err"))
-        for rank, phase in enumerate(state.ranks)
-        if rank_word(phase) in ("failed", "lost")
-    }
-    return Snapshot(
-        run=run_view(state, plan, progress, tails),
-        ranks=tuple(rank_view(state, plan, rank, one) for rank, one in enumerate(progress)),
-        series=tuple(saved.series),
-        events=tuple(tell_all(events)),
-    )
-
-
-def write_summary(paths: RunPaths, run: RunView) -> None:
-    """Keeps the line of `rankdeck ps`, so that a list of many runs needs no replay."""
-    summary = RunSummary(
+def summary_of(run: RunView) -> RunSummary:
+    """The line of `rankdeck ps` for a run, as this host sees it."""
+    return RunSummary(
         run=run.run,
         name=run.name,
         state=run.state,
@@ -154,7 +82,11 @@ def write_summary(paths: RunPaths, run: RunView) -> None:
         reachable=True,
         host=socket.gethostname(),
     )
-    replace_file(paths.summary, msgspec.json.encode(summary))
+
+
+def write_summary(paths: RunPaths, run: RunView) -> None:
+    """Keeps the line of `rankdeck ps`, so that a list of many runs needs no replay."""
+    replace_file(paths.summary, msgspec.json.encode(summary_of(run)))
 
 
 def read_summary(paths: RunPaths) -> RunSummary | None:

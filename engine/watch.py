@@ -17,7 +17,7 @@ from engine.core.terminal_text import terminal_line
 from engine.core.view import EventLine, Snapshot, Update
 from engine.follow import Chunk, Follower
 from engine.local import LocalRun
-from engine.report import end_words, exit_status, narrate, show_failure
+from engine.report import close_stdout, end_words, exit_status, narrate, show_failure
 
 POLL = 0.05
 """Seconds between two looks at the ranks' files."""
@@ -183,7 +183,7 @@ async def _follow_run(run: LocalRun, interrupts: _Interrupts) -> int:
     async with contextlib.aclosing(pictures(run)) as stream:
         async for picture, events in stream:
             snapshot = picture.snapshot
-            printer = printer or _Printer(run, snapshot)
+            printer = printer or _Printer(run, snapshot, interrupts)
             printer.turn_to(snapshot.run.attempt)
             for event in events:
                 if event.level != "info":
@@ -206,8 +206,8 @@ async def _follow_run(run: LocalRun, interrupts: _Interrupts) -> int:
 class _Printer:
     """Prints the files of a run's ranks as they grow, one attempt after the other."""
 
-    def __init__(self, run: LocalRun, snapshot: Snapshot) -> None:
-        self._run = run
+    def __init__(self, run: LocalRun, snapshot: Snapshot, interrupts: _Interrupts) -> None:
+        self._run, self._interrupts = run, interrupts
         self._nodes = [rank.node for rank in snapshot.ranks]
         self._attempt = snapshot.run.attempt
         self._follower = Follower(run.paths, self._attempt, list(range(len(self._nodes))))
@@ -216,7 +216,7 @@ class _Printer:
     async def _print_for_ever(self) -> None:
         while True:
             self._print(self._follower.poll())
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(0 if self._follower.behind else POLL)
 
     def turn_to(self, attempt: int) -> None:
         """From now on, the files of this attempt; what is left of earlier ones first, however short they were."""
@@ -233,10 +233,14 @@ class _Printer:
         self._follower.close()
 
     def _print(self, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            write_chunk(chunk, f"[r{chunk.rank} {self._nodes[chunk.rank]}] ")
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            for chunk in chunks:
+                write_chunk(chunk, f"[r{chunk.rank} {self._nodes[chunk.rank]}] ")
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BrokenPipeError:  # whoever read has gone, as `head` does: the run goes on
+            close_stdout()
+            self._interrupts.detached.set()
 
 
 def write_chunk(chunk: Chunk, prefix: str) -> None:
@@ -247,7 +251,7 @@ def write_chunk(chunk: Chunk, prefix: str) -> None:
         stream.writelines(f"{prefix}{terminal_line(line)}\n" for line in lines.split(b"\n"))
     elif prefix:
         head = prefix.encode()
-        stream.buffer.write(head + lines.replace(b"\n", b"\n" + head) + b"\n")
+        stream.buffer.writelines((head, lines.replace(b"\n", b"\n" + head), b"\n"))
     else:
         stream.buffer.write(chunk.data)
 
@@ -257,7 +261,7 @@ def write_chunk(chunk: Chunk, prefix: str) -> None:
 
 async def print_logs(run: LocalRun, *, rank: int | None, attempt: int | None, follow: bool) -> int:
     """`rankdeck logs`."""
-    from engine.record import stored_snapshot
+    from engine.history import stored_snapshot
 
     snapshot = stored_snapshot(run.paths)
     if rank is not None and rank >= snapshot.run.world_size:
@@ -273,7 +277,7 @@ async def print_logs(run: LocalRun, *, rank: int | None, attempt: int | None, fo
         ended = asyncio.create_task(_wait_settled(run)) if follow else None
         while ended is not None and not ended.done():
             _print_chunks(follower.poll(), snapshot, single=rank is not None)
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(0 if follower.behind else POLL)
         _print_chunks(follower.drain(), snapshot, single=rank is not None)
     finally:
         follower.close()

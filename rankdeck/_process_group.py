@@ -37,6 +37,8 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
     import torch.distributed
 
     backend = backend or _default_backend()
+    if "mpi" in backend:
+        import rankdeck.c10d.mpi  # noqa: F401 - it makes torch know the backend
     seconds = _timeout(timeout)
     if seconds is not None:
         kwargs["timeout"] = timedelta(seconds=seconds)

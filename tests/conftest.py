@@ -96,6 +96,7 @@ def write_profile(work: Path) -> WriteProfile:
     def write(recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", **sections: Any) -> Path:
         table = recipe if isinstance(recipe, dict) else {"script": str(recipe)}
         layout = {"ranks_per_node": ranks, **sections.pop("layout", {})}
+        sections["launch"] = {"warm": False, **sections.get("launch", {})}  # most ranks of tests do without torch
         path = work / f"{name}.toml"
         path.write_text(
             toml_text({"schema": 1, "name": name, "layout": layout, "recipe": table, **sections}), encoding="utf-8"

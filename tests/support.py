@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 """Seconds within which anything here has happened, on a busy machine too."""
 
 ENDED = ("succeeded", "failed", "stopped")

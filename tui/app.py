@@ -5,16 +5,19 @@ It holds nothing that a run needs. Leaving it, or losing the terminal that it is
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import work
 from textual.app import App
 from textual.binding import BindingType
-from textual.command import Provider
+from textual.color import Color
+from textual.command import CommandPalette, Provider
 from textual.driver import Driver
+from textual.filter import LineFilter
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.worker import Worker, WorkerState
 
@@ -26,7 +29,7 @@ from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
 from tui.text import plain_line
-from tui.theme import DARK, LIGHT
+from tui.theme import DARK, LIGHT, NoColours
 
 
 def _commands() -> type[Provider]:
@@ -87,12 +90,19 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.theme = DARK.name
         self.set_class(ascii, "-ascii")
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, but for `NO_COLOR`."""
+        if self.no_color:
+            return [NoColours(Color.parse(self.current_theme.background or "black"))]
+        return super().get_line_filters()
+
     def get_default_screen(self) -> HomeScreen:
         """Home is below everything else."""
         return HomeScreen(self._open_profile)
 
     def on_mount(self) -> None:
         """Opens the run that was asked for."""
+        self.call_after_refresh(gc.enable)
         if self._open_run is not None:
             self.open_run(self._open_run)
 
@@ -119,7 +129,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
             return
         if entry is not None and not fits_a_form(entry.profile):
             words = f"{visible(str(entry.path))} holds characters that a form can't show: use an editor"
-            self.notify(words, severity="error", markup=False)
+            self.say(words, error=True)
             return
         self.push_screen(EditScreen(entry, duplicate=duplicate))
 
@@ -133,7 +143,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         """Launches a profile and shows the run. While a launch is under way, asking again does nothing."""
         if not self._launching:
             self._launching = True
-            self.notify(f"launching {plain_line(profile.name)}", markup=False, timeout=2)
+            self.say(f"launching {plain_line(profile.name)}", seconds=2)
             self._launch(profile)
 
     @work(group="launch", exit_on_error=False)
@@ -146,6 +156,18 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.open_run(run)
         finally:
             self._launching = False
+
+    def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
+        """Says a sentence at the edge of the screen, instead of the one before. Never markup.
+
+        Args:
+            text: the sentence.
+            error: whether something did not work.
+            seconds: how long it stands there; left out, as long as a sentence takes to read.
+        """
+        # In turn with `notify`, which only posts a message: two sentences at once would both stay.
+        self.call_later(self.clear_notifications)
+        self.notify(text, severity="error" if error else "information", markup=False, timeout=seconds)
 
     def show_error(self, title: str, error: RankdeckError) -> None:
         """Shows an error that must be read."""
@@ -171,9 +193,14 @@ class RankdeckApp(App[None], inherit_bindings=False):
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen())
 
+    def action_command_palette(self) -> None:
+        """Opens the palette. Textual's own placeholder is not ASCII."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette(placeholder="part of a command's name", id="--command-palette"))
+
     def action_hint(self) -> None:
         """ctrl+c ends nothing here."""
-        self.notify("q goes back or leaves. Runs go on without this screen; s in a run stops it.", markup=False)
+        self.say("q goes back or leaves. Runs go on without this screen; s in a run stops it.")
 
     def action_leave(self) -> None:
         """Ends the app from any screen; the last words say which runs go on. A form with changes asks first."""
@@ -188,7 +215,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """An error that nobody foresaw ends one worker, and is shown."""
         if event.state is WorkerState.ERROR:
-            self.notify(f"{event.worker.group}: {event.worker.error}", severity="error", markup=False)
+            self.say(f"{event.worker.group}: {event.worker.error}", error=True)
 
 
 def run(

@@ -1,5 +1,7 @@
 """Curves for a chart: what many series come to on so many columns of a screen.
 
+A restart from a checkpoint does steps again: what came of them the last time counts, and the place is marked.
+
 A column keeps its lowest and highest value, so that no spike is lost; of many ranks it keeps the lowest, the mean and the
 highest. Values that are not finite are counted apart.
 """
@@ -31,6 +33,8 @@ class Curves(NamedTuple):
     is_band: bool
     """They are the mean, the highest and the lowest of many series."""
     odd: list[float]
+    restarts: list[float]
+    """Where a later attempt went on from an earlier step."""
     by_step: bool
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -65,7 +69,8 @@ def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
     Returns:
         None while there is no finite value.
     """
-    parts = [(name, list(series.buckets)) for name, series in named]
+    found = [(name, *_standing(series.buckets)) for name, series in named]
+    parts = [(name, buckets) for name, buckets, _ in found]
     every = [bucket for _, buckets in parts for bucket in buckets]
     by_step = bool(every) and all(bucket.step is not None for bucket in every)
     begin = min((bucket.begin for bucket in every), default=0.0)
@@ -82,10 +87,10 @@ def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
     width = (right - left) / max(1, columns - 1) or 1.0
 
     def columns_of(buckets: Iterable[Bucket]) -> list[tuple[float, _Column]]:
-        found: dict[int, _Column] = {}
+        by_index: dict[int, _Column] = {}
         for bucket in buckets:
-            found.setdefault(round((place(bucket) - left) / width), _Column()).add(bucket)
-        return [(left + index * width, column) for index, column in sorted(found.items()) if column.count]
+            by_index.setdefault(round((place(bucket) - left) / width), _Column()).add(bucket)
+        return [(left + index * width, column) for index, column in sorted(by_index.items()) if column.count]
 
     if len(parts) > MOST_CURVES:
         band = columns_of(every)
@@ -98,7 +103,25 @@ def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
     else:
         drawn = [_curve(name, columns_of(buckets)) for name, buckets in parts]
     odd = sorted({place(bucket) for bucket in every if bucket.odd})
-    return Curves(drawn, len(parts) > MOST_CURVES, odd, by_step, (left, right), (low, high))
+    restarts = sorted({place(bucket) for _, _, begun in found for bucket in begun})
+    return Curves(drawn, len(parts) > MOST_CURVES, odd, restarts, by_step, (left, right), (low, high))
+
+
+def _standing(buckets: Iterable[Bucket]) -> tuple[list[Bucket], list[Bucket]]:
+    """The buckets of a series without those whose steps were done again later, and those that a restart begins with."""
+    kept: list[Bucket] = []
+    begun: list[Bucket] = []
+    for bucket in buckets:
+        if bucket.step is not None and kept and _is_behind(bucket.step, kept[-1]):
+            while kept and _is_behind(bucket.step - 1, kept[-1]):
+                kept.pop()
+            begun = [earlier for earlier in begun if not _is_behind(bucket.step - 1, earlier)] + [bucket]
+        kept.append(bucket)
+    return kept, begun
+
+
+def _is_behind(step: int, bucket: Bucket) -> bool:
+    return bucket.step is not None and step < bucket.step
 
 
 def _curve(name: str, columns: list[tuple[float, _Column]]) -> Curve:

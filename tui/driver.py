@@ -9,7 +9,9 @@ types `x`. Reports of that form are dropped here, and the terminal is asked for 
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 
@@ -28,6 +30,9 @@ class InputDecoder(codecs.IncrementalDecoder):
     reported: Callable[[], None] | None = None
     """Called after reports were dropped."""
 
+    ended: Callable[[], None] | None = None
+    """Called at the end of the input: the terminal has gone."""
+
     def __init__(self, errors: str = "replace") -> None:
         super().__init__(errors)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
@@ -35,12 +40,19 @@ class InputDecoder(codecs.IncrementalDecoder):
 
     def decode(self, data: bytes, final: bool = False) -> str:  # type: ignore[override]  # typeshed: Buffer
         """The text so far. A report that is cut off is kept for the next call."""
+        if not data and self.ended is not None:
+            self.ended()
         data, dropped = _X10_REPORT.subn(b"", self._begun + data)
         begun = None if final else _BEGUN_REPORT.search(data)
         self._begun = begun.group() if begun else b""
         if dropped and self.reported is not None:
             self.reported()
         return self._utf8.decode(data[: begun.start()] if begun else data, final)
+
+
+def _leave_at_once() -> None:
+    """Ends the process where its terminal is gone and no SIGHUP came: there is nothing to put away, and no run needs it."""
+    os._exit(128 + signal.SIGHUP)
 
 
 class RankdeckDriver(linux_driver.LinuxDriver):
@@ -53,6 +65,7 @@ class RankdeckDriver(linux_driver.LinuxDriver):
 
         class Decoder(InputDecoder):
             reported = staticmethod(self._ask_for_sgr_mouse)
+            ended = staticmethod(_leave_at_once)
 
         # The decoder is looked up by this name when the thread starts; there is no other way to exchange it.
         vars(linux_driver)["getincrementaldecoder"] = lambda _encoding: Decoder
@@ -64,9 +77,13 @@ class RankdeckDriver(linux_driver.LinuxDriver):
             self._enable_mouse_support()
 
     def _sigcont_application(self, *_: object) -> None:
-        """Resumes. After SIGSTOP nothing was put away: Textual would start a second reader and lose the tty's settings."""
+        """Resumes. After SIGSTOP nothing was put away: Textual would start a second reader and lose the tty's settings.
+        Neither way does it paint the screen that `fg` finds empty.
+        """
         if self._must_signal_resume:
             super()._sigcont_application()
         elif self._auto_restart and self._key_thread is not None and self._key_thread.is_alive():
             self._enable_mouse_support()
-            self._app.call_later(self._app.refresh, layout=True)
+        else:
+            return
+        self._app.call_later(self._app.refresh, layout=True)

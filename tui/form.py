@@ -25,6 +25,10 @@ OWN_SCRIPT = "script"
 OWN_MODULE = "module"
 """Choices of `recipe.kind` besides the recipes."""
 
+YES = "yes"
+NO = "no"
+"""Choices where a profile has true or false."""
+
 ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
 
@@ -63,9 +67,12 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
               help="The interpreter of the ranks; it needs torch."),
         Field(id="launch.workdir", label="folder", placeholder=".",
               help="The folder that ranks start in; a script is looked for from there."),
+        Field(id="launch.warm", label="warm start", help="How ranks start.",
+              choices=((YES, "forked from a process that has imported torch once"),
+                       (NO, "every rank imports torch by itself"))),
         Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
               choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
-                       ("restart", "start all ranks again, a few times"))),
+                       ("restart", "dead ranks rejoin where the script can, else all start again; a few times"))),
     ]  # fmt: skip
 
 
@@ -106,7 +113,8 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
     """What the form shows of a profile; None: of a new one."""
     if profile is None:
         first = recipes[0].name if recipes else OWN_SCRIPT
-        return {"backend.name": "gloo", "layout.order": "block", "recipe.kind": first, "launch.on_failure": "hold"}
+        return {"backend.name": "gloo", "layout.order": "block", "recipe.kind": first, "launch.warm": YES,
+                "launch.on_failure": "hold"}  # fmt: skip
     recipe, layout, launch = profile.recipe, profile.layout, profile.launch
     kind = recipe.name or (OWN_SCRIPT if recipe.script is not None else OWN_MODULE)
     arguments, rest = _taken_apart(recipe.args, _declared(kind, recipes))
@@ -123,6 +131,7 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
         "recipe.args": shlex.join(rest),
         "launch.python": launch.python or "",
         "launch.workdir": "" if launch.workdir == "." else launch.workdir,
+        "launch.warm": YES if launch.warm else NO,
         "launch.on_failure": launch.on_failure,
         **{f"{ARGUMENT}{name}": value for name, value in arguments.items()},
     }
@@ -168,6 +177,7 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
                 "launch.on_failure"):  # fmt: skip
         _put(data, key, values.get(key, "").strip() or None)
     data.setdefault("name", "")
+    _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
     words = values.get("layout.nodes", "").replace(",", " ").split()
     _put(data, "layout.nodes", (words[0] if len(words) == 1 else words) if words else None)
     ranks = values.get("layout.ranks_per_node", "").strip()
@@ -223,6 +233,38 @@ def _is_same_program(base: Profile, recipe: dict[str, Any], args: list[str], dec
     """Whether only the order of words differs, which is then left as the user has it in the file."""
     same = all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
     return same and _taken_apart(args, declared) == _taken_apart(base.recipe.args, declared)
+
+
+STAND_INS: dict[str, str] = {"name": "name", "recipe.script": "script.py", "recipe.module": "module"}
+"""What a wrong line is taken for while the lines below it are checked; for all others: nothing typed."""
+
+
+def errors_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> list[ProfileError]:
+    """Everything that is wrong, at most one error for each line. The checks end at the first error: they are asked again
+    with each wrong line taken for a right one.
+
+    Args:
+        values: what stands in the lines.
+        base: the profile that is edited.
+        recipes: those that there are.
+    """
+    lines = [field.id for field in fields(values, recipes, ())]
+    values = dict(values)
+    errors: dict[str | None, ProfileError] = {}
+    while True:
+        try:
+            profile_of(values, base, recipes)
+        except ProfileError as error:
+            line = line_of_error(error, lines)
+            if line in errors:
+                break
+            errors[line] = error
+            if line is None:
+                break
+            values[line] = STAND_INS.get(line, "")
+        else:
+            break
+    return list(errors.values())
 
 
 def line_of_error(error: ProfileError, lines: Sequence[str]) -> str | None:

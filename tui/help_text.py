@@ -29,6 +29,7 @@ WORDS: dict[str, str] = {
     "node": "A machine that ranks run on.",
     "rank": "One process of the run, by its number; the world size is how many there are.",
     "attempt": "One start of all ranks; the first is attempt 0, as torchrun counts. Each has its own logs.",
+    "generation": "Counts rejoins: dead ranks came back and the others kept running. 0.2 is generation 2 of attempt 0.",
     "recipe": "A training script that comes with rankdeck.",
     "backend": "How ranks talk to each other: a process group of PyTorch.",
     "supervisor": "The process that owns one run.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -17,6 +18,10 @@ from tui.text import age, cell_fit, duration, number, plain_line
 
 MAX_NAME = 22
 """Cells of a name; a longer one is cut so that the other columns stay in sight."""
+
+
+MARK = 9
+"""Most cells of the end of a run's id, dash included; the engine's have five."""
 
 
 def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:  # noqa: A002
@@ -51,19 +56,31 @@ def _what(profile: Profile) -> str:
 
 def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Content]:  # noqa: A002
     """One line for each run: state, name, how long or how long ago, and the newest thing to know about it."""
-    name = min(MAX_NAME, max((cell_len(plain_line(run.name)) for run in runs), default=0))
+    names = _told_apart(runs, ascii=ascii)
+    name = max(map(cell_len, names), default=0)
     lines = []
-    for run in runs:
+    for run, own in zip(runs, names, strict=True):
         ended = run.state in ENDED_WORDS
         when = f"{age(now - (run.ended_at or now))} ago" if ended else duration(now - run.launched_at)
         line = Content.assemble(
             (sign(run.state, ascii=ascii), RUN_MARKS[run.state].style),
-            f" {cell_fit(plain_line(run.name), name, ascii=ascii)}  ",
+            f" {cell_fit(own, name, ascii=ascii)}  ",
             (f"{when:>10}  ", MUTED),
             (_news(run), "$text-error" if run.state in ("failed", "holding") else ""),
         )
         lines.append(Content(to_ascii(line.plain), list(line.spans)) if ascii else line)
     return lines
+
+
+def _told_apart(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:  # noqa: A002
+    """What each run is called, in at most `MAX_NAME` cells. Of runs with one name, each keeps the end of its id."""
+    names = [plain_line(run.name) for run in runs]
+    counts = Counter(names)
+    told = []
+    for run, name in zip(runs, names, strict=True):
+        mark = f"-{plain_line(run.run).rpartition('-')[2]}"[:MARK] if counts[name] > 1 else ""
+        told.append(cell_fit(name, min(cell_len(name), MAX_NAME - len(mark)), ascii=ascii) + mark)
+    return told
 
 
 def _news(run: RunSummary) -> str:

@@ -27,6 +27,9 @@ MAX_EVENTS = 1000
 PACE_STEPS = 64
 """Newest steps that the estimate of the end is made from: enough to be steady, few enough to notice a slowdown."""
 
+IMPORTING = "importing torch"
+"""Note of ranks that have no process yet, while that is what the run waits for."""
+
 
 class Row(NamedTuple):
     """One rank as the table shows it: its view, and the newest values of its two series, oldest first."""
@@ -45,6 +48,7 @@ class Header:
     state: RunWord
     doing: str
     attempt: int
+    generation: int
     step: int | None
     steps: int | None
     fraction: float | None
@@ -73,6 +77,7 @@ class RunModel:
         self._rows: dict[int, Row] = {}
         self._stale: set[int] = set()
         self._pace: deque[tuple[float, int]] = deque(maxlen=PACE_STEPS)
+        self._imports = False
         self.newest_event = -1
 
     # --- what comes in ------------------------------------------------------------------------------------------------
@@ -101,7 +106,7 @@ class RunModel:
         self._ranks.clear()
         self._rows.clear()
         self._pace.clear()
-        self.run = snapshot.run
+        self._set_run(snapshot.run)
         for view in snapshot.ranks:
             self._set_rank(view)
         self._add_events(snapshot.events)
@@ -110,9 +115,12 @@ class RunModel:
             self._note_step(at, step)
 
     def _set_run(self, run: RunView) -> None:
-        if self.run is not None and run.attempt != self.run.attempt:
+        if self.run is not None and (run.attempt, run.generation) != (self.run.attempt, self.run.generation):
             self._pace.clear()
         self.run = run
+        if self._imports != (imports := _imports_torch(run)):
+            self._imports = imports
+            self._stale.update(self._ranks)
 
     def _set_rank(self, view: RankView) -> None:
         self._ranks[view.rank] = view
@@ -170,6 +178,8 @@ class RunModel:
         throughput = self.series.get(view.rank, THROUGHPUT)
         if view.loss is None and self._diverged(loss):
             view = msgspec.structs.replace(view, loss=math.nan)
+        if self._imports and view.pid is None and not view.note:
+            view = msgspec.structs.replace(view, note=IMPORTING)
         return Row(view=view, throughput=_newest(throughput), loss=_newest(loss))
 
     def header(self, now: float) -> Header | None:
@@ -191,6 +201,7 @@ class RunModel:
             state=run.state,
             doing=run.doing,
             attempt=run.attempt,
+            generation=run.generation,
             step=run.step,
             steps=run.steps,
             fraction=fraction,
@@ -226,6 +237,11 @@ class RunModel:
             return False
         at, _, value = series.recent[-1]
         return at >= self.run.attempt_since and not math.isfinite(value)
+
+
+def _imports_torch(run: RunView) -> bool:
+    """Whether the run waits for the import of torch: it comes before the store and before the first rank."""
+    return run.state == "starting" and run.alive == 0 and run.doing.startswith(("opening the store", "starting ranks"))
 
 
 def _newest(series: Series | None) -> tuple[float, ...]:

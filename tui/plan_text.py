@@ -73,7 +73,12 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content: 
 def _given(plan: LaunchPlan, own: Container[str]) -> dict[str, str]:
     """What the launch gives rank 0 besides its profile. The port is not known before an attempt."""
     paths = AttemptPaths(
-        library=LIBRARY, error=f"{LIBRARY}/error", metrics=f"{LIBRARY}/metrics", checkpoints=f"{LIBRARY}/checkpoints"
+        library=LIBRARY,
+        error=f"{LIBRARY}/error",
+        metrics=f"{LIBRARY}/metrics",
+        stacks=f"{LIBRARY}/stacks",
+        handover=f"{LIBRARY}/state",
+        checkpoints=f"{LIBRARY}/checkpoints",
     )
     given = rank_environment(plan, plan.places[0], run=LIBRARY, attempt=0, port=0, paths=paths)
     return {name: value for name, value in (given | {"MASTER_PORT": "free"}).items() if name not in own}

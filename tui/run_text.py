@@ -1,20 +1,27 @@
-"""A run in words: the two lines above the table, the card that explains a failure, the story. Pure text."""
+"""A run in words: the two lines above the table, the card that explains a failure, the story, stacks. Pure text."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from textual.content import Content
 
+from engine.core.state import ENDED_WORDS
 from engine.core.view import EventLine, FailureView, RunView
 from tui.marks import MUTED, RUN_MARKS, bar, sign, to_ascii
 from tui.model import Header
 from tui.plan_text import labelled, wrapped
-from tui.text import NOTHING, age, cell_fit, clean, duration, number, plain_line
+from tui.text import NOTHING, age, cell_fit, clean, duration, number, plain_line, precise
 
 MAX_NAME = 24
+LOSS_CELLS = 9
+"""Every loss that is not negative fits, so that what follows keeps its place."""
+
+WIDE = 100
+"""Cells of a line from which on `attempt 0.2` is written out."""
+
 TRACEBACK_LINES = 12
 """Lines of a traceback on the card: its end is where the error is. The log has all of it."""
 
@@ -45,7 +52,10 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:  # noqa:
     parts: list[tuple[str, str]] = [
         (cell_fit(name, min(cell_len(name), MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
         (f"  {word}", mark.style),
-        (f"  attempt {header.attempt}", MUTED if header.attempt == 0 else "$text-warning"),
+        (
+            f"  attempt {_attempt(header, width)}",
+            MUTED if header.attempt == header.generation == 0 else "$text-warning",
+        ),
         (f"  {steps}", ""),
     ]
     eta = f"ETA {duration(header.eta):<8}" if header.eta is not None else ""
@@ -62,18 +72,24 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:  # noqa:
     return Content.assemble(*parts)
 
 
+def _attempt(header: Header, width: int) -> str:
+    """Attempt and generation: `1`, `1.3`, and where there is room `1 · generation 3`."""
+    if header.generation == 0:
+        return str(header.attempt)
+    return f"{header.attempt}{' · generation ' if width >= WIDE else '.'}{header.generation}"
+
+
 def _value_line(header: Header, width: int) -> Content:
     unit = plain_line(header.unit)
     dead = header.alive < header.world_size and header.state in ("running", "holding")
     count = f"{header.alive:>{len(str(header.world_size))}}/{header.world_size} ranks"
     parts: list[tuple[str, str]] = [
-        (f"{duration(header.elapsed):<9}", ""),
+        (f"{duration(header.elapsed):<8} ", ""),
         (count, "$text-error bold" if dead else ""),
-        (f"  {number(header.throughput, 6)}", ""),
-        (f" {unit}/s" if unit else " per s", MUTED),
-        ("  loss", MUTED),
-        (f" {number(header.loss, 6)}", ""),
     ]
+    if header.throughput is not None or header.state not in ENDED_WORDS:
+        parts += [(f"  {number(header.throughput, 6)}", ""), (f" {unit}/s" if unit else " per s", MUTED)]
+    parts += [("  loss", MUTED), (f" {precise(header.loss):>{LOSS_CELLS}}", "")]
     if header.checkpoint is not None:
         since = f", {age(header.checkpoint_age)} ago" if header.checkpoint_age is not None else ""
         parts.append((f"  checkpoint {header.checkpoint}{since}", MUTED))
@@ -124,3 +140,32 @@ def events_text(events: Iterable[EventLine], width: int) -> Content:
         clock = time.strftime("%H:%M:%S", time.localtime(event.at))
         lines += labelled(clock, plain_line(event.text).split(), width, style=EVENT_STYLES.get(event.level, ""))
     return Content("\n").join(lines) if lines else Content("Nothing has happened yet.")
+
+
+def stacks_text(lines: Sequence[str], width: int) -> Content:
+    """Where every rank is in its Python code. A line that is too long is broken: the end of a path says the most.
+
+    Args:
+        lines: what `RunClient.stacks` says: a line for each group of ranks, below it its calls, indented.
+        width: cells of a line.
+    """
+    shown: list[Content | str] = []
+    for line in map(plain_line, lines):
+        indent = min(len(line) - len(line.lstrip(" ")), width // 2)
+        first, *others = (
+            _broken(line.strip(" "), max(1, width - indent - 2)) if cell_len(line) > width else [line[indent:]]
+        )
+        parts = [" " * indent + first, *(" " * (indent + 2) + other for other in others)]
+        shown += parts if indent else [Content.styled(part, "bold") for part in parts]
+    return Content("\n").join(shown) if shown else Content("No rank has a stack.")
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """Lines of at most `width` cells, broken after a space or a slash where there is one."""
+    lines: list[str] = []
+    while cell_len(text) > width:
+        room = chop_cells(text[: 4 * width], width)[0] or text[0]
+        end = max(room.rfind(" "), room.rfind("/")) + 1 or len(room)
+        lines.append(text[:end])
+        text = text[end:]
+    return [*lines, text]

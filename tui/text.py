@@ -270,6 +270,16 @@ def _number(value: float) -> str:
     return _three_digits(value / scale) + letter
 
 
+def precise(value: float | None) -> str:
+    """A measured value in four digits: `1.612`, `0.008123`, `8.123e-05`, in at most nine cells unless it is negative or
+    beyond 1e-100 or 1e100.
+
+    Args:
+        value: None where there is none.
+    """
+    return NOTHING if value is None else f"{value:#.4g}".rstrip(".")
+
+
 _SCALES = ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 
 

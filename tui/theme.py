@@ -1,8 +1,20 @@
-"""Two themes of our own, one dark and one light: quiet greys, one blue for where you are, colour for states only."""
+"""Two themes of our own, one dark and one light: quiet greys, one blue for where you are, colour for states only.
+
+With `NO_COLOR` there is neither: text and background are the terminal's own, and what stands out is reversed.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import Theme
+
+STANDS_OUT = 0.075
+"""Difference in brightness from the screen's background, of 1: more for a cursor or a toast, less for a quiet pane."""
 
 DARK = Theme(
     name="rankdeck-dark",
@@ -51,3 +63,28 @@ LIGHT = Theme(
         "input-selection-background": "#1f6fb2 30%",
     },
 )
+
+
+class NoColours(LineFilter):
+    """Takes the colours away. Textual's own filter for `NO_COLOR` (8.2.8) paints greys on a background of its own, which a
+    light terminal turns into a dark one.
+
+    Args:
+        background: the theme's, which everything else stands out from or does not.
+    """
+
+    def __init__(self, background: Color) -> None:
+        super().__init__()
+        self._background = background
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The segments without colours."""
+        return [Segment(text, style and _plain(style, self._background), control) for text, style, control in segments]
+
+
+@lru_cache(1024)
+def _plain(style: Style, background: Color) -> Style:
+    paper = background if style.bgcolor is None else Color.from_rich_color(style.bgcolor)
+    if abs(paper.brightness - background.brightness) > STANDS_OUT:
+        return style.without_color + Style(reverse=not style.reverse)
+    return style.without_color

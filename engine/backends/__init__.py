@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.backends import gloo
+from engine.backends import gloo, mpi
 from engine.core.plan import BackendSettings, NodeFacts
 
 
@@ -22,4 +22,4 @@ class BackendModule(Protocol):
         ...
 
 
-BACKENDS: dict[str, BackendModule] = {"gloo": gloo}
+BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "mpi": mpi}

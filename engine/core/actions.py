@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.core.state import News
+
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Something to do."""
@@ -29,6 +31,17 @@ class SpawnRanks(Action, frozen=True, kw_only=True):
     attempt: int
     ranks: tuple[int, ...]
     port: int
+    generations: tuple[int, ...]
+    """Of each of these ranks."""
+
+
+class TellRanks(Action, frozen=True, kw_only=True):
+    """Put news for the ranks of an attempt into its store. Telling the same twice does no harm."""
+
+    node: str
+    attempt: int
+    number: int
+    news: News
 
 
 class StopRanks(Action, frozen=True, kw_only=True):
@@ -67,4 +80,4 @@ class Ignore(Action, frozen=True, kw_only=True):
     reason: str
 
 
-AnyAction = OpenNode | OpenStore | SpawnRanks | StopRanks | SignalRank | ClearNode | CloseNode | Ignore
+AnyAction = OpenNode | OpenStore | SpawnRanks | TellRanks | StopRanks | SignalRank | ClearNode | CloseNode | Ignore

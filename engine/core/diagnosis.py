@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from functools import lru_cache
 
 import msgspec
 
@@ -273,8 +274,9 @@ def last_traceback(stderr_tail: bytes) -> str:
     return _shortened(_last_chain(_plain(stderr_tail), fatal=False))
 
 
+@lru_cache(maxsize=16)
 def explain(rank: int, status: int | None, stderr_tail: bytes, reason: str = "", by: str = "") -> Explanation:
-    """Says why a rank failed.
+    """Says why a rank failed. Remembered, since a run that holds is looked at ten times a second.
 
     Args:
         rank: its number.

@@ -6,7 +6,11 @@ belong to one attempt carry its number, so that a late one can't be mistaken for
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+Scope = Literal["smallest", "all"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
@@ -23,6 +27,8 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     nodes: tuple[tuple[str, tuple[int, ...]], ...]
     on_failure: str
     max_restarts: int
+    one_fate: str = ""
+    """Why ranks can only start together, where the backend wants that."""
 
 
 class SupervisorStarted(Event, frozen=True, kw_only=True):
@@ -38,6 +44,7 @@ class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     pid: int
     status: int | None = None
+    generation: int = 0
 
 
 class NodeConnected(Event, frozen=True, kw_only=True):
@@ -94,11 +101,21 @@ class StoreLost(Event, frozen=True, kw_only=True):
 
 
 class RankSpawned(Event, frozen=True, kw_only=True):
-    """A rank's process exists."""
+    """A rank's process exists. `generation`: the one that it was started for, above 0 where it takes a dead rank's place."""
 
     attempt: int
     rank: int
     pid: int
+    generation: int = 0
+
+
+class RankJoined(Event, frozen=True, kw_only=True):
+    """A rank that can rejoin (its script uses `rankdeck.elastic`) is in a generation, with `step` steps finished."""
+
+    attempt: int
+    rank: int
+    generation: int
+    step: int | None = None
 
 
 class RankEnded(Event, frozen=True, kw_only=True):
@@ -117,6 +134,7 @@ class RankEnded(Event, frozen=True, kw_only=True):
     reason: str = ""
     secondary: bool = False
     by: str = ""
+    generation: int = 0
 
 
 class RankLost(Event, frozen=True, kw_only=True):
@@ -126,6 +144,7 @@ class RankLost(Event, frozen=True, kw_only=True):
     rank: int
     reason: str
     alive: bool = False
+    generation: int = 0
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
@@ -136,9 +155,13 @@ class StopRequested(Event, frozen=True, kw_only=True):
 
 
 class RestartRequested(Event, frozen=True, kw_only=True):
-    """A user wants a new attempt of all ranks."""
+    """A user wants the run to go on.
+
+    `scope`: `all` is a new attempt of all ranks; `smallest` starts the dead ranks only, where that is possible.
+    """
 
     by: str
+    scope: Scope = "smallest"
 
 
 class KillRequested(Event, frozen=True, kw_only=True):
@@ -160,6 +183,7 @@ AnyEvent = (
     | StoreOpened
     | StoreLost
     | RankSpawned
+    | RankJoined
     | RankEnded
     | RankLost
     | StopRequested

@@ -27,6 +27,7 @@ from engine.core.state import (
     Ended,
     Gone,
     Holding,
+    News,
     Node,
     Opening,
     Outcome,
@@ -48,6 +49,10 @@ RESTART_GUARD = 5.0
 """Seconds after the start of an attempt in which asking for another is taken for the same wish, told twice: a key that was
 pressed again, a script that tries once more. A rank that fails meanwhile lifts it."""
 
+MAKES_WAY = 75
+"""Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find;
+`rankdeck.elastic` has the same."""
+
 Step = tuple[RunState, tuple[AnyAction, ...]]
 
 
@@ -59,6 +64,7 @@ def launch(event: ev.RunLaunched) -> Step:
         name=event.name,
         on_failure=event.on_failure,
         max_restarts=event.max_restarts,
+        one_fate=event.one_fate,
         launched_at=event.at,
         attempt_since=event.at,
         phase=Opening(),
@@ -84,6 +90,10 @@ def step(state: RunState, event: AnyEvent) -> Step:
     rank = getattr(event, "rank", None)
     if rank is not None and not 0 <= rank < len(state.ranks):
         return _ignore(state, f"there is no rank {rank}; this run has ranks 0 to {len(state.ranks) - 1}")
+    if isinstance(event, ev.RankSpawned | ev.RankEnded | ev.RankLost) and event.generation != state.generation_of(
+        event.rank
+    ):
+        return _ignore(state, f"that was an earlier process of rank {rank}")
     node = getattr(event, "node", None)
     if node is not None and state.node(node) is None:
         return _ignore(state, f"{node} is not a node of this run")
@@ -150,15 +160,28 @@ def _next_attempt(state: RunState, at: float) -> Step:
         store_port=None,
         store_trouble="",
         ends=0,
+        generation=0,
+        started_for=(),
+        joined=frozenset(),
+        elastic=False,
+        news=(),
     )
     return _start_attempt(fresh)
 
 
-def _spawn(state: RunState, node: Node) -> tuple[AnyAction, ...]:
-    waiting = tuple(rank for rank in node.ranks if isinstance(state.ranks[rank], Pending))
+def _spawn(state: RunState, node: Node, among: Iterable[int] | None = None) -> tuple[AnyAction, ...]:
+    """Asks a node for its ranks that have no process; of those in `among`, where others were asked for already."""
+    waiting = tuple(
+        rank for rank in node.ranks if isinstance(state.ranks[rank], Pending) and (among is None or rank in among)
+    )
     if not waiting or state.store_port is None:
         return ()
-    return (act.SpawnRanks(node=node.name, attempt=state.attempt, ranks=waiting, port=state.store_port),)
+    generations = tuple(state.generation_of(rank) for rank in waiting)
+    return (
+        act.SpawnRanks(
+            node=node.name, attempt=state.attempt, ranks=waiting, port=state.store_port, generations=generations
+        ),
+    )
 
 
 def _stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool = False) -> Step:
@@ -207,16 +230,79 @@ def _on_failure(state: RunState, at: float) -> Step:
     assert cause is not None
     rank, phase = cause
     reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
+    state, told = _tell(state, ("lost", state.generation)) if state.elastic else (state, ())
+    if isinstance(phase, Done) and phase.status == MAKES_WAY and not why_no_rejoin(state):
+        state, actions = _rejoin(
+            state, at
+        )  # nobody need decide that: a restart is under way, and this rank was in its way
+        return state, told + actions
+    state, actions = _follow_policy(state, phase.step if isinstance(phase, Done) else None, rank, reason, at)
+    return state, told + actions
+
+
+def _follow_policy(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
     match state.on_failure:
         case "hold":
             return replace(state, phase=Holding()), ()
         case "restart":
-            return _restart_or_fail(state, phase.step if isinstance(phase, Done) else None, reason, at)
+            return _restart_or_fail(state, reached, rank, reason, at)
         case _:
             return _stop(state, Outcome(word="failed", reason=reason), at)
 
 
-def _restart_or_fail(state: RunState, reached: int | None, reason: str, at: float) -> Step:
+def why_no_rejoin(state: RunState) -> str:
+    """Why the dead ranks alone can't be started again, or nothing where they can."""
+    dead = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
+    finished = [rank for rank in dead if isinstance(phase := state.ranks[rank], Done) and phase.status == 0]
+    away = [state.home(rank).name for rank in dead if state.home(rank).link in ("closed", "given-up")]
+    if not dead:
+        return "no rank has failed"
+    if state.one_fate:
+        return state.one_fate
+    if not state.elastic:
+        return "the script does not use rankdeck.elastic, or had not got there"
+    if len(dead) == len(state.ranks):
+        return "no rank is left that has the state"
+    if finished:
+        return f"rank {finished[0]} has finished already"
+    if state.store_trouble or state.store_port is None:
+        return "the store is lost"
+    if away:
+        return f"{away[0]} was given up"
+    return ""
+
+
+def _tell(state: RunState, news: News) -> Step:
+    """Tells the ranks something, once."""
+    if news in state.news:
+        return state, ()
+    number = len(state.news)
+    action = act.TellRanks(node=state.nodes[0].name, attempt=state.attempt, number=number, news=news)
+    return replace(state, news=(*state.news, news)), (action,)
+
+
+def _rejoin(state: RunState, at: float) -> Step:
+    """Starts the dead ranks for a new generation, which the others are told to wait for."""
+    generation = state.generation + 1
+    dead = {rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)}
+    count = range(len(state.ranks))
+    state = replace(
+        state,
+        phase=Starting(),
+        generation=generation,
+        generation_since=at,
+        started_for=tuple(generation if rank in dead else state.generation_of(rank) for rank in count),
+        ranks=tuple(Pending() if rank in dead else state.ranks[rank] for rank in count),
+        joined=frozenset(),
+    )
+    state, told = _tell(state, ("generation", generation))
+    return state, told + tuple(action for node in _up(state) for action in _spawn(state, node, dead))
+
+
+def _restart_or_fail(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
+    forming = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
+    if forming and state.generation_of(rank) < state.generation and not why_no_rejoin(state):
+        return _rejoin(state, at)  # one of several that died together: the restart that is under way takes it along
     if state.restarts >= state.max_restarts:
         return _stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
     fruitless = state.fruitless
@@ -231,6 +317,8 @@ def _restart_or_fail(state: RunState, reached: int | None, reason: str, at: floa
             at,
         )
     state = replace(state, restarts=state.restarts + 1)
+    if not why_no_rejoin(state):
+        return _rejoin(state, at)
     return _stop(state, Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}"), at)
 
 
@@ -275,18 +363,29 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
     node = state.node(event.node)
     assert node is not None
     attempt = state.attempt
-    known = {rank.rank: rank for rank in event.ranks if rank.attempt == attempt}
+    known = {
+        rank.rank: rank
+        for rank in event.ranks
+        if rank.attempt == attempt and rank.rank in node.ranks and rank.generation == state.generation_of(rank.rank)
+    }
     for rank in node.ranks:
+        generation = state.generation_of(rank)
         phase, said = state.ranks[rank], known.get(rank)
         news: list[AnyEvent] = []
         if isinstance(phase, Pending) and said is not None:
-            news.append(ev.RankSpawned(at=event.at, attempt=attempt, rank=rank, pid=said.pid))
+            news.append(ev.RankSpawned(at=event.at, attempt=attempt, rank=rank, pid=said.pid, generation=generation))
         if isinstance(phase, Pending | Alive) and said is not None and said.status is not None:
-            news.append(ev.RankEnded(at=event.at, attempt=attempt, rank=rank, status=said.status))
+            news.append(
+                ev.RankEnded(at=event.at, attempt=attempt, rank=rank, status=said.status, generation=generation)
+            )
         if isinstance(phase, Alive) and said is None:
             news.append(
                 ev.RankLost(
-                    at=event.at, attempt=attempt, rank=rank, reason=f"the agent on {node.name} does not know it"
+                    at=event.at,
+                    attempt=attempt,
+                    rank=rank,
+                    reason=f"the agent on {node.name} does not know it",
+                    generation=generation,
                 )
             )
         for item in news:
@@ -310,9 +409,9 @@ def _resume(state: RunState, event: ev.NodeConnected) -> Step:
                     return _store_opened(state, opened)
                 is_head = node == state.nodes[0]
                 return state, (act.OpenStore(node=name, attempt=state.attempt),) if is_head else ()
-            return state, _spawn(state, node)
+            return state, _tell_again(state, node) + _spawn(state, node)
         case Running() | Holding():
-            return state, _spawn(state, node)
+            return state, _tell_again(state, node) + _spawn(state, node)
         case Stopping(at_once=at_once):
             return state, (act.StopRanks(node=name, attempt=state.attempt, at_once=at_once),)
         case Clearing():
@@ -321,6 +420,16 @@ def _resume(state: RunState, event: ev.NodeConnected) -> Step:
             return state, (act.CloseNode(node=name),)
         case _ as never:
             assert_never(never)
+
+
+def _tell_again(state: RunState, node: Node) -> tuple[AnyAction, ...]:
+    """All news of this attempt, for the node that hosts the store: some may not have arrived."""
+    if node.name != state.nodes[0].name:
+        return ()
+    return tuple(
+        act.TellRanks(node=node.name, attempt=state.attempt, number=number, news=news)
+        for number, news in enumerate(state.news)
+    )
 
 
 def _node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
@@ -351,7 +460,8 @@ def _node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
             actions: tuple[AnyAction, ...] = ()
             attempt = state.attempt  # the last rank of it may begin the next one
             for rank in node.ranks:
-                lost = ev.RankLost(at=event.at, attempt=attempt, rank=rank, reason=event.reason)
+                generation = state.generation_of(rank)
+                lost = ev.RankLost(at=event.at, attempt=attempt, rank=rank, reason=event.reason, generation=generation)
                 state, more = step(state, lost)
                 actions += more
             return state, actions
@@ -425,6 +535,19 @@ def _rank_spawned(state: RunState, event: ev.RankSpawned) -> Step:
             return state, ()
         case Opening() | Clearing() | Closing() | Ended():
             return _ignore(state, "no rank was to be started")
+        case _ as never:
+            assert_never(never)
+
+
+def _rank_joined(state: RunState, event: ev.RankJoined) -> Step:
+    match state.phase:
+        case Starting() | Running() | Holding():
+            joined = state.joined | {event.rank} if event.generation == state.generation else state.joined
+            if state.elastic and joined == state.joined:
+                return _ignore(state, f"rank {event.rank} was known to be in generation {event.generation}")
+            return replace(state, elastic=True, joined=joined), ()
+        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+            return _ignore(state, "the attempt is over")
         case _ as never:
             assert_never(never)
 
@@ -506,12 +629,18 @@ def _stop_requested(state: RunState, event: ev.StopRequested) -> Step:
 def _restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
     then = Restart(reason=f"restarted by {event.by}")
     match state.phase:
+        case Starting() if state.generation > 0 and event.scope == "all":
+            return _stop(replace(state, restarts=0), then, event.at)
         case Opening() | Starting():
             return _ignore(state, f"attempt {state.attempt} is starting already")
         case Running() if state.attempt > 0 and 0 <= event.at - state.attempt_since < RESTART_GUARD:
             return _ignore(state, f"attempt {state.attempt} has only just started")
+        case Running() if state.generation > 0 and 0 <= event.at - state.generation_since < RESTART_GUARD:
+            return _ignore(state, f"generation {state.generation} has only just begun")
+        case Holding() if event.scope != "all" and not why_no_rejoin(state):
+            return _rejoin(replace(state, restarts=0), event.at)
         case Running() | Holding():
-            return _stop(state, then, event.at)
+            return _stop(replace(state, restarts=0), then, event.at)
         case Stopping(then=Restart()) | Clearing(then=Restart()):
             return _ignore(state, f"attempt {state.attempt + 1} is coming already")
         case Stopping(then=Outcome(word="failed")):
@@ -521,7 +650,7 @@ def _restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
         case Stopping() | Clearing() | Closing():
             return _ignore(state, "the run is ending; restart it once it has ended")
         case Ended():
-            return _next_attempt(replace(state, phase=Opening()), event.at)
+            return _next_attempt(replace(state, phase=Opening(), restarts=0), event.at)
         case _ as never:
             assert_never(never)
 
@@ -552,6 +681,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.StoreOpened: _store_opened,
     ev.StoreLost: _store_lost,
     ev.RankSpawned: _rank_spawned,
+    ev.RankJoined: _rank_joined,
     ev.RankEnded: _rank_ended,
     ev.RankLost: _rank_lost,
     ev.StopRequested: _stop_requested,

@@ -1,13 +1,15 @@
 """What a front end and a supervisor say to each other: one JSON object a line, either way.
 
-client      Hello, then any of Subscribe, Stop, Restart, Kill
-supervisor  Welcome or Refused, then an Answer to each request in order, and, after Subscribe, Snapshot and Updates
+client      Hello, then any of Subscribe, Stop, Restart, Kill, AskStacks
+supervisor  Welcome or Refused, then an Answer (or Stacks) to each request in order, and, after Subscribe, Snapshot and Updates
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from engine.core.events import Scope
+from engine.core.stacks import RankStack
 from engine.core.view import Snapshot, Update
 
 ENDING = "the run is ending; ask again in a moment"
@@ -37,9 +39,10 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 
 class Restart(Message, frozen=True, kw_only=True, tag="restart"):
-    """Start a new attempt."""
+    """Go on after a failure; see `RestartRequested`."""
 
     by: str
+    scope: Scope = "smallest"
 
 
 class Kill(Message, frozen=True, kw_only=True, tag="kill"):
@@ -50,7 +53,11 @@ class Kill(Message, frozen=True, kw_only=True, tag="kill"):
     signal: int
 
 
-Request = Subscribe | Stop | Restart | Kill
+class AskStacks(Message, frozen=True, kw_only=True, tag="ask_stacks"):
+    """Show the Python stacks of every rank."""
+
+
+Request = Subscribe | Stop | Restart | Kill | AskStacks
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
@@ -75,4 +82,10 @@ class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     done: bool
 
 
-Reply = Welcome | Refused | Answer | Snapshot | Update
+class Stacks(Message, frozen=True, kw_only=True, tag="stacks"):
+    """What every rank is at."""
+
+    ranks: tuple[RankStack, ...]
+
+
+Reply = Welcome | Refused | Answer | Stacks | Snapshot | Update

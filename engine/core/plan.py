@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from engine.core.layout import Place, Slots, place_ranks
+from engine.core.mpirun import Mpi
 from engine.core.profile import Profile
 
 SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW(?:OR)?D|CREDENTIAL", re.IGNORECASE)
@@ -31,11 +32,13 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend module adds to a plan: the environment of every rank, and the device that ranks compute on."""
+    """What a backend module adds to a plan: the environment of every rank, the device that ranks compute on, and the MPI whose
+    `mpirun` starts them, where one does."""
 
     name: str
     env: dict[str, str]
     device: Literal["cpu", "cuda"]
+    mpi: Mpi | None = None
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     env: dict[str, str]
     env_defaults: dict[str, str]
+    warm: bool
     policy: FailurePolicy
     on_disconnect: Literal["keep", "stop"]
     lease: float
@@ -103,6 +107,8 @@ class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
     library: str
     error: str
     metrics: str
+    stacks: str
+    handover: str
     checkpoints: str
 
 
@@ -148,6 +154,7 @@ def plan(
         workdir=workdir,
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
+        warm=profile.launch.warm,
         policy=FailurePolicy(on_failure=profile.launch.on_failure, max_restarts=profile.launch.max_restarts),
         on_disconnect=profile.launch.on_disconnect,
         lease=profile.launch.lease,
@@ -180,7 +187,7 @@ def rank_argv(plan: LaunchPlan, library: str) -> tuple[str, ...]:
 
 
 def rank_environment(
-    plan: LaunchPlan, place: Place, *, run: str, attempt: int, port: int, paths: AttemptPaths
+    plan: LaunchPlan, place: Place, *, run: str, attempt: int, port: int, paths: AttemptPaths, generation: int = 0
 ) -> dict[str, str]:
     """What a rank finds in its environment besides what its node already has.
 
@@ -194,6 +201,7 @@ def rank_environment(
         attempt: counted from 0, torchrun's restart count.
         port: of this attempt's store, which is hosted outside the ranks.
         paths: files of this rank.
+        generation: that it is started for; above 0 where it takes a dead rank's place.
     """
     return {
         **plan.env,
@@ -214,9 +222,12 @@ def rank_environment(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": paths.error,
         "RANKDECK_RUN": run,
+        "RANKDECK_GENERATION": str(generation),
         "RANKDECK_BACKEND": plan.backend.name,
         "RANKDECK_TIMEOUT": f"{plan.timeout:g}",
         "RANKDECK_METRICS": paths.metrics,
+        "RANKDECK_STACKS": paths.stacks,
+        "RANKDECK_HANDOVER": paths.handover,
         "RANKDECK_CHECKPOINTS": paths.checkpoints,
     }
 

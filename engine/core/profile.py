@@ -65,6 +65,8 @@ class Launch(Section, frozen=True, kw_only=True):
 
     python: str | None = None
     workdir: str = "."
+    warm: bool = True
+    prewarm: bool = True
     on_failure: Literal["hold", "stop", "restart"] = "hold"
     max_restarts: int = 3
     on_disconnect: Literal["keep", "stop"] = "keep"
@@ -405,4 +407,4 @@ def type_words(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         parts = typing.get_args(kind)
         return f"list of {type_words(parts[0])}" if parts[-1] is ... else f"[{', '.join(map(type_words, parts))}]"
-    return {str: "text", int: "whole number", float: "number"}[kind]
+    return {str: "text", int: "whole number", float: "number", bool: "true | false"}[kind]

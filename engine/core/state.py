@@ -133,8 +133,12 @@ class Ended(Value, frozen=True, kw_only=True):
 Phase = Opening | Starting | Running | Holding | Stopping | Clearing | Closing | Ended
 
 
+News = tuple[Literal["lost", "generation"], int]
+"""What ranks are told: a generation has lost a rank, or a generation begins."""
+
+
 class RunState(Value, frozen=True, kw_only=True):
-    """Everything that is known of a run. `restarts` counts those that nobody asked for."""
+    """Everything that is known of a run. `restarts` counts those that nobody asked for, since a user last did."""
 
     run: str
     name: str
@@ -152,6 +156,23 @@ class RunState(Value, frozen=True, kw_only=True):
     best_step: int | None = None
     fruitless: int = 0
     ends: int = 0
+    generation: int = 0
+    """Of the process group of this attempt: each rejoin makes a new one."""
+    generation_since: float = 0.0
+    started_for: tuple[int, ...] = ()
+    """The generation that each rank's process was started for; empty: all for the first."""
+    joined: frozenset[int] = frozenset()
+    """Ranks that are in the current generation. Only scripts that use `rankdeck.elastic` say so."""
+    elastic: bool = False
+    """Whether any rank of this attempt has said so."""
+    one_fate: str = ""
+    """Why ranks can only start together, or nothing where one may start alone."""
+    news: tuple[News, ...] = ()
+    """What the ranks of this attempt were told, in order."""
+
+    def generation_of(self, rank: int) -> int:
+        """The generation that a rank's process was started for."""
+        return self.started_for[rank] if self.started_for else 0
 
     def node(self, name: str) -> Node | None:
         """The node of that name."""

@@ -62,7 +62,16 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"the store was lost: {reason}", "error"
         case ev.RankSpawned():
             started = isinstance(after.phase, Running) and before is not None and not isinstance(before.phase, Running)
+            if started and after.generation:
+                return f"generation {after.generation}: rank {event.rank} started", "info"
             return (f"attempt {after.attempt}: all {len(after.ranks)} ranks started" if started else ""), "info"
+        case ev.RankJoined(generation=generation, step=at_step):
+            whole = (
+                len(after.joined) == len(after.ranks) and before is not None and len(before.joined) < len(after.ranks)
+            )
+            if not whole or generation == 0:
+                return "", "info"
+            return f"generation {generation}: all {len(after.ranks)} ranks train on from step {at_step or 0}", "info"
         case ev.RankEnded(rank=rank, status=status, reason=reason):
             return _rank_end(rank, status, reason, after)
         case ev.RankLost(rank=rank, reason=reason):

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from engine.core.diagnosis import explain
+from engine.core.events import Scope
+from engine.core.machine import why_no_rejoin
 from engine.core.plan import LaunchPlan
 from engine.core.progress import RankProgress
 from engine.core.state import (
@@ -37,26 +39,48 @@ def rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgre
     """One rank of the current attempt."""
     phase = state.ranks[rank]
     place = plan.places[rank]
+    never_started = isinstance(phase, Pending) and isinstance(state.phase, Ended)
     return RankView(
         rank=rank,
         node=place.node,
         local_rank=place.local_rank,
         pid=None if isinstance(phase, Pending) else phase.pid,
-        state=rank_word(phase),
+        state="stopped" if never_started else rank_word(phase),
         exit=phase.status if isinstance(phase, Done) else None,
         attempt=state.attempt,
-        generation=0,
+        generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
         step=progress.step,
         loss=_finite(progress.loss),
         throughput=_finite(progress.throughput) if isinstance(phase, Alive) else None,
         unit=progress.unit,
         since=_since(state, phase),
         seen=progress.seen,
-        note=_note(phase),
+        note="never started" if never_started else _note(phase) or _loss_note(progress) or _waiting_note(state, phase),
         last_line=progress.last_line,
         out_size=progress.out_size,
         err_size=progress.err_size,
     )
+
+
+def _waiting_note(state: RunState, phase: RankPhase) -> str:
+    if not (isinstance(phase, Alive) and state.elastic and isinstance(state.phase, Holding)):
+        return ""
+    return f"waits for {rank_words(dead_ranks(state))}"
+
+
+def dead_ranks(state: RunState) -> list[int]:
+    """Ranks that have ended."""
+    return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """`rank 2`, `ranks 1, 2`, and of many the first."""
+    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))}{more}"
+
+
+def _loss_note(progress: RankProgress) -> str:
+    return "" if progress.loss is None or math.isfinite(progress.loss) else f"the loss is {progress.loss}"
 
 
 def _finite(value: float | None) -> float | None:
@@ -101,6 +125,7 @@ def run_view(
         for one, phase in zip(progress, state.ranks, strict=True)
         if isinstance(phase, Alive) and one.throughput
     ]
+    unit = next((one.unit for one in progress if one.unit), "")  # the ranks share an iteration, but not a sample
     losses = [one.loss for one in progress if one.loss is not None]
     return RunView(
         run=state.run,
@@ -108,7 +133,7 @@ def run_view(
         state=run_word(state),
         doing=_doing(state),
         attempt=state.attempt,
-        generation=0,
+        generation=state.generation,
         world_size=len(state.ranks),
         backend=plan.backend.name,
         program=plan.program.title,
@@ -119,8 +144,8 @@ def run_view(
         step=newest.step,
         steps=max((one.steps for one in progress if one.steps is not None), default=None),
         loss=_finite(sum(losses) / len(losses)) if losses else None,
-        throughput=_finite(sum(rates)) if rates else None,
-        unit=next((one.unit for one in progress if one.unit), ""),
+        throughput=_finite(sum(rates) / (len(rates) if unit == "it" else 1)) if rates else None,
+        unit=unit,
         checkpoint=saved.checkpoint,
         checkpoint_at=saved.checkpoint_at,
         failure=failure_view(state, tails),
@@ -188,14 +213,19 @@ def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | N
     )
 
 
-def restart_words(state: RunState) -> str:
+def restart_words(state: RunState, scope: Scope = "smallest") -> str:
     """What the restart key would do now; empty where it would do nothing."""
     count = len(state.ranks)
     what = f"start attempt {state.attempt + 1} of {'all ' if count > 1 else ''}{count} rank{'s' if count > 1 else ''}"
     match state.phase:
+        case Holding() if scope != "all" and not why_no_rejoin(state):
+            alive = len(state.ranks) - len(dead_ranks(state))
+            goes_on = f"the other {alive} keep running" if alive > 1 else "the other keeps running"
+            return f"rejoin {rank_words(dead_ranks(state))}; {goes_on}"
         case Running() | Holding():
             alive = sum(isinstance(phase, Alive) for phase in state.ranks)
-            return f"stop the {alive} that run and {what}" if alive else what
+            why = f" (no rejoin: {why_no_rejoin(state)})" if scope != "all" and isinstance(state.phase, Holding) else ""
+            return (f"stop the {alive} that run and {what}" if alive else what) + why
         case Ended():
             return what
         case Opening() | Starting() | Stopping() | Clearing() | Closing():

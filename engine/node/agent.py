@@ -13,6 +13,7 @@ number can't be given to anybody else. Must run on Python 3.8 and later.
 
 from __future__ import annotations
 
+import array
 import base64
 import contextlib
 import ctypes
@@ -44,8 +45,20 @@ EXIT_CUT_OFF, EXIT_FAILED = 98, 99
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank; its value is nobody else's."""
 
+STACKS_SIGNAL = signal.SIGRTMIN + 9
+"""Makes a rank write its Python stacks down; `template.py` and the rank package have the same."""
+
 TICK = 0.05
 """Seconds between two looks at the sizes of the ranks' files: a person sees no delay, and 64 ranks cost under 1 % of a core."""
+
+MPI_OWN = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE", "PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "HYDI_")
+"""Beginnings of the variables by which MPI tells a process that it belongs to a job."""
+
+MPIRUN_GRACE = 2.0
+"""Seconds that mpirun has to end by itself once its processes have; in the second half it is asked by SIGTERM."""
+
+ABORT_GRACE = 1.0
+"""Seconds in which the rank that has called MPI_Abort ends by itself, and so tells how, before all of its job are killed."""
 
 BOOT = (
     "import os,sys\nn=int(sys.argv[1]);s=b''\nwhile len(s)<n:\n d=os.read(0,n-len(s))\n"
@@ -114,14 +127,14 @@ def start_time(pid: int) -> int:
     return mark[0] if mark else 0
 
 
-def marked(mark: str) -> list[int]:
-    """Every process that has this run's mark in its environment: a child that lost its parents is found by nothing else."""
-    wanted, found = (MARK + "=" + mark).encode(), []
+def marked(marks: list[str]) -> list[int]:
+    """Every process that has one of this run's marks in its environment: a child that lost its parents is found by nothing else."""
+    wanted, found = {(MARK + "=" + mark).encode() for mark in marks}, []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # ended, or somebody else's
-            if wanted in file.read().split(b"\0"):
+            if wanted.intersection(file.read().split(b"\0")):
                 found.append(int(name))
     return found
 
@@ -155,6 +168,16 @@ def kill_quietly(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, which would otherwise end it."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
+    except (OSError, StopIteration):
+        return False
+    return bool(caught >> (number - 1) & 1)
+
+
 def next_zombie() -> int | None:
     """The pid of a child that has ended and is not reaped yet, or None."""
     try:
@@ -181,14 +204,14 @@ def start_process(argv: list[str], **options: Any) -> int:
     return popen.pid
 
 
-def sweep(root: int, spare: set[int], mark: str, seconds: float) -> list[int]:
-    """Kills everything below `root` or with this run's mark, by force, until nothing is left or the time is over.
+def sweep(root: int, spare: set[int], marks: list[str], seconds: float) -> list[int]:
+    """Kills everything below `root` or with one of this run's marks, by force, until nothing is left or the time is over.
 
     Returns what is left.
     """
     deadline = time.monotonic() + seconds
     while True:
-        left = sorted({*descendants(root, spare), *marked(mark)} - spare)
+        left = sorted({*descendants(root, spare), *marked(marks)} - spare)
         if not left or time.monotonic() > deadline:
             return left
         for pid in left:
@@ -238,6 +261,28 @@ def listen(folder: str, mark: str) -> socket.socket:
     return listener
 
 
+def open_log(path: str) -> io.BufferedWriter:
+    """A private file that is appended to."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb")
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Closes them, once."""
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def first_words(path: str) -> str:
+    """What a program said first, on one line: what follows from a mistake comes after it."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(4096).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return "it said nothing"
+    words = [line.strip() for line in lines if line.strip().strip("-")]
+    return " ".join(words)[:400] or "it said nothing"
+
+
 def write_atomically(path: str, data: bytes) -> None:
     """Replaces a file so that a reader sees the old or the new content, never a part."""
     partial = f"{path}.{os.getpid()}.partial"
@@ -250,11 +295,11 @@ def write_atomically(path: str, data: bytes) -> None:
 
 
 class Rank:
-    """One rank's process. `status` is None while it runs; `adopted`: an earlier agent started it."""
+    """One rank's process. `status` is None while it runs; `adopted`: another process is its parent, the template or the warden."""
 
     def __init__(self, number: int, files: list[str]) -> None:
         self.number, self.files = number, files
-        self.pid = self.start = 0
+        self.pid = self.start = self.generation = 0
         self.status: int | None = None
         self.ended_at = 0.0
         self.adopted = False
@@ -272,25 +317,127 @@ class Rank:
         self.watched = []
 
 
+class Job:
+    """A process that a template is asked to fork.
+
+    Args:
+        request: what `template.py` takes.
+        files: opens those whose descriptors go along; they are closed once it is sent.
+        started: called with pid and start time.
+        refused: called where the template can't do it: somebody else must.
+        dropped: called where it is not wanted any more.
+    """
+
+    def __init__(self, request: Message, files: Any, started: Any, refused: Any, dropped: Any) -> None:
+        self.request, self.files = request, files
+        self.started, self.refused, self.dropped = started, refused, dropped
+
+
+class Template:
+    """A process of `template.py`: it imports torch once and forks this node's ranks and store. One job at a time is with it.
+
+    Args:
+        argv: its command; the number of its socket is added.
+        environment: its own and, but for what a request changes, that of each process that it forks.
+        log: a file that takes what its imports say.
+    """
+
+    def __init__(self, argv: list[str], environment: dict[str, str], log: str) -> None:
+        self.python, self.environment = argv[0], environment
+        self.jobs: list[Job] = []
+        self.with_it: Job | None = None
+        self.ready = False
+        self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open_log(log) as file:
+            self.pid = start_process(
+                [*argv, str(theirs.fileno())], env=environment, stdout=file, stderr=file, pass_fds=[theirs.fileno()]
+            )
+        self.wire.setblocking(False)
+
+    def serves(self, python: str, environment: dict[str, str]) -> bool:
+        """Whether a process that it forks is what this Python would be in this environment, but for where our library is."""
+        ours, theirs = dict(self.environment), dict(environment)
+        for name in ("PYTHONPATH", MARK):
+            ours.pop(name, None)
+            theirs.pop(name, None)
+        return self.python == python and ours == theirs
+
+    def ask_for_spares(self, count: int) -> None:
+        """Lets it fork so many processes ahead of the jobs that they will be."""
+        with contextlib.suppress(OSError):
+            self.wire.send(json.dumps({"spares": count}).encode())
+
+    def add(self, job: Job, environment: dict[str, str]) -> None:
+        """Queues a job, whose process gets this environment."""
+        job.request["env"] = {name: value for name, value in environment.items() if self.environment.get(name) != value}
+        self.jobs.append(job)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Hands the next job over, if the template waits for one."""
+        while self.ready and self.with_it is None and self.jobs:
+            job = self.jobs.pop(0)
+            try:
+                with contextlib.ExitStack() as stack:
+                    files = [stack.enter_context(file) for file in job.files()]
+                    numbers = struct.pack(f"{len(files)}i", *(file.fileno() for file in files))
+                    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)
+                    self.wire.sendmsg([json.dumps(job.request).encode()], [rights])
+                self.with_it = job
+            except OSError:  # too long for one message, or the template has just died
+                job.refused()
+
+
+class Stranger:
+    """A connection whose first message has not come yet."""
+
+    def __init__(self, wire: socket.socket) -> None:
+        self.wire = wire
+        self.incoming = FrameBuffer()
+        self.descriptors: list[int] = []
+
+    def hear(self) -> list[Any]:
+        """The messages that are whole by now. Raises OSError where there will be none."""
+        room = array.array("i")
+        data, extra, _, _ = self.wire.recvmsg(1 << 20, socket.CMSG_SPACE(8 * room.itemsize), socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                room.frombytes(content[: len(content) - len(content) % room.itemsize])
+        self.descriptors += room
+        if not data:
+            raise ConnectionResetError
+        return self.incoming.feed(data)
+
+    def close(self) -> None:
+        self.wire.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+
 class Agent:
     """Owns the ranks of one run on one node.
 
     Args:
-        folder: where it keeps what it must remember; files of the ranks are given with each spawn.
         listener: its listening socket.
         warden: pid of its parent.
         mark: of the run.
+
+    What it must remember lies in its working directory; files of the ranks are given with each spawn.
     """
 
-    def __init__(self, folder: str, listener: socket.socket, warden: int, mark: str) -> None:
-        self.folder, self.listener, self.warden, self.mark = folder, listener, warden, mark
+    def __init__(self, listener: socket.socket, warden: int, mark: str) -> None:
+        self.listener, self.warden, self.mark = listener, warden, mark
+        self.marks = [mark]
+        """By which its processes are found: an agent that was there before may have had another."""
         self.selector = selectors.DefaultSelector()
         self.link: socket.socket | None = None
         self.incoming = FrameBuffer()
         self.outgoing = bytearray()
         self.attempt = -1
-        self.cleared_attempt = -1
+        self.cleared_attempt = self.stopped_attempt = -1
         self.ranks: dict[int, Rank] = {}
+        self.starting: dict[int, int] = {}
         self.store: Message | None = None
         self.terms: Message = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
         self.ladder: Message | None = None
@@ -299,31 +446,44 @@ class Agent:
         self.leaving: float | None = None
         self.spawning = False
         self.dirty = False
+        self.news_pipe: tuple[str, int] | None = None
+        self.stacks_asked: tuple[float, list[Any]] | None = None
+        self.stacks_sizes: list[int] = []
+        self.mpirun: Message | None = None
+        self.proxies: dict[int, socket.socket] = {}
+        """Processes of mpirun, by the rank whose place there they hold."""
+        self.unplaced: dict[int, tuple[Any, Any]] = {}
+        """Ranks that wait for theirs: what starts each, and what is done where it never comes."""
+        self.doomed: dict[int, float] = {}
+        """Ranks whose process of mpirun has ended, and until when they may end by themselves."""
+        self.template: Template | None = None
+        self.unfit: list[Template] = []
+        """Templates that could not fork: whatever they would serve is started without one."""
 
     # what it remembers
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self.folder, name)
 
     def save(self) -> None:
         """Writes down what a successor must know. The loop does so before it sends, so nobody hears of it earlier."""
         if not self.dirty:
             return
-        ranks = [[r.number, r.pid, r.start, r.status, r.reason, r.files, r.ended_at] for r in self.ranks.values()]
+        ranks = [
+            [r.number, r.pid, r.start, r.status, r.reason, r.files, r.ended_at, r.generation]
+            for r in self.ranks.values()
+        ]
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
         data = {
             "boot": boot, "attempt": self.attempt, "cleared": self.cleared_attempt, "ranks": ranks, "terms": self.terms,
-            "store": self.store, "spawning": self.spawning, "version": PROTOCOL,
+            "store": self.store, "mpirun": self.mpirun, "spawning": self.spawning, "version": PROTOCOL, "marks": self.marks,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk: tried again with the next round
-            write_atomically(self._path("agent.json"), json.dumps(data).encode())
+            write_atomically("agent.json", json.dumps(data).encode())
             self.dirty = False
 
     def recall(self) -> None:
         """Adopts what an earlier agent of this run left on this node."""
         try:
-            with open(self._path("agent.json")) as file:
+            with open("agent.json") as file:
                 data = json.load(file)
             with open("/proc/sys/kernel/random/boot_id") as file:
                 boot = file.read().strip()
@@ -332,15 +492,19 @@ class Agent:
         if data.get("version") != PROTOCOL:
             return
         self.attempt, self.cleared_attempt, self.terms = data["attempt"], data["cleared"], data["terms"]
-        for number, pid, start, status, reason, files, ended_at in data["ranks"]:
+        self.marks = sorted({*self.marks, *data["marks"]})
+        for number, pid, start, status, reason, files, ended_at, generation in data["ranks"]:
             if status is None and data["boot"] != boot:
                 continue
             rank = self.ranks[number] = Rank(number, files)
             rank.pid, rank.start, rank.status, rank.reason, rank.adopted = pid, start, status, reason, True
-            rank.ended_at = ended_at
+            rank.ended_at, rank.generation = ended_at, generation
         store = data["store"]
         if store and data["boot"] == boot and (process_mark(store["pid"]) or (None,))[0] == store["start"]:
             self.store = store
+        mpirun = data.get("mpirun")
+        if mpirun and data["boot"] == boot:
+            self.mpirun = mpirun
         if data["spawning"]:
             self._end_unknown()
         self.dirty = True
@@ -352,7 +516,11 @@ class Agent:
     def _end_unknown(self) -> None:
         """An earlier agent died between starting ranks and writing them down: those are ended, and started anew."""
         known = {rank.pid for rank in self.ranks.values()} | {self.store["pid"] if self.store else 0}
-        for pid in descendants(self._root(), {os.getpid()}):
+        known.update(part.pid for part in [self.template] if part)
+        spare = {os.getpid()}
+        if self.mpirun is not None and self._mpirun_lives():  # what it starts may lead sessions of its own
+            spare.update([self.mpirun["pid"], *descendants(self.mpirun["pid"], set())])
+        for pid in descendants(self._root(), spare):
             try:
                 if os.getsid(pid) not in known:
                     kill_quietly(pid, signal.SIGKILL)
@@ -362,7 +530,7 @@ class Agent:
     def _noted_status(self, pid: int, start: int) -> int | None:
         """How a rank ended while no agent was there, from the warden's notes."""
         try:
-            with open(self._path("exits")) as file:
+            with open("exits") as file:
                 notes = [line.split() for line in file if line.endswith("\n")]
         except OSError:
             return None
@@ -381,7 +549,7 @@ class Agent:
         """
         if again:
             with contextlib.suppress(OSError, RuntimeError):
-                self.listener = listen(self.folder, self.mark)
+                self.listener = listen(".", self.mark)
         self.recall()
         wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in)
@@ -413,7 +581,7 @@ class Agent:
         with contextlib.suppress(OSError, RuntimeError):
             wanted = socket_path(self.mark)
             if wanted != self.listener.getsockname() or not os.path.exists(wanted):
-                listener = listen(self.folder, self.mark)
+                listener = listen(".", self.mark)
                 self.selector.unregister(self.listener)
                 self.listener.close()
                 self.listener = listener
@@ -422,7 +590,9 @@ class Agent:
     def _tick(self) -> None:
         self._keep_listening()
         self._watch_adopted()
+        self._watch_mpirun()
         self._walk_ladder()
+        self._answer_stacks()
         if self.link is not None:
             if not self.outgoing:  # sizes are absolute: a link that is stuck gets the newest when it moves again
                 self._report_growth()
@@ -441,6 +611,7 @@ class Agent:
 
     def _leave(self) -> None:
         """Ends everything, then itself, once the last words are sent or two seconds have passed."""
+        self._end_template()
         self._clear(self.attempt)
         self.leaving = time.monotonic() + 2
         with contextlib.suppress(OSError):
@@ -454,11 +625,31 @@ class Agent:
         if uid != os.geteuid():
             connection.close()
             return
-        self._hang_up()
         connection.setblocking(False)
-        self.link = connection
-        self.incoming, self.outgoing = FrameBuffer(), bytearray()
-        self.selector.register(connection, selectors.EVENT_READ, self._receive)
+        stranger = Stranger(connection)
+        self.selector.register(connection, selectors.EVENT_READ, lambda: self._hear_stranger(stranger))
+
+    def _hear_stranger(self, stranger: Stranger) -> None:
+        """The first message tells who it is: a supervisor, or a process that mpirun has started."""
+        try:
+            messages = stranger.hear()
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            self.selector.unregister(stranger.wire)
+            stranger.close()
+            return
+        if not messages:
+            return
+        self.selector.unregister(stranger.wire)
+        if isinstance(messages[0], dict) and messages[0].get("type") == "proxy":
+            self._take_proxy(stranger, messages[0])
+            return
+        self._hang_up()
+        self.link, self.incoming, self.outgoing = stranger.wire, stranger.incoming, bytearray()
+        self.selector.register(self.link, selectors.EVENT_READ, self._receive)
+        for message in messages:
+            self._answer(message)
 
     def _hang_up(self) -> None:
         if self.link is not None:
@@ -523,13 +714,20 @@ class Agent:
         self.terms = message["terms"]
         self.dirty = True
         ranks = [
-            {"attempt": self.attempt, "rank": r.number, "pid": r.pid, "status": r.status, "reason": r.reason}
+            {
+                "attempt": self.attempt,
+                "rank": r.number,
+                "pid": r.pid,
+                "status": r.status,
+                "reason": r.reason,
+                "generation": r.generation,
+            }
             for r in sorted(
                 self.ranks.values(), key=lambda rank: rank.ended_at
             )  # as they ended: the first is the cause
         ]
         store = [self.store["attempt"], self.store["port"]] if self.store else None
-        library = os.path.exists(os.path.join(self._path("library"), message["library"]))
+        library = os.path.exists(os.path.join("library", message["library"]))
         python = "{}.{}.{}".format(*sys.version_info[:3])
         self.send(
             type="hello", pid=os.getpid(), warden=self.warden, python=python, ranks=ranks, store=store, library=library
@@ -540,7 +738,7 @@ class Agent:
 
     def _on_library(self, message: Message) -> None:
         """Unpacks the `rankdeck` package, whole or not at all."""
-        target = os.path.join(self._path("library"), message["name"])
+        target = os.path.join("library", message["name"])
         partial = f"{target}.{os.getpid()}.partial"
         os.makedirs(partial, mode=0o700)
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(message["tar"]))) as archive:
@@ -566,25 +764,143 @@ class Agent:
             self.send(type="store", attempt=attempt, port=self.store["port"])
             return
         self._end_store()
+        environment = self._environment(message)
         try:
             family = socket.AF_INET6 if ":" in message["host"] else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as listener:
-                listener.bind((message["host"], 0))
-                listener.listen(4096)
-                port = listener.getsockname()[1]
-                argv = [*message["argv"], str(listener.fileno()), message["host"], str(port)]
-                os.makedirs(os.path.dirname(message["log"]), mode=0o700, exist_ok=True)
-                with open(
-                    os.open(message["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb"
-                ) as log:
-                    environment = self._environment(message)
-                    pid = start_process(argv, env=environment, stdout=log, stderr=log, pass_fds=[listener.fileno()])
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.bind((message["host"], 0))
+            listener.listen(4096)
+            port = listener.getsockname()[1]
+            os.makedirs(os.path.dirname(message["log"]), mode=0o700, exist_ok=True)
+            news = message.get("news", "")
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(news or os.devnull, 0o600)
         except OSError as error:
             self.send(type="store_lost", attempt=attempt, reason=str(error))
             return
-        self.store = {"attempt": attempt, "port": port, "pid": pid, "start": start_time(pid)}
-        self.dirty = True
-        self.send(type="store", attempt=attempt, port=port)
+
+        def started(pid: int, start: int) -> None:
+            self.store = {"attempt": attempt, "port": port, "pid": pid, "start": start, "news": news}
+            self.dirty = True
+            self.send(type="store", attempt=attempt, port=port)
+
+        def start_cold() -> None:
+            argv = [*message["argv"], str(listener.fileno()), message["host"], str(port), news]
+            try:
+                with listener, open_log(message["log"]) as log:
+                    pid = start_process(
+                        argv, env=environment, cwd="/", stdout=log, stderr=log, pass_fds=[listener.fileno()]
+                    )
+            except OSError as error:
+                self.send(type="store_lost", attempt=attempt, reason=str(error))
+            else:
+                started(pid, start_time(pid))
+
+        argv = [*message["argv"], "3", message["host"], str(port), news]
+        request = {"argv": argv, "cwd": "/", "stacks": "", "library": message["library"]}
+        job = Job(
+            request, lambda: [*(open_log(message["log"]) for _ in "12"), listener], started, start_cold, listener.close
+        )
+        self._start(job, message, environment, {})
+
+    def _on_warm(self, message: Message) -> None:
+        """Gets a template ready for a launch that may come, and the processes that it will need."""
+        template = self._template_for(message, self._environment(message))
+        if template is not None:
+            template.ask_for_spares(message["spares"])
+
+    def _start(self, job: Job, message: Message, environment: dict[str, str], own: dict[str, str]) -> None:
+        """Lets a job be forked by a warm template where the message allows it, else starts it by itself.
+
+        Args:
+            job: what is to be started.
+            message: that asked for it.
+            environment: of every process that the message asks for.
+            own: what this one has besides.
+        """
+        program = message["argv"][2:3]
+        forkable = message.get("warm") and program and (program[0] == "-m" or program[0].endswith(".py"))
+        template = self._template_for(message, environment) if forkable else None
+        if template is None:
+            job.refused()
+        else:
+            template.add(job, {**environment, **own})
+
+    # the template
+
+    def _template_for(self, message: Message, environment: dict[str, str]) -> Template | None:
+        """The template that can fork what a message asks for, which may have to be started; None where there can be none."""
+        python = message["argv"][0]
+        if self.template is not None and self.template.serves(python, environment):
+            return self.template
+        if any(template.serves(python, environment) for template in self.unfit):
+            return None
+        self._end_template()
+        source = os.path.join(os.path.dirname(message["library"]), "template.py")
+        try:
+            self.template = Template([python, "-u", source], environment, "template.log")
+        except OSError:
+            return None
+        self.selector.register(self.template.wire, selectors.EVENT_READ, self._hear_template)
+        return self.template
+
+    def _hear_template(self) -> None:
+        template = self.template
+        if template is None:
+            return
+        try:
+            data = template.wire.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose_template(template)
+            return
+        message = json.loads(data)
+        if "ready" in message:
+            template.ready = True
+        elif "unfit" in message:
+            self.send(type="cold", reason=message["unfit"])
+            self._lose_template(template)
+            return
+        elif "ended" in message:
+            self._process_ended(message["ended"], message["status"])
+        elif template.with_it is not None:
+            job, template.with_it = template.with_it, None
+            if "forked" in message:
+                job.started(message["forked"], message["start"])
+            else:
+                job.refused()
+        template.go_on()
+        self._note_spawned()
+
+    def _lose_template(self, template: Template) -> None:
+        """It died, or can't fork: its ranks go on, below this process now, and what it had still to do is done without it."""
+        if not template.ready or template.with_it is not None:
+            self.unfit.append(template)
+        unfinished = ([template.with_it] if template.with_it else []) + template.jobs
+        self._end_template()
+        if template.with_it:
+            self._end_unknown()  # it may have forked what it could not report
+        for job in unfinished:
+            job.refused()
+        self._note_spawned()
+
+    def _drop_jobs(self) -> None:
+        """Forgets what was not handed to the template yet."""
+        if self.template is not None:
+            dropped, self.template.jobs = self.template.jobs, []
+            for job in dropped:
+                job.dropped()
+        self._end_unplaced(-signal.SIGKILL, "stopped before it had started")
+
+    def _end_template(self) -> None:
+        template, self.template = self.template, None
+        if template is not None:
+            self.selector.unregister(template.wire)
+            template.wire.close()
+            kill_quietly(template.pid, signal.SIGKILL)
 
     def _environment(self, message: Message) -> dict[str, str]:
         """What the node has, then what the profile wants; its defaults hold only where the node says nothing."""
@@ -599,33 +915,202 @@ class Agent:
         if message["attempt"] > self.attempt:
             for rank in self.ranks.values():
                 rank.close()
-            self.attempt, self.ranks, self.ladder = message["attempt"], {}, None
+            self.attempt, self.ranks, self.starting, self.ladder = message["attempt"], {}, {}, None
+            self._drop_proxies()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path("exits"))
+                os.unlink("exits")
         self.spawning = self.dirty = True
         self.save()
         environment = self._environment(message)
         for wanted in message["ranks"]:
-            if wanted["rank"] not in self.ranks:
-                self._spawn(wanted, message["argv"], message["cwd"], {**environment, **wanted["env"]})
-        self.spawning, self.dirty = False, True
+            number, generation = wanted["rank"], wanted.get("generation", 0)
+            old = self.ranks.get(number)
+            if (old is None or old.generation < generation) and self.starting.get(number, -1) < generation:
+                self.starting[number] = generation
+                self._spawn(wanted, message, environment)
+        if self.unplaced:
+            self._start_mpirun(message["mpirun"], environment)
+        self._note_spawned()
 
-    def _spawn(self, wanted: Message, argv: list[str], cwd: str, environment: dict[str, str]) -> None:
-        number, files = wanted["rank"], [wanted["out"], wanted["err"], wanted["metrics"]]
-        try:
-            os.makedirs(os.path.dirname(wanted["out"]), mode=0o700, exist_ok=True)
-            rank = Rank(number, files)
-            with open(files[0], "ab") as out, open(files[1], "ab") as err:
-                rank.pid = start_process(argv, env=environment, cwd=cwd, stdout=out, stderr=err)
-        except OSError as error:
+    def _note_spawned(self) -> None:
+        """Once no rank is under way any more, a successor need not look for unknown ones."""
+        if (
+            self.spawning
+            and not self.unplaced
+            and (self.template is None or not (self.template.jobs or self.template.with_it))
+        ):
+            self.spawning, self.dirty = False, True
+
+    def _spawn(self, wanted: Message, message: Message, environment: dict[str, str]) -> None:
+        attempt, number, files = message["attempt"], wanted["rank"], [wanted["out"], wanted["err"], wanted["metrics"]]
+        generation = wanted.get("generation", 0)
+        argv, cwd = message["argv"], message["cwd"]
+        env, descriptors = dict(wanted["env"]), []  # type: tuple[dict[str, str], list[int]]
+
+        def started(pid: int, start: int, *, adopted: bool = True) -> None:
+            self.starting.pop(number, None)
+            close_all(descriptors)
+            if number in self.ranks:
+                self.ranks[number].close()
+            rank = self.ranks[number] = Rank(number, files)
+            rank.pid, rank.start, rank.adopted, rank.generation = pid, start, adopted, generation
+            self.dirty = True
+            self.send(type="spawned", attempt=attempt, rank=number, pid=pid, generation=generation)
+            if self.stopped_attempt == attempt:
+                kill_group(pid, signal.SIGKILL)
+
+        def start_cold() -> None:
+            try:
+                with open_log(files[0]) as out, open_log(files[1]) as err:
+                    if descriptors:
+                        env["PMI_FD"] = str(descriptors[0])
+                    options = {"cwd": cwd, "stdout": out, "stderr": err, "pass_fds": descriptors}
+                    pid = start_process(argv, env={**environment, **env}, **options)
+            except OSError as error:
+                failed(error)
+            else:
+                started(pid, start_time(pid), adopted=False)
+
+        def end(status: int, reason: str) -> None:
+            self.starting.pop(number, None)
+            close_all(descriptors)
+            self.send(type="ended", attempt=attempt, rank=number, status=status, reason=reason, generation=generation)
+
+        def failed(error: OSError) -> None:
             status = 127 if error.errno == errno.ENOENT else 126
             where = f" {error.filename!r}" if error.filename else ""
-            reason = f"can't start: {error.strerror}{where}"
-            self.send(type="ended", attempt=self.attempt, rank=number, status=status, reason=reason)
+            end(status, f"can't start: {error.strerror}{where}")
+
+        try:
+            os.makedirs(os.path.dirname(wanted["out"]), mode=0o700, exist_ok=True)
+            os.stat(cwd)
+        except OSError as error:
+            failed(error)
             return
-        rank.start = start_time(rank.pid)
-        self.ranks[number] = rank
-        self.send(type="spawned", attempt=self.attempt, rank=number, pid=rank.pid)
+        request = {"argv": argv, "cwd": cwd, "stacks": wanted.get("stacks", ""), "library": message["library"]}
+
+        def dropped() -> None:
+            end(-signal.SIGKILL, "stopped before it had started")
+
+        def open_files() -> list[Any]:
+            return [*(open_log(path) for path in files[:2]), *(os.fdopen(os.dup(one), "rb", 0) for one in descriptors)]
+
+        def start() -> None:
+            self._start(Job(request, open_files, started, start_cold, dropped), message, environment, env)
+
+        def take_place(given: dict[str, str], theirs: list[int]) -> None:
+            env.update({name: value for name, value in given.items() if environment.get(name) != value})
+            env.update(wanted["env"])
+            descriptors.extend(theirs)
+            if theirs:
+                env["PMI_FD"] = "3"  # where a template puts it
+            start()
+
+        if message.get("mpirun"):
+            self.unplaced[number] = take_place, end
+        else:
+            start()
+
+    # ranks that mpirun has to know
+
+    def _start_mpirun(self, wanted: Message, environment: dict[str, str]) -> None:
+        """Starts mpirun, unless it runs for this attempt already: its processes come to this agent, and ask for their ranks."""
+        if self.mpirun is not None and self.mpirun["attempt"] == self.attempt:
+            return
+        try:
+            with open_log(wanted["log"]) as log:
+                # An MPI job around this one must not be taken for ours.
+                own = {name: value for name, value in environment.items() if not name.startswith(MPI_OWN)}
+                pid = start_process(wanted["argv"], env={**own, **wanted["env"]}, stdout=log, stderr=log)
+        except OSError as error:
+            self._end_unplaced(127, f"can't start {wanted['argv'][0]}: {error.strerror}")
+            return
+        self.mpirun = {"attempt": self.attempt, "pid": pid, "start": start_time(pid), "log": wanted["log"]}
+        self.dirty = True
+
+    def _take_proxy(self, stranger: Stranger, message: Message) -> None:
+        """A process of mpirun offers its place, or is still there after this agent has taken another's place."""
+        number, rank = message["rank"], self.ranks.get(message["rank"])
+        wanted = self.unplaced.pop(number, None) if message["attempt"] == self.attempt else None
+        if wanted is None and (message["attempt"] != self.attempt or rank is None or rank.status is not None):
+            stranger.close()  # it asks again
+            return
+        wire, descriptors = stranger.wire, stranger.descriptors
+        old = self.proxies.get(number)
+        if old is not None:
+            self.selector.unregister(old)
+            old.close()
+        self.proxies[number] = wire
+        self.selector.register(wire, selectors.EVENT_READ, lambda: self._lose_proxy(number, wire))
+        if wanted is None:
+            close_all(descriptors)
+        else:
+            wanted[0](message["env"], descriptors)
+            self._note_spawned()
+        self._let_proxies_go()
+
+    def _lose_proxy(self, number: int, wire: socket.socket) -> None:
+        """Its end is mpirun's word that the rank is to end: MPI_Abort was called, or mpirun was told to stop."""
+        if self.proxies.get(number) is wire:  # else it was let go by what came in the same moment
+            self.selector.unregister(wire)
+            wire.close()
+            del self.proxies[number]
+            self.doomed[number] = time.monotonic() + ABORT_GRACE
+
+    def _let_proxies_go(self) -> None:
+        """Once every rank has ended, mpirun may end too."""
+        if not self.starting and all(rank.status is not None for rank in self.ranks.values()):
+            self._drop_proxies(b"0")
+
+    def _drop_proxies(self, word: bytes = b"") -> None:
+        for wire in self.proxies.values():
+            self.selector.unregister(wire)
+            with contextlib.suppress(OSError):
+                wire.send(word)
+            wire.close()
+        self.proxies = {}
+
+    def _mpirun_lives(self) -> bool:
+        if self.mpirun is None:
+            return False
+        mark = process_mark(self.mpirun["pid"])
+        return mark is not None and mark[0] == self.mpirun["start"] and mark[1] not in "ZX"
+
+    def _end_mpirun(self) -> None:
+        """Lets mpirun put its temporary files away: killed by force, it would leave them."""
+        self._drop_proxies(b"0")
+        self.doomed.clear()
+        deadline = time.monotonic() + MPIRUN_GRACE
+        asked = False
+        while self.mpirun is not None and self._mpirun_lives() and time.monotonic() < deadline:
+            if not asked and time.monotonic() > deadline - MPIRUN_GRACE / 2:
+                asked = True
+                kill_quietly(self.mpirun["pid"], signal.SIGTERM)
+            time.sleep(0.01)
+
+    def _watch_mpirun(self) -> None:
+        for number, deadline in list(self.doomed.items()):
+            rank = self.ranks.get(number)
+            if number not in self.starting and (rank is None or rank.status is not None):
+                del self.doomed[number]
+            elif rank is not None and time.monotonic() > deadline:
+                self._signal(rank, signal.SIGKILL)
+        if self.mpirun is not None and not self._mpirun_lives():
+            self._mpirun_ended()
+
+    def _mpirun_ended(self) -> None:
+        """Ranks that it has not started never will be, and those that it knew are ended with it."""
+        mpirun, self.mpirun, self.dirty = self.mpirun, None, True
+        if mpirun is not None:
+            self._end_unplaced(1, f"mpirun ended: {first_words(mpirun['log'])}")
+            for number in {*self.ranks, *self.starting}:
+                self.doomed.setdefault(number, time.monotonic() + ABORT_GRACE)
+
+    def _end_unplaced(self, status: int, reason: str) -> None:
+        unplaced, self.unplaced = self.unplaced, {}
+        for _, end in unplaced.values():
+            end(status, reason)
+        self._note_spawned()
 
     def _on_signal(self, message: Message) -> None:
         rank = self.ranks.get(message["rank"])
@@ -637,6 +1122,58 @@ class Agent:
         mark = process_mark(rank.pid)
         if mark is not None and mark[0] == rank.start:
             kill_group(rank.pid, number)
+
+    def _on_tell(self, message: Message) -> None:
+        """Passes news for the ranks on to the store's process, which puts them where each rank looks."""
+        if self.store is None or self.store["attempt"] != message["attempt"] or not self.store.get("news"):
+            return
+        # Both ends: what is written before the store's process listens waits for it. It is kept open for as long.
+        if self.news_pipe is None or self.news_pipe[0] != self.store["news"]:
+            self._close_news()
+            self.news_pipe = self.store["news"], os.open(self.store["news"], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.write(self.news_pipe[1], json.dumps([message["number"], message["news"]]).encode() + b"\n")
+
+    def _close_news(self) -> None:
+        if self.news_pipe is not None:
+            os.close(self.news_pipe[1])
+            self.news_pipe = None
+
+    def _on_stacks(self, message: Message) -> None:
+        """Asks every rank for its stacks by a signal, and answers with what they have written a moment later."""
+        asked: list[Any] = []
+        for rank in self.ranks.values():
+            path = rank.files[2][: -len("metrics")] + "stacks"
+            if rank.status is not None:
+                continue
+            if catches(rank.pid, STACKS_SIGNAL):
+                size = os.stat(path).st_size if os.path.exists(path) else 0
+                asked.append([rank, path, size])
+                kill_quietly(rank.pid, STACKS_SIGNAL)
+            else:
+                asked.append([rank, "", 0])
+        self.stacks_asked = time.monotonic() + 3, asked
+
+    def _answer_stacks(self) -> None:
+        """A stopped rank writes nothing; whoever waits for the others must not wait for it longer than this."""
+        if self.stacks_asked is None:
+            return
+        deadline, asked = self.stacks_asked
+        sizes = [os.stat(path).st_size if path and os.path.exists(path) else 0 for _, path, _ in asked]
+        grown = all(size > before or not path for size, (_, path, before) in zip(sizes, asked))  # noqa: B905 - Python 3.8
+        if self.stacks_sizes != sizes or (not grown and time.monotonic() < deadline):
+            self.stacks_sizes = sizes
+            return
+        ranks = []
+        for rank, path, before in asked:
+            text = ""
+            if path:
+                with contextlib.suppress(OSError), open(path, "rb") as file:
+                    file.seek(before)
+                    text = file.read(1 << 16).decode(errors="replace")
+            reason = "it does not answer; it may be stopped" if path else "its Python was not prepared for it"
+            ranks.append([rank.number, text, "" if text else reason])
+        self.stacks_asked = None
+        self.send(type="stacks", ranks=ranks)
 
     def _on_stop(self, message: Message) -> None:
         if message["attempt"] == self.attempt:
@@ -652,8 +1189,15 @@ class Agent:
         """Ends whatever an attempt left behind: ranks, children that left their rank's group, the store."""
         self.cleared_attempt = max(self.cleared_attempt, attempt)
         self.ladder = None
-        left = sweep(self._root(), {os.getpid()}, self.mark, 5.0)
-        self.store = None
+        self._drop_jobs()
+        if self.template is not None and self.template.with_it is not None:  # whatever it is about to fork ends with it
+            job = self.template.with_it
+            self._end_template()
+            job.dropped()
+        spare = {os.getpid()} | ({self.template.pid} if self.template else set())
+        self._end_mpirun()
+        left = sweep(self._root(), spare, self.marks, 5.0)
+        self.store = self.mpirun = None
         self.dirty = True
         for rank in self.ranks.values():
             if rank.status is None and rank.pid not in left:
@@ -673,24 +1217,30 @@ class Agent:
             pid = next_zombie()
             if pid is None:
                 return
-            rank = next((rank for rank in self.ranks.values() if rank.pid == pid and rank.status is None), None)
-            is_store = self.store is not None and self.store["pid"] == pid
-            if rank is not None or is_store:
+            if any(rank.pid == pid for rank in self.ranks.values()) or (self.store and self.store["pid"] == pid):
                 kill_group(pid, signal.SIGKILL)
-            status = reap(pid)
-            if rank is not None:
-                self._ended(rank, status)
-            elif self.store is not None and is_store:
-                self.send(type="store_lost", attempt=self.store["attempt"], reason=f"its process ended with {status}")
-                self.store, self.dirty = None, True
+            self._process_ended(pid, reap(pid))
+
+    def _process_ended(self, pid: int, status: int) -> None:
+        """A process was reaped, here or by the template: a rank's, the store's, or one that nobody waits for."""
+        rank = next((rank for rank in self.ranks.values() if rank.pid == pid and rank.status is None), None)
+        if rank is not None:
+            self._ended(rank, status)
+        elif self.mpirun is not None and self.mpirun["pid"] == pid:
+            self._mpirun_ended()
+        elif self.store is not None and self.store["pid"] == pid:
+            self.send(type="store_lost", attempt=self.store["attempt"], reason=f"its process ended with {status}")
+            self.store, self.dirty = None, True
 
     def _ended(self, rank: Rank, status: int) -> None:
         rank.status, rank.ended_at, self.dirty = status, time.time(), True
         self._report_growth()
-        self.send(type="ended", attempt=self.attempt, rank=rank.number, status=status, reason="")
+        generation = rank.generation
+        self.send(type="ended", attempt=self.attempt, rank=rank.number, status=status, reason="", generation=generation)
+        self._let_proxies_go()
 
     def _watch_adopted(self) -> None:
-        """Ranks that an earlier agent started are not children of this one: the warden reaps them and notes how they ended."""
+        """Ranks that are no children of this process: the template or the warden reaps them and notes how they ended."""
         for rank in self.ranks.values():
             if not rank.adopted or rank.status is not None:
                 continue
@@ -707,7 +1257,14 @@ class Agent:
 
     def _lose(self, rank: Rank, reason: str, *, alive: bool = False) -> None:
         rank.status, rank.reason, rank.ended_at, self.dirty = -signal.SIGKILL, reason, time.time(), True
-        self.send(type="lost", attempt=self.attempt, rank=rank.number, reason=reason, alive=alive)
+        self.send(
+            type="lost",
+            attempt=self.attempt,
+            rank=rank.number,
+            reason=reason,
+            alive=alive,
+            generation=rank.generation,
+        )
 
     def _report_growth(self) -> None:
         grown = []
@@ -722,6 +1279,8 @@ class Agent:
     # ending ranks
 
     def _start_ladder(self, at_once: bool) -> None:
+        self.stopped_attempt = self.attempt
+        self._drop_jobs()
         steps = [[getattr(signal, name), seconds] for name, seconds in self.terms["stop_ladder"]]
         if at_once:
             steps = [[signal.SIGKILL, 5.0]]
@@ -756,12 +1315,15 @@ class Agent:
 # --- warden and bridge -----------------------------------------------------------------------------------------------
 
 
-def detach(log: str, keep: set[int]) -> None:
-    """Leaves the session, the terminal and the descriptors of whoever booted this; the wire above all."""
+def detach(folder: str, keep: set[int]) -> None:
+    """Leaves the session, the terminal and the descriptors of whoever booted this; the wire above all.
+
+    From here on the folder is the working directory, and its files go by their bare names: it may be renamed.
+    """
     os.setsid()
-    os.chdir("/")
+    os.chdir(folder)
     nothing = os.open(os.devnull, os.O_RDWR)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = os.open("agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((nothing, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     for name in os.listdir("/proc/self/fd"):
@@ -770,12 +1332,12 @@ def detach(log: str, keep: set[int]) -> None:
                 os.close(int(name))
 
 
-def run_warden(folder: str, listener: socket.socket, mark: str) -> None:
+def run_warden(listener: socket.socket, mark: str) -> None:
     """Keeps an agent running until one ends on purpose; then ends everything that is left and goes."""
     become_subreaper()
     warden = os.getpid()
     deaths: list[float] = []
-    agent = start_agent(folder, listener, warden, mark, again=False)
+    agent = start_agent(listener, warden, mark, again=False)
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -783,31 +1345,30 @@ def run_warden(folder: str, listener: socket.socket, mark: str) -> None:
             break
         pid = found.si_pid if found else 0
         if pid != agent:
-            note_exit(folder, pid)
+            note_exit(pid)
             continue
         if reap(pid) == 0:
             break
         deaths = [moment for moment in deaths if time.monotonic() - moment < 10] + [time.monotonic()]
         if len(deaths) > 5:
             break
-        agent = start_agent(folder, listener, warden, mark, again=True)
-    sweep(warden, {warden}, mark, 5.0)
-    with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
+        agent = start_agent(listener, warden, mark, again=True)
+    sweep(warden, {warden}, [mark], 5.0)
+    with contextlib.suppress(OSError), open("socket") as file:
         os.unlink(file.read())
 
 
-def note_exit(folder: str, pid: int) -> None:
+def note_exit(pid: int) -> None:
     """Notes how a rank ended whose agent was gone, ends its group, and reaps it."""
     mark = process_mark(pid)
     if os.getsid(pid) == pid:
         kill_group(pid, signal.SIGKILL)
     status = reap(pid)
-    path = os.path.join(folder, "exits")
-    with contextlib.suppress(OSError), open(path, "a") as file:  # a full disk: that status is lost, the warden is not
+    with contextlib.suppress(OSError), open("exits", "a") as file:  # a full disk: only that status is lost
         file.write(f"{pid} {mark[0] if mark else 0} {status} {time.time()}\n")
 
 
-def start_agent(folder: str, listener: socket.socket, warden: int, mark: str, *, again: bool) -> int:
+def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -816,7 +1377,7 @@ def start_agent(folder: str, listener: socket.socket, warden: int, mark: str, *,
         become_subreaper()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
-        status = Agent(folder, listener, warden, mark).run(again=again)
+        status = Agent(listener, warden, mark).run(again=again)
     except BaseException:  # noqa: BLE001 - this is the outermost frame of a process
         import traceback
 
@@ -853,8 +1414,8 @@ def connect(folder: str, mark: str) -> socket.socket:
         if os.fork() == 0:
             status = EXIT_FAILED
             try:
-                detach(os.path.join(folder, "agent.log"), {listener.fileno(), lock})
-                run_warden(folder, listener, mark)
+                detach(folder, {listener.fileno(), lock})
+                run_warden(listener, mark)
                 status = 0
             finally:
                 os._exit(status)

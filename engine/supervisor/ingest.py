@@ -20,8 +20,9 @@ import msgspec
 from engine.core.metric_lines import MetricReader
 from engine.core.progress import RankProgress, take_readings, take_record
 from engine.core.series import Point, SeriesSet
+from engine.history import Saved
 from engine.paths import RunPaths, Stream
-from engine.record import Saved, read_tail, replace_file
+from engine.record import read_tail, replace_file
 
 SLICE = 1 << 18
 """Bytes taken from one file at a time: a few milliseconds of work."""
@@ -66,12 +67,18 @@ class Ingest:
         world_size: number of ranks.
         patterns: of the profile, besides the shapes that are known.
         on_change: called with a rank whose numbers have changed.
+        on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
     """
 
     def __init__(
-        self, paths: RunPaths, world_size: int, patterns: tuple[str, ...], on_change: Callable[[int], None]
+        self,
+        paths: RunPaths,
+        world_size: int,
+        patterns: tuple[str, ...],
+        on_change: Callable[[int], None],
+        on_joined: Callable[[int, int, int | None], None],
     ) -> None:
-        self._paths, self._patterns, self._on_change = paths, patterns, on_change
+        self._paths, self._patterns, self._on_change, self._on_joined = paths, patterns, on_change, on_joined
         self.attempt = 0
         self.progress = [RankProgress() for _ in range(world_size)]
         self.series = SeriesSet()
@@ -180,6 +187,13 @@ class Ingest:
             self._on_change(rank)
         return True
 
+    def catch_up(self) -> None:
+        """Reads what is known to be there of the ranks' own records, which are short."""
+        while key := next((key for key in self._grown if key[1] == "metrics"), None):
+            self._grown.remove(key)
+            self._grown.appendleft(key)
+            self.read_slice()
+
     def drain(self) -> None:
         """Reads what is known to be there without pause, for a second at most: then only the newest part of each file."""
         deadline = time.monotonic() + DRAIN_TIME
@@ -203,6 +217,9 @@ class Ingest:
                 continue  # the file is the rank's: it may write what it likes
             if isinstance(record, dict):
                 points += take_record(rank, self.progress[rank], record)
+                generation = record.get("generation")
+                if record.get("elastic") == "joined" and type(generation) is int and 0 <= generation < 1 << 31:
+                    self._on_joined(rank, generation, self.progress[rank].step)
         return points
 
     def _take_output(self, rank: int, kind: str, data: bytes) -> list[Point]:

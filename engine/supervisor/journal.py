@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from engine.core.events import INTENTS, AnyEvent
-from engine.record import measure_journal
+from engine.history import measure_journal
 
 
 class Journal:

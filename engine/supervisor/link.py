@@ -20,6 +20,9 @@ RETRIES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each try to reconnect; the last one repeats. The first is at once: an agent that was killed is back in ms."""
 
 CHUNK = 1 << 16
+Bridge = asyncio.subprocess.Process
+"""The command that a node's launcher runs: frames go in and out of it."""
+
 AgentMessage = dict[str, Any]
 """What an agent says: JSON of the protocol that `engine.node.agent` speaks."""
 
@@ -41,6 +44,7 @@ class Link:
         on_failed: called with the reason when the node is given up.
         on_closed: called when the agent has ended because `close` asked it to.
         patience: seconds to go on trying once a link was open: as long as the agent keeps its ranks alone.
+        bridge: that another link has let go of, to an agent that listens; or None: one is started.
     """
 
     def __init__(
@@ -55,13 +59,16 @@ class Link:
         on_failed: Callable[[str], None],
         on_closed: Callable[[], None],
         patience: float,
+        bridge: Bridge | None = None,
     ) -> None:
         self.node = node
         self._tasks = tasks
         self._argv, self._hello = argv, hello
         self._on_message, self._on_down, self._on_failed, self._on_closed = on_message, on_down, on_failed, on_closed
         self._patience = patience
-        self._process: asyncio.subprocess.Process | None = None
+        self._bridge = bridge
+        self._process: Bridge | None = None
+        self._released = False
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._is_up = False
@@ -89,7 +96,7 @@ class Link:
         down_since, tries = loop.time(), 0
         while True:
             await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)])
-            self._is_up = False
+            self._is_up, was_taken_over = False, self._bridge is not None
             try:
                 reason = await self._serve()
             except BootError as error:
@@ -98,6 +105,8 @@ class Link:
                 down_since, tries = loop.time(), 0
                 self._on_down(reason)
                 continue
+            if was_taken_over and not self._is_up:
+                continue  # it ended on the way here: another is started
             tries += 1
             if not self._is_up and self._was_up and loop.time() - down_since < self._patience:
                 continue
@@ -110,8 +119,29 @@ class Link:
 
     async def _serve(self) -> str:
         """One connection from boot to end. Returns why it ended; raises BootError where it never came up."""
+        process, self._bridge = self._bridge, None
+        is_new = process is None
+        if process is None:
+            process = await self._start_bridge()
+        assert process.stdin
+        assert process.stderr
+        complaints = asyncio.create_task(process.stderr.read(CHUNK))
         try:
-            process = await asyncio.create_subprocess_exec(
+            if is_new:
+                process.stdin.write(_SOURCE)
+            process.stdin.write(agent.encode_frame(self._hello))
+            if is_new:
+                await self._wait_for_sync(process, complaints)
+            return await self._read_frames(process)
+        finally:
+            self._process = None
+            if not self._released:
+                await self._wait_gone(process)
+            complaints.cancel()
+
+    async def _start_bridge(self) -> Bridge:
+        try:
+            return await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -119,22 +149,9 @@ class Link:
             )
         except OSError as error:
             raise BootError(f"can't start {self._argv[0]}: {error.strerror}") from None
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
-        complaints = asyncio.create_task(process.stderr.read(CHUNK))
-        try:
-            process.stdin.write(_SOURCE)
-            process.stdin.write(agent.encode_frame(self._hello))
-            await self._wait_for_sync(process, complaints)
-            return await self._read_frames(process)
-        finally:
-            self._process = None
-            await self._wait_gone(process)
-            complaints.cancel()
 
     @staticmethod
-    async def _wait_gone(process: asyncio.subprocess.Process) -> None:
+    async def _wait_gone(process: Bridge) -> None:
         """Lets the bridge end by itself, which it does once its wire is closed; one that does not is killed."""
         assert process.stdin is not None
         process.stdin.close()
@@ -145,7 +162,7 @@ class Link:
             process.kill()
             await process.wait()
 
-    async def _wait_for_sync(self, process: asyncio.subprocess.Process, complaints: asyncio.Task[bytes]) -> None:
+    async def _wait_for_sync(self, process: Bridge, complaints: asyncio.Task[bytes]) -> None:
         """Reads past whatever a login shell prints, up to the agent's first word."""
         assert process.stdout
         try:
@@ -161,7 +178,7 @@ class Link:
                     raise BootError(said[-1] if said else f"{self._argv[0]} ended with {process.returncode}") from None
             raise BootError(f"{self._argv[0]} did not start an agent") from None
 
-    async def _read_frames(self, process: asyncio.subprocess.Process) -> str:
+    async def _read_frames(self, process: Bridge) -> str:
         assert process.stdout
         frames = agent.FrameBuffer()
         while data := await process.stdout.read(CHUNK):
@@ -177,6 +194,24 @@ class Link:
                     self._is_up = self._was_up = True
                 self._on_message(message)
         return "its agent went away"
+
+    @property
+    def closing(self) -> bool:
+        """Whether the agent was asked to end, or would have been if there had been a link."""
+        return self._closing
+
+    async def release(self) -> Bridge | None:
+        """Lets go of the agent, which goes on without this link.
+
+        Returns:
+            The open connection to it, for another link; None where there is none.
+        """
+        process = self._process
+        self._released = process is not None
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        return process
 
     async def wait_closed(self) -> None:
         """Returns when nothing of this link runs any more."""

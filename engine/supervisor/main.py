@@ -14,16 +14,20 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from engine.core.errors import RankdeckError, SupervisorError
+from engine.core.view import RunView
 from engine.paths import RunPaths
 from engine.record import read_plan, read_whereabouts, write_summary
 from engine.supervisor.journal import Journal
+from engine.supervisor.link import Bridge
 from engine.supervisor.runner import Runner, note
 from engine.supervisor.server import Server
+from engine.supervisor.standby import become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
 """Seconds between two copies of the curves on the disk; what came since is read again from the ranks' files."""
@@ -44,16 +48,17 @@ def take_lock(paths: RunPaths) -> int:
     return lock
 
 
-async def supervise(paths: RunPaths, *, restart_by: str | None) -> None:
+async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge | None = None) -> None:
     """Runs a run to its end.
 
     Args:
         paths: of the run, whose plan is written.
         restart_by: who wants a run that has ended to start again, or None.
+        bridge: to the agent of the first node, where there is one already.
     """
     plan = read_plan(paths)
     journal = Journal(paths.journal)
-    runner = Runner(paths, plan, journal)
+    runner = Runner(paths, plan, journal, bridge)
     server = Server(runner)
     _remove_old_socket(paths)
     await server.listen()
@@ -81,6 +86,22 @@ async def supervise(paths: RunPaths, *, restart_by: str | None) -> None:
         paths.supervisor.unlink()
 
 
+async def stand_by(paths: RunPaths) -> None:
+    """Waits for a run, then runs it to its end.
+
+    Args:
+        paths: of the folder that stands in for the run's.
+    """
+    found = await wait_for_run(paths)
+    if found is None:
+        return
+    paths = RunPaths(found[0])
+    become_supervisor_of(paths)
+    lock = take_lock(paths)
+    await supervise(paths, restart_by=None, bridge=found[1])
+    os.close(lock)
+
+
 def _remove_old_socket(paths: RunPaths) -> None:
     """Takes the socket away that a killed supervisor left, perhaps in the runtime folder of another login."""
     where = read_whereabouts(paths)
@@ -98,9 +119,12 @@ def _close_starter() -> None:
 
 async def _save(runner: Runner, server: Server) -> None:
     """Keeps the copies on the disk fresh: the line of `ps` soon after a change, the curves now and then."""
+    written: RunView | None = None
     while True:
         for _ in range(int(SAVE_PERIOD)):
-            _save_quietly(lambda: write_summary(runner.paths, server.run_view))
+            if (run := server.run_view) != written:
+                _save_quietly(partial(write_summary, runner.paths, run))
+                written = run
             await asyncio.sleep(1)
         _save_quietly(runner.ingest.save)
 
@@ -113,8 +137,8 @@ def _save_quietly(save: Callable[[], None]) -> None:
         note(f"can't save: {error}")
 
 
-def main(folder: str, restart_by: str | None = None) -> int:
-    """Entry point: `supervise FOLDER [RESTART_BY]`. Returns the exit status.
+def main(folder: str, restart_by: str | None = None, *, standby: bool = False) -> int:
+    """Entry point: `supervise FOLDER [RESTART_BY]`, or `standby FOLDER`. Returns the exit status.
 
     What was started here ends at once and its child goes on, so that whoever started it has no child to reap.
     """
@@ -123,7 +147,7 @@ def main(folder: str, restart_by: str | None = None) -> int:
     paths = RunPaths(Path(folder))
     try:
         lock = take_lock(paths)
-        asyncio.run(supervise(paths, restart_by=restart_by))
+        asyncio.run(stand_by(paths) if standby else supervise(paths, restart_by=restart_by))
         os.close(lock)
     except (RankdeckError, OSError, msgspec.MsgspecError, ExceptionGroup) as error:
         note("".join(traceback.format_exception(error)))

@@ -18,8 +18,8 @@ import msgspec
 
 from engine import __version__
 from engine.core import events as ev
+from engine.core import messages as msg
 from engine.core.errors import RankdeckError
-from engine.core.messages import Answer, Hello, Kill, Refused, Reply, Request, Restart, Stop, Subscribe, Welcome
 from engine.core.state import Ended, RunState
 from engine.core.view import PROTOCOL, RankView, RunView, Snapshot, Update
 from engine.core.views import rank_view, restart_words, run_view
@@ -35,7 +35,7 @@ LOOK_PERIOD = 1.0
 MAX_LINE = 1 << 20
 """Bytes of one request. A client that sends more is not one of ours."""
 
-_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_requests: msgspec.json.Decoder[msg.Request] = msgspec.json.Decoder(msg.Request)
 _encoder = msgspec.json.Encoder()
 
 
@@ -114,14 +114,18 @@ class Server:
         series = tuple(self._runner.ingest.series.dump())
         return Snapshot(run=self.run_view, ranks=tuple(self._ranks), series=series, events=tuple(self._runner.story))
 
+    def _has_news(self, seen: Seen) -> bool:
+        newest = self._revision, self._runner.ingest.points_seen, len(self._runner.story)
+        return (seen.revision, seen.points, seen.story) != newest
+
     def _next(self, seen: Seen) -> Snapshot | Update | None:
         """What a subscriber has not seen yet, or None."""
+        if not self._has_news(seen):
+            return None
         ingest, story = self._runner.ingest, self._runner.story
         missed = ingest.points_seen - seen.points
         if seen.revision < 0 or missed > len(ingest.points):
-            message: Snapshot | Update | None = self.snapshot()
-        elif seen.revision == self._revision and not missed and seen.story == len(story):
-            message = None
+            message: Snapshot | Update = self.snapshot()
         else:
             ranks = tuple(
                 view for view, at in zip(self._ranks, self._rank_revisions, strict=True) if at > seen.revision
@@ -183,19 +187,21 @@ class Server:
                 return
             while line := await reader.readline():
                 request = _requests.decode(line)
-                if isinstance(request, Subscribe):
+                if isinstance(request, msg.Subscribe):
                     if subscription is None:
                         subscription = asyncio.create_task(self._feed(writer))
                         if self._runner.ended.is_set():
                             await subscription
+                elif isinstance(request, msg.AskStacks):
+                    _write(writer, msg.Stacks(ranks=await self._runner.stacks()))
                 else:
                     _write(writer, self._answer(request))
         except (msgspec.DecodeError, ValueError) as error:
-            _write(writer, Refused(reason=f"not a request: {error}"))
+            _write(writer, msg.Refused(reason=f"not a request: {error}"))
         except ConnectionError:
             pass
         except OSError as error:
-            _write(writer, Refused(reason=f"it can't be written down: {error.strerror}"))
+            _write(writer, msg.Refused(reason=f"it can't be written down: {error.strerror}"))
         finally:
             self._clients.discard(task)
             if subscription is not None:
@@ -207,13 +213,15 @@ class Server:
         peer: socket.socket = writer.get_extra_info("socket")
         _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         if uid != os.geteuid():
-            _write(writer, Refused(reason="this run belongs to another user"))
+            _write(writer, msg.Refused(reason="this run belongs to another user"))
             return False
-        hello = msgspec.json.decode(await reader.readline() or b"{}", type=Hello)
+        hello = msgspec.json.decode(await reader.readline() or b"{}", type=msg.Hello)
         if hello.protocol != PROTOCOL:
-            _write(writer, Refused(reason=f"this run was launched by rankdeck {__version__}, you run {hello.version}"))
+            _write(
+                writer, msg.Refused(reason=f"this run was launched by rankdeck {__version__}, you run {hello.version}")
+            )
             return False
-        _write(writer, Welcome(protocol=PROTOCOL, version=__version__, run=self._runner.paths.run, pid=os.getpid()))
+        _write(writer, msg.Welcome(protocol=PROTOCOL, version=__version__, run=self._runner.paths.run, pid=os.getpid()))
         return True
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:
@@ -229,36 +237,36 @@ class Server:
                     break
                 if not message:
                     async with self._changed:
-                        await self._changed.wait()
+                        await self._changed.wait_for(lambda: self._has_news(seen) or self._runner.ended.is_set())
                 else:
                     await asyncio.sleep(PERIOD)
             writer.close()
 
-    def _answer(self, request: Stop | Restart | Kill) -> Answer:
+    def _answer(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer:
         now, state = time.time(), self._runner.state
         match request:
-            case Stop(by=by, at_once=at_once):
+            case msg.Stop(by=by, at_once=at_once):
                 ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once))
                 text = (
                     "the run is being stopped"
                     if not isinstance(self._runner.state.phase, Ended)
                     else "the run has stopped"
                 )
-            case Restart(by=by):
-                text = _will_restart(state)
-                ignored = self._runner.handle(ev.RestartRequested(at=now, by=by))
-            case Kill(by=by, rank=rank, signal=number):
+            case msg.Restart(by=by, scope=scope):
+                text = _will_restart(state, scope)
+                ignored = self._runner.handle(ev.RestartRequested(at=now, by=by, scope=scope))
+            case msg.Kill(by=by, rank=rank, signal=number):
                 ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
                 text = f"signal {number} was sent to rank {rank}"
         self.refresh()
-        return Answer(text=ignored or text, done=ignored is None)
+        return msg.Answer(text=ignored or text, done=ignored is None)
 
 
-def _will_restart(state: RunState) -> str:
-    words = restart_words(state)
+def _will_restart(state: RunState, scope: ev.Scope) -> str:
+    words = restart_words(state, scope)
     return f"now: {words}" if words else f"attempt {state.attempt + 1} is coming"
 
 
-def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
+def _write(writer: asyncio.StreamWriter, reply: msg.Reply) -> None:
     if not writer.is_closing():
         writer.write(_encoder.encode(reply) + b"\n")

@@ -45,6 +45,14 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     os.replace(temporary, path)
 
 
+def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any] | None:
+    """What is at `path`, with its tensors on `device`; None where there is no file."""
+    if not path.exists():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return state
+
+
 def agree_on_checkpoint(path: Path, device: torch.device) -> dict[str, Any] | None:
     """What rank 0 finds at `path`, on every rank. A collective: all ranks call it.
 

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from typing import NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """Takes over SIGINT and SIGTERM for the rest of this process.
+    """Takes over SIGINT and SIGTERM while it is entered.
+
+    Left by an exception, it lets a signal that arrived do what it always does: a rank that has lost a peer, say, may wait for
+    long, and must not be deaf meanwhile.
 
     Args:
         device: of this rank; the process group's messages go through it.
@@ -32,12 +35,23 @@ class StopSignal:
     def __init__(self, device: torch.device) -> None:
         self._number = 0
         self._highest = torch.zeros(1, dtype=torch.int64, device=device)
-        arrivals, wakeup = os.pipe()
-        os.set_blocking(wakeup, False)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        for number in SIGNALS:
-            signal.signal(number, lambda *_: None)
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        arrivals, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
         threading.Thread(target=self._watch, args=(arrivals,), name="stop signal", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        os.close(self._wakeup)
+        if self._number and kind is not None and issubclass(kind, Exception):
+            signal.raise_signal(self._number)
 
     def agreed(self) -> int:
         """The signal that any rank got, the same on every rank; 0: go on. A collective: all ranks call it."""
@@ -55,6 +69,12 @@ class StopSignal:
         sys.exit(128 + number)
 
     def _watch(self, arrivals: int) -> None:
-        self._number = os.read(arrivals, 1)[0]
-        second = os.read(arrivals, 1)[0]
-        os._exit(128 + second)
+        """The first signal is noted, a second ends the process at once; closing the other end ends this thread."""
+        for first in (True, False):
+            heard = os.read(arrivals, 1)
+            if not heard:
+                break
+            if not first:
+                os._exit(128 + heard[0])
+            self._number = heard[0]
+        os.close(arrivals)

@@ -2,16 +2,17 @@
 """Trains a character-level GPT with DistributedDataParallel; a model that is small but a training that is complete.
 
 Seeded throughout: on CPUs two runs of the same layout give the same loss to the last bit, and so does a run that was stopped
-and resumed. What its arguments are is said in `gpt.json`.
+and resumed, or that lost a rank and took it back. What its arguments are is said in `gpt.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import gc
 import math
+import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,8 +20,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import rankdeck
+from rankdeck import elastic
 from rankdeck.recipes import arguments
-from rankdeck.recipes._checkpoint import agree_on_checkpoint, checkpoint_path, write_checkpoint
+from rankdeck.recipes._checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._text import Shard, Text, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
@@ -85,103 +87,110 @@ def held_out_loss(model: GPT, text: Text, batch: int, device: torch.device) -> f
     return float(total[0] / total[1])
 
 
-def train(args: argparse.Namespace) -> None:
-    """Trains to `args.steps`, or to the step in which a signal arrived."""
-    device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
-    text = read_text()
-    check(args, text)
+def initial_state(args: argparse.Namespace, text: Text, path: Path) -> elastic.State:
+    """Model, optimizer and counters: as seeded, or as rank 0 finds them in its checkpoint, which `elastic.run` gives to all.
+
+    Raises:
+        SystemExit: the checkpoint holds a model of another shape.
+    """
+    device = rankdeck.device()
     shape = Shape(
         characters=len(text.characters), block=args.block, layers=args.layers, heads=args.heads, width=args.width
     )
     torch.manual_seed(args.seed)
     model = GPT(shape).to(device)
-    optimizer = make_optimizer(model)
-
-    path = checkpoint_path(args.checkpoint_dir, "gpt")
-    step = seen = 0
-    saved = agree_on_checkpoint(path, device)
+    state = elastic.State(step=0, model=model, optimizer=make_optimizer(model), seen=0)
+    saved = read_checkpoint(path, device) if os.environ.get("RANK", "0") == "0" else None
     if saved is not None:
         if saved["shape"] != dataclasses.asdict(shape):
             raise SystemExit(
                 f"gpt: {path} holds a model of another shape, {saved['shape']}: name another --checkpoint-dir, or delete it"
             )
-        step, seen = int(saved["step"]), int(saved["seen"])
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+        state.step, state.seen = int(saved["step"]), int(saved["seen"])
+        state.model.load_state_dict(saved["model"])
+        state.optimizer.load_state_dict(saved["optimizer"])
+    return state
+
+
+def train(args: argparse.Namespace, text: Text, state: elastic.State, path: Path) -> None:
+    """Trains to `args.steps`, or to the step in which a signal arrived. Entered again whenever a rank has come back."""
+    device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
+    model, optimizer = state.model, state.optimizer
     ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     shard = Shard(length=len(text.train), block=args.block, batch=args.batch, seed=args.seed, rank=rank, world=world)
 
     def next_batch() -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = blocks_at(text.train, shard.starts(seen), args.block)
+        inputs, targets = blocks_at(text.train, shard.starts(state.seen), args.block)
         return inputs.to(device), targets.to(device)
 
     def checkpoint() -> None:
         if rank == 0:
-            state = {
-                "step": step,
-                "seen": seen,
-                "shape": dataclasses.asdict(shape),
+            saved = {
+                "step": state.step,
+                "seen": state.seen,
+                "shape": dataclasses.asdict(model.shape),
                 "model": model.state_dict(),
                 "optimizer": optimizer.state_dict(),
             }
-            write_checkpoint(path, state)
-            rankdeck.log(step=step, checkpoint=step)
-            print(f"rank 0: checkpoint of step {step} in {path.parent}")
+            write_checkpoint(path, saved)
+            rankdeck.log(step=state.step, checkpoint=state.step)
+            print(f"rank 0: checkpoint of step {state.step} in {path.parent}")
 
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(
         f"rank {rank} of {world} on {device}: {parameters:,} parameters, "
-        + (f"starts at step 1 of {args.steps}" if saved is None else f"resumes after step {step} of {args.steps}")
+        + (f"resumes after step {state.step} of {args.steps}" if state.step else f"starts at step 1 of {args.steps}")
     )
-    stop = StopSignal(device)
     # DDP regroups its gradient buckets after the first backward pass, and another grouping rounds sums in another order.
     # So that a resumed run adds up as the unbroken one does, a pass that trains nothing comes before either.
     loss_of(ddp, *next_batch()).backward()  # type: ignore[no-untyped-call]
     began, characters = time.monotonic(), 0
-    while step < args.steps:
-        lr = learning_rate(args, step + 1)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.zero_grad()
-        loss = loss_of(ddp, *next_batch())
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        step += 1
-        seen += args.batch * world
-        tokens = args.batch * args.block
-        rankdeck.log(step=step, steps=args.steps, loss=loss, samples=args.batch, tokens=tokens, lr=lr)
+    with StopSignal(device) as stop:
+        while state.step < args.steps:
+            lr = learning_rate(args, state.step + 1)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad()
+            loss = loss_of(ddp, *next_batch())
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            state.seen += args.batch * world
+            state.step += 1
+            step, tokens = state.step, args.batch * args.block
+            rankdeck.log(step=step, steps=args.steps, loss=loss, samples=args.batch, tokens=tokens, lr=lr)
 
-        characters += tokens
-        if step % (10 if rank == 0 else 100) == 0 or step == args.steps:
-            speed = characters / (time.monotonic() - began)
-            print(f"rank {rank}: step {step}/{args.steps}  loss {loss.item():.4f}  lr {lr:.1e}  {speed:,.0f} tok/s")
-            began, characters = time.monotonic(), 0
-        if args.eval_every and (step % args.eval_every == 0 or step == args.steps):
-            val_loss = held_out_loss(model, text, args.batch, device)
-            rankdeck.log(step=step, val_loss=val_loss)
-            if rank == 0:
-                print(f"rank 0: step {step}/{args.steps}  val_loss {val_loss:.4f}")
+            characters += tokens
+            if step % (10 if rank == 0 else 100) == 0 or step == args.steps:
+                speed = characters / (time.monotonic() - began)
+                print(f"rank {rank}: step {step}/{args.steps}  loss {loss.item():.4f}  lr {lr:.1e}  {speed:,.0f} tok/s")
+                began, characters = time.monotonic(), 0
+            if args.eval_every and (step % args.eval_every == 0 or step == args.steps):
+                val_loss = held_out_loss(model, text, args.batch, device)
+                rankdeck.log(step=step, val_loss=val_loss)
+                if rank == 0:
+                    print(f"rank 0: step {step}/{args.steps}  val_loss {val_loss:.4f}")
 
-        stopped = stop.agreed()
-        if args.checkpoint_every and (stopped or step == args.steps or step % args.checkpoint_every == 0):
-            checkpoint()
-        if stopped:
-            print(f"rank {rank}: stopped by a signal after step {step}")
-            stop.leave(stopped)
+            stopped = stop.agreed()
+            if args.checkpoint_every and (stopped or step == args.steps or step % args.checkpoint_every == 0):
+                checkpoint()
+            if stopped:
+                print(f"rank {rank}: stopped by a signal after step {step}")
+                stop.leave(stopped)
     if rank == 0:
         prompt = [text.characters.index("\n")]
         print(text.decode(model.sample(prompt, length=SAMPLE, seed=args.seed)).strip("\n"))
-    print(f"rank {rank}: done after step {step}")
+    print(f"rank {rank}: done after step {state.step}")
 
 
 def main() -> None:
     """Runs the recipe with the arguments of this process."""
     args = arguments("gpt")
-    rankdeck.init_process_group()
-    train(args)
-    gc.collect()  # the DDP wrapper stands in a cycle; what it holds of the group must be gone before the interpreter goes
-    dist.destroy_process_group()
+    text = read_text()
+    check(args, text)
+    path = checkpoint_path(args.checkpoint_dir, "gpt")
+    state = initial_state(args, text, path)
+    elastic.run(state)(train)(args, text, state, path)
 
 
 if __name__ == "__main__":

@@ -61,25 +61,25 @@ def train(args: argparse.Namespace) -> None:
     print(
         f"rank {rank} of {dist.get_world_size()} on {device}: {'starts' if saved is None else f'resumes after {step}'}"
     )
-    stop = StopSignal(device)
-    while step < args.steps:
-        x, y = draw_batch(args, step + 1)
-        loss = F.mse_loss(ddp(x.to(device)), y.to(device))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        step += 1
-        rankdeck.log(step=step, steps=args.steps, loss=loss, samples=args.batch, lr=args.lr)
-        if step % (20 if rank == 0 else 100) == 0 or step == args.steps:
-            print(f"rank {rank}: step {step}/{args.steps}  loss {loss.item():.6f}")
+    with StopSignal(device) as stop:
+        while step < args.steps:
+            x, y = draw_batch(args, step + 1)
+            loss = F.mse_loss(ddp(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            step += 1
+            rankdeck.log(step=step, steps=args.steps, loss=loss, samples=args.batch, lr=args.lr)
+            if step % (20 if rank == 0 else 100) == 0 or step == args.steps:
+                print(f"rank {rank}: step {step}/{args.steps}  loss {loss.item():.6f}")
 
-        stopped = stop.agreed()
-        if args.checkpoint and (stopped or step == args.steps or step % args.checkpoint == 0):
-            checkpoint()
-        if stopped:
-            print(f"rank {rank}: stopped by a signal after step {step}")
-            stop.leave(stopped)
-        time.sleep(args.delay)
+            stopped = stop.agreed()
+            if args.checkpoint and (stopped or step == args.steps or step % args.checkpoint == 0):
+                checkpoint()
+            if stopped:
+                print(f"rank {rank}: stopped by a signal after step {step}")
+                stop.leave(stopped)
+            time.sleep(args.delay)
     print(f"rank {rank}: done after step {step}")
 
 

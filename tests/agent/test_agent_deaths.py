@@ -27,8 +27,8 @@ def test_a_second_bridge_finds_the_same_agent_and_all_that_it_has(node):
     assert (second["pid"], second["warden"]) == (first["pid"], first["warden"])
     assert second["store"] == [0, port]
     assert second["ranks"] == [
-        {"attempt": 0, "rank": 0, "pid": pids[0], "status": None, "reason": ""},
-        {"attempt": 0, "rank": 1, "pid": pids[1], "status": 5, "reason": ""},
+        {"attempt": 0, "rank": 0, "pid": pids[0], "status": None, "reason": "", "generation": 0},
+        {"attempt": 0, "rank": 1, "pid": pids[1], "status": 5, "reason": "", "generation": 0},
     ]
 
 
@@ -46,7 +46,7 @@ def test_a_bridge_that_is_killed_leaves_agent_and_ranks_alone(node):
     kill_hard(bridge.process.pid)
     _, second = node.connect()
     assert second["pid"] == first["pid"]
-    assert second["ranks"] == [{"attempt": 0, "rank": 0, "pid": pid, "status": None, "reason": ""}]
+    assert second["ranks"] == [{"attempt": 0, "rank": 0, "pid": pid, "status": None, "reason": "", "generation": 0}]
 
 
 def test_a_newcomer_learns_the_sizes_of_files_that_no_longer_grow(node):
@@ -202,10 +202,11 @@ def test_the_number_of_a_dead_warden_may_be_anybodys(node, work):
     with stranger:
         child = int(stranger.stdout.readline())
         code = (
-            "import socket, sys\n"
+            "import os, socket, sys\n"
             "from engine.node.agent import Agent, become_subreaper\n"
             "become_subreaper()\n"
-            f"Agent({str(work)!r}, socket.socket(), {stranger.pid}, 'nobody')._clear(0)\n"
+            f"os.chdir({str(work)!r})\n"
+            f"Agent(socket.socket(), {stranger.pid}, 'nobody')._clear(0)\n"
         )
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=20, check=True)
         alive = is_alive(child)

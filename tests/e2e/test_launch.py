@@ -321,6 +321,16 @@ def test_an_interrupt_of_attach_leaves_the_run_alone(rankdeck, write_script, wri
     assert rankdeck.status(run)["state"] == "running"
 
 
+def test_a_reader_that_leaves_the_pipe_leaves_the_run_alone(rankdeck, write_script, write_profile):
+    endless = "import time\nwhile True: print('line', flush=True); time.sleep(0.02)"
+    with rankdeck.start("launch", write_profile(write_script("talk.py", endless), launch=QUICK)) as following:
+        run = following.stdout.readline().strip()
+        following.stdout.close()
+        assert following.wait(timeout=20) == 0
+        assert f"rankdeck attach {run}" in following.stderr.read()
+    assert rankdeck.status(run)["state"] == "running"
+
+
 @pytest.fixture
 def following(rankdeck, write_script, write_profile):
     """A launch that is followed in a terminal, whose rank is up."""

@@ -162,12 +162,12 @@ def test_a_new_attempt_gets_a_new_store(rankdeck, write_script, write_profile):
     assert (rankdeck.folder(run) / "attempt_0" / "store.log").exists()
 
 
-def test_failed_says_that_all_ranks_start_again(rankdeck, write_script, write_profile):
+def test_failed_says_why_all_ranks_start_again(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
     rankdeck.wait_state(run, "holding")
     done = rankdeck("restart", run, "--failed")
     assert done.returncode == 0
-    assert "all ranks start again" in done.stderr
+    assert "start attempt 1 of all 2 ranks (no rejoin: the script does not use rankdeck.elastic" in done.stdout
     rankdeck.wait_state(run, "succeeded")
 
 
@@ -297,6 +297,14 @@ def test_kill_of_what_does_not_exist_harms_nobody(rankdeck, write_script, write_
     assert "Traceback" not in done.stderr
     assert done.returncode == 2 or "no rank 9" in done.stdout
     assert rankdeck.status(run)["state"] == "running"
+
+
+def test_kill_of_a_rank_that_has_ended_says_so(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("say.py", "print('said')")))
+    rankdeck("wait", run)
+    done = rankdeck("kill", run, "--rank", "0")
+    assert done.returncode == 1
+    assert f"{run} has ended" in done.stderr
 
 
 def test_a_rank_that_is_stopped_by_sigstop_goes_on_with_sigcont(rankdeck, write_script, write_profile):

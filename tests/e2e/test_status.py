@@ -158,6 +158,7 @@ def test_a_loss_that_is_no_number_keeps_status_json_valid(rankdeck, write_script
     run = rankdeck.launch(write_profile(script))
     status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["step"] == 1)
     assert status["ranks"][0]["loss"] is None
+    assert status["ranks"][0]["note"] == "the loss is nan"
     assert "NaN" not in rankdeck("status", run, "--json").stdout
 
 

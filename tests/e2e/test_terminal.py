@@ -79,9 +79,10 @@ class Terminal:
 @pytest.fixture
 def short_quickstart(write_profile: WriteProfile, work: Path) -> None:
     """The quickstart profile with fewer steps, where `rankdeck` looks first."""
-    args = ["--steps", "150", "--checkpoint-every", "20", "--eval-every", "0"]
+    args = ["--steps", "250", "--checkpoint-every", "20", "--eval-every", "0"]
     (work / ".rankdeck").mkdir()
-    write_profile({"name": "gpt", "args": args}, ranks=4, name="quickstart").rename(work / ".rankdeck/quickstart.toml")
+    profile = write_profile({"name": "gpt", "args": args}, ranks=4, name="quickstart", launch={"warm": True})
+    profile.rename(work / ".rankdeck/quickstart.toml")
 
 
 @pytest.fixture(params=[(80, 24), (120, 40)], ids=["80x24", "120x40"])
@@ -104,10 +105,23 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     wait_until(lambda: row not in terminal.screen(), what="the curves move")
 
     wait_until(lambda: (status(rankdeck)["step"] or 0) >= 25, what="a checkpoint was written")
-    os.kill(status(rankdeck)["ranks"][2]["pid"], signal.SIGKILL)
+    before = [rank["pid"] for rank in status(rankdeck)["ranks"]]
+    os.kill(before[2], signal.SIGKILL)
     terminal.wait_for(r" 2 .*✖ failed.*SIGKILL")
     terminal.wait_for("rank 2 was killed by SIGKILL")
 
+    terminal.press("r")
+    terminal.wait_for("rejoin +rank +2; +the +other +3 +keep +running")
+    terminal.press("y")
+    terminal.wait_for(r"attempt 0(\.1| · generation 1)")
+    terminal.wait_for("4/4 ranks")
+    after = [rank["pid"] for rank in status(rankdeck)["ranks"]]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False, True]
+
+    wait_until(lambda: (status(rankdeck)["step"] or 0) >= 45, what="a later checkpoint was written")
+    for pid in after:
+        os.kill(pid, signal.SIGKILL)
+    terminal.wait_for(r" 3 .*✖ failed.*SIGKILL")
     terminal.press("r")
     terminal.wait_for("start +attempt 1 +of +all +4 +ranks")
     terminal.press("y")
@@ -146,5 +160,7 @@ def test_a_terminal_that_closes_leaves_the_run_alone(
 
 
 def status(rankdeck: Deck) -> dict:  # type: ignore[type-arg]  # JSON
-    found: dict = json.loads(rankdeck("status", "-", "--json").stdout)  # type: ignore[type-arg]
+    done = rankdeck("status", "-", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict = json.loads(done.stdout)  # type: ignore[type-arg]
     return found

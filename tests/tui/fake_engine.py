@@ -16,6 +16,7 @@ import msgspec
 
 from engine.client import Argument, BackendInfo, EngineClient, ProfileEntry, RecipeInfo, RunClient
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
+from engine.core.events import Scope
 from engine.core.layout import parse_nodes
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
 from engine.core.profile import Profile, parse_profile
@@ -101,6 +102,7 @@ class FakeRun:
         self.attached = 0
         self.answer: RankdeckError | None = None
         self.hold_answers: asyncio.Event | None = None
+        self.stacks = ["ranks 0-3: waiting in all_reduce", "    step  /home/someone/train.py:41"]
         self.subscribers: list[asyncio.Queue[Update | Exception | None]] = []
         self.ranks = [self._rank(rank, attempt=0) for rank in range(ranks)]
         self.view = RunView(
@@ -152,6 +154,24 @@ class FakeRun:
         self.change(
             state="holding", alive=len(self.ranks) - 1, failure=failure, restart=f"stop the {len(self.ranks) - 1} that run and start attempt {self.view.attempt + 1} of all {len(self.ranks)} ranks",
             ranks=(self.ranks[rank],), event=(f"rank {rank} failed: {note}", "error"),
+        )  # fmt: skip
+
+    def offer_rejoin(self, rank: int = 2) -> None:
+        """The script can take the dead rank back: the others wait for it."""
+        others = [msgspec.structs.replace(one, note=f"waits for rank {rank}") for one in self.ranks if one.rank != rank]
+        for one in others:
+            self.ranks[one.rank] = one
+        self.change(restart=f"rejoin rank {rank}; the other {len(others)} keep running", ranks=tuple(others))
+
+    def rejoin(self, rank: int = 2) -> None:
+        """The dead rank came back."""
+        generation = self.view.generation + 1
+        self.ranks = [msgspec.structs.replace(one, generation=generation, note="") for one in self.ranks]
+        self.ranks[rank] = msgspec.structs.replace(self._rank(rank, attempt=self.view.attempt), generation=generation)
+        self.change(
+            state="running", generation=generation, alive=len(self.ranks), failure=None, ranks=tuple(self.ranks),
+            restart=f"stop the {len(self.ranks)} that run and start attempt {self.view.attempt + 1} of all {len(self.ranks)} ranks",
+            event=(f"generation {generation}: rank {rank} started", "info"),
         )  # fmt: skip
 
     def begin_attempt(self, attempt: int) -> None:
@@ -258,11 +278,15 @@ class FakeClient:
     async def stop(self, *, at_once: bool = False) -> str:
         return await self._answered("stop", at_once)
 
-    async def restart(self) -> str:
+    async def restart(self, scope: Scope = "smallest") -> str:
         return await self._answered("restart")
 
     async def kill(self, rank: int, signal: int) -> str:
         return await self._answered("kill", rank, signal)
+
+    async def stacks(self) -> list[str]:
+        await self._answered("stacks")
+        return list(self.truth.stacks)
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
         return self.truth.log_path(attempt, rank, stream)
@@ -287,6 +311,7 @@ class FakeEngine:
         ]  # fmt: skip
         self.live: dict[str, FakeRun] = {}
         self.launched: list[Profile] = []
+        self.prewarmed: list[Profile | None] = []
         self.saved: list[tuple[Profile, Path | None]] = []
         self.clients: list[FakeClient] = []
         self.launch_error: RankdeckError | None = None
@@ -319,6 +344,9 @@ class FakeEngine:
 
     def runs(self) -> list[RunSummary]:
         return [run.summary() for run in reversed(self.live.values())]
+
+    async def prewarm(self, profile: Profile | None) -> None:
+        self.prewarmed.append(profile)
 
     async def launch(self, profile: Profile) -> str:
         if self.hold_launch is not None:

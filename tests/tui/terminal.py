@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pyte
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Terminal:

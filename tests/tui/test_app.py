@@ -9,6 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import run_screen, text_of, until, until_seen
@@ -16,6 +19,7 @@ from tui.app import RankdeckApp
 from tui.off_loop import off_loop
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
+from tui.theme import NoColours
 
 
 @pytest.fixture
@@ -193,3 +197,44 @@ async def test_home_is_below_every_other_screen(engine: FakeEngine):
     async with app.run_test(size=(80, 24)) as pilot:
         await until_seen(pilot, "● running")
         assert isinstance(app.screen_stack[0], HomeScreen)
+
+
+# --- without colours -------------------------------------------------------------------------------------------------
+
+
+async def test_without_colours_the_terminal_keeps_its_own_and_the_cursor_is_reversed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = RankdeckApp(FakeEngine(tmp_path))
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        segments = [segment for strip in app.screen._compositor.render_strips() for segment in strip]
+        assert all(not segment.style or segment.style.without_color == segment.style for segment in segments)
+        reversed_text = "".join(segment.text for segment in segments if _is_reversed(segment))
+        assert reversed_text.split() == ["quickstart", "gloo", "localhost:4", "gpt"]
+
+
+def test_without_colours_only_what_stands_out_from_the_background_is_reversed():
+    white, black = Color.parse("#ffffff"), Color.parse("#000000")
+    style = Style(color="red", bgcolor="rgb(255,255,255)", bold=True)
+    assert NoColours(black).apply([Segment("x", style)], black) == [Segment("x", Style(bold=True, reverse=True))]
+    assert NoColours(white).apply([Segment("x", style)], white) == [Segment("x", Style(bold=True))]
+    assert NoColours(black).apply([Segment("x", None)], black) == [Segment("x", None)]
+
+
+async def test_ctrl_z_suspends_and_is_no_letter_of_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    suspended = []
+    monkeypatch.setattr(RankdeckApp, "action_suspend_process", lambda app: suspended.append(app.screen))
+    app = RankdeckApp(FakeEngine(tmp_path))
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("ctrl+z", "n")
+        await until_seen(pilot, "New: my-run")
+        await pilot.press("ctrl+z")
+        await until(pilot, lambda: len(suspended) == 2, "two suspensions")
+        await until_seen(pilot, "New: my-run ")
+
+
+def _is_reversed(segment: Segment) -> bool:
+    return bool(segment.text.strip() and segment.style and segment.style.reverse)

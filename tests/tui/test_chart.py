@@ -284,3 +284,51 @@ def test_any_values_come_to_finite_points(ranks, columns):
 def test_any_values_are_drawn(values):
     for ascii_only in (True, False):
         chart.picture(chart._Request((("r", series(values)),), 40, 8, True, ascii_only))
+
+
+# --- restarts --------------------------------------------------------------------------------------------------------
+
+
+def restarted(*attempts: tuple[range, float]) -> Series:
+    """A series of several attempts, each with one value at all of its steps."""
+    made = Series(0, "loss")
+    for number, (steps, value) in enumerate(attempts):
+        for step in steps:
+            made.append(1000.0 * number + step, step, value)
+    return made
+
+
+def test_steps_that_are_done_again_count_as_they_came_out_last_and_the_place_is_marked():
+    found = curves([("r0", restarted((range(81), 3.0), (range(50, 66), 1.0)))], 80)
+    assert found is not None
+    assert found.restarts == [50.0]
+    assert found.x_range == (0.0, 65.0)
+    (curve,) = found.curves
+    assert curve.x == sorted(curve.x)
+    assert [value for place, value in zip(curve.x, curve.y, strict=True) if place >= 50] == [1.0] * 16
+
+
+def test_a_restart_that_goes_back_before_an_earlier_one_takes_its_mark():
+    found = curves([("r0", restarted((range(81), 3.0), (range(50, 66), 2.0), (range(20, 30), 1.0)))], 80)
+    assert found is not None
+    assert (found.restarts, found.x_range) == ([20.0], (0.0, 29.0))
+
+
+def test_a_run_without_a_restart_has_no_mark():
+    found = curves([("r0", series(FALLING))], 80)
+    assert found is not None
+    assert found.restarts == []
+
+
+@pytest.mark.parametrize(("ascii_only", "mark"), [(False, "┊"), (True, ":")])
+async def test_the_place_of_a_restart_is_a_dotted_line(ascii_only: bool, mark: str):
+    app = ChartApp([("r0", restarted((range(81), 3.0), (range(50, 66), 1.0)))], ascii_only=ascii_only)
+    async with app.run_test(size=(60, 12)) as pilot:
+        shown = await drawn(pilot, app.chart, mark)
+        columns = {line.index(mark) for line in shown if mark in line}
+        assert len(columns) == 1
+        assert sum(mark in line for line in shown) >= 3
+
+
+def test_a_slow_line_gets_fewer_drawings():
+    assert Chart().every < 1.0 <= Chart(slow=True).every

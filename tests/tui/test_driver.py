@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 import signal
+import subprocess
+import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +94,38 @@ def test_the_mouse_form_is_asked_for_again_after_a_suspension(terminal):
     terminal.wait(lambda: b"\x1b[?1006h" in terminal.output, "the request for the SGR form")
     terminal.send(b"a")
     terminal.wait_seen(": a")
+
+
+def test_the_whole_screen_is_painted_again_after_a_suspension(terminal):
+    pid = terminal.child.pid
+    terminal.child.kill(signal.SIGTSTP)
+    terminal.wait(lambda: state_of(pid) == "T", "the stop")
+    terminal.read()
+    terminal.screen.reset()
+    terminal.child.kill(signal.SIGCONT)
+    terminal.wait_seen("ready")
+
+
+def test_an_app_ends_where_its_terminal_goes_without_a_signal(tmp_path):
+    """As under `make run` in a tmux that is killed: the app does not lead the session, and no SIGHUP reaches it."""
+    (tmp_path / "log").touch()
+    ours, its = os.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.tui.widget_app", str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+    ) as app:
+        os.close(its)
+        said = b""
+        while b"ready" not in said:
+            said += os.read(ours, 65536)
+        os.close(ours)
+        assert app.wait(20) == 128 + signal.SIGHUP
 
 
 def test_textual_still_looks_up_its_decoder_by_the_name_that_is_exchanged():

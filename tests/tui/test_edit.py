@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.app import App, ComposeResult
 from textual.widgets import Input
 
 from engine.core.errors import CheckError, ProfileError
+from engine.core.profile import to_toml_data
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.form import ARGUMENT, fields, free_name, line_of_error, profile_of, values_of
+from tui.form import ARGUMENT, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.screens.confirm import AskScreen, ConfirmScreen
 from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen
@@ -37,6 +39,19 @@ patterns = ['(?P<loss>x)']
 def test_a_profile_goes_through_the_form_unchanged():
     before = profile("whole", more=WHOLE)
     assert profile_of(values_of(before, RECIPES), before, RECIPES) == before
+
+
+def test_a_start_from_a_warm_process_is_the_default_and_only_the_other_choice_is_saved():
+    cold = profile("p", more="[launch]\nwarm = false\n")
+    assert values_of(cold, RECIPES)["launch.warm"] == "no"
+    assert profile_of(values_of(cold, RECIPES), cold, RECIPES) == cold
+    warm = profile_of({**values_of(cold, RECIPES), "launch.warm": "yes"}, cold, RECIPES)
+    assert warm.launch.warm
+    assert "launch" not in to_toml_data(warm)
+    new = {**values_of(None, RECIPES), "name": "p"}
+    assert new["launch.warm"] == "yes"
+    assert "launch" not in to_toml_data(profile_of(new, None, RECIPES))
+    assert to_toml_data(profile_of({**new, "launch.warm": "no"}, None, RECIPES))["launch"] == {"warm": False}
 
 
 def test_declared_arguments_have_lines_of_their_own_and_all_other_words_stay():
@@ -87,6 +102,29 @@ def test_what_is_wrong_is_said_at_its_line(line: str, value: str, said: str):
     assert line_of_error(caught.value, lines) == line
 
 
+def test_every_wrong_line_is_found_at_once():
+    wrong = {
+        "name": "a/b", "layout.nodes": "gpu01:x", "layout.ranks_per_node": "many", f"{ARGUMENT}steps": "ten",
+        f"{ARGUMENT}lr": "fast", "recipe.args": "'never closed",
+    }  # fmt: skip
+    values = {**values_of(profile("p"), RECIPES), **wrong}
+    lines = [field.id for field in fields(values, RECIPES, BACKENDS)]
+    errors = errors_of(values, None, RECIPES)
+    assert {line_of_error(error, lines) for error in errors} == set(wrong)
+    assert len(errors) == len(wrong)
+
+
+@pytest.mark.parametrize("kind", ["script", "module"])
+def test_an_empty_script_is_one_error_among_others(kind: str):
+    values = {**values_of(None, RECIPES), "name": "", "recipe.kind": kind}
+    lines = [field.id for field in fields(values, RECIPES, BACKENDS)]
+    assert {line_of_error(error, lines) for error in errors_of(values, None, RECIPES)} == {"name", f"recipe.{kind}"}
+
+
+def test_a_form_that_is_right_has_no_errors():
+    assert errors_of({**values_of(None, RECIPES), "name": "p"}, None, RECIPES) == []
+
+
 def test_an_error_about_what_the_form_has_no_line_for_has_no_line():
     assert line_of_error(ProfileError("f", None, "metrics.patterns", "is odd"), ["name"]) is None
 
@@ -118,6 +156,7 @@ async def opened(pilot, key: str, *texts: str) -> None:
     await pilot.press(key)
     await until(pilot, lambda: isinstance(pilot.app.screen, EditScreen), "the form")
     await until_seen(pilot, "recipe", *texts)
+    await until(pilot, lambda: pilot.app.focused is not None, "the cursor on the first line")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -185,6 +224,37 @@ async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: Rankd
         assert engine.launched == []
         await pilot.press("home", "delete", "delete")
         await until_gone(pilot, "can't be a name")
+
+
+async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(app: RankdeckApp, engine: FakeEngine):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        line(app, "name").value = "a/b"
+        line(app, "layout.ranks_per_node").value = "many"
+        line(app, f"{ARGUMENT}steps").value = "ten"
+        line(app, "launch.python").focus()
+        await pilot.press("ctrl+s", "ctrl+s", "ctrl+s")
+        text = await until_seen(
+            pilot, "'a/b' can't be a name", "no choice 'many'", "not 'ten'", "3 lines are not right"
+        )
+        assert text.count("not right yet") == 1
+        assert line(app, "name").has_focus
+        assert engine.saved == []
+
+
+async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refused(app: RankdeckApp):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        screen = app.screen
+        assert isinstance(screen, EditScreen)
+        line(app, "name").value = "a/b"
+        await until_seen(pilot, "can't be a name")
+        line(app, "launch.python").focus()
+        await until(pilot, lambda: line(app, "launch.python").has_focus, "the last lines")
+        screen.action_save()
+        screen.set_focus(line(app, "layout.nodes"))
+        await pilot.pause()
+        assert line(app, "layout.nodes").has_focus
 
 
 async def test_a_shipped_profile_is_saved_as_ones_own(app: RankdeckApp, engine: FakeEngine):
@@ -295,6 +365,21 @@ async def test_a_launch_that_fails_leaves_the_form_as_it_is(app: RankdeckApp, en
         assert "z" in line(app, "name").value
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_warm_start_is_chosen_beside_the_other_launch_settings(
+    app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
+):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        line(app, "launch.warm").focus()
+        await until_seen(pilot, "warm start", "● yes", "yes: forked from a process that has imported torch once")
+        await pilot.press("right")
+        await until_seen(pilot, "● no", "no: every rank imports torch by itself")
+        await pilot.press("ctrl+s")
+        await until_seen(pilot, "saved")
+        assert not engine.saved[0][0].launch.warm
+
+
 async def test_f2_gives_the_plan_the_screen_and_back(app: RankdeckApp):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot, "e", "4 ranks on 1 node")
@@ -320,3 +405,29 @@ async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, size: tuple
         await pilot.press("x", "down", "down", "right", "f2", "f2")
         await pilot.resize_terminal(120, 40)
         await until_seen(pilot, "Edit: ", "nccl")
+
+
+# --- a choice --------------------------------------------------------------------------------------------------------
+
+MANY = ["first", "second", "third", "fourth", "fifth"]
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("width", [1, 12, 20, 30, 45, 80])
+async def test_the_chosen_one_is_whole_and_in_sight_and_a_sign_says_where_there_are_more(width: int, ascii_only: bool):
+    choice = Choice(MANY, "first", ascii=ascii_only)
+
+    class ChoiceApp(App[None]):
+        def compose(self) -> ComposeResult:
+            yield choice
+
+    async with ChoiceApp().run_test(size=(width, 1)):
+        for chosen in MANY:
+            choice.choose(chosen)
+            shown = str(choice.render()).rstrip()
+            names = [name for name in MANY if name in shown.split()]
+            assert chosen in names
+            assert shown.startswith("<") == (names[0] != MANY[0])
+            assert shown.endswith(">") == (names[-1] != MANY[-1])
+            if width >= 16:
+                assert len(shown) <= width

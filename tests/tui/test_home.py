@@ -192,6 +192,36 @@ async def test_the_filter_narrows_both_lists_and_esc_shows_all_again(engine: Fak
         await until_seen(pilot, "quickstart", "● other")
 
 
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
+async def test_the_line_for_the_filter_leaves_the_panes_where_they_are(engine: FakeEngine, size: tuple[int, int]):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        before = app.screen.query_one("#body").region
+        await pilot.press("slash")
+        await until_seen(pilot, "filter: part of a name")
+        body = app.screen.query_one("#body").region
+        assert (body.x, body.width, app.screen.max_scroll_x) == (before.x, before.width, 0)
+
+
+async def test_runs_of_one_name_are_told_apart_in_a_narrow_list(engine: FakeEngine):
+    name = "a-name-that-needs-more-than-the-column"
+    for run in (f"{name}-1111", f"{name}-2222", "single-3333"):
+        engine.add_run(run)
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        text = await until_seen(pilot, "…-1111 ", "…-2222 ", "single ")
+        assert "3333" not in text
+
+
+async def test_the_palette_says_when_nothing_matches(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("colon", *"zzz")
+        await until_seen(pilot, "No matches found")
+
+
 async def test_a_filter_that_matches_nothing_says_so(engine: FakeEngine):
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:

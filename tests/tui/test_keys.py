@@ -21,6 +21,7 @@ from tui.screens.edit import EditScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, ProfileList, RunList
 from tui.screens.run import Ranks, RunScreen
+from tui.screens.stacks import StacksScreen
 from tui.widgets.choice import Choice
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
@@ -34,6 +35,7 @@ OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "run": (RunScreen,),
     "ranks": (Ranks,),
     "log": (RunLog,),
+    "stacks": (StacksScreen,),
     "edit": (EditScreen,),
     "choice": (Choice,),
     "confirm": (ConfirmScreen,),
@@ -91,7 +93,7 @@ def test_no_place_gives_one_key_two_meanings():
 def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
     """A key of a pane would hide the screen's, and do something else than the footer says."""
     around: dict[Where, tuple[Where, ...]] = {
-        "run": ("ranks", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "edit": ("choice",),
+        "run": ("ranks", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "edit": ("choice",),
     }  # fmt: skip
     allowed = {"left", "right", "h", "l"}
     for screen, widgets in around.items():
@@ -112,14 +114,25 @@ def test_the_keys_that_users_know_are_there():
 
 def test_the_help_can_be_searched_and_says_when_there_is_nothing():
     found = str(help_text("restart", 80, ascii=False))
-    assert "Start a new attempt" in found
+    assert "Dead ranks rejoin" in found
     assert "Search the log" not in found
     assert "Nothing here has '[/zzz'." in str(help_text("[/zzz", 80, ascii=False))
 
 
 def test_the_help_explains_every_state_and_word():
     text = str(help_text("", 80, ascii=False))
-    for word in ("● running", "◆ holding", "✖ failed", "? lost", "✔ succeeded", "attempt", "rank", "run", "supervisor"):
+    for word in (
+        "● running",
+        "◆ holding",
+        "✖ failed",
+        "? lost",
+        "✔ succeeded",
+        "attempt",
+        "generation",
+        "rank",
+        "run",
+        "supervisor",
+    ):
         assert word in text
 
 

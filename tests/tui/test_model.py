@@ -11,7 +11,7 @@ import pytest
 from engine.core.series import Point
 from engine.core.view import EventLine, Update
 from tests.tui.fake_engine import LAUNCHED_AT, FakeRun
-from tui.model import RunModel
+from tui.model import IMPORTING, RunModel
 
 
 @pytest.fixture
@@ -83,6 +83,45 @@ def test_a_new_attempt_begins_a_new_pace(run: FakeRun):
     header = model.header(run.now)
     assert header is not None
     assert header.eta == pytest.approx(59.0)
+
+
+def test_a_rejoin_begins_a_new_pace(run: FakeRun):
+    for step in range(50, 60):
+        run.tick(step, seconds=100.0)
+    model = folded(run)
+    model.apply(Update(run=msgspec.structs.replace(run.view, generation=1, step=61)))
+    for step in (60, 61):
+        model.apply(Update(points=(Point(0, "loss", run.now + step, step, 1.0),)))
+    header = model.header(run.now)
+    assert header is not None
+    assert header.generation == 1
+    assert header.eta == pytest.approx(39.0)
+
+
+def waiting_to_start(run: FakeRun, doing: str) -> None:
+    """No rank has a process yet."""
+    run.ranks = [msgspec.structs.replace(rank, state="starting", pid=None) for rank in run.ranks]
+    run.change(state="starting", doing=doing, alive=0, ranks=tuple(run.ranks))
+
+
+@pytest.mark.parametrize("doing", ["opening the store", "starting ranks, 0 of 4"])
+def test_rows_say_that_torch_is_imported_until_the_first_rank_has_a_process(run: FakeRun, doing: str):
+    waiting_to_start(run, doing)
+    model = folded(run)
+    assert [row.view.note for row in model.rows()] == [IMPORTING] * 4
+    first = msgspec.structs.replace(run.ranks[0], pid=4000, state="running")
+    begun = msgspec.structs.replace(run.view, doing="starting ranks, 1 of 4", alive=1)
+    model.apply(Update(run=begun, ranks=(first,)))
+    assert [row.view.note for row in model.rows()] == [""] * 4
+
+
+def test_the_import_is_said_once_the_node_is_there_and_never_instead_of_words_of_the_engine(run: FakeRun):
+    waiting_to_start(run, "waiting for localhost")
+    run.ranks[1] = msgspec.structs.replace(run.ranks[1], note="never started")
+    model = folded(run)
+    assert model.rows()[0].view.note == ""
+    model.apply(Update(run=msgspec.structs.replace(run.view, doing="opening the store")))
+    assert [row.view.note for row in model.rows()] == [IMPORTING, "never started", IMPORTING, IMPORTING]
 
 
 def test_ranks_that_reach_a_step_later_do_not_slow_the_pace(run: FakeRun):

@@ -14,9 +14,12 @@ from engine.core.errors import SupervisorError
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
+from tui.model import RunModel
+from tui.run_text import header_lines
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import Ranks
+from tui.text import precise
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
@@ -99,7 +102,7 @@ async def test_a_loss_that_is_not_a_number_is_shown_and_ends_nothing(app: Rankde
         await until_seen(pilot, "● running")
         run.tick(1, loss=2.0)
         run.tick(2, loss=None)
-        await until_seen(pilot, "loss    nan")
+        await until_seen(pilot, "loss       nan")
         await pilot.press("2")
         await until_seen(pilot, "Chart")
         run.tick(3, loss=1.5)
@@ -147,6 +150,80 @@ async def test_the_restart_question_says_exactly_what_it_does(app: RankdeckApp, 
         await until_seen(pilot, "This will stop the 4 that run and start attempt 1 of all 4 ranks.")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_rejoin_is_asked_for_in_its_own_words_and_shown(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running")
+        run.fail(2)
+        run.offer_rejoin(2)
+        text = await until_seen(pilot, "◆ holding", "Why", "r  rejoin rank 2; the other 3")
+        assert text.count("waits for rank 2") == 3
+        assert "generation" not in text
+        await pilot.press("r")
+        await until_seen(
+            pilot, "Bring back rank 2 of quickstart?", "This will rejoin rank 2; the other 3 keep running."
+        )
+        await pilot.press("y")
+        await until_seen(pilot, "restart: done")
+        assert run.asked == [("restart",)]
+        run.rejoin(2)
+        header = "attempt 0 · generation 1" if size[0] >= 100 else "attempt 0.1 "
+        await until_seen(pilot, "● running", header, "4/4 ranks")
+        await until_gone(pilot, "waits for rank 2")
+        await until_gone(pilot, "Why")
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("width", [60, 80, 99, 100, 120])
+def test_attempt_and_generation_leave_room_for_the_step(run: FakeRun, width: int, ascii_only: bool):
+    run.change(attempt=12, generation=34, name="a-name-that-is-too-long-for-it", steps=100_000, step=99_999)
+    model = RunModel()
+    model.apply(run.snapshot())
+    header = model.header(run.now)
+    assert header is not None
+    first, _ = header_lines(header, width, ascii=ascii_only)
+    words = "attempt 12.34 " if width < 100 else f"attempt 12 {'|' if ascii_only else '·'} generation 34 "
+    assert words in first.plain
+    assert first.cell_length <= max(width, 72)
+    assert "step  99999/100000" in first.plain
+
+
+async def test_a_yes_to_a_rejoin_that_is_none_any_more_does_nothing(app: RankdeckApp, run: FakeRun):
+    run.fail(2)
+    run.offer_rejoin(2)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "◆ holding")
+        await pilot.press("r")
+        await until_seen(pilot, "Bring back rank 2")
+        run.change(restart="stop the 3 that run and start attempt 1 of all 4 ranks (no rejoin: the store is lost)")
+        await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
+        await pilot.press("y")
+        await until_seen(pilot, "what a restart does has changed meanwhile; nothing was done")
+        assert run.asked == []
+        await pilot.press("r")
+        await until_seen(pilot, "Restart quickstart?", "no rejoin: the store is lost")
+
+
+async def test_an_answer_to_a_generation_that_is_over_does_nothing(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("x")
+        await until_seen(pilot, "Kill rank 0")
+        run.rejoin(0)
+        await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
+        await pilot.press("y")
+        await until_seen(pilot, "generation 1 has begun meanwhile; nothing was done")
+        assert run.asked == []
+
+
+async def test_the_rows_say_that_torch_is_imported_before_there_is_a_process(app: RankdeckApp, run: FakeRun):
+    run.ranks = [msgspec.structs.replace(rank, state="starting", pid=None) for rank in run.ranks]
+    run.change(state="starting", doing="opening the store", alive=0, ranks=tuple(run.ranks))
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        text = await until_seen(pilot, "opening the store", "importing torch")
+        assert text.count("importing torch") == 4
+
+
 async def test_two_presses_ask_once_and_two_answers_restart_once(app: RankdeckApp, run: FakeRun):
     run.hold_answers = asyncio.Event()
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
@@ -189,6 +266,60 @@ async def test_a_request_that_fails_says_why(app: RankdeckApp, run: FakeRun):
         await until_seen(pilot, "the supervisor hung up [/", "rankdeck attach it again")
         await pilot.press("escape")
         await until_seen(pilot, "● running", "s stop")
+
+
+async def test_leaving_a_run_that_was_stopped_does_not_say_that_it_goes_on(engine: FakeEngine, run: FakeRun):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● quickstart")
+        app.open_run(RUN)
+        await until_seen(pilot, "● running")
+        await pilot.press("s")
+        await until_seen(pilot, "Its 4 ranks are asked to end")
+        await pilot.press("y")
+        await until_seen(pilot, "stop: done")
+        await pilot.press("q")
+        text = await until_seen(pilot, "quickstart is stopping: rankdeck")
+        await until_gone(pilot, "stop: done")
+        assert "goes on" not in text
+
+
+@pytest.mark.parametrize(
+    ("alive", "doing", "said"),
+    [
+        (0, "", "None of its ranks is alive"),
+        (1, "", "Its rank is asked to end"),
+        (4, "", "Its 4 ranks are asked to end"),
+        (1, "stopping", "SIGKILL goes to the rank still alive"),
+        (3, "stopping", "SIGKILL goes to the 3 ranks still alive"),
+        (0, "stopping", "none of its ranks is alive"),
+    ],
+)
+async def test_the_question_counts_ranks_as_one_speaks(
+    app: RankdeckApp, run: FakeRun, alive: int, doing: str, said: str
+):
+    run.change(alive=alive, doing=doing)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("s")
+        await until_seen(pilot, said)
+
+
+@pytest.mark.parametrize("loss", [0.008123, 8.123e-05, 1.612, 12345.0])
+async def test_a_small_loss_keeps_four_digits_and_its_width(app: RankdeckApp, run: FakeRun, loss: float):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        run.tick(1, loss=loss)
+        await until_seen(pilot, f"tok/s  loss {precise(loss):>9}")
+
+
+async def test_a_finished_run_shows_no_throughput_that_it_does_not_have(app: RankdeckApp, run: FakeRun):
+    run.tick(1, loss=1.5)
+    run.change(throughput=None)
+    run.end()
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        text = await until_seen(pilot, "✔ succeeded", "0/4 ranks  loss     1.500")
+        assert "– tok/s" not in text  # noqa: RUF001  not a hyphen
 
 
 async def test_stop_while_stopping_offers_to_end_it_at_once(app: RankdeckApp, run: FakeRun):
@@ -254,8 +385,8 @@ async def test_the_end_of_a_run_is_shown_and_the_screen_stays(app: RankdeckApp, 
         run.end()
         text = await until_seen(pilot, "✔ succeeded", "step 100/100")
         assert "attaching again" not in text
-        assert "s stop" not in text
-        assert "x kill" not in text
+        await until_gone(pilot, "s stop")
+        await until_gone(pilot, "x kill")
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running, "the end of the app")
     assert app.parting is None

@@ -20,6 +20,7 @@ from tui.text import (
     duration,
     number,
     plain_line,
+    precise,
     segments_line,
     size,
 )
@@ -174,6 +175,23 @@ def test_a_number_has_three_or_four_digits_in_constant_width(value, text):
 @given(st.floats() | st.none(), st.integers(min_value=0, max_value=12))
 def test_a_number_always_has_its_width(value, width):
     assert len(number(value, width)) == width
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.612, "1.612"), (0.0081234, "0.008123"), (8.1234e-05, "8.123e-05"), (0.00012346, "0.0001235"),
+        (1234.4, "1234"), (99999.0, "1.000e+05"), (0.0, "0.000"), (2.0, "2.000"), (math.nan, "nan"),
+        (math.inf, "inf"), (None, "–"),  # noqa: RUF001  not a hyphen
+    ],
+)  # fmt: skip
+def test_a_precise_value_has_four_digits(value, text):
+    assert precise(value) == text
+
+
+@given(st.floats(min_value=1e-99, max_value=1e99))
+def test_a_precise_value_fits_into_nine_cells(value):
+    assert len(precise(value)) <= 9
 
 
 def test_a_number_that_does_not_fit_is_no_other_number():

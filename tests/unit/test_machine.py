@@ -18,7 +18,7 @@ from engine.core import actions as act
 from engine.core import events as ev
 from engine.core.actions import AnyAction
 from engine.core.events import AnyEvent
-from engine.core.machine import FRUITLESS_LIMIT, RESTART_GUARD, launch, replay, step
+from engine.core.machine import FRUITLESS_LIMIT, MAKES_WAY, RESTART_GUARD, launch, replay, step, why_no_rejoin
 from engine.core.state import (
     ENDED_WORDS,
     Alive,
@@ -87,7 +87,11 @@ class Story:
 
     def spawn(self, *ranks: int) -> Story:
         for rank in ranks or range(len(self.state.ranks)):
-            self.tell(ev.RankSpawned(at=self.at(), attempt=self.state.attempt, rank=rank, pid=100 + rank))
+            generation = self.state.generation_of(rank)
+            spawned = ev.RankSpawned(
+                at=self.at(), attempt=self.state.attempt, rank=rank, pid=100 + rank, generation=generation
+            )
+            self.tell(spawned)
         return self
 
     def run(self) -> Story:
@@ -96,9 +100,21 @@ class Story:
     def end(self, rank: int, status: int = 0, *, after: int | None = None, secondary: bool = False) -> Story:
         self.tell(
             ev.RankEnded(
-                at=self.at(), attempt=self.state.attempt, rank=rank, status=status, step=after, secondary=secondary
+                at=self.at(),
+                attempt=self.state.attempt,
+                rank=rank,
+                status=status,
+                step=after,
+                secondary=secondary,
+                generation=self.state.generation_of(rank),
             )
         )
+        return self
+
+    def join(self, *ranks: int) -> Story:
+        generation = self.state.generation
+        for rank in ranks or range(len(self.state.ranks)):
+            self.tell(ev.RankJoined(at=self.at(), attempt=self.state.attempt, rank=rank, generation=generation, step=7))
         return self
 
     def stop(self, *, at_once: bool = False) -> Story:
@@ -137,6 +153,9 @@ SITUATIONS: dict[str, Callable[[], Story]] = {
     "running, a node away": lambda: _without_b(Story(TWO).run()),
     "holding": lambda: Story(TWO).run().end(1, 1),
     "holding, a node given up": lambda: _given_up(Story(TWO).run()),
+    "holding, can rejoin": lambda: Story(TWO).run().join(0).end(1, 1),
+    "rejoining": lambda: Story(TWO).run().join(0).end(1, 1).restart(),
+    "rejoined": lambda: Story(TWO).run().join(0).end(1, 1).restart().spawn(1),
     "stopping": lambda: Story(TWO).run().stop(),
     "stopping to fail": lambda: Story(TWO, "stop").run().end(1, 1),
     "stopping to restart": lambda: Story(TWO).run().end(1, 1).restart(),
@@ -191,8 +210,16 @@ EVENTS: tuple[AnyEvent, ...] = (
         for status in (0, 1, -9)
     ),
     *(ev.RankLost(at=5e3, attempt=attempt, rank=rank, reason="x") for attempt in (0, 1, 9) for rank in (-1, 0, 2, 3)),
+    *(
+        ev.RankJoined(at=5e3, attempt=attempt, rank=rank, generation=generation)
+        for attempt in (0, 1)
+        for rank in (-1, 0, 2)
+        for generation in (0, 1, 2)
+    ),
+    *(ev.RankSpawned(at=5e3, attempt=0, rank=rank, pid=1, generation=1) for rank in (0, 1)),
+    *(ev.RankEnded(at=5e3, attempt=0, rank=rank, status=1, generation=1) for rank in (0, 1)),
     *(ev.StopRequested(at=5e3, by="bob", at_once=at_once) for at_once in (False, True)),
-    ev.RestartRequested(at=5e3, by="bob"),
+    *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
     *(ev.KillRequested(at=5e3, by="bob", rank=rank, signal=9) for rank in (-1, 0, 1, 2, 3)),
 )
 
@@ -275,7 +302,9 @@ def test_a_run_of_one_node_from_launch_to_success() -> None:
     story = Story()
     assert story.actions == (act.OpenNode(node="a"),)
     assert story.connect().actions == (act.OpenStore(node="a", attempt=0),)
-    assert story.open_store().actions == (act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), port=4000),)
+    assert story.open_store().actions == (
+        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), port=4000, generations=(0, 0)),
+    )
     story.spawn(0)
     assert run_word(story.state) == "starting"
     story.spawn(1)
@@ -305,11 +334,149 @@ def test_a_failure_ends_the_run_where_the_profile_says_stop() -> None:
     assert story.end(0, -2).clear().close().outcome() == ("failed", "rank 1: SIGKILL")
 
 
+# --- rejoining
+
+
+def rejoining(on_failure: str = "hold", restarts: int = 9) -> Story:
+    """Four ranks that can rejoin, all of them in the first generation."""
+    return Story((("a", (0, 1)), ("b", (2, 3))), on_failure, restarts).run().join()
+
+
+def told(number: int, *news: typing.Any) -> AnyAction:
+    return act.TellRanks(node="a", attempt=0, number=number, news=news)
+
+
+def spawned(node: str, rank: int, generation: int) -> AnyAction:
+    return act.SpawnRanks(node=node, attempt=0, ranks=(rank,), port=4000, generations=(generation,))
+
+
+def test_a_dead_rank_rejoins_and_the_others_are_told() -> None:
+    story = rejoining().end(2, -9)
+    assert story.actions == (told(0, "lost", 0),)
+    assert isinstance(story.state.phase, Holding)
+    assert story.restart().actions == (told(1, "generation", 1), spawned("b", 2, 1))
+    assert (story.state.attempt, story.state.generation, story.state.joined) == (0, 1, frozenset())
+    assert story.spawn(2).join().state.joined == {0, 1, 2, 3}
+    assert isinstance(story.state.phase, Running)
+    assert story.state.ranks[0] == Alive(pid=100, since=story.state.ranks[0].since)  # type: ignore[union-attr]
+
+
+def test_several_dead_ranks_rejoin_together_and_are_told_of_once() -> None:
+    story = rejoining().end(0, -9).end(3, -9)
+    assert story.actions == ()
+    assert story.restart().actions == (told(1, "generation", 1), spawned("a", 0, 1), spawned("b", 3, 1))
+
+
+def test_a_second_death_while_a_generation_forms_makes_another_generation() -> None:
+    story = rejoining().end(2, -9).restart().end(1, -9)
+    assert story.actions == (told(2, "lost", 1),)
+    assert story.restart().actions == (told(3, "generation", 2), spawned("a", 1, 2))
+    story.spawn(1, 2)
+    assert [story.state.generation_of(rank) for rank in range(4)] == [0, 2, 1, 0]
+
+
+def test_news_of_the_process_that_was_replaced_is_none() -> None:
+    story = rejoining().end(2, -9).restart()
+    before = story.state
+    story.tell(ev.RankEnded(at=story.at(), attempt=0, rank=2, status=-9, generation=0))
+    assert story.state is before
+
+
+@pytest.mark.parametrize(
+    ("story", "why"),
+    [
+        (lambda: Story().run().end(1, 1), "does not use rankdeck.elastic"),
+        (lambda: Story().run().join().end(1, 1).end(0, 1), "no rank is left"),
+        (lambda: Story(TWO).run().join().end(0, 1).end(1, 0), "rank 1 has finished"),
+        (lambda: _given_up(Story(TWO).run().join()), "b was given up"),
+        (lambda: _store_gone(Story(TWO).run().join()).end(2, 1), "the store is lost"),
+    ],
+)
+def test_where_dead_ranks_can_not_rejoin_all_start_again_and_the_reason_is_said(
+    story: Callable[[], Story], why: str
+) -> None:
+    assert why in why_no_rejoin(story().state)
+    again = story().restart()
+    assert any(isinstance(action, act.StopRanks | act.ClearNode) for action in again.actions)
+
+
+def _store_gone(story: Story) -> Story:
+    story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="its process ended"))
+    return story
+
+
+def test_a_rank_whose_node_is_away_rejoins_when_the_node_is_back() -> None:
+    story = _without_b(rejoining()).end(2, -9).restart()
+    assert story.actions == (told(1, "generation", 1),)
+    known = (ev.KnownRank(attempt=0, rank=2, pid=102, status=-9), ev.KnownRank(attempt=0, rank=3, pid=103))
+    story.tell(ev.NodeConnected(at=story.at(), node="b", agent_pid=7, ranks=known))
+    assert story.actions == (spawned("b", 2, 1),)
+
+
+def test_all_can_be_asked_for_although_a_rejoin_is_possible() -> None:
+    story = rejoining().end(2, -9)
+    actions = story.tell(ev.RestartRequested(at=story.at(), by="alice", scope="all"))
+    assert [type(action) for action in actions] == [act.StopRanks, act.StopRanks]
+
+
+def test_a_restart_key_that_is_pressed_twice_rejoins_once() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2)
+    story.tell(ev.RestartRequested(at=story.state.generation_since + 1, by="alice"))
+    assert isinstance(story.actions[0], act.Ignore)
+    assert story.state.generation == 1
+
+
+def test_the_policy_restart_rejoins_by_itself_up_to_its_limit() -> None:
+    story = rejoining("restart", restarts=2)
+    for generation in (1, 2):
+        story.end(2, -9, after=10 * generation)
+        assert spawned("b", 2, generation) in story.actions
+        story.spawn(2).join()
+    story.end(2, -9, after=30)
+    assert isinstance(story.state.phase, Stopping)
+
+
+def test_ranks_that_die_together_count_as_one_restart() -> None:
+    story = rejoining("restart", restarts=1).end(1, -9, after=5).end(2, -9, after=5).end(3, -9, after=5)
+    assert (story.state.generation, story.state.restarts) == (3, 1)
+    assert isinstance(story.state.phase, Starting)
+
+
+def test_a_replacement_that_dies_again_and_again_is_given_up() -> None:
+    story = rejoining("restart", restarts=99).end(2, -9, after=5)
+    for _ in range(FRUITLESS_LIMIT):
+        story.spawn(2).end(2, 1, after=5)
+    assert isinstance(story.state.phase, Stopping)
+
+
+def test_a_rank_that_makes_way_is_replaced_without_being_asked() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2).end(1, MAKES_WAY)
+    assert story.actions == (told(2, "lost", 1), told(3, "generation", 2), spawned("a", 1, 2))
+    assert story.state.restarts == 0
+
+
+def test_a_head_node_that_comes_back_is_told_everything_again() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2)
+    story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
+    known = tuple(ev.KnownRank(attempt=0, rank=rank, pid=100 + rank) for rank in (0, 1))
+    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known, store=(0, 4000)))
+    assert story.actions == (told(0, "lost", 0), told(1, "generation", 1))
+
+
+# --- automatic restarts
+
+
 def test_automatic_restarts_are_counted() -> None:
     story = Story(on_failure="restart", restarts=1).run().end(1, 1).end(0, -2).clear().open_store().spawn()
     assert (story.state.attempt, story.state.restarts) == (1, 1)
     story.end(0, 3).end(1, -2).clear().close()
     assert story.outcome() == ("failed", "rank 0: exit 3, after 1 restarts")
+
+
+def test_a_restart_by_a_user_gives_automatic_restarts_back() -> None:
+    story = Story(on_failure="restart", restarts=1).run().end(1, 1).end(0, -2).clear().open_store().spawn()
+    story.end(0, 3).end(1, -2).clear().close().restart().run()
+    assert (story.state.attempt, story.state.restarts) == (2, 0)
 
 
 def test_automatic_restarts_end_where_attempts_get_no_further() -> None:
@@ -447,7 +614,7 @@ def test_a_spawn_whose_answer_was_lost_is_not_repeated() -> None:
     story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
     known = (ev.KnownRank(attempt=0, rank=0, pid=100),)
     story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known, store=(0, 4000)))
-    assert story.actions == (act.SpawnRanks(node="a", attempt=0, ranks=(1,), port=4000),)
+    assert story.actions == (act.SpawnRanks(node="a", attempt=0, ranks=(1,), port=4000, generations=(0,)),)
     assert story.state.ranks == (Alive(pid=100, since=story.now), Pending())
 
 
@@ -456,8 +623,8 @@ def test_a_store_whose_answer_was_lost_serves_every_node() -> None:
     story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
     story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, store=(0, 4000)))
     assert story.actions == (
-        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), port=4000),
-        act.SpawnRanks(node="b", attempt=0, ranks=(2,), port=4000),
+        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), port=4000, generations=(0, 0)),
+        act.SpawnRanks(node="b", attempt=0, ranks=(2,), port=4000, generations=(0,)),
     )
 
 
@@ -590,6 +757,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
         ev.RankLost(at=1.5, attempt=1, rank=2, reason="x"),
     ),
     (
+        '{"event":"RankJoined","at":1.5,"attempt":1,"rank":2,"generation":3,"step":9}',
+        ev.RankJoined(at=1.5, attempt=1, rank=2, generation=3, step=9),
+    ),
+    (
         '{"event":"StopRequested","at":1.5,"by":"alice","at_once":true}',
         ev.StopRequested(at=1.5, by="alice", at_once=True),
     ),
@@ -623,33 +794,34 @@ class FakeNode:
         self.closing = False
         self.requests: deque[AnyAction] = deque()
         self.answers: deque[AnyEvent] = deque()
-        self.asked_to_spawn: set[tuple[int, int]] = set()
-        """(attempt, rank) that SpawnRanks named since the link came up."""
+        self.asked_to_spawn: set[tuple[int, int, int]] = set()
+        """(attempt, rank, generation) that SpawnRanks named since the link came up."""
         self.reboot()
 
     def reboot(self) -> None:
         self.attempt = -1
         self.cleared = -1
         self.has_leftovers = False
-        self.ranks: dict[int, tuple[int, int | None]] = {}
+        self.ranks: dict[int, tuple[int, int | None, int]] = {}
+        """Pid, status and generation of each rank's newest process."""
         self.told_to_stop = False
         self.store: tuple[int, int] | None = None
-        self.spawned: set[tuple[int, int]] = set()
+        self.spawned: set[tuple[int, int, int]] = set()
 
     @property
     def living(self) -> list[int]:
-        return [rank for rank, (_, status) in self.ranks.items() if status is None]
+        return [rank for rank, (_, status, _) in self.ranks.items() if status is None]
 
     def known(self) -> tuple[ev.KnownRank, ...]:
         return tuple(
-            ev.KnownRank(attempt=self.attempt, rank=rank, pid=pid, status=status)
-            for rank, (pid, status) in self.ranks.items()
+            ev.KnownRank(attempt=self.attempt, rank=rank, pid=pid, status=status, generation=generation)
+            for rank, (pid, status, generation) in self.ranks.items()
         )
 
     def end(self, rank: int, status: int, now: float) -> None:
-        pid, _ = self.ranks[rank]
-        self.ranks[rank] = (pid, status)
-        self.say(ev.RankEnded(at=now, attempt=self.attempt, rank=rank, status=status))
+        pid, _, generation = self.ranks[rank]
+        self.ranks[rank] = (pid, status, generation)
+        self.say(ev.RankEnded(at=now, attempt=self.attempt, rank=rank, status=status, generation=generation))
 
     def say(self, event: AnyEvent) -> None:
         if self.link == "up":
@@ -726,11 +898,17 @@ class AnyStory(RuleBasedStateMachine):
                 assert node.link == "up"
                 assert action.attempt == self.state.attempt
                 assert action.port == self.state.store_port
-                wanted = {(action.attempt, rank) for rank in action.ranks}
+                wanted = {
+                    (action.attempt, rank, generation)
+                    for rank, generation in zip(action.ranks, action.generations, strict=True)
+                }
                 assert not wanted & node.asked_to_spawn, "asked to spawn a rank twice"
                 assert all(isinstance(self.state.ranks[rank], Pending) for rank in action.ranks)
                 node.asked_to_spawn |= wanted
                 node.requests.append(action)
+            case act.TellRanks():  # without a link it is lost, and told again
+                assert node.name == self.state.nodes[0].name
+                assert self.state.news[action.number] == action.news
             case act.OpenStore():
                 assert node.name == self.state.nodes[0].name
                 assert node.link == "up"
@@ -751,18 +929,20 @@ class AnyStory(RuleBasedStateMachine):
                 if node.store is None or node.store[0] != attempt:
                     node.store = (attempt, next(self.ports))
                 node.say(ev.StoreOpened(at=self.now, attempt=attempt, node=node.name, port=node.store[1]))
-            case act.SpawnRanks(attempt=attempt, ranks=ranks):
+            case act.SpawnRanks(attempt=attempt, ranks=ranks, generations=generations):
                 assert attempt > node.cleared, "asked to spawn what was cleared away"
                 if attempt > node.attempt:
                     assert not node.living, "an attempt begins while ranks of another one live"
                     assert not node.has_leftovers, "an attempt begins beside what another one left"
                     node.attempt, node.ranks, node.told_to_stop = attempt, {}, False
-                for rank in ranks:
-                    assert (attempt, rank) not in node.spawned, "spawned twice"
-                    node.spawned.add((attempt, rank))
+                for rank, generation in zip(ranks, generations, strict=True):
+                    assert (attempt, rank, generation) not in node.spawned, "spawned twice"
+                    assert rank not in node.living, "started beside its living process"
+                    node.spawned.add((attempt, rank, generation))
                     node.has_leftovers = True
-                    node.ranks[rank] = (next(self.pids), None)
-                    node.say(ev.RankSpawned(at=self.now, attempt=attempt, rank=rank, pid=node.ranks[rank][0]))
+                    pid = next(self.pids)
+                    node.ranks[rank] = (pid, None, generation)
+                    node.say(ev.RankSpawned(at=self.now, attempt=attempt, rank=rank, pid=pid, generation=generation))
             case act.StopRanks(attempt=attempt):
                 node.told_to_stop = attempt == node.attempt
             case act.SignalRank(attempt=attempt, rank=rank, signal=number):
@@ -771,7 +951,7 @@ class AnyStory(RuleBasedStateMachine):
             case act.ClearNode(attempt=attempt):
                 node.cleared, node.has_leftovers = max(node.cleared, attempt), False
                 for rank in node.living:
-                    node.ranks[rank] = (node.ranks[rank][0], -9)
+                    node.ranks[rank] = (node.ranks[rank][0], -9, node.ranks[rank][2])
                 node.store = None
                 node.say(ev.NodeCleared(at=self.now, attempt=attempt, node=node.name))
             case act.CloseNode():
@@ -833,6 +1013,15 @@ class AnyStory(RuleBasedStateMachine):
         node = self.pick(index, lambda node: node.living)
         node.end(node.living[rank % len(node.living)], status, self.now)
 
+    @precondition(lambda self: self.any_node(lambda node: node.living))
+    @rule(index=st.integers(0, 5), rank=st.integers(0, 5))
+    def a_rank_joins_its_generation(self, index: int, rank: int) -> None:
+        self.later()
+        node = self.pick(index, lambda node: node.living)
+        joining = node.living[rank % len(node.living)]
+        generation = max(node.ranks[joining][2], self.state.generation)
+        node.say(ev.RankJoined(at=self.now, attempt=node.attempt, rank=joining, generation=generation, step=1))
+
     @precondition(
         lambda self: self.any_node(lambda node: node.requests and isinstance(node.requests[0], act.SpawnRanks))
     )
@@ -842,9 +1031,13 @@ class AnyStory(RuleBasedStateMachine):
         node = self.pick(index, lambda node: node.requests and isinstance(node.requests[0], act.SpawnRanks))
         request = node.requests.popleft()
         assert isinstance(request, act.SpawnRanks)
-        for rank in request.ranks:
+        for rank, generation in zip(request.ranks, request.generations, strict=True):
             reason = "can't start: No such file or directory"
-            node.say(ev.RankEnded(at=self.now, attempt=request.attempt, rank=rank, status=127, reason=reason))
+            node.say(
+                ev.RankEnded(
+                    at=self.now, attempt=request.attempt, rank=rank, status=127, reason=reason, generation=generation
+                )
+            )
 
     @precondition(lambda self: self.any_node(lambda node: node.link == "up"))
     @rule(index=st.integers(0, 5), reboots=st.sampled_from([False, False, False, True]))
@@ -900,10 +1093,10 @@ class AnyStory(RuleBasedStateMachine):
         if really:
             self.handle(ev.StopRequested(at=self.now, by="alice", at_once=at_once))
 
-    @rule(seconds=st.sampled_from([0.1, 30.0]))
-    def a_user_restarts_it(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([0.1, 30.0]), scope=st.sampled_from(["smallest", "all"]))
+    def a_user_restarts_it(self, seconds: float, scope: ev.Scope) -> None:
         self.later(seconds)
-        self.handle(ev.RestartRequested(at=self.now, by="alice"))
+        self.handle(ev.RestartRequested(at=self.now, by="alice", scope=scope))
 
     @rule(rank=st.integers(-1, 6))
     def a_user_kills_a_rank(self, rank: int) -> None:

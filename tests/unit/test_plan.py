@@ -28,7 +28,14 @@ from engine.core.profile import profile_from_data
 GLOO = BackendSettings(name="gloo", env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")
 HERE = NodeFacts(name="localhost", cores=6, gpus=2, python="/usr/bin/python3")
-PATHS = AttemptPaths(library="/run/lib", error="/run/a0/3.error", metrics="/run/a0/3.metrics", checkpoints="/run/ckpt")
+PATHS = AttemptPaths(
+    library="/run/lib",
+    error="/run/a0/3.error",
+    metrics="/run/a0/3.metrics",
+    stacks="/run/a0/3.stacks",
+    handover="/run/a0/3.state",
+    checkpoints="/run/ckpt",
+)
 
 TORCHRUN = {
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -36,7 +43,16 @@ TORCHRUN = {
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
     *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
 }
-OURS = {"RANKDECK_RUN", "RANKDECK_BACKEND", "RANKDECK_TIMEOUT", "RANKDECK_METRICS", "RANKDECK_CHECKPOINTS"}
+OURS = {
+    "RANKDECK_RUN",
+    "RANKDECK_GENERATION",
+    "RANKDECK_STACKS",
+    "RANKDECK_HANDOVER",
+    "RANKDECK_BACKEND",
+    "RANKDECK_TIMEOUT",
+    "RANKDECK_METRICS",
+    "RANKDECK_CHECKPOINTS",
+}
 
 
 def make(
@@ -130,6 +146,9 @@ def test_values_are_those_of_the_rank() -> None:
         "RANKDECK_RUN": "x-1",
         "RANKDECK_BACKEND": "gloo",
         "RANKDECK_TIMEOUT": "600",
+        "RANKDECK_GENERATION": "0",
+        "RANKDECK_STACKS": "/run/a0/3.stacks",
+        "RANKDECK_HANDOVER": "/run/a0/3.state",
         "RANKDECK_METRICS": "/run/a0/3.metrics",
         "RANKDECK_CHECKPOINTS": "/run/ckpt",
     }

@@ -44,8 +44,8 @@ class DeckScreen(Screen[None]):
         return None
 
     def say(self, text: str, *, error: bool = False) -> None:
-        """A sentence at the edge of the screen for a few seconds. Never markup."""
-        self.notify(text, severity="error" if error else "information", markup=False)
+        """A sentence at the edge of the screen for a few seconds, instead of the one before. Never markup."""
+        self.deck.say(text, error=error)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """An error that nobody foresaw ends one worker, and is shown."""

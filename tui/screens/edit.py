@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.profile import Profile
-from tui.form import Field, fields, free_name, line_of_error, profile_of, values_of
+from tui.form import Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.keys import bindings
 from tui.off_loop import off_loop
 from tui.plan_text import error_text, plan_text
@@ -66,7 +66,7 @@ class EditScreen(DeckScreen):
             form = Form(id="form", classes="pane")
             form.border_title = "Profile"
             yield form
-            plan = TextPane(id="plan", focus=False)
+            plan = TextPane(id="plan", ascii=self.deck.ascii, focus=False)
             plan.border_title = "Plan"
             yield plan
         yield Static(id="hint", markup=False)
@@ -89,7 +89,7 @@ class EditScreen(DeckScreen):
         self._show_title()
         await self._build()
         first = next(iter(self.query(FormRow)), None)
-        if first is not None:
+        if first is not None and self.focused is None:
             first.line.focus()
         self._plan()
 
@@ -173,7 +173,7 @@ class EditScreen(DeckScreen):
         profile = self._check()
         pane = self.query_one("#plan", TextPane)
         if profile is None:
-            pane.border_title = "Plan, before the last change"
+            pane.show_title("Plan, before the last change")
             return
         try:
             plan = await off_loop(self.engine.preview, profile)
@@ -184,16 +184,14 @@ class EditScreen(DeckScreen):
             pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title="Plan")
 
     def _check(self) -> Profile | None:
-        """The profile that the form says; None, with the reason at its line, where it says none."""
+        """The profile that the form says; None, with every reason at its line, where it says none."""
         for row in self.query(FormRow):
             row.show_problem("")
-        try:
-            profile = profile_of(self._values, self._base, self._recipes)
-        except ProfileError as error:
+        errors = errors_of(self._values, self._base, self._recipes)
+        for error in errors:
             if not self._show_problem(error):
                 self.query_one("#plan", TextPane).show_text(partial(error_text, error), title="Plan")
-            return None
-        return profile
+        return None if errors else profile_of(self._values, self._base, self._recipes)
 
     def _show_problem(self, error: RankdeckError) -> bool:
         """Puts an error at its line. False: the form has no such line."""
@@ -205,12 +203,14 @@ class EditScreen(DeckScreen):
         return True
 
     def _checked(self) -> Profile | None:
-        """The profile for an act; where there is none, the cursor goes to the line that is wrong."""
+        """The profile for an act; where there is none, the cursor goes to the first line that is wrong."""
         profile = self._check()
-        wrong = next((row for row in self.query(FormRow) if row.has_class("-wrong")), None)
-        if profile is None and wrong is not None:
-            wrong.line.focus()
-            self.say("this line is not right yet", error=True)
+        wrong = [row for row in self.query(FormRow) if row.has_class("-wrong")]
+        if profile is None and wrong:
+            # At once, unlike `Widget.focus`, which would take the cursor away from where the next key has brought it.
+            self.set_focus(wrong[0].line)
+            count = "this line is" if len(wrong) == 1 else f"{len(wrong)} lines are"
+            self.say(f"{count} not right yet", error=True)
         return profile
 
     # --- keys ---------------------------------------------------------------------------------------------------------

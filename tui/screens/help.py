@@ -25,7 +25,7 @@ class HelpScreen(DeckScreen):
 
     def compose(self) -> ComposeResult:
         """The text, and a line for the search."""
-        yield TextPane(id="help")
+        yield TextPane(id="help", ascii=self.deck.ascii)
         search = Input(id="query", compact=True, placeholder="search: a key, an act, a word")
         search.cursor_blink = False
         search.display = False

@@ -34,6 +34,12 @@ from tui.widgets.title_bar import TitleBar
 RUNS_SECONDS = 2.0
 """How often runs are read again: a few small files each."""
 
+WARM_SECONDS = 0.8
+"""That the cursor rests on a profile before torch is imported for it."""
+
+KEEP_WARM_SECONDS = 20.0
+"""Between two words to the engine that the profile is still looked at."""
+
 PREVIEW_SECONDS = 0.06
 """How long the cursor must rest before a plan is made: holding an arrow key plans nothing."""
 
@@ -88,7 +94,7 @@ class HomeScreen(DeckScreen):
                 runs = RunList(id="runs", empty="No runs yet. Enter launches a profile.")
                 runs.border_title = "Runs"
                 yield runs
-            plan = TextPane(id="plan", focus=False)
+            plan = TextPane(id="plan", ascii=self.deck.ascii, focus=False)
             plan.border_title = "Plan"
             yield plan
         yield KeyBar()
@@ -244,6 +250,11 @@ class HomeScreen(DeckScreen):
             pane.show_text(partial(error_text, error), title=title)
         else:
             pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title=title)
+            await asyncio.sleep(WARM_SECONDS)
+            while True:
+                if self.is_current:
+                    await self.engine.prewarm(profile)
+                await asyncio.sleep(KEEP_WARM_SECONDS)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 

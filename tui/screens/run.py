@@ -24,7 +24,8 @@ from tui.model import RunModel
 from tui.run_link import RunLink
 from tui.run_text import events_text, why_text
 from tui.screens.base import DeckScreen
-from tui.screens.run_acts import Act, kill_act, restart_act, stop_act
+from tui.screens.run_acts import Act, is_rejoin, is_stopping, kill_act, restart_act, stop_act
+from tui.screens.stacks import StacksScreen
 from tui.text import plain_line
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.rank_table import RankRow, RankTable
@@ -69,6 +70,8 @@ class RunScreen(DeckScreen):
         self._link = RunLink(self.engine, run, self.model, self._told)
         self._asked = ""
         """The request under way: until it is answered, no other is made."""
+        self._stopped: int | None = None
+        """The attempt that was stopped from here: the supervisor's word that it is stopping may come later."""
         self._painted: dict[str, object] = {}
 
     def compose(self) -> ComposeResult:
@@ -78,10 +81,10 @@ class RunScreen(DeckScreen):
         yield Static(id="banner", markup=False)
         yield Ranks(ascii=ascii, id="ranks", classes="pane")
         with Container(id="lower"):
-            yield RunCharts(ascii=ascii, id="chart", classes="pane")
+            yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")
             yield RunLog(ascii=ascii, id="log", classes="pane")
-            yield TextPane(id="events")
-            yield TextPane(id="why")
+            yield TextPane(id="events", ascii=ascii)
+            yield TextPane(id="why", ascii=ascii)
         search = Input(id="search", compact=True, placeholder="search the log; n and N go from match to match")
         search.cursor_blink = False
         yield search
@@ -183,7 +186,7 @@ class RunScreen(DeckScreen):
         assert run is not None
         if run.failure is not None:
             self.query_one("#why", TextPane).show_text(partial(why_text, run, ascii=self.deck.ascii))
-            cause = (run.attempt, run.failure.rank)
+            cause = (run.attempt, run.generation, run.failure.rank)
             if self._changed("cause", cause) and run.failure.rank is not None and self.zoom is None:
                 self.query_one(Ranks).move_cursor(run.failure.rank)
         self._arrange()
@@ -323,6 +326,8 @@ class RunScreen(DeckScreen):
                 return run is not None and bool(run.restart)
             case "stop":
                 return not self.model.ended
+            case "stacks":
+                return run is not None and self._link.client is not None and not self.model.ended
             case "kill":
                 view = self.model.rank(self.rank)
                 return not self.model.ended and view is not None and view.pid is not None and view.exit is None
@@ -352,14 +357,26 @@ class RunScreen(DeckScreen):
         if self.model.run is not None and self._link.client is not None:
             self._ask(stop_act(self.model.run, self._link.client))
 
+    def action_stacks(self) -> None:
+        """Shows where every rank is in its Python code."""
+        if self.model.run is not None and self._link.client is not None:
+            self.app.push_screen(StacksScreen(self.model.run.name, self._link.client.stacks))
+
     def _ask(self, act: Act) -> None:
-        attempt = self.model.attempt
+        asked = self.model.run
+        assert asked is not None
 
         def answered(yes: bool | None) -> None:
-            now = self.model.attempt
-            if yes and now != attempt:
-                self.say(f"attempt {now} has begun meanwhile; nothing was done", error=True)
-            elif yes:
+            now = self.model.run
+            if not yes or now is None:
+                return
+            if now.attempt != asked.attempt:
+                self.say(f"attempt {now.attempt} has begun meanwhile; nothing was done", error=True)
+            elif now.generation != asked.generation:
+                self.say(f"generation {now.generation} has begun meanwhile; nothing was done", error=True)
+            elif act.restarts and is_rejoin(now) != is_rejoin(asked):
+                self.say("what a restart does has changed meanwhile; nothing was done", error=True)
+            else:
                 self._request(act)
 
         self.app.push_screen(act.screen(), answered)
@@ -371,9 +388,11 @@ class RunScreen(DeckScreen):
         self._asked = act.question
         self.refresh_bindings()
         over = self.model.ended
+        self._stopped = self.model.attempt if act.stops else None
         try:
             self.say(plain_line(await act.request()))
         except RankdeckError as error:
+            self._stopped = None
             self.deck.show_error(f"{act.question} It did not work.", error)
         else:
             if over:
@@ -384,11 +403,12 @@ class RunScreen(DeckScreen):
 
     @property
     def parting(self) -> str | None:
-        """How to come back to a run that goes on."""
+        """How to come back to a run that goes on, if only until it has stopped."""
         run = self.model.run
         if run is None or self.model.ended:
             return None
-        return f"{plain_line(run.name)} goes on: rankdeck attach {self.run_id}"
+        stops = self._stopped == self.model.attempt or is_stopping(run)
+        return f"{plain_line(run.name)} {'is stopping' if stops else 'goes on'}: rankdeck attach {self.run_id}"
 
     def action_detach(self) -> None:
         """Leaves the run alone."""
@@ -398,4 +418,4 @@ class RunScreen(DeckScreen):
             return
         self.dismiss()
         if parting is not None:
-            self.deck.notify(parting, markup=False)
+            self.deck.say(parting)

@@ -11,23 +11,38 @@ from engine.client import RunClient
 from engine.core.view import RankView, RunView
 from tui.screens.confirm import ConfirmScreen
 
+REJOIN = "rejoin "
+"""What `RunView.restart` begins with where it is one."""
+
 
 class Act(NamedTuple):
-    """A question, and the request that a yes to it makes."""
+    """A question, and the request that a yes to it makes. `stops`: whether the run ends by it.
+    `restarts`: whether what it does depends on which ranks are alive by then."""
 
     question: str
     detail: str
     do: str
     request: Callable[[], Coroutine[Any, Any, str]]
+    stops: bool = False
+    restarts: bool = False
 
     def screen(self) -> ConfirmScreen:
         """The question on a screen; its default is to do nothing."""
         return ConfirmScreen(self.question, self.detail, do=self.do)
 
 
+def is_rejoin(run: RunView) -> bool:
+    """Whether a restart would bring back dead ranks and leave the others alone."""
+    return run.restart.startswith(REJOIN)
+
+
 def restart_act(run: RunView, client: RunClient) -> Act:
-    """A new attempt, in the words of whoever will do it."""
-    return Act(f"Restart {run.name}?", f"This will {run.restart}.", "Restart", client.restart)
+    """A rejoin or a new attempt, in the words of whoever will do it."""
+    detail = f"This will {run.restart}."
+    if is_rejoin(run):
+        ranks = run.restart.removeprefix(REJOIN).partition(";")[0]
+        return Act(f"Bring back {ranks} of {run.name}?", detail, "Bring back", client.restart, restarts=True)
+    return Act(f"Restart {run.name}?", detail, "Restart", client.restart, restarts=True)
 
 
 def kill_act(view: RankView, client: RunClient) -> Act:
@@ -40,12 +55,26 @@ def kill_act(view: RankView, client: RunClient) -> Act:
     return Act(f"Kill rank {view.rank} on {view.node}?", detail, "Kill", kill)
 
 
+def is_stopping(run: RunView) -> bool:
+    """Whether the run's stop ladder is under way."""
+    return run.doing.startswith("stopping")
+
+
 def stop_act(run: RunView, client: RunClient) -> Act:
     """The end of a run by its stop ladder; of one that is stopping, at once."""
-    if run.doing.startswith("stopping"):
-        detail = f"It is stopping already. SIGKILL goes to the {run.alive} ranks that are left: they can save nothing."
-        return Act(f"End {run.name} at once?", detail, "End at once", partial(client.stop, at_once=True))
-    detail = (
-        f"Its {run.alive} ranks are asked to end, and after a while made to, as its profile says. It can be restarted."
-    )
-    return Act(f"Stop {run.name}?", detail, "Stop", client.stop)
+    if is_stopping(run):
+        left = _ranks("the", run.alive)
+        detail = f"It is stopping already. SIGKILL goes to {left} still alive: nothing can be saved any more."
+        if run.alive == 0:
+            detail = "It is stopping already, and none of its ranks is alive. What is left of it is ended at once."
+        return Act(f"End {run.name} at once?", detail, "End at once", partial(client.stop, at_once=True), stops=True)
+    asked = f"{_ranks('Its', run.alive)} {'is' if run.alive == 1 else 'are'} asked to end, and after a while made to"
+    detail = f"{asked}, as its profile says. It can be restarted."
+    if run.alive == 0:
+        detail = "None of its ranks is alive: it ends as it is. It can be restarted."
+    return Act(f"Stop {run.name}?", detail, "Stop", client.stop, stops=True)
+
+
+def _ranks(whose: str, count: int) -> str:
+    """Ranks in words: `Its rank`, `Its 4 ranks`."""
+    return f"{whose} rank" if count == 1 else f"{whose} {count} ranks"

@@ -28,6 +28,9 @@ from tui.text import Span, duration, number, plain_line, segments_line
 EVERY = 0.5
 """Seconds from one drawing to the next."""
 
+SLOW_EVERY = 2.0
+"""The same for a line with little bandwidth: a drawing is some kilobytes."""
+
 SHARE = 0.05
 """Part of a core that drawing may take: hundreds of ranks are drawn less often."""
 
@@ -48,6 +51,13 @@ ASCII_BAND_MARKERS = {"*": "*", ".": "."}
 
 ODD = "×"  # noqa: RUF001  not the letter
 ASCII_ODD = "x"
+
+RESTART = "┊"
+ASCII_RESTART = ":"
+"""From top to bottom, where a later attempt went on."""
+
+QUIET = (128, 128, 128)
+"""Its colour, which is no curve's."""
 
 AXIS = 7
 """Cells of the vertical axis' numbers. They never change, so that the curves stay where they are."""
@@ -110,12 +120,14 @@ class Chart(Widget):
         self,
         *,
         ascii: bool = False,  # noqa: A002  named after the command line's flag
+        slow: bool = False,
         name: str | None = None,
         id: str | None = None,  # noqa: A002  Textual's word
         classes: str | None = None,
     ) -> None:
         super().__init__(name=name, id=id, classes=classes)
         self.ascii = ascii
+        self.every = SLOW_EVERY if slow else EVERY
         self._title = ""
         self._series: tuple[tuple[str, Series], ...] = ()
         self._picture: _Picture | None = None
@@ -142,7 +154,7 @@ class Chart(Widget):
 
     def on_mount(self) -> None:
         """Begins to look for changes."""
-        self.set_interval(EVERY, self._draw_if_due)
+        self.set_interval(self.every, self._draw_if_due)
 
     def on_resize(self) -> None:
         """Draws for the new size."""
@@ -175,7 +187,7 @@ class Chart(Widget):
         if state == self._drawn_state:
             return
         self._drawn_state = state
-        self._due_at = time.monotonic() + EVERY
+        self._due_at = time.monotonic() + self.every
         self._is_drawing = True
         self.run_worker(lambda: self._draw(request), thread=True, exit_on_error=False, group="chart")
 
@@ -196,7 +208,7 @@ class Chart(Widget):
     def on_chart_drawn(self, message: Drawn) -> None:
         """Shows what the thread has drawn."""
         self._is_drawing = False
-        self._due_at = time.monotonic() + max(EVERY, message.seconds / SHARE)
+        self._due_at = time.monotonic() + max(self.every, message.seconds / SHARE)
         if message.request.width == self.size.width:
             self._picture = message.picture
         self._strips = None
@@ -284,6 +296,10 @@ def _plotted(found: Curves, request: _Request) -> str:
     figure.plot_size(request.width, request.height)
     figure.axes(False, axis="x", side="upper").axes(False, axis="y", side="right")
     x_axis, y_axis = _Axis(*found.x_range), _Axis(*found.y_range)
+    for step in found.restarts:
+        high = [row / request.height for row in range(request.height + 1)]
+        mark = ASCII_RESTART if request.ascii else RESTART
+        figure.draw(_signal([x_axis.place(step)] * len(high), high, mark, QUIET, lines=False))
     # The first curve is the one to see: it is drawn last.
     for curve, (marker, _), colour in reversed(list(_drawn_as(found, request))):
         if curve.x:

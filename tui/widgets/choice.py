@@ -1,4 +1,4 @@
-"""A choice of one among a few, all in one line: what could be chosen is seen without opening anything."""
+"""A choice of one among a few, in one line: what could be chosen is seen without opening anything."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from textual.message import Message
 from textual.widget import Widget
 
 from tui.keys import bindings
+from tui.marks import MUTED
 from tui.text import plain_line
+
+BEFORE = "< "
+AFTER = " >"
+"""Where there are more options than are seen."""
 
 
 class Choice(Widget, can_focus=True):
-    """Left and right choose. What does not fit is out of sight, the chosen one never."""
+    """Left and right choose. What does not fit is out of sight, with a sign where; the chosen one never is."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("choice")]
 
     DEFAULT_CSS = """
     Choice { height: 1; width: 1fr; &:focus { background: $block-cursor-blurred-background; } }
+    Choice:focus:nocolor { text-style: reverse; }
     """
 
     class Changed(Message):
@@ -62,25 +68,33 @@ class Choice(Widget, can_focus=True):
     def render(self) -> Content:
         """Every option with its sign."""
         on, off = ("(*)", "( )") if self._ascii else ("●", "○")
-        parts: list[tuple[str, str]] = []
+        begin, end = self._window()
+        parts: list[tuple[str, str]] = [(BEFORE, MUTED)] if begin > 0 else []
         self._spans: list[tuple[int, int, str]] = []
-        column = 0
-        for option in self._shown():
+        column = len(BEFORE) if begin > 0 else 0
+        for option in self.options[begin:end]:
             chosen = option == self.value
             text = f"{on if chosen else off} {plain_line(option)}"
             self._spans.append((column, column + cell_len(text), option))
             column += cell_len(text) + 2
             parts += [(text, "bold $text-accent" if chosen else "$foreground 70%"), ("  ", "")]
+        if end < len(self.options):
+            parts[-1] = (AFTER, MUTED)
         return Content.assemble(*parts)
 
-    def _shown(self) -> list[str]:
-        """Options from the first that lets the chosen one be seen."""
-        width, sign = self.content_size.width, 4 if self._ascii else 2
-        for begin in range(self.options.index(self.value) + 1):
-            upto = self.options[begin : self.options.index(self.value) + 1]
-            if sum(cell_len(plain_line(option)) + sign + 2 for option in upto) - 2 <= width:
-                return self.options[begin:]
-        return [self.value]
+    def _window(self) -> tuple[int, int]:
+        """Which options are shown: from the first that lets the chosen one be seen, as many as there is room for."""
+        width, sign, count = self.content_size.width, 4 if self._ascii else 2, len(self.options)
+        cells = [cell_len(plain_line(option)) + sign for option in self.options]
+
+        def fits(begin: int, end: int) -> bool:
+            signs = (len(BEFORE) if begin > 0 else 0) + (len(AFTER) if end < count else 0)
+            return sum(cells[begin:end]) + 2 * (end - begin - 1) + signs <= width
+
+        chosen = self.options.index(self.value)
+        begin = next((begin for begin in range(chosen) if fits(begin, chosen + 1)), chosen)
+        end = next((end for end in range(count, chosen + 1, -1) if fits(begin, end)), chosen + 1)
+        return begin, end
 
     def on_click(self, event: events.Click) -> None:
         """Chooses what is under the pointer."""

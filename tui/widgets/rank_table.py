@@ -95,8 +95,8 @@ class Columns(NamedTuple):
 
     def _used(self) -> int:
         sparks = 2 * (self.spark + 1) if self.spark else 0
-        fields = (self.rank, self.node, self.local, self.state, self.step, self.throughput, self.loss, self.seen)
-        return len(CURSOR) + sum(width + 1 for width in fields if width) + sparks
+        fields = (self.node, self.local, self.state, self.step, self.throughput, self.loss, self.seen)
+        return len(CURSOR) + self.rank + sum(width + 1 for width in fields if width) + sparks
 
 
 class _Cells(NamedTuple):

@@ -20,10 +20,10 @@ class RunCharts(Container, can_focus=True):
     .-narrow RunCharts { layout: vertical; }
     """
 
-    def __init__(self, *, ascii: bool, id: str, classes: str) -> None:  # noqa: A002  Textual's and the CLI's words
+    def __init__(self, *, ascii: bool, slow: bool, id: str, classes: str) -> None:  # noqa: A002  Textual's words
         super().__init__(id=id, classes=classes)
-        self._loss = Chart(ascii=ascii, id="chart-loss")
-        self._throughput = Chart(ascii=ascii, id="chart-throughput")
+        self._loss = Chart(ascii=ascii, slow=slow, id="chart-loss")
+        self._throughput = Chart(ascii=ascii, slow=slow, id="chart-throughput")
 
     def compose(self) -> ComposeResult:
         """Loss, then throughput."""

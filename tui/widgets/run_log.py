@@ -14,6 +14,7 @@ from tui.keys import bindings
 from tui.log_file import LogFile, MergedLog
 from tui.text import plain_line
 from tui.widgets.log_view import LogView
+from tui.widgets.text_pane import fitted_title
 
 STREAMS: tuple[tuple[Literal["out", "err"], ...], ...] = (("out", "err"), ("out",), ("err",))
 """What the key goes through."""
@@ -70,6 +71,6 @@ class RunLog(LogView, inherit_bindings=False):
     @on(LogView.Changed)
     def show_border(self) -> None:
         """Says in the border what is shown, what is sought, and whether the end is followed."""
-        self.border_title = Content(self.title or "Log")
+        self.border_title = fitted_title(self, self.title or "Log", ascii=self.ascii)
         found = f"{'match of' if self.has_match else 'nothing has'} {self._sought!r}, " if self._sought else ""
         self.border_subtitle = Content(plain_line(f"{found}{self.badge}"))

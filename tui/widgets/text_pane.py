@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import events
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 
 from tui.keys import bindings
+from tui.text import cell_fit
+
+BORDER = 6
+"""Cells of a border's line that no title gets: corners, and what is kept free beside them."""
+
+
+def fitted_title(widget: Widget, text: str, *, ascii: bool) -> Content:  # noqa: A002  the command line's word
+    """A title in the cells that a border has for it. Textual would cut it with a character that is not ASCII."""
+    return Content(cell_fit(text, min(cell_len(text), max(0, widget.outer_size.width - BORDER)), ascii=ascii))
 
 
 class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
@@ -24,12 +35,15 @@ class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
     TextPane > Static { width: 1fr; }
     """
 
-    def __init__(self, *, id: str, focus: bool = True) -> None:  # noqa: A002  Textual's word
+    def __init__(self, *, id: str, ascii: bool = False, focus: bool = True) -> None:  # noqa: A002  Textual's word
         """Args:
         id: of the widget.
+        ascii: draws with ASCII characters.
         focus: whether the keys can go to it.
         """
         super().__init__(id=id, classes="pane", can_focus=focus)
+        self._ascii = ascii
+        self._title: str | None = None
         self._source: Callable[[int], Content] = lambda width: Content("")
         self._text = Static(markup=False)
 
@@ -46,7 +60,12 @@ class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
         """
         self._source = source
         if title is not None:
-            self.border_title = Content(title)
+            self._title = title
+        self._draw()
+
+    def show_title(self, title: str) -> None:
+        """Shows another title above the same text."""
+        self._title = title
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -89,3 +108,5 @@ class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
         width = self.scrollable_content_region.width
         if width > 0:
             self._text.update(self._source(width))
+            if self._title is not None:
+                self.border_title = fitted_title(self, self._title, ascii=self._ascii)

@@ -1,0 +1,218 @@
+"""Collectives over the backend mpi beside gloo, the bare blocking calls of mpi4py, and a copy in memory: in one job, in turns.
+
+The first table has microseconds of a synchronous call (of the best round, since what else the machine does only adds), how the backend mpi compares with the bare call and
+with gloo, and how long copying the buffer takes, which no collective can undercut. A size is that of the larger buffer of a
+collective: what comes out of an all-gather, what goes into a reduce-scatter. The second has steps of DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+SIZES = (4, 1024, 1 << 16, 1 << 20, 1 << 24, 400_000_000)
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+ROUND = 0.1
+"""Seconds that a peer is measured in one round, more or less."""
+STEPS = 0.5
+"""The same for training steps."""
+
+Row = dict[str, float]
+"""Microseconds, by peer."""
+
+
+# --- in a rank ----------------------------------------------------------------------------------------------------------------
+
+
+def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """What is measured: one collective on one size, by peer."""
+    import torch
+    import torch.distributed as dist
+    from mpi4py import MPI
+
+    world = dist.get_world_size()
+    share = max(1, size // 4 // world)
+    count = max(1, size // 4) if name in ("all_reduce", "broadcast") else share * world
+    whole, part, copy = torch.zeros(count), torch.zeros(share), torch.zeros(count)
+
+    def memory(tensor: torch.Tensor, items: int) -> list[Any]:
+        return [MPI.memory.fromaddress(tensor.data_ptr(), tensor.numel() * 4), items, MPI.FLOAT]
+
+    comm, all_of_it = groups["comm"], memory(whole, count)
+    dealt, mine = memory(whole, share), memory(part, share)
+    in_place: Any = MPI.IN_PLACE
+    raw: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: comm.Allreduce(in_place, all_of_it),
+        "broadcast": lambda: comm.Bcast(all_of_it),
+        "all_gather": lambda: comm.Allgather(mine, dealt),
+        "reduce_scatter": lambda: comm.Reduce_scatter_block(dealt, mine),
+    }
+    backend: dict[str, Callable[[Any], object]] = {
+        "all_reduce": lambda group: dist.all_reduce(whole, group=group),
+        "broadcast": lambda group: dist.broadcast(whole, 0, group=group),
+        "all_gather": lambda group: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce_scatter": lambda group: dist.reduce_scatter_tensor(part, whole, group=group),
+    }
+    return {
+        "mpi": lambda: backend[name](groups["mpi"]),
+        "mpi4py": raw[name],
+        "gloo": lambda: backend[name](groups["gloo"]),
+        "memcpy": lambda: copy.copy_(whole),
+    }
+
+
+def measure(peers: dict[str, Callable[[], object]], comm: Any, rounds: int, seconds: float = ROUND) -> Row:
+    """Times of all peers, in turns: what else the machine does meets all of them."""
+    times: dict[str, list[float]] = {peer: [] for peer in peers}
+    repeats = {}
+    for peer, call in peers.items():
+        call()
+        comm.Barrier()
+        began = time.perf_counter()
+        call()
+        repeats[peer] = comm.bcast(max(2, min(2000, int(seconds / (time.perf_counter() - began + 1e-6)))))
+    for _ in range(rounds):
+        for peer, call in peers.items():
+            comm.Barrier()
+            began = time.perf_counter()
+            for _ in range(repeats[peer]):
+                call()
+            times[peer].append((time.perf_counter() - began) / repeats[peer] * 1e6)
+    return {peer: min(found) for peer, found in times.items()}
+
+
+def steps(groups: dict[str, Any], rounds: int) -> Row:
+    """A step of DDP over eight layers of 1024 x 1024, in microseconds; and the same without any communication."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    def step(model: Any, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(data).sum().backward()
+        optimizer.step()
+
+    peers: dict[str, Callable[[], object]] = {}
+    for peer in ("mpi", "gloo", "alone"):
+        torch.manual_seed(0)
+        model: Any = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
+        if peer != "alone":
+            model = DistributedDataParallel(model, process_group=groups[peer])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        peers[peer] = functools.partial(step, model, optimizer, torch.randn(32, 1024))
+    return measure(peers, groups["comm"], rounds, STEPS)
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    """Measures everything; rank 0 writes what it found."""
+    import warnings
+
+    import torch
+    import torch.distributed as dist
+
+    import rankdeck.c10d.mpi  # noqa: F401 - so that torch knows it
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rank, world = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    limit = timedelta(seconds=300)
+    dist.init_process_group("cpu:mpi", f"file://{options.rank}.store", limit, rank=rank, world_size=world)
+    from mpi4py import MPI
+
+    groups = {"mpi": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "comm": MPI.COMM_WORLD.Dup()}
+    found: dict[str, Any] = {"collectives": {}, "ddp step": steps(groups, options.rounds)}
+    for name in options.collectives:
+        found["collectives"][name] = {
+            size: measure(calls(name, size, groups), groups["comm"], options.rounds) for size in options.sizes
+        }
+    if rank == 0:
+        Path(options.rank).write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# --- in front of them ---------------------------------------------------------------------------------------------------------
+
+
+def run_job(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One job of so many ranks."""
+    with tempfile.TemporaryDirectory(prefix="collectives") as folder:
+        results = Path(folder) / "results"
+        mpirun = shutil.which("mpirun.openmpi") or "mpirun"
+        argv = [mpirun, "-np", str(ranks), "--oversubscribe", sys.executable, __file__, "--rank", str(results)]
+        argv += [
+            "--rounds",
+            str(options.rounds),
+            "--sizes",
+            *map(str, options.sizes),
+            "--collectives",
+            *options.collectives,
+        ]
+        settings = {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_mpi_yield_when_idle": str(int(ranks > len(os.sched_getaffinity(0)))),
+            "OMP_NUM_THREADS": "1",
+        }
+        subprocess.run(argv, check=True, env={**os.environ, **settings}, stdout=sys.stderr)
+        found: dict[str, Any] = json.loads(results.read_text())
+        return found
+
+
+def show(ranks: int, found: dict[str, Any]) -> None:
+    """The tables of one job."""
+    print(f"\n{ranks} ranks on {len(os.sched_getaffinity(0))} cores, microseconds")
+    print(
+        f"  {'':15}{'bytes':>11}{'mpi':>12}{'mpi4py':>12}{'gloo':>12}{'memcpy':>12}   mpi4py/mpi   gloo/mpi   mpi-mpi4py"
+    )
+    for name, rows in found["collectives"].items():
+        for size, row in rows.items():
+            times = "".join(f"{row[peer]:12.1f}" for peer in ("mpi", "mpi4py", "gloo", "memcpy"))
+            ratios = (
+                f"{row['mpi4py'] / row['mpi']:13.2f}{row['gloo'] / row['mpi']:11.2f}{row['mpi'] - row['mpi4py']:13.1f}"
+            )
+            print(f"  {name:15}{int(size):11}{times}{ratios}")
+    row = found["ddp step"]
+    print(
+        f"  a DDP step: mpi {row['mpi']:.0f}, gloo {row['gloo']:.0f}, without communication {row['alone']:.0f};",
+        end=" ",
+    )
+    print(f"{row['gloo'] / row['mpi']:.2f} times as fast as gloo")
+
+
+def main() -> None:
+    """Prints tables, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
+    parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        run_rank(options)
+        return
+    found = {ranks: run_job(ranks, options) for ranks in options.ranks}
+    if options.json:
+        print(json.dumps(found))
+        return
+    for ranks, results in found.items():
+        show(ranks, results)
+
+
+if __name__ == "__main__":
+    main()

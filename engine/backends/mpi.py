@@ -1,0 +1,94 @@
+"""mpi: CPU tensors through MPI, on a stock torch: `mpirun` starts the ranks and `rankdeck.c10d.mpi` is the process group."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from engine.core.errors import CheckError
+from engine.core.mpirun import Implementation, Mpi
+from engine.core.plan import BackendSettings, NodeFacts
+from engine.paths import home, private_folder
+
+SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
+
+_WANTED, _DEBIANS = "libmpi.so.12", "libmpich.so.12"
+_COMMANDS = ("mpirun", "mpiexec")
+_SIGNS: tuple[tuple[Implementation, str], ...] = (
+    ("openmpi", r"\(Open ?MPI\) (\S+)|OpenRTE\) (\S+)|prterun \(.*\) (\S+)"),
+    ("mpich", r"HYDRA build details:\s+Version:\s+(\S+)"),
+)
+"""How each tells itself and its version in the answer to `--version`."""
+
+
+def settings(*, one_machine: bool) -> BackendSettings:
+    """The MPI of this machine. Its name tells mpi4py which of the libraries that it can use belongs to that `mpirun`.
+
+    Raises:
+        CheckError: there is none.
+    """
+    mpi = find_mpi()
+    env = {"RANKDECK_BACKEND": "mpi", "MPI4PY_MPIABI": mpi.implementation, **_library_path(mpi)}
+    return BackendSettings(name="mpi", device="cpu", env=env, mpi=mpi)
+
+
+def check(ranks: int, facts: NodeFacts) -> None:
+    """Any number of ranks can run: they share cores where there are too few."""
+
+
+def find_mpi() -> Mpi:
+    """The MPI that the user's PATH leads to.
+
+    Raises:
+        CheckError: there is none, or one that is not known here.
+    """
+    path = next((found for command in _COMMANDS if (found := shutil.which(command))), None)
+    if path is None:
+        raise CheckError(
+            "there is no mpirun", hint="load your site's MPI module, or install Open MPI (package openmpi-bin) or MPICH"
+        )
+    said = _version_text(path, os.stat(path).st_mtime)
+    for implementation, sign in _SIGNS:
+        if match := re.search(sign, said):
+            version = next(group for group in match.groups() if group)
+            if implementation == "mpich":  # it looks for its parts beside the name that it is called by
+                path = os.path.realpath(path)
+            return Mpi(implementation=implementation, version=version, path=path, slots=len(os.sched_getaffinity(0)))
+    first = said.strip().partition("\n")[0][:80]
+    raise CheckError(f"{path} is no MPI that is known here: {first!r}", hint="Open MPI and MPICH are")
+
+
+def _library_path(mpi: Mpi) -> dict[str, str]:
+    """mpi4py's wheels ask for MPICH as `libmpi.so.12`, and Debian and its kin call it `libmpich.so.12`: a link of that name helps."""
+    if mpi.implementation != "mpich":
+        return {}
+    folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    folders += [Path(mpi.path).resolve().parent.parent / "lib", Path("/usr/lib64"), Path("/usr/lib")]
+    folders += [Path("/usr/lib", sysconfig.get_config_var("MULTIARCH") or ".")]
+    found = next((folder / _DEBIANS for folder in folders if (folder / _DEBIANS).exists()), None)
+    if found is None or any((folder / _WANTED).exists() for folder in folders):
+        return {}
+    links = private_folder(home() / "mpich")
+    link = links / _WANTED
+    if not link.exists():
+        link.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(found)
+    return {"LD_LIBRARY_PATH": str(links)}
+
+
+@functools.lru_cache(maxsize=4)
+def _version_text(path: str, changed: float) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CheckError(f"{path} can't be asked for its version: {error}") from None
+    return (done.stdout + done.stderr).decode(errors="replace")

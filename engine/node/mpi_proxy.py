@@ -1,0 +1,63 @@
+"""What mpirun starts in a rank's stead: `python -I -S mpi_proxy.py FOLDER ATTEMPT`.
+
+It gives the agent, whose folder this is, what mpirun has given it (environment, and the descriptors that MPICH talks through),
+so that the agent starts the rank as it starts any other. Then it stays until the agent lets it go: when one of its processes
+ends, mpirun ends all of them, and what becomes of the others is for the profile to decide. If the agent is replaced, it tells
+the next one that it is there. Standard library only; Python 3.8 and later.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import struct
+import sys
+import time
+
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+"""Variables of Open MPI, of MPICH, and of whatever else speaks PMIx."""
+
+PATIENCE = 3600.0
+"""Seconds without an agent after which nobody can want this process any more: longer than any lease."""
+
+
+def connect(folder: str) -> socket.socket:
+    """A connection to the agent, which may listen elsewhere than a moment ago."""
+    with open(os.path.join(folder, "socket")) as file:
+        path = file.read()
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire.connect(path)
+    return wire
+
+
+def main() -> int:
+    """Returns the exit status that mpirun sees."""
+    folder, attempt = sys.argv[1], int(sys.argv[2])
+    rank = next((int(os.environ[name]) for name in RANKS if name in os.environ), None)
+    if rank is None:
+        sys.stderr.write("rankdeck: mpirun gives its processes no rank that is known here\n")
+        return 1
+    descriptors = [int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else []
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    message = {"type": "proxy", "attempt": attempt, "rank": rank, "pid": os.getpid(), "env": dict(os.environ)}
+    body = json.dumps(message).encode()
+    frame = struct.pack(">I", len(body)) + body
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            wire = connect(folder)
+            sent = wire.sendmsg([frame], rights)
+            wire.sendall(frame[sent:])
+            if wire.recv(1):
+                return 0
+            deadline = time.monotonic() + PATIENCE
+        except OSError:
+            pass
+        time.sleep(0.1)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,353 @@
+"""The template: a process that has imported torch once and forks every Python rank of its node from then on.
+
+Run as a file by the agent, with the profile's Python and environment: `python -u template.py FD`. FD is a socket of whole
+messages (SOCK_SEQPACKET, JSON, descriptors beside it). One request at a time:
+
+    agent -> template   {"argv", "env", "cwd", "stacks", "library"} and the descriptors of stdout and stderr, then any that
+                        the program itself wants, which it finds from number 3 on; or {"spares": n}, which is not answered
+    template -> agent   {"ready": version} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
+                        request; {"ended": pid, "status": …} for each death
+
+A fork of a process as large as this takes 5 ms and more. Spares are forked ahead of the requests that they will serve.
+
+What it forks goes on as `python script.py` would: it returns to the top of this file, which runs the script and lets the
+interpreter end as it always does. The template goes away with the agent that owns the other end of the socket; its ranks
+stay, and belong to the nearest subreaper above. Standard library only, besides what it warms; Python 3.8 and later.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, Dict, NoReturn  # noqa: UP035
+
+Request = Dict[str, Any]  # noqa: UP006 - evaluated when it is imported, by Python 3.8 too
+
+WARM = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch.utils.data",
+    "torch.utils.serialization",
+    "torch._dynamo",
+    "multiprocessing.reduction",
+)
+"""What a rank imports before its first step. The optimizers import `torch._dynamo` when the first of them is made."""
+
+Spares = Dict[int, socket.socket]  # noqa: UP006
+"""Processes that wait for a request, each with the socket that it comes through."""
+
+MAX_MESSAGE = 1 << 20
+STACKS_SIGNAL = signal.SIGRTMIN + 9
+"""Makes a rank write its Python stacks down; a real-time signal, since training scripts use SIGUSR1 and SIGUSR2."""
+
+
+# --- in the template -------------------------------------------------------------------------------------------------
+
+
+def warm() -> str:
+    """Imports what ranks need. Returns why no rank can be forked from this process, or nothing."""
+    for name in WARM:
+        try:
+            __import__(name)
+        except Exception as error:  # noqa: BLE001 - a module of somebody else's may raise anything
+            if name == "torch":
+                return f"torch can't be imported: {error}"
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "CUDA was initialised by an import"
+    gc.collect()
+    gc.freeze()  # what is shared stays shared: no collection in a rank touches it
+    if os.fork() == 0:  # libraries that can be forked end their threads first: OpenBLAS does
+        os._exit(0)
+    os.wait()
+    threads = len(os.listdir("/proc/self/task"))
+    return f"{threads - 1} threads run after the imports" if threads > 1 else ""
+
+
+def serve(wire: socket.socket, library: str) -> tuple[Request, list[int]] | None:
+    """Forks what is asked for.
+
+    Returns:
+        In a forked process its request and descriptors; in the template None, once the agent has gone.
+    """
+    wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    environment = dict(os.environ)
+    reason = warm()
+    say(wire, {"unfit": reason} if reason else {"ready": getattr(sys.modules.get("torch"), "__version__", "")})
+    spares: Spares = {}
+    while True:
+        for ready in select.select([wire.fileno(), wake], [], [])[0]:
+            if ready == wake:
+                os.read(wake, 4096)
+                bury(wire, spares)
+                continue
+            data, descriptors = receive(wire)
+            if not data:
+                return None
+            request: Request = json.loads(data)
+            own = fork_spares(request["spares"], spares) if "spares" in request else None
+            if own is not None or ("spares" not in request and start_rank(wire, data, descriptors, spares) == 0):
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.close(wake)
+                os.close(wake_in)
+                wire.close()
+                for other in spares.values():
+                    other.close()
+                if own is not None:
+                    data, descriptors = receive(own)
+                    own.close()
+                    if not data:
+                        os._exit(0)  # the template has gone, and nobody wants this process any more
+                    request = json.loads(data)
+                request.update(old_library=library, exec_env=environment)
+                return request, descriptors
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def fork_spares(count: int, spares: Spares) -> socket.socket | None:
+    """Sees to it that so many spares wait. Returns None, or in a spare the socket that its request comes through."""
+    while len(spares) < count:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            pid = os.fork()
+        except OSError:  # there is no room: whoever asks for a rank hears of it
+            pid = -1
+        if pid == 0:
+            ours.close()
+            return theirs
+        theirs.close()
+        if pid < 0:
+            ours.close()
+            break
+        spares[pid] = ours
+    return None
+
+
+def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spares: Spares) -> int:
+    """Hands a request to a spare, or forks, and tells the agent in the parent.
+
+    Returns:
+        The pid, 0 in a child that was forked here, -1 where there is no room for one.
+    """
+    pid = 0
+    while spares and not pid:
+        pid, theirs = spares.popitem()
+        with theirs:
+            try:
+                theirs.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+            except OSError:  # it was killed
+                pid = 0
+    if not pid:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            say(wire, {"failed": str(error)})
+            return -1
+    if pid:
+        say(wire, {"forked": pid, "start": start_time(pid)})
+    return pid
+
+
+def bury(wire: socket.socket, spares: Spares) -> None:
+    """Reaps what has ended. Its group is killed before that, and how it ended is noted: the agent may be gone."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            return
+        if found is None:
+            return
+        pid = found.si_pid
+        if pid in spares:
+            spares.pop(pid).close()
+            os.waitpid(pid, 0)
+            continue
+        status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        with contextlib.suppress(OSError):  # a full disk
+            note = f"{pid} {start_time(pid)} {status} {time.time()}\n"
+            with open("exits", "a") as file:
+                file.write(note)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        say(wire, {"ended": pid, "status": status})
+
+
+def say(wire: socket.socket, message: Request) -> None:
+    with contextlib.suppress(OSError):  # the agent has gone; the end of the socket is seen next
+        wire.send(json.dumps(message).encode())
+
+
+def receive(wire: socket.socket) -> tuple[bytes, list[int]]:
+    """One message and the descriptors that came with it."""
+    room = array.array("i")
+    try:
+        data, extra, _, _ = wire.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(8 * room.itemsize), socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        return b"", []
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            room.frombytes(content[: len(content) - len(content) % room.itemsize])
+    return data, list(room)
+
+
+def start_time(pid: int) -> int:
+    """Clock ticks since boot when a process started; tells it from a later one of its number."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return 0
+
+
+# --- in a rank -------------------------------------------------------------------------------------------------------
+
+
+def become(request: Request, descriptors: list[int]) -> None:
+    """Makes a forked process what `python script.py` would be: session, files, environment, random state."""
+    os.setsid()
+    out_of_the_way = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for target, descriptor in enumerate(out_of_the_way, 1):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.environ.clear()  # of what imports have set
+    os.environ.update(request["exec_env"])
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = list(request["argv"][2:])
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = list(request["argv"])
+    sys.path[:] = [request["library"] if entry == request["old_library"] else entry for entry in sys.path]
+    move_packages(request["old_library"], request["library"])
+    forget()
+    show_command(request["argv"])
+    watch_for_stacks(request["stacks"])
+
+
+def move_packages(old: str, new: str) -> None:
+    """Lets packages that were imported from a folder find the rest of themselves where that folder is now."""
+    for module in list(sys.modules.values()):
+        places = getattr(module, "__path__", None)
+        if isinstance(places, list):
+            places[:] = [new + place[len(old) :] if place.startswith(old + os.sep) else place for place in places]
+
+
+def forget() -> None:
+    """Gives this process what each new one has of its own. `random` and `tempfile` see to themselves after a fork."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+        processes.current_process().authkey = os.urandom(32)
+
+
+def show_command(argv: list[str]) -> None:
+    """Lets `ps` show the rank's command instead of the template's, cut where that has no room for it."""
+    with contextlib.suppress(Exception):  # a courtesy: nothing depends on it
+        with open("/proc/self/stat", "rb") as file:
+            begin, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
+        words = b"\0".join(map(os.fsencode, argv))[: end - begin - 1]
+        ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
+
+
+def watch_for_stacks(path: str) -> None:
+    """From now on a signal appends every thread's stack to a file, whatever Python or torch are busy with."""
+    if path:
+        import faulthandler
+
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+
+
+def run_program(argv: list[str]) -> None:
+    """Runs `argv`, a script or `-m` and a module, as `__main__`."""
+    import types
+
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    sys.modules["__main__"] = main
+    safe = getattr(sys.flags, "safe_path", False)
+    if argv[0] == "-m":
+        import runpy
+
+        sys.argv = ["-m", *argv[2:]]
+        if not safe:
+            sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # what the interpreter itself calls
+        return
+    from importlib.machinery import SourceFileLoader
+
+    path = os.path.join(os.getcwd(), argv[0])
+    if not safe:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
+        sys.exit(2)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def end_badly(error: BaseException) -> NoReturn:
+    """Shows an exception that nobody caught as the interpreter would, without the frames of this file, and ends like it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.excepthook(type(error), error, trace)
+    if isinstance(error, KeyboardInterrupt):
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt
+    sys.exit(1)
+
+
+def main() -> None:
+    """Serves as the template; in each process that it forks, runs a rank's program to its end."""
+    own_folder = sys.path.pop(0) if sys.path and not getattr(sys.flags, "safe_path", False) else ""
+    wire = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(wire.fileno(), False)
+    job = serve(wire, os.path.join(own_folder, "python"))
+    if job is None:
+        os._exit(0)  # its ranks go on, below the nearest subreaper
+    request, descriptors = job
+    try:
+        become(request, descriptors)
+    except OSError as error:
+        sys.stderr.write(f"rankdeck: can't start: {error}\n")
+        sys.stderr.flush()
+        os._exit(126)
+    try:
+        run_program(request["argv"][2:])
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - this is where the interpreter would catch it
+        end_badly(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Loads mpi4py and initialises MPI: with threads, once, and only if this is the MPI that started the ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+_LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "openmpi", "PMI_SIZE": "mpich"}
+"""Where mpirun says how many ranks it has started (Open MPI's; MPICH's Hydra and its kin), and what mpi4py calls its library."""
+
+_owns = False
+
+
+def load() -> None:
+    """Makes `from mpi4py import MPI` safe: afterwards MPI is initialised, and every thread may call it.
+
+    Raises:
+        RuntimeError: there is no mpi4py or no MPI library, it allows one thread only, or it is not the one of mpirun.
+    """
+    global _owns
+    try:
+        import mpi4py
+    except ImportError as error:
+        raise RuntimeError(
+            f'the backend mpi needs mpi4py ({error}): install it with "pip install mpi4py" in the environment of {sys.executable}'
+        ) from error
+    if "mpi4py.MPI" not in sys.modules:
+        mpi4py.rc(initialize=False, finalize=False, thread_level="multiple")
+        if not os.environ.keys() & {"MPI4PY_MPIABI", "MPI4PY_LIBMPI"}:
+            kind = next((kind for name, kind in _LAUNCHERS.items() if name in os.environ), None)
+            if kind:  # where several are installed, mpi4py's wheel would take the first that it finds
+                os.environ["MPI4PY_MPIABI"] = kind
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeError(
+            f"mpi4py finds no MPI library ({error}): install Open MPI or MPICH, or let MPI4PY_LIBMPI name its libmpi"
+        ) from error
+    if MPI.Is_finalized():
+        raise RuntimeError("MPI is finalised already, and can't be initialised a second time in one process")
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _owns = True
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise RuntimeError(
+            "MPI was initialised without MPI_THREAD_MULTIPLE, which the backend mpi needs: let it initialise MPI itself, or "
+            'set mpi4py.rc.thread_level = "multiple" before mpi4py.MPI is imported first'
+        )
+    check_world(MPI.COMM_WORLD.size, os.environ, MPI.Get_library_version().partition(",")[0].strip())
+
+
+def is_ours() -> bool:
+    """Whether MPI was initialised here, so that it is finalised here too."""
+    return _owns
+
+
+def check_world(size: int, environment: Mapping[str, str], library: str) -> None:
+    """Finds out that the ranks do not see one another.
+
+    Args:
+        size: of MPI_COMM_WORLD.
+        environment: where the launcher has said how many ranks it has started.
+        library: the name of the MPI library that was loaded, for the message.
+
+    Raises:
+        RuntimeError: the two disagree.
+    """
+    for name in _LAUNCHERS:
+        started = environment.get(name, "")
+        if started.isdigit() and int(started) != size:
+            raise RuntimeError(
+                f"mpi4py uses another MPI library than mpirun: {name} says {started} ranks, but {library} sees {size}, so that "
+                "every rank would be alone. Let MPI4PY_LIBMPI name the libmpi that belongs to mpirun (or MPI4PY_MPIABI its "
+                "kind: openmpi or mpich), or start the ranks with the mpirun of that library"
+            )
+    wanted = environment.get("WORLD_SIZE", "")
+    if wanted.isdigit() and int(wanted) != size:
+        raise RuntimeError(
+            f"WORLD_SIZE says {wanted} ranks, but {library} sees {size}: the backend mpi needs ranks that mpirun has started, "
+            f"for instance with: mpirun -np {wanted} python script.py"
+        )

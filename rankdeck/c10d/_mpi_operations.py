@@ -1,0 +1,366 @@
+"""The operations of one group: in which order and thread they run, when they are overdue, and how a failure ends all of them.
+
+Every collective is two steps. First the ranks agree, by a small non-blocking all-reduce that is asked for again and again until
+the deadline, that all of them are here and mean the same. Then comes the blocking collective of MPI, which is the fastest there is
+and by now waits for nobody. So a timeout is raised where the script waits, ranks that call different things are told so instead
+of hanging, and waiting for a late rank costs no core.
+
+Collectives run one after the other: in a thread of the group, or, if the caller waits for it and nothing is before it, in the
+caller's. Point-to-point transfers go their own way, on a communicator of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from rankdeck.c10d._mpi_agreement import Agreement, NotHereError
+from rankdeck.c10d._mpi_job import Communicator, Job
+from rankdeck.c10d._mpi_tensors import Block, Staged, memory, unit
+from rankdeck.c10d._mpi_work import SPIN_TIME, Operation, Together, Work, poll
+
+Tensors = Sequence[torch.Tensor]
+
+LEAVES = "leaves the group (it was destroyed there, or the script has ended)"
+"""What a rank says to the others when it comes to the end: whoever means something else learns that this rank will not come."""
+
+_BACKGROUND_SPIN = 0.00005
+"""Seconds that the group's own thread asks without a pause: the core it would take belongs to the computation."""
+
+_GRACE = 1.0
+"""Seconds after the deadline in which who waits reports it. Then whoever looks on does."""
+
+_DRAIN_TIME = 10.0
+"""Seconds that a rank which leaves waits for others to take what it has sent."""
+
+_DRAIN_PAUSE = 0.001
+
+_kept: list[object] = []
+"""Buffers of operations that MPI may still go on with after the group gave up."""
+
+
+class Operations:
+    """What a group has under way.
+
+    Args:
+        job: this process's part in the MPI job.
+        name: of the group, for people.
+        comm: its communicator for collectives.
+        transfers: its communicator for point-to-point transfers.
+        timeout: seconds for an operation that names none.
+    """
+
+    def __init__(self, job: Job, name: str, comm: Communicator, transfers: MPI.Intracomm, timeout: float) -> None:
+        self.name = name
+        self.timeout = timeout
+        self._job = job
+        self._comm, self._transfers = comm, transfers
+        self._agreement = Agreement(comm)
+        self._failure: Exception | None = None
+        self._leaving = False
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._pending: dict[int, Work] = {}
+        self._unfinished = 0
+        """How many of the pending ones are collectives."""
+        self._running: Operation | None = None
+        self._together: list[Work] | None = None
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"rankdeck mpi {name}", daemon=True)
+        self._thread.start()
+        job.add(self)
+
+    def check_usable(self, what: str) -> None:
+        """Raises why nothing can be begun any more, if so."""
+        if self._failure is not None:
+            raise self._refusal(what)
+
+    def _refusal(self, what: str) -> Exception:
+        return dist.DistBackendError(f"{what}: process group {self.name!r} can't be used any more: {self._failure}")
+
+    # collectives
+
+    def submit(self, what: str, action: Callable[[int], None], outputs: Tensors, opts: Any, vote: int = 0) -> Work:
+        """Does a collective now if the caller waits for it and nothing is before it, else when its turn comes.
+
+        Args:
+            what: what all ranks must agree on, in words.
+            action: does it. Given the largest vote of any rank.
+            outputs: the tensors that it writes.
+            opts: torch's, with `timeout` and `asyncOp`; None: neither.
+            vote: a number that the ranks tell one another.
+        """
+        given = opts.timeout.total_seconds() if opts is not None else -1.0
+        operation = Operation(what, action, outputs, given if given > 0 else self.timeout, vote)
+        waited_for = opts is not None and not getattr(opts, "asyncOp", True) and self._together is None
+        with self._lock:
+            if self._failure is not None:
+                raise self._refusal(what)
+            at_once = waited_for and not self._unfinished
+            self._unfinished += 1
+            self._pending[id(operation)] = operation
+            if at_once:
+                self._turn.acquire()
+            else:
+                self._queue.put(operation)
+        if at_once:
+            operation.in_caller = True
+            try:
+                self._run(operation, SPIN_TIME)
+            finally:
+                self._turn.release()
+            operation.wait()
+        elif self._together is not None:
+            self._together.append(operation)
+        return operation
+
+    def _serve(self) -> None:
+        """In the group's thread: one collective after the other."""
+        while True:
+            operation = self._queue.get()
+            if operation is None:
+                return
+            with self._turn:
+                if not operation.is_completed():
+                    self._run(operation, _BACKGROUND_SPIN)
+            del operation
+
+    def _run(self, operation: Operation, spin: float) -> None:
+        """Does a collective. Whatever goes wrong breaks the group, since the ranks may not be at the same place any more."""
+        self._running = operation
+        try:
+            is_over = functools.partial(self._is_over, operation)
+            vote = self._agreement.reach(operation.what, operation.vote, is_over, spin)
+            with torch.inference_mode():
+                operation.action(vote)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks know nothing of it
+            self._fail(self._explain(operation, error))
+        except BaseException:
+            self._fail(dist.DistBackendError(f"{operation.what} was interrupted"))
+            raise
+        else:
+            with self._lock:
+                self._unfinished -= 1
+                self._pending.pop(id(operation), None)
+            operation.finish()
+        finally:
+            self._running = None
+
+    def _is_over(self, operation: Operation) -> bool:
+        return self._failure is not None or time.monotonic() > operation.deadline
+
+    # point to point
+
+    def transfer(
+        self,
+        what: str,
+        target: Staged | None,
+        host: torch.Tensor,
+        start: Callable[[MPI.Intracomm, list[Any]], MPI.Request],
+    ) -> Work:
+        """Begins to send or receive at once, in the order of the calls.
+
+        Args:
+            what: for people.
+            target: what is received into; None: something is sent.
+            host: the memory that is sent or received into.
+            start: given the communicator and the memory as an argument for MPI.
+        """
+        self.check_usable(what)
+        with Block(unit(host), host.numel()) as datatype:  # MPI keeps it until the transfer has ended
+            request = start(self._transfers, [memory(host), 1, datatype])
+        transfer = _Transfer(self, what, target, host, request)
+        with self._lock:
+            self._pending[id(transfer)] = transfer
+        if self._together is not None:
+            self._together.append(transfer)
+        self._job.attend(transfer)
+        return transfer
+
+    def end_transfer(self, transfer: Work, error: Exception | None) -> None:
+        """Says that a transfer has ended; with an error, which breaks the group."""
+        if error is not None:
+            self._fail(self._explain(transfer, error))
+            return
+        with self._lock:
+            self._pending.pop(id(transfer), None)
+        transfer.finish()
+
+    # several as one
+
+    def begin_together(self) -> None:
+        """Collects what is begun from now on."""
+        self._together = []
+
+    def end_together(self) -> Together:
+        """What was begun meanwhile, as one."""
+        works, self._together = self._together or [], None
+        return Together(works)
+
+    # failures
+
+    def _explain(self, work: Work, error: Exception) -> Exception:
+        """An error as the caller gets it, with the operation and the group."""
+        if self._failure is not None:
+            return self._failure
+        where = f"{work.what} on rank {self._comm.rank} of process group {self.name!r}"
+        if isinstance(error, NotHereError):
+            return dist.DistBackendError(
+                f"{where}: the timeout of {work.timeout:g} s is over, and not all ranks were there"
+            )
+        explained = dist.DistBackendError(f"{where} failed: {error}")
+        explained.__cause__ = error
+        return explained
+
+    def fail(self, why: str) -> Exception:
+        """Breaks the group. Returns the error for the caller to raise."""
+        self._fail(dist.DistBackendError(f"process group {self.name!r}: {why}"))
+        return self._failure or RuntimeError(why)
+
+    def _fail(self, error: Exception) -> None:
+        """Breaks the group: all that is under way ends with this error, and nothing begins any more."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+                self._job.trouble = self._job.trouble or str(error)
+            pending, self._pending = tuple(self._pending.values()), {}
+        _kept.extend((pending, self._agreement))
+        for work in pending:
+            work.finish(self._failure)
+
+    def check_deadlines(self, now: float) -> None:
+        """Fails the group if something is overdue that nobody reports: what waits for its turn, or hangs inside MPI."""
+        with self._lock:
+            pending = tuple(self._pending.values())
+        for work in pending:
+            if now > work.deadline + _GRACE:
+                running = self._running
+                self._fail(self._explain(work, NotHereError()))
+                if running is not None and running.in_caller:
+                    self._job.abort(f"{self._failure} (it hangs inside MPI, where no error can be raised)")
+
+    def see_fork(self) -> None:
+        """In a child of this process, which is no rank. No lock may be taken: another thread may have had it."""
+        self._failure = dist.DistBackendError("this process was forked from a rank, and is none itself")
+
+    # the end
+
+    def shutdown(self) -> None:
+        """Leaves the group, once all that was begun is done. Does not wait for the others.
+
+        Its communicators are freed when all ranks have left.
+        """
+        with self._lock:
+            if self._leaving:
+                return
+            self._leaving = True
+        end = time.monotonic() + _DRAIN_TIME
+        while self._failure is None and self._pending:
+            self._drain(time.monotonic() > end)
+        with self._lock:
+            failed, self._failure = self._failure, self._failure or dist.DistBackendError("it was destroyed")
+        self._queue.put(None)
+        if failed is None:
+            self._thread.join()
+            self._agreement.start(LEAVES, 0)
+            self._job.leave(self)
+
+    def _drain(self, is_over: bool) -> None:
+        """Lets what was begun come to its end; a receive that nobody waits for is taken back."""
+        with self._lock:
+            works = tuple(self._pending.values())
+        for work in works:
+            if isinstance(work, _Transfer):
+                work.give_up()
+                if is_over and not work.is_completed():
+                    self.fail(f"{work.what} was not taken within {_DRAIN_TIME:g} s after this rank came to its end")
+        time.sleep(_DRAIN_PAUSE)
+
+    def abort(self) -> None:
+        """Ends all that is under way with an error, without asking the other ranks."""
+        self._fail(dist.DistBackendError(f"process group {self.name!r} was aborted"))
+        self._leaving = True
+        self._queue.put(None)
+
+    def has_left(self) -> bool:
+        """Whether all ranks have left, or never will."""
+        try:
+            if not self._agreement.is_reached(LEAVES):
+                return False
+            self._comm.Free()
+            self._transfers.Free()
+        except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
+            self._job.trouble = self._job.trouble or f"process group {self.name!r}: {error}"
+            _kept.append(self._agreement)
+        return True
+
+
+class _Transfer(Work):
+    """A tensor that is being sent or received."""
+
+    def __init__(
+        self, operations: Operations, what: str, target: Staged | None, host: torch.Tensor, request: MPI.Request
+    ) -> None:
+        super().__init__(what, [] if target is None else [target.tensor], operations.timeout)
+        self._operations, self._target, self._host, self._request = operations, target, host, request
+        self._status = MPI.Status()
+        self._asking = threading.Lock()
+
+    def progress(self) -> bool:
+        """Looks whether it has ended, if nobody else is doing so at the moment."""
+        if not self._finished and self._asking.acquire(blocking=False):
+            try:
+                self._ask()
+            finally:
+                self._asking.release()
+        return self._finished
+
+    def _ask(self) -> bool:
+        """Whether it has ended. The caller has `_asking`: a request may be tested by one thread at a time."""
+        if not self._finished:
+            try:
+                if self._request.Test(self._status):
+                    if self._target is not None:
+                        self._target.give_back()
+                    self._operations.end_transfer(self, None)
+            except Exception as error:  # noqa: BLE001 - whatever MPI or the copy says, it has failed
+                self._operations.end_transfer(self, error)
+        return self._finished
+
+    def _wait(self, seconds: float | None) -> None:
+        end = self.deadline if seconds is None else min(self.deadline, time.monotonic() + seconds)
+        with self._asking:
+            if poll(self._ask, lambda: time.monotonic() > end):
+                return
+        if end == self.deadline:
+            self._operations.end_transfer(self, NotHereError())
+        else:
+            raise dist.DistBackendError(f"{self.what} goes on after the {seconds:g} s that wait() was given")
+
+    def give_up(self) -> None:
+        """Takes a receive back whose sender has not begun; nobody waits for it any more."""
+        if self._target is not None:
+            with self._asking:
+                if not self._ask():
+                    self._request.Cancel()
+                    self._ask()
+        else:
+            self.progress()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.progress()
+
+    def _source_rank(self) -> int:
+        """The rank of the group that a received tensor has come from."""
+        return self._status.source
+
+    source_rank = _source_rank

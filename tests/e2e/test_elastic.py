@@ -1,0 +1,384 @@
+"""A rank dies, a new process takes its place, the others keep their process, and the result is what it would have been."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from tests.support import ROOT, Deck, is_alive, kill_hard, wait_until
+
+TRAIN = """
+import os, sys, time, torch, rankdeck
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.0), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+state = rankdeck.elastic.State(
+    step=0, model=model, optimizer=optimizer, schedule=torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9), seen=0
+)
+steps, pause = int(sys.argv[1]), float(sys.argv[2])
+
+@rankdeck.elastic.run(state)
+def train():
+    ddp = DDP(state.model)
+    ddp(torch.zeros(1, 16)).sum().backward()  # DDP regroups gradients after its first pass, and that rounds otherwise
+    print("enter", state.step, flush=True)
+    while state.step < steps:
+        noise = torch.Generator().manual_seed(1000 * state.step + dist.get_rank())
+        state.optimizer.zero_grad()
+        loss = ddp(torch.randn(8, 16, generator=noise)).square().mean()
+        loss.backward()
+        state.optimizer.step()
+        state.schedule.step()
+        state.seen += 8
+        state.step += 1
+        rankdeck.log(step=state.step, loss=loss.item(), samples=8)
+        time.sleep(pause)
+        finish = torch.tensor(float(os.path.exists("finish")))
+        dist.all_reduce(finish)  # ranks leave together, or the last send of one finds that another is gone
+        if finish:
+            break
+    return "returned"
+
+print(train(), state.step, state.seen, sum(p.double().sum().item() for p in model.parameters()).hex(), flush=True)
+"""
+
+
+STUCK = TRAIN.replace(
+    "state.seen += 8",
+    """state.seen += 8
+        if (state.step, os.environ["RANK"], os.environ["RANKDECK_GENERATION"]) == (20, "1", "0"):
+            state.step += 1
+            import threading
+            threading.Semaphore(0).acquire()""",
+)
+"""Rank 1 waits for ever where it would wait for its peers."""
+
+
+@pytest.fixture
+def launch(rankdeck, write_script, write_profile):
+    """Launches an elastic training of so many ranks and steps."""
+
+    def launch(ranks: int = 4, steps: int = 400, pause: float = 0.004, **sections):
+        recipe = {"script": str(write_script("train.py", TRAIN)), "args": [str(steps), str(pause)]}
+        sections["launch"] = {"warm": True, **sections.get("launch", {})}
+        return rankdeck.launch(write_profile(recipe, ranks=ranks, **sections))
+
+    return launch
+
+
+def reached(deck: Deck, run: str, step: int) -> Any:
+    """Waits until every rank has finished a step. Returns the status."""
+    return deck.wait_status(
+        run, lambda status: all((rank["step"] or 0) >= step and rank["state"] == "running" for rank in status["ranks"])
+    )
+
+
+def pids(status: Any) -> list[int]:
+    return [rank["pid"] for rank in status["ranks"]]
+
+
+def wait_for_another(deck: Deck, run: str, rank: int, pid: int) -> None:
+    """Waits until a rank has another process than this one."""
+    deck.wait_status(run, lambda status: pids(status)[rank] not in (pid, None))
+
+
+def result(deck: Deck, run: str, ranks: int = 4) -> str:
+    assert deck("wait", run, seconds=100).returncode == 0, deck("logs", run).stderr
+    said = {line for rank in range(ranks) for line in deck.log(run, rank).decode().splitlines() if "returned" in line}
+    assert len(said) == 1, said
+    return said.pop()
+
+
+def entered(deck: Deck, run: str, rank: int) -> list[int]:
+    return [int(step) for step in re.findall(rb"enter (\d+)", deck.log(run, rank))]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_dead_rank_rejoins_and_no_step_is_lost(rankdeck, launch, victim):
+    run = launch()
+    before = pids(reached(rankdeck, run, 20))
+    kill_hard(before[victim])
+    holding = rankdeck.wait_state(run, "holding")
+    assert all(is_alive(pid) for rank, pid in enumerate(before) if rank != victim)
+    rankdeck.wait_status(
+        run,
+        lambda status: (
+            {rank["note"] for rank in status["ranks"] if rank["rank"] != victim} == {f"waits for rank {victim}"}
+        ),
+    )
+    furthest = max(rank["step"] for rank in holding["ranks"])
+    done = rankdeck("restart", run, "--failed")
+    assert f"rejoin rank {victim}; the other 3 keep running" in done.stdout
+    after = reached(rankdeck, run, furthest + 1)
+    assert after["attempt"] == 0
+    assert [old == new for old, new in zip(before, pids(after), strict=True)] == [rank != victim for rank in range(4)]
+    unbroken = result(rankdeck, launch())
+    assert result(rankdeck, run) == unbroken
+    for rank in range(4):
+        assert all(step >= furthest for step in entered(rankdeck, run, rank)[-1:])
+
+
+def test_three_kills_at_random_steps_change_no_bit_of_the_result(rankdeck, launch):
+    run = launch(launch={"on_failure": "restart", "max_restarts": 9})
+    dice = random.Random(int(time.time()))
+    for low in (20, 120, 220):
+        victim = dice.randrange(4)
+        status = reached(rankdeck, run, low + dice.randrange(60))
+        kill_hard(pids(status)[victim])
+        wait_for_another(rankdeck, run, victim, pids(status)[victim])
+    assert result(rankdeck, run) == result(rankdeck, launch(pause=0))
+    assert rankdeck.status(run)["attempt"] == 0
+
+
+def test_several_ranks_that_die_at_once_rejoin_together(rankdeck, launch):
+    run = launch()
+    before = pids(reached(rankdeck, run, 20))
+    for pid in before[:3]:
+        os.kill(pid, signal.SIGKILL)
+    rankdeck.wait_status(run, lambda status: sum(rank["state"] == "failed" for rank in status["ranks"]) == 3)
+    assert "rejoin ranks 0, 1, 2; the other keeps running" in rankdeck("restart", run).stdout
+    after = reached(rankdeck, run, 30)
+    assert pids(after)[3] == before[3]
+    assert result(rankdeck, run) == result(rankdeck, launch(pause=0))
+
+
+def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
+    run = launch(launch={"on_failure": "restart", "max_restarts": 9})
+    before = pids(reached(rankdeck, run, 20))
+    kill_hard(before[1])
+    wait_for_another(rankdeck, run, 1, before[1])
+    newcomer = pids(rankdeck.status(run))[1]
+    os.kill(newcomer, signal.SIGKILL)
+    os.kill(before[3], signal.SIGKILL)
+    after = rankdeck.wait_status(
+        run,
+        lambda status: status["state"] == "running" and pids(status)[1] not in (before[1], newcomer, None),
+        seconds=60,
+    )
+    assert [pids(after)[rank] for rank in (0, 2)] == [before[0], before[2]]
+    assert result(rankdeck, run) == result(rankdeck, launch(pause=0))
+
+
+def test_a_rank_that_is_stopped_is_killed_and_rejoins(rankdeck, launch):
+    run = launch()
+    before = pids(reached(rankdeck, run, 20))
+    rankdeck("kill", run, "--rank", "1", "--signal", "STOP")
+    rankdeck("kill", run, "--rank", "1")
+    rankdeck.wait_state(run, "holding")
+    rankdeck("restart", run, "--failed")
+    after = reached(rankdeck, run, 30)
+    assert pids(after)[0] == before[0]
+    rankdeck("stop", run)
+
+
+def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profile):
+    """As when gloo misses that a connection has closed: the main thread waits for another for ever."""
+    recipe = {"script": str(write_script("stuck.py", STUCK)), "args": ["60", "0.004"]}
+    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
+    before = pids(reached(rankdeck, run, 20))
+    kill_hard(before[2])
+    rankdeck.wait_state(run, "holding")
+    rankdeck("restart", run)
+    assert result(rankdeck, run, 3).startswith("returned 60 480")
+    after = rankdeck.status(run)
+    assert (after["attempt"], pids(after)[0]) == (0, before[0])
+    assert b"a new process takes its place" in rankdeck.log(run, 1, "err")
+
+
+def test_the_only_survivor_hands_its_state_over_when_it_is_stuck(rankdeck, write_script, write_profile):
+    recipe = {"script": str(write_script("stuck.py", STUCK)), "args": ["60", "0.004"]}
+    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
+    before = pids(reached(rankdeck, run, 20))
+    kill_hard(before[0])
+    kill_hard(before[2])
+    rankdeck.wait_status(run, lambda status: sum(rank["state"] == "failed" for rank in status["ranks"]) == 2)
+    rankdeck("restart", run)
+    assert result(rankdeck, run, 3).startswith("returned 60 480")
+    assert rankdeck.status(run)["attempt"] == 0
+    assert [entered(rankdeck, run, rank) for rank in range(3)] == [[0, 21]] * 3
+    assert b"a new process takes its place" in rankdeck.log(run, 1, "err")
+    assert not list(rankdeck.folder(run).glob("attempt_0/*.state*"))
+
+
+def test_a_commit_is_what_every_rank_goes_back_to(rankdeck, write_script, write_profile):
+    """Also a rank that came later, and has no commit of its own yet."""
+    text = TRAIN.replace("rankdeck.log(", "state.step % 50 or state.commit()\n        rankdeck.log(")
+    recipe = {"script": str(write_script("commit.py", text)), "args": ["400", "0.004"]}
+    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True, "on_failure": "restart"}))
+    for victim, step in ((0, 110), (1, 130), (2, 260)):
+        before = pids(reached(rankdeck, run, step))
+        kill_hard(before[victim])
+        wait_for_another(rankdeck, run, victim, before[victim])
+    assert result(rankdeck, run, 3).startswith("returned 400 3200")
+    assert all(step % 50 == 0 for rank in range(3) for step in entered(rankdeck, run, rank))
+
+
+def test_when_all_ranks_are_dead_all_start_again(rankdeck, launch):
+    run = launch()
+    before = pids(reached(rankdeck, run, 10))
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    rankdeck.wait_status(run, lambda status: all(rank["state"] == "failed" for rank in status["ranks"]))
+    done = rankdeck("restart", run, "--failed")
+    assert "start attempt 1 of all 4 ranks (no rejoin: no rank is left that has the state)" in done.stdout
+    rankdeck.wait_status(
+        run, lambda status: status["attempt"] == 1 and status["ranks"][0]["step"], what="attempt 1 trains"
+    )
+    rankdeck("stop", run)
+
+
+def test_a_rank_that_dies_before_it_has_joined_costs_a_new_attempt(rankdeck, write_script, write_profile):
+    script = write_script(
+        "early.py",
+        "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)",
+    )
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"warm": True}))
+    rankdeck.wait_state(run, "holding")
+    assert "does not use rankdeck.elastic" in rankdeck("restart", run, "--failed").stdout
+    rankdeck("stop", run, "--now")
+
+
+def test_an_error_of_the_script_is_not_taken_for_a_lost_peer(rankdeck, write_script, write_profile):
+    text = TRAIN.replace(
+        "state.seen += 8", "state.seen += 8\n        if state.step == 5: raise RuntimeError('shapes do not fit')"
+    )
+    recipe = {"script": str(write_script("wrong.py", text)), "args": ["100", "0"]}
+    run = rankdeck.launch(write_profile(recipe, ranks=2, launch={"warm": True, "on_failure": "stop"}))
+    rankdeck("wait", run)
+    status = rankdeck.status(run)
+    assert status["state"] == "failed"
+    assert "shapes do not fit" in status["failure"]["traceback"]
+
+
+def test_a_stop_reaches_ranks_that_wait_for_a_peer(rankdeck, launch):
+    run = launch()
+    kill_hard(pids(reached(rankdeck, run, 10))[2])
+    rankdeck.wait_status(run, lambda status: status["ranks"][0]["note"].startswith("waits"))
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_supervisor_that_dies_while_ranks_wait_can_still_let_them_rejoin(rankdeck, launch):
+    run = launch()
+    before = pids(reached(rankdeck, run, 10))
+    kill_hard(before[2])
+    rankdeck.wait_state(run, "holding")
+    kill_hard(rankdeck.supervisor(run))
+    rankdeck("restart", run, "--failed")
+    after = reached(rankdeck, run, 60)
+    assert pids(after)[0] == before[0]
+    assert after["attempt"] == 0
+    rankdeck("stop", run)
+
+
+def test_an_agent_that_dies_while_ranks_wait_can_still_let_them_rejoin(rankdeck, launch):
+    run = launch()
+    before = pids(reached(rankdeck, run, 10))
+    kill_hard(before[2])
+    rankdeck.wait_state(run, "holding")
+    old = rankdeck.agent(run)
+    kill_hard(old)
+    wait_until(lambda: rankdeck.agent(run) != old)
+    rankdeck("restart", run, "--failed")
+    after = reached(rankdeck, run, 60)
+    assert pids(after)[0] == before[0]
+    rankdeck("stop", run)
+
+
+@pytest.mark.parametrize("how", ["python", "torchrun"])
+def test_the_same_script_runs_without_rankdeck(write_script, work, how):
+    script = str(write_script("train.py", TRAIN))
+    command = (
+        [sys.executable]
+        if how == "python"
+        else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, script, "20", "0"],
+        env=environment,
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("returned") == (1 if how == "python" else 2)
+
+
+def held(pid: int) -> tuple[int, int, int]:
+    """Descriptors, threads, and memory in KiB of a process."""
+    with open(f"/proc/{pid}/status") as file:
+        memory = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), memory
+
+
+def shake(deck: Deck, run: str, kills: int, dice: random.Random) -> int:
+    """Kills ranks other than 3 at any moment, and waits until all train again. Returns the process of rank 3."""
+    for _ in range(kills):
+        victim = deck.status(run)["ranks"][dice.randrange(3)]
+        if victim["pid"] and victim["state"] == "running":
+            kill_hard(victim["pid"])
+        time.sleep(dice.random() * 0.3)
+        if deck.status(run)["state"] == "holding":
+            deck("restart", run)
+    try:
+        wait_until(lambda: all_train(deck, run), 60, "all ranks train")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{deck('stacks', run).stdout}") from None
+    return pids(deck.status(run))[3]
+
+
+@pytest.mark.timeout(400)
+def test_fifty_kills_at_any_moment_leave_a_run_that_finishes_and_a_survivor_that_has_not_grown(rankdeck, launch, work):
+    run = launch(steps=1_000_000, pause=0.002)
+    dice = random.Random(50)
+    survivors = [pids(reached(rankdeck, run, 5))[3]]
+    while True:
+        survivors.append(shake(rankdeck, run, 10, dice))
+        before = held(survivors[-1])
+        survivors.append(shake(rankdeck, run, 40, dice))
+        replaced = len(set(survivors)) - 1
+        said = rankdeck.log(run, 3, "err")
+        # Where gloo leaves a survivor hanging, it makes way and says so; its successor is measured then.
+        assert replaced <= min(2, said.count(b"a new process takes its place")), said.decode(errors="replace")[-4000:]
+        if survivors[-1] == survivors[-2]:
+            break
+    after = held(survivors[-1])
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    status = rankdeck.status(run)
+    assert (status["attempt"], pids(status)[3]) == (0, survivors[-1])
+    (files, threads, memory), (files_then, threads_then, memory_then) = before, after
+    assert files_then <= files + 2
+    assert threads_then <= threads + 2
+    assert memory_then <= memory * 1.1 + 10_000
+
+
+def all_train(deck: Deck, run: str) -> bool:
+    """Whether every rank finishes steps; brings back what is dead."""
+    status = deck.status(run)
+    if status["state"] == "holding":
+        deck("restart", run)
+        return False
+    then = [rank["step"] or 0 for rank in status["ranks"]]
+    for _ in range(20):  # on a busy machine a step of four ranks takes its time
+        time.sleep(0.3)
+        now = [rank["step"] or 0 for rank in deck.status(run)["ranks"]]
+        if all(later > before for before, later in zip(then, now, strict=True)):
+            return True
+    return False

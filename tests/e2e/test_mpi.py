@@ -1,0 +1,175 @@
+"""The backend mpi: mpirun knows the ranks, and all else is as with any other backend."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Deck, Process, is_alive, kill_hard, wait_until
+
+TRAIN = """
+import os, signal, sys, time, torch, torch.distributed as dist
+dist.init_process_group("mpi")
+rank, what = dist.get_rank(), sys.argv[1]
+def reduced(value=rank + 1):
+    tensor = torch.ones(1000) * value
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+print("up", rank, dist.get_world_size(), dist.get_backend(), reduced(), flush=True)
+if what == "train":
+    while not reduced(os.path.exists("finish")):  # ranks leave together
+        time.sleep(0.01)
+elif rank == 1:
+    if what == "raise":
+        raise ValueError("shapes do not fit")
+    if what == "exit":
+        os._exit(3)
+    if what == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "hang":
+        time.sleep(600)
+reduced()
+print("done", rank, flush=True)
+dist.destroy_process_group()
+"""
+
+pytestmark = [pytest.mark.timeout(150), pytest.mark.xdist_group("mpi")]
+
+
+@pytest.fixture(params=["openmpi", "mpich"])
+def implementation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Puts one MPI in front of the PATH, where both are installed."""
+    pytest.importorskip("mpi4py")
+    path = shutil.which(f"mpirun.{request.param}")
+    if path is None:
+        pytest.skip(f"there is no mpirun.{request.param}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpirun").symlink_to(path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")  # other tests run beside these
+    return str(request.param)
+
+
+@pytest.fixture
+def launch(rankdeck, write_script, write_profile, implementation) -> Callable[..., str]:
+    """Launches the script, and waits until its ranks have met."""
+
+    def launch(what: str, ranks: int = 2, **sections: Any) -> str:
+        recipe = {"script": str(write_script("train.py", TRAIN)), "args": [what]}
+        run: str = rankdeck.launch(write_profile(recipe, ranks=ranks, backend={"name": "mpi"}, **sections))
+        for rank in range(ranks):
+            rankdeck.wait_log(run, rank, f"up {rank} {ranks} mpi {ranks * (ranks + 1) / 2}\n".encode())
+        return run
+
+    return launch
+
+
+def of_mpi(deck: Deck) -> list[Process]:
+    return [one for one in deck.processes() if "mpirun" in one.command or "mpi_proxy" in one.command]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_ranks_are_like_any_others(rankdeck, launch, work, implementation, warm):
+    run = launch("train", ranks=3 if implementation == "openmpi" else 2, launch={"warm": warm})
+    status = rankdeck.status(run)
+    assert status["state"] == "running"
+    assert all(is_alive(rank["pid"]) for rank in status["ranks"])
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    ranks = rankdeck.status(run)["ranks"]
+    assert [rankdeck.log(run, rank["rank"]).splitlines()[-1] for rank in ranks] == [
+        f"done {rank['rank']}".encode() for rank in ranks
+    ]
+    assert {rank["exit"] for rank in ranks} == {0}
+    wait_until(lambda: not rankdeck.processes())
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "said"), [("raise", 1, "raised ValueError"), ("exit", 3, "exit"), ("crash", -11, "SIGSEGV")]
+)
+@pytest.mark.parametrize("policy", ["stop", "hold"])
+def test_a_failed_rank_is_the_cause_whatever_mpi_does_to_the_others(rankdeck, launch, what, status, said, policy):
+    run = launch(what, launch={"on_failure": policy})
+    after = rankdeck.wait_state(run, "failed" if policy == "stop" else "holding", seconds=60)
+    assert after["ranks"][1]["exit"] == status
+    assert "rank 1" in after["failure"]["headline"]
+    assert said in after["failure"]["headline"]
+    if policy == "hold":
+        assert is_alive(after["ranks"][0]["pid"])
+    rankdeck("stop", run)
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_rank_that_hangs_can_be_stopped(rankdeck, launch):
+    run = launch("hang")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped", seconds=60)
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_restart_is_a_new_attempt_of_all(rankdeck, launch, work):
+    run = launch("train")
+    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    rankdeck.wait_state(run, "holding")
+    assert "start attempt 1 of all 2 ranks (no rejoin: one mpirun is one fate)" in rankdeck("restart", run).stdout
+    rankdeck.wait_log(run, 1, b"up", attempt=1)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+
+
+def test_an_agent_and_a_supervisor_that_are_killed_cost_nothing(rankdeck, launch, work):
+    run = launch("train")
+    before = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    old = rankdeck.agent(run)
+    kill_hard(old)
+    wait_until(lambda: rankdeck.agent(run) != old)
+    kill_hard(rankdeck.supervisor(run))
+    after = rankdeck.wait_state(run, "running")
+    assert [rank["pid"] for rank in after["ranks"]] == before
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_killed_mpirun_takes_its_ranks_along(rankdeck, launch):
+    run = launch("train", launch={"on_failure": "stop"})
+    for process in of_mpi(rankdeck):
+        if "mpi_proxy" not in process.command.split("mpirun")[0]:
+            os.kill(process.pid, signal.SIGKILL)
+    rankdeck.wait_state(run, "failed", seconds=60)
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_the_recipe_trains_on_it(rankdeck, implementation):
+    run = rankdeck.launch("mpi-local", "--set", 'recipe.args=["--steps", "6"]')
+    assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
+    status = rankdeck.status(run)
+    assert [rank["step"] for rank in status["ranks"]] == [6, 6]
+    assert status["ranks"][0]["loss"] < 6
+
+
+def test_without_an_mpirun_the_launch_is_refused(rankdeck, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = rankdeck("launch", "mpi-local")
+    assert done.returncode == 3
+    assert "there is no mpirun" in done.stderr
+    assert "openmpi-bin" in done.stderr
+
+
+def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_script, write_profile, tmp_path, monkeypatch):
+    fake = tmp_path / "bin" / "mpirun"
+    fake.parent.mkdir()
+    fake.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" && exit\necho no slots left; exit 1\n'
+    )
+    fake.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["train"]}
+    run = rankdeck.launch(write_profile(recipe, ranks=2, backend={"name": "mpi"}, launch={"on_failure": "stop"}))
+    assert "mpirun ended: no slots left" in str(rankdeck.wait_state(run, "failed")["failure"])

@@ -1,0 +1,214 @@
+"""A launch that was got ready for starts at once; one that never comes leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.core.profile import Profile
+from engine.local import LocalEngine
+from engine.profiles import read_profile
+from tests.support import Deck, is_alive, kill_hard, parent_of, wait_until
+
+SAY = "import os, torch\nprint('up', os.environ['RANK'], os.environ.get('MARKED', ''), flush=True)"
+STAY = SAY + "\nimport time\ntime.sleep(600)"
+
+
+@pytest.fixture
+def profile(write_script, write_profile, rankdeck) -> Profile:
+    return read_profile(write_profile(write_script("say.py", SAY), ranks=2, launch={"warm": True}))
+
+
+def standbys(deck: Deck) -> list[Path]:
+    return sorted((deck.home / "runs").glob(".standby-*"))
+
+
+def warmed(deck: Deck) -> bool:
+    """Whether a template has imported torch and waits: it has written nothing, and its agent has it."""
+    return any(
+        "template.py" in process.command and threads(process.pid) == 1 and has_torch(process.pid)
+        for process in deck.processes()
+    )
+
+
+def threads(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
+def has_torch(pid: int) -> bool:
+    try:
+        return "libtorch_python" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+def test_a_launch_takes_over_what_was_warmed(rankdeck, profile):
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    wait_until(lambda: warmed(rankdeck))
+    template = next(process.pid for process in rankdeck.processes() if "template.py" in process.command)
+    run = asyncio.run(engine.launch(profile))
+    assert rankdeck("wait", run).returncode == 0
+    assert standbys(rankdeck) == []
+    assert [rankdeck.log(run, rank) for rank in range(2)] == [b"up 0 \n", b"up 1 \n"]
+    events = [event["event"] for event in rankdeck.journal(run)]
+    assert events[:3] == ["RunLaunched", "NodeConnected", "StoreOpened"]
+    assert rankdeck.status(run)["state"] == "succeeded"
+    wait_until(lambda: not rankdeck.processes())
+    assert not is_alive(template)
+
+
+def spares(deck: Deck, count: int) -> list[int]:
+    """The processes that a template has forked ahead of their requests, once there are so many."""
+
+    def forked() -> list[int]:
+        found = [process.pid for process in deck.processes() if "template.py" in process.command]
+        return [pid for pid in found if parent_of(pid) in found]
+
+    wait_until(lambda: len(forked()) == count)
+    return forked()
+
+
+def test_ranks_are_forked_ahead_and_one_that_was_killed_is_missed_by_nobody(rankdeck, profile):
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    waiting = spares(rankdeck, 3)
+    kill_hard(waiting[0])
+    kill_hard(waiting[1])
+    run = asyncio.run(engine.launch(profile))
+    assert rankdeck("wait", run).returncode == 0
+    assert [rankdeck.log(run, rank) for rank in range(2)] == [b"up 0 \n", b"up 1 \n"]
+    wait_until(lambda: not rankdeck.processes())
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+def test_a_plan_of_more_or_fewer_ranks_takes_what_there_is(rankdeck, write_script, write_profile, ranks):
+    script = write_script("say.py", SAY + "\nprint('pid', os.getpid())")
+    same = {"launch": {"warm": True}, "env": {"OMP_NUM_THREADS": "1"}}
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(read_profile(write_profile(script, ranks=2, **same))))
+    waiting = spares(rankdeck, 3)
+    run = asyncio.run(engine.launch(read_profile(write_profile(script, name="other", ranks=ranks, **same))))
+    assert rankdeck("wait", run).returncode == 0
+    said = [rankdeck.log(run, rank).decode().split() for rank in range(ranks)]
+    assert [words[:2] for words in said] == [["up", str(rank)] for rank in range(ranks)]
+    assert len({int(words[-1]) for words in said} & set(waiting)) == min(ranks, 2)
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_package_that_the_template_has_begun_to_import_is_found_where_it_is_now(
+    rankdeck, write_script, write_profile
+):
+    """The backend mpi is registered when torch is imported, and loads the rest of itself in the rank."""
+    text = SAY + "\nimport rankdeck.c10d\nimport rankdeck.c10d.mpi\nimport rankdeck.elastic\nprint('found')"
+    env = {"RANKDECK_BACKEND": "mpi"}
+    profile = read_profile(write_profile(write_script("say.py", text), launch={"warm": True}, env=env))
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    wait_until(lambda: warmed(rankdeck))
+    run = asyncio.run(engine.launch(profile))
+    assert rankdeck("wait", run).returncode == 0, rankdeck.log(run, 0, "err")
+    assert b"found" in rankdeck.log(run, 0)
+
+
+def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, write_script, write_profile):
+    profile = read_profile(write_profile(write_script("stay.py", STAY), ranks=2, launch={"warm": True}))
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    run = asyncio.run(engine.launch(profile))
+    rankdeck.wait_log(run, 0, b"up")
+    rank = rankdeck.status(run)["ranks"][0]["pid"]
+    old = rankdeck.agent(run)
+    assert parent_of(parent_of(rank)) == old
+    kill_hard(old)
+    wait_until(lambda: rankdeck.agent(run) != old)
+    kill_hard(rankdeck.supervisor(run))
+    assert rankdeck("stop", run).returncode == 0
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_another_environment_is_not_served_by_it(rankdeck, profile, write_script, write_profile):
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    other = read_profile(
+        write_profile(write_script("say.py", SAY), name="other", launch={"warm": True}, env={"MARKED": "yes"})
+    )
+    run = asyncio.run(engine.launch(other))
+    assert rankdeck("wait", run).returncode == 0
+    assert rankdeck.log(run, 0) == b"up 0 yes\n"
+    wait_until(lambda: standbys(rankdeck) == [] and not rankdeck.processes())
+
+
+@pytest.mark.parametrize("launch", [{"warm": False}, {"warm": True, "prewarm": False}])
+def test_a_profile_may_say_no(rankdeck, write_script, write_profile, launch):
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(read_profile(write_profile(write_script("say.py", SAY), launch=launch))))
+    assert standbys(rankdeck) == []
+    assert not rankdeck.processes()
+
+
+def test_what_is_given_up_leaves_nothing(rankdeck, profile):
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    assert len(standbys(rankdeck)) == 1
+    asyncio.run(engine.prewarm(profile))
+    assert len(standbys(rankdeck)) == 1
+    assert rankdeck("ps", "--all", "--json").stdout.strip() == "[]"
+    assert "no run" in rankdeck("status", "-").stderr
+    asyncio.run(engine.prewarm(None))
+    wait_until(lambda: standbys(rankdeck) == [] and not rankdeck.processes())
+    assert rankdeck.sockets() == []
+
+
+HOLD = """
+import asyncio, sys
+from pathlib import Path
+from engine.local import LocalEngine
+from engine.profiles import read_profile
+async def main():
+    engine = LocalEngine()
+    await engine.prewarm(read_profile(Path(sys.argv[1])))
+    print("held", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_front_end_that_is_killed_takes_its_standby_along(rankdeck, write_script, write_profile, number):
+    path = write_profile(write_script("say.py", SAY), launch={"warm": True})
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    ) as front:
+        assert front.stdout is not None
+        assert front.stdout.readline() == b"held\n"
+        assert standbys(rankdeck)
+        front.send_signal(number)
+    wait_until(lambda: standbys(rankdeck) == [] and not rankdeck.processes())
+
+
+def test_a_standby_that_was_killed_is_replaced_and_its_folder_goes(rankdeck, profile):
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    (folder,) = standbys(rankdeck)
+    for process in rankdeck.processes():
+        if "standby" in process.command:
+            kill_hard(process.pid)
+    run = asyncio.run(engine.launch(profile))
+    assert rankdeck("wait", run).returncode == 0
+    asyncio.run(engine.prewarm(profile))
+    assert folder not in standbys(rankdeck)
+    asyncio.run(engine.prewarm(None))
+    for process in rankdeck.processes():  # an agent whose supervisor was killed stays for its lease
+        if "rankdeck-agent" in process.command:
+            kill_hard(process.pid)

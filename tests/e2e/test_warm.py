@@ -1,0 +1,154 @@
+"""A rank that is forked from the template is what `python script.py` would be: every case runs both ways."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SAY = "import json, sys\ndef say(**what): print('SAID ' + json.dumps(what, default=str), flush=True)\n"
+
+SAME = {
+    "the main module": """
+import __main__
+say(name=__name__, file=__file__, doc=__doc__, package=__package__, spec=__spec__, cached=__cached__,
+    loader=type(__loader__).__name__, same=__main__ is sys.modules["__main__"], builtins=type(__builtins__).__name__)
+""",
+    "arguments": "say(argv=sys.argv, orig=sys.orig_argv)",
+    "paths": "import os\nsay(path=sys.path, cwd=os.getcwd(), pwd=os.environ.get('PWD'))",
+    "flags": "say(flags=str(sys.flags), warn=sys.warnoptions, xoptions=sys._xoptions)",
+    "environment": """
+import os
+ours = ("MASTER_PORT", "RANKDECK_RUN", "TORCHELASTIC_RUN_ID", "RANKDECK_MARK", "PYTHONPATH", "OLDPWD")
+say(env={k: v for k, v in os.environ.items() if k not in ours and "/runs/" not in v})
+import subprocess
+child = dict(line.split("=", 1) for line in subprocess.check_output(["env"], text=True).splitlines())
+say(child={k: v for k, v in child.items() if k not in ours and "/runs/" not in v and k != "_"})
+""",
+    "session and group": "import os\npid = os.getpid()\nsay(ours=[os.getsid(0) == pid, os.getpgid(0) == pid])",
+    "descriptors": """
+import os, stat
+say(files={n: stat.S_IFMT(os.fstat(n).st_mode) for n in range(3)}, tty=[s.isatty() for s in (sys.stdin, sys.stdout)],
+    more=sorted(n for n in map(int, os.listdir("/proc/self/fd")) if n > 2 and os.path.exists(f"/proc/self/fd/{n}")
+                and "stacks" not in os.readlink(f"/proc/self/fd/{n}")),
+    streams=[(s.encoding, s.errors, s.line_buffering, s.write_through) for s in (sys.stdin, sys.stdout, sys.stderr)])
+""",
+    "signals": """
+import signal
+say(actions={n: str(signal.getsignal(n)) for n in range(1, 32)}, wakeup=signal.set_wakeup_fd(-1),
+    mask=[str(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, [])])
+""",
+    "threads": "import os, threading\nsay(count=threading.active_count(), tasks=len(os.listdir('/proc/self/task')), main=threading.current_thread() is threading.main_thread())",
+    "thread counts of torch": "import torch\nsay(n=torch.get_num_threads(), inter=torch.get_num_interop_threads())",
+    "limits": "import resource\nsay(limits=[resource.getrlimit(n) for n in range(16)])",
+    "no cuda": "import torch\nsay(up=torch.cuda.is_initialized())",
+    "the command that ps shows": "say(words=open('/proc/self/cmdline').read().split(chr(0))[:3])",
+    "modules beside the script": "import neighbour\nsay(it=neighbour.IT, file=neighbour.__file__)",
+    "pickles of classes of the main module": """
+import pickle
+class Here: pass
+say(module=Here.__module__, back=type(pickle.loads(pickle.dumps(Here()))) is Here)
+""",
+    "exit status": "sys.exit(3)",
+    "exit with words": "sys.exit('goodbye')",
+    "exit with None": "sys.exit(None)",
+    "exit with a large number": "sys.exit(256 + 7)",
+    "os._exit": "import os\nos._exit(9)",
+    "an exception": "def inner():\n    raise ValueError('wrong')\ninner()",
+    "a chain of exceptions": "try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise RuntimeError('so') from e",
+    "an exception with a hook": "sys.excepthook = lambda kind, value, trace: print('hook', kind, value, trace.tb_lineno)\n1/0",
+    "a syntax error": "x = = 1",
+    "a keyboard interrupt": "raise KeyboardInterrupt",
+    "SIGINT to itself": "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)",
+    "a signal": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+    "abort": "import os\nos.abort()",
+    "SIGPIPE is ignored": "import os\nr, w = os.pipe()\nos.close(r)\ntry: os.write(w, b'x')\nexcept BrokenPipeError: say(broken=True)",
+    "atexit": "import atexit\natexit.register(say, last=1)\natexit.register(say, first=1)",
+    "atexit after an exception": "import atexit\natexit.register(say, last=1)\n1/0",
+    "a thread that outlives the script": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), say(late=1))).start()\nsay(end=1)",
+    "objects at the end": "class Last:\n    def __del__(self): print('deleted')\nkept = Last()",
+    "output that is not flushed": "sys.stdout.write('no line feed')",
+    "multiprocessing": """
+import multiprocessing
+def double(x): return 2 * x
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            say(method=method, results=pool.map(double, [1, 2]))
+""",
+    "data loader workers": """
+import torch
+from torch.utils.data import DataLoader
+if __name__ == "__main__":
+    loader = DataLoader(torch.arange(8), batch_size=4, num_workers=2)
+    say(batches=[batch.tolist() for batch in loader])
+""",
+    "a subprocess": "import subprocess\nsay(out=subprocess.check_output([sys.executable, '-c', 'print(7)'], text=True))",
+    "training": """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.manual_seed(1)
+dist.init_process_group("gloo")
+model = DDP(torch.nn.Linear(4, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().sum().backward()
+    optimizer.step()
+say(sum=sum(p.double().sum().item() for p in model.parameters()))
+dist.destroy_process_group()
+""",
+}
+"""Whatever these print, to either stream, and how they end must be the same."""
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, write_profile, work, case):
+    (work / "neighbour.py").write_text("IT = 'beside'\n")
+    script = write_script("script.py", SAY + SAME[case])
+    found = {}
+    for warm in (False, True):
+        profile = write_profile(
+            {"script": str(script), "args": ["--a", "b c"]}, launch={"warm": warm, "on_failure": "stop"}
+        )
+        run = rankdeck.launch(profile)
+        rankdeck("wait", run)
+        (rank,) = rankdeck.status(run)["ranks"]
+        both = [rankdeck.log(run, 0, stream).decode().replace(run, "RUN") for stream in ("out", "err")]
+        found[warm] = (rank["exit"], *both)
+        assert (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists() == warm
+    assert found[True] == found[False]
+
+
+@pytest.mark.parametrize("text", ["", "raise ValueError('wrong')"])
+def test_a_module_is_run_as_a_module(rankdeck, write_profile, work, text):
+    (work / "pkg").mkdir()
+    (work / "pkg" / "__init__.py").touch()
+    (work / "pkg" / "job.py").write_text(
+        SAY
+        + f"import pkg\nsay(name=__name__, argv=sys.argv, spec=__spec__.name, package=__package__, path=sys.path[0])\n{text}\n"
+    )
+    found = {}
+    for warm in (False, True):
+        run = rankdeck.launch(
+            write_profile({"module": "pkg.job", "args": ["x"]}, launch={"warm": warm, "on_failure": "stop"})
+        )
+        rankdeck("wait", run)
+        found[warm] = (rankdeck.log(run, 0), rankdeck.log(run, 0, "err"), rankdeck.status(run)["ranks"][0]["exit"])
+    assert found[True] == found[False]
+    assert b'"pkg.job"' in found[True][0]
+
+
+def test_every_rank_has_random_numbers_of_its_own(rankdeck, write_script, write_profile):
+    text = "import random, secrets, uuid, tempfile, numpy, torch, multiprocessing\nsay(numbers=[random.random(), numpy.random.rand(), secrets.token_hex(), str(uuid.uuid4()), tempfile.mktemp(), multiprocessing.current_process().authkey.hex(), torch.initial_seed(), torch.rand(1).item()])"
+    run = rankdeck.launch(write_profile(write_script("dice.py", SAY + text), ranks=3, launch={"warm": True}))
+    rankdeck("wait", run)
+    rows = [json.loads(rankdeck.log(run, rank).split(b" ", 1)[1])["numbers"] for rank in range(3)]
+    assert [len(set(column)) for column in zip(*rows, strict=True)] == [3] * 8
+
+
+def test_torch_compile_works_in_a_forked_rank(rankdeck, write_script, write_profile):
+    text = "import torch\nf = torch.compile(lambda x: (x * 2).sin().sum(), backend='aot_eager')\nsay(ok=torch.allclose(f(torch.ones(3)), (torch.ones(3) * 2).sin().sum()))"
+    run = rankdeck.launch(write_profile(write_script("compile.py", SAY + text), launch={"warm": True}))
+    rankdeck("wait", run)
+    assert b'{"ok": true}' in rankdeck.log(run, 0), rankdeck.log(run, 0, "err")

@@ -1,0 +1,126 @@
+"""The template dies, can't fork, or never becomes warm: no rank is lost, and every run ends as it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import is_alive, kill_hard, parent_of, wait_gone, wait_until
+
+GATE = """
+import os, sys, time
+print("up", flush=True)
+while not os.path.exists("finish"): time.sleep(0.01)
+sys.exit(3 if os.environ["RANK"] == "1" and len(sys.argv) > 1 else 0)
+"""
+STAND_INS = {
+    "sleeps": "import time\ntime.sleep(600)",
+    "is missing": "raise ImportError('no torch here')",
+    "fails": "raise OSError('libsomething.so: cannot open shared object file')",
+    "starts a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "ends the process": "import os\nos._exit(1)",
+}
+
+
+@pytest.fixture
+def launch(rankdeck, write_script, write_profile, work):
+    """Launches two warm ranks that wait until there is a file `finish`."""
+
+    def launch(*args: str, torch: str = "", **sections):
+        if torch:
+            (work / "stand_in").mkdir()
+            (work / "stand_in" / "torch.py").write_text(torch)
+            sections["env"] = {"PYTHONPATH": str(work / "stand_in")}
+        recipe = {"script": str(write_script("gate.py", GATE)), "args": list(args)}
+        ladder = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
+        sections["launch"] = {"warm": True, **ladder, **sections.get("launch", {})}
+        return rankdeck.launch(write_profile(recipe, ranks=2, **sections))
+
+    return launch
+
+
+def started(deck, run) -> list[int]:
+    for rank in range(2):
+        deck.wait_log(run, rank, b"up")
+    return [rank["pid"] for rank in deck.status(run)["ranks"]]
+
+
+def test_a_template_that_is_killed_leaves_its_ranks_alone(rankdeck, launch, work):
+    run = launch("3", launch={"on_failure": "stop"})
+    ranks = started(rankdeck, run)
+    template = parent_of(ranks[0])
+    assert parent_of(template) == rankdeck.agent(run)
+    kill_hard(template)
+    wait_until(lambda: parent_of(ranks[0]) == rankdeck.agent(run))
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 3
+    first, second = (rank["exit"] for rank in rankdeck.status(run)["ranks"])
+    assert first in (0, -signal.SIGTERM)  # the profile says to stop, and it may not have ended by then
+    assert second == 3
+
+
+def test_after_a_template_was_killed_a_restart_makes_another(rankdeck, launch):
+    run = launch()
+    ranks = started(rankdeck, run)
+    kill_hard(parent_of(ranks[0]))
+    rankdeck("restart", run)
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up", attempt=1)
+    again = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    assert parent_of(again[0]) == parent_of(again[1]) != rankdeck.agent(run)
+
+
+def test_a_restart_forks_from_the_same_template(rankdeck, launch):
+    run = launch()
+    template = parent_of(started(rankdeck, run)[0])
+    rankdeck("restart", run)
+    rankdeck.wait_log(run, 0, b"up", attempt=1)
+    assert parent_of(rankdeck.status(run)["ranks"][0]["pid"]) == template
+
+
+def test_an_agent_that_is_killed_takes_the_template_along_and_no_rank(rankdeck, launch, work):
+    run = launch("3", launch={"on_failure": "stop"})
+    ranks = started(rankdeck, run)
+    template, agent = parent_of(ranks[0]), rankdeck.agent(run)
+    kill_hard(agent)
+    wait_gone(template)
+    wait_until(lambda: rankdeck.agent(run) != agent)
+    assert all(is_alive(pid) for pid in ranks)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 3
+    first, second = (rank["exit"] for rank in rankdeck.status(run)["ranks"])
+    assert first in (0, -signal.SIGTERM)  # the profile says to stop, and it may not have ended by then
+    assert second == 3
+
+
+def test_a_stop_while_torch_is_imported_ends_the_run_at_once(rankdeck, launch):
+    run = launch(torch=STAND_INS["sleeps"])
+    wait_until(lambda: (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists())
+    began = time.monotonic()
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+    assert time.monotonic() - began < 10
+    wait_until(lambda: not rankdeck.processes())
+
+
+@pytest.mark.parametrize("torch", [name for name in STAND_INS if name != "sleeps"])
+def test_where_nothing_can_be_forked_ranks_are_executed(rankdeck, launch, work, torch):
+    (work / "finish").touch()
+    run = launch("3", torch=STAND_INS[torch], launch={"on_failure": "stop"})
+    assert rankdeck("wait", run).returncode in (1, 3)
+    status = rankdeck.status(run)
+    log = Path(rankdeck.folder(run) / "supervisor.log").read_text()
+    assert status["ranks"][1]["exit"] == 3 or "store" in str(status["failure"]), (status, log)
+
+
+def test_a_stopped_template_does_not_stop_the_run_from_ending(rankdeck, launch):
+    run = launch()
+    template = parent_of(started(rankdeck, run)[0])
+    os.kill(template, signal.SIGSTOP)
+    rankdeck("stop", run, "--now")
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: not rankdeck.processes())

@@ -1,0 +1,126 @@
+"""With `--ascii`, every screen is drawn with ASCII characters alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from engine.core.errors import RankdeckError
+from tests.tui.fake_engine import FakeEngine, entry, profile
+from tests.tui.seen import text_of, until_gone, until_seen
+from tui.app import RankdeckApp
+
+RUN = "quickstart-7f3a"
+LONG = "a-name-that-is-much-longer-than-any-column"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    engine = FakeEngine(tmp_path)
+    engine.entries.append(entry(profile(LONG, nodes="localhost:8"), tmp_path))
+    engine.entries.append(entry(profile("secret", more='[env]\nHF_TOKEN = "x"\n'), tmp_path))
+    engine.add_run(f"{LONG}-1111").end("stopped")
+    engine.add_run(f"{LONG}-2222").end()
+    run = engine.add_run(RUN)
+    run.ranks[3] = run._rank(3, attempt=0)
+    for step in (*range(1, 60), *range(40, 50)):
+        run.tick(step, loss=None if step == 20 else 3.0 - step / 100)
+    run.write(0, "\n".join(f"step {step} " + "long " * 60 for step in range(80)) + "\n")
+    run.fail(2, traceback="\n".join(f"line {number}" for number in range(40)))
+    return engine
+
+
+def assert_ascii(pilot: Pilot[Any]) -> None:
+    app = pilot.app
+    assert isinstance(app, RankdeckApp)
+    text = text_of(app)
+    odd = {character for character in text if not character.isascii()}
+    assert not odd, f"{odd} in\n{text}"
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (160, 45)])
+async def test_home_the_form_the_help_and_the_palette(engine: FakeEngine, size: tuple[int, int]):
+    app = RankdeckApp(engine, ascii=True)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "! quickstart")
+        assert_ascii(pilot)
+        for title in ("Plan: mine", "Plan: a-name", "Plan: secret"):
+            await pilot.press("down")
+            await until_seen(pilot, title, "rank 0")
+            assert_ascii(pilot)
+        await pilot.press("tab")
+        await until_seen(pilot, "Run: quickstart")
+        assert_ascii(pilot)
+        await pilot.press("slash", *"zzz")
+        await until_seen(pilot, "Nothing matches.")
+        assert_ascii(pilot)
+        await pilot.press("escape", "ctrl+c")
+        await until_seen(pilot, "q goes back or leaves")
+        assert_ascii(pilot)
+        await pilot.press("colon")
+        await until_seen(pilot, "new (n)")
+        assert_ascii(pilot)
+        await pilot.press(*"zzz")
+        await until_seen(pilot, "No matches found")
+        assert_ascii(pilot)
+        await pilot.press("escape", "e")
+        await until_seen(pilot, "on failure" if size[1] > 40 else "backend")
+        await pilot.press("slash", "ctrl+s")
+        await until_seen(pilot, "can't be a name", "this line is not right yet")
+        assert_ascii(pilot)
+        await pilot.press("backspace", "f4")
+        await until_seen(pilot, "Save as")
+        assert_ascii(pilot)
+        await pilot.press("escape", "f1")
+        await until_seen(pilot, "Help")
+        assert_ascii(pilot)
+        for _ in range(12):
+            await pilot.press("pagedown")
+            assert_ascii(pilot)
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (160, 45)])
+async def test_a_run_with_all_its_panes_and_questions(engine: FakeEngine, size: tuple[int, int]):
+    app = RankdeckApp(engine, ascii=True, open_run=RUN)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "! holding", "X failed", "Why")
+        assert_ascii(pilot)
+        for key, seen in (("3", "Log"), ("4", "Events"), ("5", "Why"), ("2", "Chart")):
+            await pilot.press(key, key)
+            await until_seen(pilot, seen)
+            assert_ascii(pilot)
+        await until_seen(pilot, "+ r1", "49")
+        assert_ascii(pilot)
+        await pilot.press("3", "a")
+        await until_seen(pilot, "all 4 ranks")
+        assert_ascii(pilot)
+        await pilot.press("slash", *"step", "enter")
+        await until_seen(pilot, "'step'")
+        assert_ascii(pilot)
+        await pilot.press("escape", "1", "s")
+        await until_seen(pilot, "Stop quickstart?")
+        assert_ascii(pilot)
+        await pilot.press("escape")
+        await until_gone(pilot, "Stop quickstart?")
+        engine.live[RUN].change(generation=2, name=LONG)
+        await pilot.press("t")
+        await until_seen(pilot, "Stacks of a-name", "ranks 0-3: waiting in all_reduce")
+        assert_ascii(pilot)
+        await pilot.press("escape")
+        await until_seen(pilot, "0 | generation 2" if size[0] >= 100 else "attempt 0.2")
+        assert_ascii(pilot)
+        app.show_error("It did not work", RankdeckError("a reason", hint="a step"))
+        await until_seen(pilot, "a reason")
+        assert_ascii(pilot)
+
+
+async def test_what_is_not_known_is_a_hyphen(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    engine.add_run(RUN)
+    app = RankdeckApp(engine, ascii=True, open_run=RUN)
+    async with app.run_test(notifications=True, size=(160, 45)) as pilot:
+        await until_seen(pilot, "* running", "loss         -")
+        assert_ascii(pilot)

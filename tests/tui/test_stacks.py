@@ -1,0 +1,179 @@
+"""The stacks of a run: taken when asked for, shown as text, taken again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from textual.worker import WorkerState
+
+from engine.core.errors import SupervisorError
+from tests.tui.fake_engine import FakeEngine, FakeRun
+from tests.tui.hostile import CORPUS
+from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
+from tui.app import RankdeckApp
+from tui.run_text import stacks_text
+from tui.screens.stacks import StacksScreen
+from tui.widgets.text_pane import TextPane
+
+RUN = "quickstart-7f3a"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path)
+
+
+@pytest.fixture
+def run(engine: FakeEngine) -> FakeRun:
+    return engine.add_run(RUN)
+
+
+@pytest.fixture
+def app(engine: FakeEngine, run: FakeRun) -> RankdeckApp:
+    return RankdeckApp(engine, open_run=RUN)
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_stacks_are_shown_with_the_time_they_were_taken_at(
+    engine: FakeEngine, run: FakeRun, size: tuple[int, int], ascii_only: bool
+):
+    app = RankdeckApp(engine, open_run=RUN, ascii=ascii_only)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "running", "t stacks")
+        await pilot.press("t")
+        text = await until_seen(pilot, "ranks 0-3: waiting in all_reduce", "    step  /home/someone/train.py:41")
+        assert re.search(r"Stacks of quickstart, taken at \d\d:\d\d:\d\d", text)
+        assert "r again" in text
+        assert "esc close" in text
+        assert text.isascii() or not ascii_only
+        await pilot.press("escape")
+        await until_seen(pilot, "running", "t stacks")
+        assert run.asked == [("stacks",)]
+
+
+@pytest.mark.parametrize("key", ["r", "t"])
+async def test_while_an_answer_is_waited_for_that_is_said_and_nothing_else_is_asked(
+    app: RankdeckApp, run: FakeRun, key: str
+):
+    run.hold_answers = asyncio.Event()
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "t stacks")
+        await pilot.press("t")
+        text = await until_seen(pilot, "Stacks of quickstart, asking", "Asking every rank where it is")
+        assert "again" not in text
+        await pilot.press(key, key)
+        run.hold_answers.set()
+        await until_seen(pilot, "waiting in all_reduce", "taken at", "r again")
+        assert run.asked == [("stacks",)]
+        run.stacks = ["rank 3: in load (data.py:7)"]
+        run.hold_answers.clear()
+        await pilot.press(key)
+        await until_seen(pilot, ", asking", "waiting in all_reduce")
+        run.hold_answers.set()
+        await until_seen(pilot, "rank 3: in load (data.py:7)")
+        assert ", asking" not in text_of(app)
+        assert "waiting in all_reduce" not in text_of(app)
+
+
+async def test_the_screen_can_be_left_while_it_waits(app: RankdeckApp, run: FakeRun):
+    run.hold_answers = asyncio.Event()
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "t stacks")
+        await pilot.press("t")
+        await until_seen(pilot, "Asking every rank")
+        (worker,) = [worker for worker in app.workers if isinstance(worker.node, StacksScreen)]
+        await pilot.press("escape")
+        await until_seen(pilot, "● running")
+        await until(pilot, lambda: worker.is_finished, "the end of the request")
+        assert worker.state is WorkerState.CANCELLED
+        run.tick(7)
+        await until_seen(pilot, "7/100")
+
+
+async def test_an_error_is_said_and_stacks_that_are_there_stay(app: RankdeckApp, run: FakeRun):
+    run.answer = SupervisorError("quickstart has ended [/: no rank has a stack")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "t stacks")
+        await pilot.press("t")
+        text = await until_seen(pilot, "r again", "has ended [/: no rank has a stack")
+        assert "taken at" not in text
+        await until(pilot, lambda: text_of(app).count("has ended [/: no rank has a stack") == 2, "a toast besides")
+        run.answer = None
+        await pilot.press("r")
+        await until_seen(pilot, "waiting in all_reduce", "taken at")
+        run.answer = SupervisorError("the supervisor hung up")
+        await pilot.press("r")
+        await until_seen(pilot, "the supervisor hung up", "waiting in all_reduce", "r again")
+
+
+async def test_a_long_answer_scrolls(app: RankdeckApp, run: FakeRun):
+    run.stacks = [f"    call_{number}  /x.py:{number}" for number in range(200)]
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "t stacks")
+        await pilot.press("t")
+        await until_seen(pilot, "call_0")
+        assert app.screen.query_one(TextPane).has_focus
+        await pilot.press("end")
+        await until_seen(pilot, "call_199")
+        await pilot.press("g", "space")
+        await until_gone(pilot, "call_0 ")
+
+
+async def test_a_run_that_has_ended_offers_no_stacks(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "t stacks")
+        run.end()
+        await until_gone(pilot, "t stacks")
+        await pilot.press("t")
+        await pilot.pause()
+        assert app.screen is run_screen(app)
+        assert run.asked == []
+
+
+async def test_hostile_paths_and_names_are_shown_as_text(app: RankdeckApp, run: FakeRun):
+    run.change(name="[/x[red")
+    run.stacks = ["rank 0: in [bold (\x1b[2Ja.py:1)", "    [/f  /tmp/\x1b]52;c;ZXZpbA==\x07[red/\x9b2J\u202ea.py:1"]
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "t stacks")
+        await pilot.press("t")
+        text = await until_seen(pilot, "Stacks of [/x[red", "rank 0: in [bold (a.py:1)", "    [/f  /tmp/[red/a.py:1")
+        assert not {"\x1b", "\x9b", "\u202e"} & set(text)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (20, 5), (1, 1)])
+async def test_a_tiny_terminal_is_no_reason_to_end(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "t stacks")
+        await pilot.resize_terminal(*size)
+        await pilot.press("t", "down", "r", "end")
+        await pilot.resize_terminal(80, 24)
+        await until_seen(pilot, "Stacks of quickstart", "waiting in all_reduce")
+
+
+# --- the text --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", CORPUS.values(), ids=CORPUS.keys())
+@pytest.mark.parametrize("width", [1, 20, 80])
+def test_whatever_is_in_a_line_nothing_but_text_gets_out_and_no_line_is_too_long(data: bytes, width: int):
+    written = data.decode(errors="replace")[:5000].replace("\n", " ")
+    for line in stacks_text([f"rank 0: {written}", f"    {written}"], width).plain.split("\n"):
+        assert line.isprintable()
+        assert cell_len(line.lstrip(" ")) <= max(width, 2)
+
+
+def test_the_end_of_a_long_path_can_be_read():
+    lines = stacks_text([f"    step  /{'folder/' * 20}train.py:41"], 80).plain.split("\n")
+    assert lines[0].startswith("    step  /folder/")
+    assert lines[-1].endswith("train.py:41")
+    assert all(line.startswith("      folder/") and line.endswith("/") for line in lines[1:-1])
+    assert "".join(line.strip() for line in lines) == f"step  /{'folder/' * 20}train.py:41"
+
+
+def test_no_rank_at_all_is_said():
+    assert stacks_text([], 80).plain == "No rank has a stack."

@@ -1,0 +1,138 @@
+"""The parts of `rankdeck.elastic` that need no second process; the rest is in tests/e2e/test_elastic.py."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+import torch
+
+from rankdeck import _broadcast, elastic
+from rankdeck._connections import shut_down, sockets
+from rankdeck.elastic import PeerLostError, State, let_go, words_of
+
+
+def test_parts_of_a_state_are_attributes_that_may_be_changed() -> None:
+    state = State(step=3, seen=7, model=torch.nn.Linear(2, 2))
+    state.seen += 1
+    assert (state.step, state.seen) == (3, 8)
+    assert set(state._values()) == {"step", "seen", "model"}
+
+
+@pytest.mark.parametrize("name", ["_hidden", "commit"])
+def test_a_name_that_a_state_has_already_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        State(**{name: 1})
+
+
+def test_a_state_goes_back_to_its_last_commit_with_all_its_parts() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    state = State(model=model, optimizer=optimizer, names=["a"], at=torch.zeros(2))
+
+    def advance() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        state.names.append("b")
+        state.at += 1
+        state.step += 1
+
+    advance()
+    state.commit()
+    weights, moments = model.weight.detach().clone(), optimizer.state[model.weight]["exp_avg"].clone()
+    advance()
+    assert not torch.equal(model.weight, weights)
+    for _ in range(2):  # and once more: going back must not use the commit up
+        state._go_back()
+        assert torch.equal(model.weight, weights)
+        assert torch.equal(optimizer.state[model.weight]["exp_avg"], moments)
+        assert (state.step, state.names, state.at.tolist()) == (1, ["a", "b"], [1, 1])
+        advance()
+    assert state._progress == (1, 2)
+
+
+def test_without_a_commit_nothing_goes_back() -> None:
+    state = State(step=1)
+    state.step = 5
+    state._go_back()
+    assert state.step == 5
+
+
+def test_tensors_are_taken_out_of_any_nest_and_put_back() -> None:
+    values = {"a": [torch.ones(2), (torch.zeros(3), "text")], 4: {"x": None, "y": torch.tensor(5)}}
+    tensors: list[torch.Tensor] = []
+    packed = _broadcast._pack(values, tensors)
+    assert [tuple(tensor.shape) for tensor in tensors] == [(2,), (3,), ()]
+    assert [place for place, _ in _broadcast._slots(packed)] == [("a", 0), ("a", 1, 0), (4, "y")]
+    back = _broadcast._unpack(packed, tensors)
+    assert back["a"][0] is tensors[0]
+    assert back["a"][1][1] == "text"
+    assert back[4]["y"].item() == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "may_be"),
+    [
+        ("[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5", True),
+        ("NCCL communicator was aborted on rank 1", True),
+        ("Timed out waiting 600000ms for recv operation to complete", True),
+        ("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)", False),
+        ("CUDA out of memory. Tried to allocate 2 GiB", False),
+    ],
+)
+def test_only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word(text: str, may_be: bool) -> None:
+    assert bool(elastic._PEER_TROUBLE.search(text)) == may_be
+
+
+def test_an_error_is_told_in_a_sentence() -> None:
+    error = RuntimeError(
+        "[/x/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:5. This is typically caused by\nmore"
+    )
+    assert words_of(error) == "Connection closed by peer [127.0.0.1]:5"
+    assert words_of(PeerLostError()) == "PeerLostError"
+
+
+def test_what_an_exception_has_come_through_is_let_go() -> None:
+    class Held:
+        pass
+
+    import gc
+    import weakref
+
+    seen: list[Any] = []
+
+    def inner() -> None:
+        held = Held()
+        seen.append(weakref.ref(held))
+        raise RuntimeError("lost")
+
+    try:
+        try:
+            inner()
+        except RuntimeError as error:
+            raise PeerLostError from error
+    except PeerLostError as error:
+        kept = error
+        let_go(kept)
+    gc.collect()
+    assert seen[0]() is None
+
+
+def test_only_the_connections_that_are_meant_are_shut_down() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        others = sockets()
+        first = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        mine = sockets() - others
+        second = socket.create_connection(server.getsockname())
+        kept, _ = server.accept()
+        with first, accepted, second, kept:
+            assert len(mine) == 2
+            shut_down(mine)
+            assert first.recv(1) == b""
+            second.sendall(b"x")
+            assert kept.recv(1) == b"x"
+            third = socket.create_connection(server.getsockname())  # the listening socket was left alone
+            third.close()

@@ -1,0 +1,71 @@
+"""A flood of like lines loses nothing that a curve shows."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.line_flood import MIN_SIZE, thin
+
+SHAPES = [
+    "step {step} loss={loss}",
+    "[{step}/90000] loss: {loss}, lr 0.1, 12:00:00 - and a fine text",
+    "{loss} loss, step {step}, e 1e-5",
+    "2026-01-02 epoch {step} loss {loss} +-",
+]
+
+
+NUMBER = rb"([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))"
+
+
+def losses(line: bytes) -> list[tuple[str, float]]:
+    found = re.search(rb"loss[=: ]+" + NUMBER, line) or re.search(NUMBER + rb" loss", line)
+    return [("loss", float(found[1]))] if found else []
+
+
+def flood(shape: str, values: list[float], form: str) -> list[bytes]:
+    lines = [
+        shape.format(step=number, loss=format(value, form)).encode() + b"\n" for number, value in enumerate(values)
+    ]
+    return lines * (MIN_SIZE // sum(map(len, lines)) + 1)
+
+
+@pytest.mark.parametrize("form", ["", ".4f", ".3e"])
+@pytest.mark.parametrize("shape", SHAPES)
+@given(st.lists(st.floats(1e-9, 1e9) | st.sampled_from([math.inf, math.nan, 0.0]), min_size=1, max_size=80))
+def test_the_extremes_of_every_flood_are_kept(shape: str, form: str, values: list[float]) -> None:
+    lines = flood(shape, values, form)
+
+    kept = thin(b"".join(lines), losses).splitlines(keepends=True)
+
+    def readings(some: list[bytes]) -> list[float]:
+        return [value for line in some for _, value in losses(line)]
+
+    assert set(kept) <= set(lines)
+    finite = [value for value in readings(lines) if math.isfinite(value)]
+    left = [value for value in readings(kept) if math.isfinite(value)]
+    assert [pick(left, default=None) for pick in (min, max)] == [pick(finite, default=None) for pick in (min, max)]
+    assert any(map(math.isnan, readings(kept))) == any(map(math.isnan, readings(lines)))
+    assert kept[0] == lines[0]
+    assert kept[-1] == lines[-1]
+
+
+def test_a_line_that_is_built_otherwise_stays() -> None:
+    lines = [f"step {step} loss=0.5\n".encode() for step in range(5000)]
+    lines[1234] = b"step 1234 loss=nan\n"
+    lines[2345] = b"Traceback (most recent call last):\n"
+
+    kept = thin(b"".join(lines), losses).splitlines(keepends=True)
+
+    assert len(kept) < 10
+    assert lines[1234] in kept
+    assert lines[2345] in kept
+
+
+def test_an_exponent_belongs_to_its_number() -> None:
+    lines = flood("step {step} loss={loss}", [1.0, 100.0, 1.0], ".3e")
+    assert b"1.000e+02" in thin(b"".join(lines), losses)

@@ -1,0 +1,82 @@
+"""Dumps of faulthandler become a few lines that say where every rank is."""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+import threading
+
+from engine.core.stacks import Frame, RankStack, doing, fold, parse, ranks_text, story
+
+DUMP = """\
+Thread 0x00007fe0dcb146c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007fe0ff1fab80 (most recent call first):
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3025 in all_reduce
+  File "/home/alice/train.py", line 24 in train
+  File "/home/alice/train.py", line {line} in <module>
+  File "/run/library/0123456789abcdef/template.py", line 252 in run_program
+  File "/run/library/0123456789abcdef/template.py", line 294 in <module>
+"""
+
+
+def dump(line: int = 33) -> str:
+    return DUMP.replace("{line}", str(line))
+
+
+def test_the_main_thread_is_the_last_and_frames_of_the_template_are_left_out() -> None:
+    thread, main = parse(dump())
+    assert thread[0] == Frame("/usr/lib/python3.11/threading.py", 982, "run")
+    assert [frame.function for frame in main] == ["all_reduce", "train", "<module>"]
+
+
+def test_the_newest_of_several_dumps_counts() -> None:
+    assert parse(dump(1) + dump(2))[-1][-1].line == 2
+
+
+def test_what_faulthandler_really_writes_is_understood() -> None:
+    other = threading.Event()
+    thread = threading.Thread(target=other.wait)
+    thread.start()
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        threads = parse(file.read())
+    other.set()
+    thread.join()
+    assert threads[-1][0].function == "test_what_faulthandler_really_writes_is_understood"
+    assert any(frame.function == "wait" for frame in threads[0])
+
+
+def test_ranks_in_the_same_place_are_told_once_and_the_largest_group_first() -> None:
+    stacks = {0: dump(), 1: dump(), 2: dump(34), 3: dump(), 4: ""}
+    groups = fold(stacks)
+    assert [group.ranks for group in groups] == [(0, 1, 3), (2,), (4,)]
+    assert [group.doing for group in groups[:2]] == ["waiting in all_reduce"] * 2
+    lines = story([RankStack(rank=rank, text=text, reason="" if text else "stopped") for rank, text in stacks.items()])
+    assert lines[0] == "ranks 0-1, 3: waiting in all_reduce"
+    assert lines[-1] == "rank 4: no stack: stopped"
+    assert "    and 1 other thread" in lines
+
+
+def test_what_a_rank_is_at_is_said_in_words() -> None:
+    def at(file: str, function: str) -> str:
+        return doing([Frame(file, 7, function), Frame("/home/a/train.py", 3, "main")])
+
+    assert at("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward").startswith("in backward")
+    assert at("/x/site-packages/torch/utils/data/dataloader.py", "_next_data") == "waiting for the data loader"
+    assert at("/x/python/rankdeck/elastic.py", "_await_next") == "waiting for a dead rank to come back"
+    assert at("/x/site-packages/torch/nn/functional.py", "linear") == "in main (train.py:3)"
+    assert doing([]) == "in no Python code"
+
+
+def test_ranks_are_listed_in_ranges() -> None:
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([5, 0, 2, 1]) == "ranks 0-2, 5"
+
+
+def test_garbage_makes_no_stack_and_no_error() -> None:
+    assert parse("no dump\n  File nowhere\n\x00\xff") == []
+    assert story([RankStack(rank=0, text="garbage")])[0] == "rank 0: in no Python code"

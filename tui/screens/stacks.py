@@ -1,0 +1,98 @@
+"""Where every rank of a run is in its Python code: asked for when the screen opens, and whenever the user asks again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, ClassVar
+
+from rich.cells import cell_len
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+
+from engine.core.errors import RankdeckError
+from tui.keys import bindings
+from tui.plan_text import error_text, wrapped
+from tui.run_text import MAX_NAME, stacks_text
+from tui.screens.base import DeckScreen
+from tui.text import cell_fit, plain_line
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.text_pane import TextPane
+
+WAITING = "Asking every rank where it is. One that hangs answers too; for one that does not, this takes a few seconds."
+
+
+class StacksScreen(DeckScreen):
+    """One text that scrolls.
+
+    Args:
+        run: its name.
+        ask: asks for the stacks, as lines for people. Raises RankdeckError.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("stacks")]
+    AUTO_FOCUS = "#stacks"
+
+    def __init__(self, run: str, ask: Callable[[], Coroutine[Any, Any, list[str]]]) -> None:
+        super().__init__()
+        self._run = run
+        self._ask = ask
+        self._waiting = False
+        self._taken = ""
+        """What the title says of the stacks that are shown."""
+
+    def compose(self) -> ComposeResult:
+        """The text."""
+        yield TextPane(id="stacks", ascii=self.deck.ascii)
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Asks."""
+        self._show(lambda width: Content("\n").join(wrapped(WAITING.split(), width)))
+        self._take()
+
+    @work(group="request", exit_on_error=False)
+    async def _take(self) -> None:
+        if self._waiting:
+            return
+        self._set_waiting(True)
+        try:
+            lines = await self._ask()
+        except RankdeckError as error:
+            self.say(plain_line(error.message), error=True)
+            if not self._taken:
+                self._show(partial(error_text, error))
+        else:
+            self._taken = f", taken at {time.strftime('%H:%M:%S')}"
+            self._show(partial(stacks_text, lines))
+        finally:
+            self._set_waiting(False)
+
+    def _set_waiting(self, waiting: bool) -> None:
+        self._waiting = waiting
+        self.refresh_bindings()
+        for pane in self.query(TextPane):
+            pane.show_title(self._title())
+
+    def _show(self, source: Callable[[int], Content]) -> None:
+        self.query_one(TextPane).show_text(source, title=self._title())
+
+    def _title(self) -> str:
+        name = plain_line(self._run)
+        fitted = cell_fit(name, min(cell_len(name), MAX_NAME), ascii=self.deck.ascii)
+        return f"Stacks of {fitted}{self._taken}{', asking' if self._waiting else ''}"
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While an answer is waited for, nothing else is asked."""
+        return not (action == "again" and self._waiting)
+
+    def action_again(self) -> None:
+        """Takes them again. What is shown stays until then."""
+        self._take()
+
+    def action_close(self) -> None:
+        """Back to the run."""
+        self.dismiss()
