@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import ROOT, processes_with, wait_until
 
-SECONDS = 60.0
+SECONDS = 180.0
 """Within which a job has ended."""
 
 MARK = "RANKDECK_TEST_JOB"

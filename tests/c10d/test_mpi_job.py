@@ -227,12 +227,12 @@ def test_async_operations_run_in_order_and_overlap_with_what_the_caller_does(job
         for index, (work, tensor) in enumerate(zip(works, tensors)):
             assert work.wait() and work.is_success() and work.result()[0] is tensor
             assert tensor[0].item() == 2.0 * index
-        if rank == 1:
-            time.sleep(0.5)
-        began = time.monotonic()
+        while rank == 1 and not os.path.exists("begun"):
+            time.sleep(0.01)
         work = dist.all_reduce(late := torch.ones(1), async_op=True)
         if rank == 0:
-            assert time.monotonic() - began < 0.3 and not work.is_completed()
+            assert not work.is_completed()
+            open("begun", "w").close()
         assert work.get_future().wait()[0] is late and late.item() == 2.0
         twice = work.get_future().then(lambda future: future.value()[0] * 2).wait()
         assert twice.item() == 4.0
@@ -331,7 +331,7 @@ def test_a_timeout_is_raised_where_the_script_waits_and_breaks_the_group(job: Jo
         other = dist.new_group(timeout=timedelta(seconds=1))
         dist.barrier(other)
         if rank == 1:
-            time.sleep(6)
+            time.sleep(60)
         else:
             works = [dist.all_reduce(torch.ones(4), group=other, async_op=True) for _ in range(3)]
             began = time.monotonic()
@@ -339,7 +339,7 @@ def test_a_timeout_is_raised_where_the_script_waits_and_breaks_the_group(job: Jo
             say(error_of(works[2].wait))
             say(error_of(works[1].get_future().wait))
             say(error_of(dist.all_reduce, torch.ones(4), group=other))
-            say(time.monotonic() - began < 3)
+            say(time.monotonic() - began < 30)
             say(error_of(dist.recv, torch.ones(4), 1, group=dist.new_group([0])) != "")
             os._exit(0)
         """,
@@ -362,12 +362,12 @@ def test_a_synchronous_collective_and_a_receive_time_out_too(job: Job) -> None:
         start()
         groups = [dist.new_group(timeout=timedelta(seconds=1)) for _ in range(2)]
         if rank == 1:
-            time.sleep(6)
+            time.sleep(60)
         else:
             began = time.monotonic()
             say(error_of(dist.broadcast, torch.ones(4), 1, group=groups[0]))
             say(error_of(dist.recv, torch.ones(4), 1, group=groups[1]))
-            say(time.monotonic() - began < 4)
+            say(time.monotonic() - began < 30)
             os._exit(0)
         """,
     )
@@ -404,9 +404,9 @@ def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
         if rank == 0:
             began = time.monotonic()
             say(error_of(dist.group.WORLD.monitored_barrier, timedelta(seconds=1), wait_all_ranks=True))
-            say(time.monotonic() - began < 3)
+            say(time.monotonic() - began < 30)
             os._exit(0)
-        time.sleep(8)
+        time.sleep(60)
         """,
     )
     assert "ranks 1, 2 did not come within 1 s" in said(done, 0)[0]
@@ -441,7 +441,7 @@ def test_an_uncaught_exception_ends_the_job_and_is_printed_first(job: Job) -> No
         dist.all_reduce(torch.ones(4))
         """,
     )
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 100
     assert done.returncode == 1
     assert "[rank1]: ValueError: the cause" in done.stderr
     assert "rank 1 aborts the MPI job: uncaught" in done.stderr
@@ -459,7 +459,7 @@ def test_a_rank_that_leaves_by_sys_exit_lets_nobody_wait(job: Job) -> None:
         dist.all_reduce(torch.ones(4))
         """,
     )
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 100
     assert done.returncode != 0
     assert "rank 1: leaves the group" in done.stderr
 
@@ -477,7 +477,7 @@ def test_a_rank_that_dies_ends_the_job(job: Job, end: str, status: int) -> None:
         dist.all_reduce(torch.ones(4))
         """,
     )
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 100
     assert done.returncode == status
 
 

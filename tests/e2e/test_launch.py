@@ -37,7 +37,7 @@ def fail_in_rank(rank: int, how: str) -> str:
 def pty(*words: str | Path) -> pexpect.spawn:
     """The command in a terminal of its own."""
     return pexpect.spawn(
-        COMMAND[0], [*COMMAND[1:], *map(str, words)], dimensions=(24, 100), encoding="utf-8", timeout=20, env=os.environ
+        COMMAND[0], [*COMMAND[1:], *map(str, words)], dimensions=(24, 100), encoding="utf-8", timeout=60, env=os.environ
     )
 
 
@@ -294,7 +294,7 @@ def test_attach_without_a_terminal_follows_from_the_beginning_and_ends_with_the_
         assert attached.stdout.readline() == "[r0 localhost] first\n"
         (work / "go").touch()
         assert attached.stdout.readline() == "[r0 localhost] last\n"
-        assert attached.wait(timeout=20) == 0
+        assert attached.wait(timeout=60) == 0
 
 
 # --- Ctrl-C
@@ -307,7 +307,7 @@ def test_an_interrupt_without_a_terminal_stops_the_run(rankdeck, write_script, w
         run = following.stdout.readline().strip()
         assert following.stdout.readline() == "[r0 localhost] up\n"
         following.send_signal(number)
-        assert following.wait(timeout=20) == 130
+        assert following.wait(timeout=60) == 130
     assert rankdeck.status(run)["state"] == "stopped"
 
 
@@ -316,7 +316,7 @@ def test_an_interrupt_of_attach_leaves_the_run_alone(rankdeck, write_script, wri
     with rankdeck.start("attach", run) as attached:
         assert attached.stdout.readline() == "[r0 localhost] up\n"
         attached.send_signal(signal.SIGINT)
-        assert attached.wait(timeout=20) == 0
+        assert attached.wait(timeout=60) == 0
         assert f"rankdeck attach {run}" in attached.stderr.read()
     assert rankdeck.status(run)["state"] == "running"
 
@@ -326,7 +326,7 @@ def test_a_reader_that_leaves_the_pipe_leaves_the_run_alone(rankdeck, write_scri
     with rankdeck.start("launch", write_profile(write_script("talk.py", endless), launch=QUICK)) as following:
         run = following.stdout.readline().strip()
         following.stdout.close()
-        assert following.wait(timeout=20) == 0
+        assert following.wait(timeout=60) == 0
         assert f"rankdeck attach {run}" in following.stderr.read()
     assert rankdeck.status(run)["state"] == "running"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ print("done", rank, flush=True)
 dist.destroy_process_group()
 """
 
-pytestmark = [pytest.mark.timeout(150), pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.xdist_group("mpi")
 
 
 @pytest.fixture(params=["openmpi", "mpich"])
@@ -141,7 +140,7 @@ def test_a_killed_mpirun_takes_its_ranks_along(rankdeck, launch):
     run = launch("train", launch={"on_failure": "stop"})
     for process in of_mpi(rankdeck):
         if "mpi_proxy" not in process.command.split("mpirun")[0]:
-            os.kill(process.pid, signal.SIGKILL)
+            kill_hard(process.pid)
     rankdeck.wait_state(run, "failed", seconds=60)
     wait_until(lambda: not rankdeck.processes())
 

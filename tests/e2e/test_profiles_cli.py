@@ -201,10 +201,10 @@ def test_a_folder_a_device_and_a_huge_file_are_no_profiles(inside, work):
 
 def test_a_fifo_that_is_called_a_profile_does_not_hang_the_command(rankdeck, work):
     os.mkfifo(work / "pipe.toml")
-    assert rankdeck("plan", "./pipe.toml", seconds=5).returncode == 2
+    assert rankdeck("plan", "./pipe.toml", seconds=20).returncode == 2
     (work / ".rankdeck").mkdir()
     os.mkfifo(work / ".rankdeck" / "pipe.toml")
-    assert rankdeck("profiles", seconds=5).returncode == 0
+    assert rankdeck("profiles", seconds=20).returncode == 0
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -352,7 +352,7 @@ def test_completion_scripts_are_printed(inside, shell):
 
 def test_the_completion_script_is_valid_bash(inside):
     script = inside("completion", "bash").out
-    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=20, check=False).returncode == 0
+    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_restart_twice_in_a_row_starts_one_attempt(rankdeck, write_script, write
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2))
     rankdeck.wait_log(run, 1, b"up")
     started = [rankdeck.start("restart", run) for _ in range(3)]
-    said = [one.communicate(timeout=20)[0] for one in started]
+    said = [one.communicate(timeout=60)[0] for one in started]
     assert rankdeck("restart", run).returncode == 0
     rankdeck.wait_status(run, lambda status: status["state"] == "running" and status["attempt"] == 1)
     assert all("attempt 1" in text for text in said)

@@ -21,7 +21,7 @@ from tests.support import COMMAND, Deck, wait_until
 if shutil.which("tmux") is None:
     pytest.skip("needs tmux, to drive a real terminal", allow_module_level=True)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 
 class Terminal:
@@ -40,7 +40,7 @@ class Terminal:
 
     def _tmux(self, *words: str) -> str:
         done = subprocess.run(
-            ["tmux", "-L", self._name, *words], capture_output=True, text=True, timeout=20, check=False
+            ["tmux", "-L", self._name, *words], capture_output=True, text=True, timeout=60, check=False
         )
         return done.stdout
 
@@ -141,7 +141,7 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     terminal.wait_for("4/4 ranks|succeeded")
     terminal.press("2")
     terminal.wait_for(r"4\.\d+┤")
-    terminal.wait_for("✔ succeeded")
+    terminal.wait_for("✔ succeeded", 120)
     assert status(rankdeck)["state"] == "succeeded"
     terminal.press("q")
     terminal.wait_for(r"(?m)^[$#] ?$")

@@ -107,7 +107,7 @@ def test_an_unpacked_wheel_lists_its_profiles_and_plans_one(wheel, tmp_path):
             env=env,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from tests.tui.fake_engine import FakeEngine
 from tui.app import RankdeckApp
 from tui.screens.run import RunScreen
 
-DEADLINE = 40.0
+DEADLINE = 120.0
 
 
 def text_of(app: RankdeckApp) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pyte
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 class Terminal:

@@ -9,7 +9,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-DEADLINE = 40.0
+DEADLINE = 120.0
 
 SIZES = [(1, 1), (2, 3), (60, 15), (80, 24), (120, 40), (200, 60)]
 """(columns, lines) of terminals in which nothing may raise."""

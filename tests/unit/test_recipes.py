@@ -26,7 +26,7 @@ from rankdeck.recipes.gpt import check, learning_rate
 
 RECIPES = Path(sys.modules[arguments.__module__].__file__ or "").parent
 ROOT = RECIPES.parent.parent
-DEADLINE = 60.0
+DEADLINE = 120.0
 """Seconds within which anything here has happened, on a busy machine too."""
 
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "16", "--warmup", "2")
