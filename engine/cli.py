@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import sys
@@ -107,6 +108,29 @@ def profiles(*, as_json: bool) -> None:
 def plan(profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what would run: every rank's node, command line and environment. Nothing is started."""
     report.show_plan(LocalEngine().preview(_read(profile, overrides)), as_json=as_json)
+
+
+@cli.command()
+@PROFILE
+@SET
+@click.option("--quick", is_flag=True, help="Do not import torch, which takes seconds.")
+@JSON
+@click.pass_context
+def check(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], quick: bool, as_json: bool) -> None:
+    """Look on every node for what would fail late. Nothing is launched.
+
+    Can the node be reached, has it the Python, torch and backend, is the script the same everywhere, can every node reach
+    the first one, and more. The exit status is 3 where a check failed; warnings do not change it.
+    """
+    checklist = report.Checklist(as_json=as_json, ascii_only=ctx.obj["ascii"])
+    asyncio.run(_fill(checklist, _read(profile, overrides), full=not quick))
+    ctx.exit(checklist.show())
+
+
+async def _fill(checklist: report.Checklist, profile: Profile, *, full: bool) -> None:
+    async with contextlib.aclosing(LocalEngine().check(profile, full=full)) as findings:
+        async for news in findings:
+            checklist.take(news)
 
 
 @cli.command()

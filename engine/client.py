@@ -6,7 +6,7 @@ does not travel through it: a rank's output is a file of the run, and a front en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -14,6 +14,7 @@ import msgspec
 
 from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
+from engine.core.preflight import Begun, Finding
 from engine.core.profile import Profile
 from engine.core.view import RunSummary, Snapshot, Update
 
@@ -118,6 +119,13 @@ class EngineClient(Protocol):
 
     def runs(self) -> list[RunSummary]:
         """Every run that is kept, newest first."""
+        ...
+
+    def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
+        """Finds out on every node what would fail late; see `engine.preflight.check`. Raises ProfileError or CheckError.
+
+        Close it (`contextlib.aclosing`): the nodes are asked as long as it is open.
+        """
         ...
 
     async def prewarm(self, profile: Profile | None) -> None:

@@ -21,6 +21,7 @@ from engine.core import messages as msg
 from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError, SupervisorLostError
 from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
+from engine.core.preflight import Begun, Finding
 from engine.core.profile import Profile
 from engine.core.stacks import story
 from engine.core.state import ENDED_WORDS
@@ -275,6 +276,15 @@ class LocalEngine:
         """See `EngineClient.runs`."""
         return [summary for paths in all_runs() if (summary := summarise(paths))]
 
+    async def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
+        """See `EngineClient.check`."""
+        from engine import preflight
+
+        plan = await asyncio.to_thread(planning.make_plan, profile, checked=False)
+        async with contextlib.aclosing(preflight.check(plan, full=full)) as findings:
+            async for finding in findings:
+                yield finding
+
     async def prewarm(self, profile: Profile | None) -> None:
         """See `EngineClient.prewarm`."""
         await asyncio.to_thread(self._prewarm, profile)
@@ -283,7 +293,9 @@ class LocalEngine:
         with self._warming, contextlib.suppress(RankdeckError, OSError):
             wanted = None
             if profile is not None and profile.launch.warm and profile.launch.prewarm:
-                wanted = planning.make_plan(profile)
+                plan = planning.make_plan(profile)
+                if all(node.transport == "local" for node in plan.nodes):  # nobody asked for a connection yet
+                    wanted = plan
             if self._standby is not None and not (wanted and self._standby.serves(wanted) and self._standby.keep()):
                 self._standby.drop()
                 self._standby = None

@@ -93,6 +93,14 @@ class RunPaths:
         """What tells this run from all others on a machine, two of the same id in different homes too. Short: it names sockets."""
         return f"{self.run[:24]}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
 
+    def node_mark(self, index: int) -> str:
+        """The same for the part of the run on another machine: nodes may share folders, and even see each other's processes.
+
+        Args:
+            index: of the node.
+        """
+        return f"{self.mark}.{index}"
+
     @property
     def socket(self) -> Path:
         """The supervisor's socket.

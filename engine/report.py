@@ -13,8 +13,9 @@ import click
 import msgspec
 
 from engine.client import ProfileEntry
-from engine.core.errors import RankdeckError, UsageError
-from engine.core.plan import LaunchPlan, rank_argv, shown_environment
+from engine.core.errors import CheckError, RankdeckError, UsageError
+from engine.core.plan import LaunchPlan, rank_argv, shown_environment, store_address
+from engine.core.preflight import CHECKS, Begun, Finding, Grid, State
 from engine.core.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import terminal_line, visible
 from engine.core.view import RunSummary, Snapshot
@@ -93,7 +94,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
                 "backend",
                 f"{plan.backend.name}, {plan.world_size} ranks on {len(plan.nodes)} node(s), {plan.backend.device}",
             ),
-            ("store", f"{plan.nodes[0].name}, {plan.head_address}, a port that the kernel gives"),
+            ("store", f"{plan.nodes[0].name}, {store_address(plan)}, a port that the kernel gives"),
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} and {seconds:g} s" for name, seconds in plan.stop_ladder)),
@@ -106,6 +107,77 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
     for name, value in {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}.items():
         default = "" if name in plan.env else "   unless it is set already"
         click.echo(f"  {name}={visible(value)}{default}")
+
+
+MARKS: dict[State, tuple[str, str, str]] = {
+    "ok": ("●", "*", "ok"),
+    "warn": ("▲", "!", "warn"),
+    "fail": ("✖", "X", "fail"),
+    "skip": ("-", "-", ""),
+}
+"""Sign, the same in ASCII, and word of each state of a check."""
+
+
+class Checklist:
+    """`rankdeck check`: a line for each node as it is done, then all of it as a table, then what is wrong and what helps.
+
+    Args:
+        as_json: prints the findings as JSON instead.
+        ascii_only: ASCII signs.
+    """
+
+    def __init__(self, *, as_json: bool, ascii_only: bool) -> None:
+        self._as_json, self._ascii = as_json, ascii_only
+        self._grid = Grid(())
+        self._done: set[str] = set()
+
+    def take(self, news: Begun | Finding) -> None:
+        """Takes in what a preflight says."""
+        if isinstance(news, Begun):
+            self._grid = Grid(news.nodes)
+            return
+        self._grid.take(news)
+        if len(self._grid.nodes) > 1 and news.node not in self._done and self._grid.is_complete(news.node):
+            self._done.add(news.node)
+            narrate(f"{news.node}: {self._verdict(self._grid.of(news.node))}")
+
+    def show(self) -> int:
+        """Prints the result. Returns the exit status."""
+        failures, warnings = self._grid.in_state("fail"), self._grid.in_state("warn")
+        if self._as_json:
+            _print_json(self._grid.all())
+        else:
+            _table(self._one_node() if len(self._grid.nodes) == 1 else self._many_nodes())
+            for finding in (*failures, *warnings):
+                click.echo("")
+                line = f"{self._cell(finding)}  {finding.node}, {finding.check}: {finding.text}"
+                click.echo(terminal_line(line, colour=False))
+                if finding.advice:
+                    click.echo(terminal_line(f"  {finding.advice}", colour=False))
+            click.echo(f"\n{self._verdict((*failures, *warnings))}")
+        return CheckError.exit_status if failures else 0
+
+    def _one_node(self) -> Iterable[Sequence[str]]:
+        """With one node there is room for what was found."""
+        yield ("CHECK", "STATE", self._grid.nodes[0])
+        for finding in self._grid.all():
+            yield (finding.check, self._cell(finding), finding.text)
+
+    def _many_nodes(self) -> Iterable[Sequence[str]]:
+        yield ("NODE", *(check.upper() for check in CHECKS))
+        for node in self._grid.nodes:
+            yield (node, *(self._cell(self._grid.at(node, check)) for check in CHECKS))
+
+    def _cell(self, finding: Finding | None) -> str:
+        sign, in_ascii, word = MARKS[finding.state if finding else "skip"]
+        return f"{in_ascii if self._ascii else sign} {word}".rstrip()
+
+    @staticmethod
+    def _verdict(findings: Sequence[Finding]) -> str:
+        states = [finding.state for finding in findings]
+        counts = [(states.count("fail"), "failure"), (states.count("warn"), "warning")]
+        words = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts if number]
+        return ", ".join(words) or "all is well"
 
 
 def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> None:
@@ -162,7 +234,8 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
         failure = msgspec.to_builtins(run.failure) if run.failure else None
         _print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
                      "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
-                     "failure": failure, "ranks": ranks})  # fmt: skip
+                     "failure": failure, "ranks": ranks,
+                     "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
         return
     doing = f" ({run.doing})" if run.doing else ""
     click.echo(

@@ -266,6 +266,9 @@ class _Session:
         """Whether the state is a mixture of two ranks': one that gave its own has died meanwhile."""
         self.handover = os.environ.get("RANKDECK_HANDOVER", "")
         self.inside = False
+        """Whether the main thread is where it may wait for a peer."""
+        self.leaving = False
+        """Whether it takes a group apart, which waits for all that the group still does."""
         self.others: set[int] = set()
         """Sockets that were there before this generation's."""
         self.sockets: set[int] | None = None
@@ -289,12 +292,13 @@ class _Session:
                 dist.destroy_process_group()
                 return result
             except RuntimeError as error:
-                self.inside = False
+                self.inside, self.leaving = False, True
                 if not self._is_peers_fault(error):
                     raise
                 said = words_of(error)
                 let_go(error)
             self._leave()
+            self.leaving = False
             sys.stderr.write(f"rankdeck: rank {self.rank} lost a peer after step {self.state.step}: {said}\n")
             log(step=self.state.step, elastic="waiting", generation=self.generation)
             self._await_next()
@@ -327,18 +331,21 @@ class _Session:
         store.set(
             f"{PREFIX}/{generation}/complete", "lost"
         )  # over another connection: the main thread may wait in its own
-        if not self.inside:
-            return
-        if "nccl" in self.backend:
-            abort_group()
-        shut_down(self.sockets if self.sockets is not None else sockets() - self.others)
+        if self.inside:
+            if "nccl" in self.backend:
+                abort_group()
+            shut_down(self.sockets if self.sockets is not None else sockets() - self.others)
         threading.Thread(target=self._make_way, args=(generation,), name="rankdeck elastic exit", daemon=True).start()
 
     def _make_way(self, generation: int) -> None:
         """Ends this process if its main thread never leaves a lost generation; its successor finds the state that no other rank has."""
         store: Any = None
         asleep_since = time.monotonic()
-        while self.inside and self.generation == generation:
+
+        def is_bound() -> bool:
+            return (self.inside or self.leaving) and self.generation == generation
+
+        while is_bound():
             time.sleep(0.25)
             if not sleeps_in_a_lock() or self.news.generation <= generation:
                 asleep_since = time.monotonic()
@@ -353,7 +360,7 @@ class _Session:
                         )
                         return
                 # What was written is whole only if the main thread has slept all the while.
-                if self.inside and self.generation == generation and sleeps_in_a_lock():
+                if is_bound() and sleeps_in_a_lock():
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self.handover + ".new", self.handover)
                     self._say_that_it_makes_way("is stuck in a collective")

@@ -10,7 +10,15 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.errors import RankdeckError
-from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment, shown_environment
+from engine.core.plan import (
+    AttemptPaths,
+    LaunchPlan,
+    PlannedNode,
+    rank_argv,
+    rank_environment,
+    shown_environment,
+    store_address,
+)
 from engine.core.terminal_text import visible
 from tui.marks import MUTED, to_ascii
 from tui.text import plain_line
@@ -55,7 +63,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content: 
     argv = [visible(shlex.quote(word)) for word in rank_argv(plan, LIBRARY)]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)
-    lines += labelled("store", f"{plan.head_address}, a free port for each attempt".split(), width)
+    lines += labelled("store", f"{store_address(plan)}, a free port for each attempt".split(), width)
     policy = plan.policy
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure.split(), width)
@@ -80,7 +88,8 @@ def _given(plan: LaunchPlan, own: Container[str]) -> dict[str, str]:
         handover=f"{LIBRARY}/state",
         checkpoints=f"{LIBRARY}/checkpoints",
     )
-    given = rank_environment(plan, plan.places[0], run=LIBRARY, attempt=0, port=0, paths=paths)
+    address = "127.0.0.1" if len(plan.nodes) == 1 else "found"
+    given = rank_environment(plan, plan.places[0], run=LIBRARY, attempt=0, address=address, port=0, paths=paths)
     return {name: value for name, value in (given | {"MASTER_PORT": "free"}).items() if name not in own}
 
 

@@ -12,9 +12,14 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class OpenNode(Action, frozen=True, kw_only=True):
-    """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp."""
+    """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp.
+
+    `patience`: seconds from now after which it is given up; None: at the first failure where its agent was never there, else after
+    as long as that keeps its ranks alone. For a node that is being connected already this only changes the patience.
+    """
 
     node: str
+    patience: float | None = None
 
 
 class OpenStore(Action, frozen=True, kw_only=True):
@@ -30,6 +35,7 @@ class SpawnRanks(Action, frozen=True, kw_only=True):
     node: str
     attempt: int
     ranks: tuple[int, ...]
+    address: str
     port: int
     generations: tuple[int, ...]
     """Of each of these ranks."""

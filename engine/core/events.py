@@ -53,8 +53,6 @@ class NodeConnected(Event, frozen=True, kw_only=True):
     node: str
     agent_pid: int
     ranks: tuple[KnownRank, ...] = ()
-    store: tuple[int, int] | None = None
-    """(attempt, port) of the store that the agent hosts, if it does."""
 
 
 class NodeDisconnected(Event, frozen=True, kw_only=True):
@@ -86,11 +84,17 @@ class NodeClosed(Event, frozen=True, kw_only=True):
 
 
 class StoreOpened(Event, frozen=True, kw_only=True):
-    """The store of an attempt listens."""
+    """The store of an attempt listens.
+
+    `address`: of its node, as all others reach it. `interfaces`: by which each node does, `(node, name)`; those of this machine
+    alone have none.
+    """
 
     attempt: int
     node: str
     port: int
+    address: str = "127.0.0.1"
+    interfaces: tuple[tuple[str, str], ...] = ()
 
 
 class StoreLost(Event, frozen=True, kw_only=True):

@@ -53,6 +53,10 @@ MAKES_WAY = 75
 """Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find;
 `rankdeck.elastic` has the same."""
 
+UNREACHABLE_PATIENCE = 20.0
+"""Seconds that a run which is ending waits for a node that is away: a link that hiccups is back by then, and a user who wants an end
+gets one. What runs on the node meanwhile ends with its lease."""
+
 Step = tuple[RunState, tuple[AnyAction, ...]]
 
 
@@ -140,13 +144,22 @@ def _is_ending(state: RunState) -> bool:
     return isinstance(state.phase, Stopping | Clearing | Closing)
 
 
+def _when_opened(state: RunState, at: float) -> Step:
+    """Goes on once it is known of every node whether it is there: a user hears of all that are not, at once."""
+    if any(node.link == "down" for node in state.nodes):
+        return state, ()
+    if missing := [f"{node.name}: {node.reason}" for node in state.nodes if node.link == "given-up"]:
+        return _close(state, Outcome(word="failed", reason="; ".join(missing)), at)
+    return _start_attempt(state)
+
+
 def _start_attempt(state: RunState) -> Step:
     """Opens the store once every node is there; ranks follow when it listens."""
     if all(node.link == "up" for node in state.nodes):
         return replace(state, phase=Starting()), (act.OpenStore(node=state.nodes[0].name, attempt=state.attempt),)
     closed = [node.name for node in state.nodes if node.link in ("closed", "given-up")]
     for name in closed:
-        state = _set_node(state, name, link="down", reason="")
+        state = _set_node(state, name, link="down", reason="", was_up=False)
     return replace(state, phase=Opening()), tuple(act.OpenNode(node=name) for name in closed)
 
 
@@ -158,6 +171,8 @@ def _next_attempt(state: RunState, at: float) -> Step:
         ranks=tuple(Pending() for _ in state.ranks),
         nodes=tuple(replace(node, cleared=False, abandoned=()) for node in state.nodes),
         store_port=None,
+        store_address="",
+        interfaces=(),
         store_trouble="",
         ends=0,
         generation=0,
@@ -179,9 +194,20 @@ def _spawn(state: RunState, node: Node, among: Iterable[int] | None = None) -> t
     generations = tuple(state.generation_of(rank) for rank in waiting)
     return (
         act.SpawnRanks(
-            node=node.name, attempt=state.attempt, ranks=waiting, port=state.store_port, generations=generations
+            node=node.name,
+            attempt=state.attempt,
+            ranks=waiting,
+            address=state.store_address,
+            port=state.store_port,
+            generations=generations,
         ),
     )
+
+
+def _reach_soon(state: RunState) -> tuple[AnyAction, ...]:
+    """Nodes that are away are not waited for as long as while they train."""
+    away = [node.name for node in state.nodes if node.link == "down"]
+    return tuple(act.OpenNode(node=name, patience=UNREACHABLE_PATIENCE) for name in away)
 
 
 def _stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool = False) -> Step:
@@ -189,11 +215,11 @@ def _stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool 
     if not any(isinstance(phase, Alive) for phase in state.ranks):
         return _clear(state, then, at)
     stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in _up(state))
-    return replace(state, phase=Stopping(then=then, at_once=at_once)), stops
+    return replace(state, phase=Stopping(then=then, at_once=at_once)), stops + _reach_soon(state)
 
 
 def _clear(state: RunState, then: Outcome | Restart, at: float) -> Step:
-    clears = tuple(act.ClearNode(node=node.name, attempt=state.attempt) for node in _up(state))
+    clears = tuple(act.ClearNode(node=node.name, attempt=state.attempt) for node in _up(state)) + _reach_soon(state)
     return _when_cleared(replace(state, phase=Clearing(then=then)), clears, at)
 
 
@@ -209,18 +235,31 @@ def _when_cleared(state: RunState, actions: tuple[AnyAction, ...], at: float) ->
     return state, actions + more
 
 
+def _with_reason(outcome: Outcome, more: str) -> Outcome:
+    return replace(outcome, reason=f"{outcome.reason}; {more}" if outcome.reason else more)
+
+
 def _close(state: RunState, outcome: Outcome, at: float) -> Step:
     """Ends the agents. One that is being opened is closed as well: whoever opens it knows how to give up."""
     if abandoned := [f"{pid} on {node.name}" for node in state.nodes for pid in node.abandoned]:
-        outcome = replace(outcome, reason=f"{outcome.reason}; could not kill process {', '.join(abandoned)}")
-    closes = tuple(act.CloseNode(node=node.name) for node in state.nodes if node.link in ("up", "down"))
+        outcome = _with_reason(outcome, f"could not kill process {', '.join(abandoned)}")
+    closes: tuple[AnyAction, ...] = tuple(
+        act.CloseNode(node=node.name) for node in state.nodes if node.link in ("up", "down")
+    )
+    closes += _reach_soon(state)
     return _when_closed(replace(state, phase=Closing(outcome=outcome)), closes, at)
 
 
 def _when_closed(state: RunState, actions: tuple[AnyAction, ...], at: float) -> Step:
     assert isinstance(state.phase, Closing)
     if all(node.link in ("closed", "given-up") for node in state.nodes):
-        state = replace(state, phase=Ended(outcome=state.phase.outcome, at=at))
+        outcome = state.phase.outcome
+        if away := [node.name for node in state.nodes if node.link == "given-up" and node.was_up]:
+            left = "its" if len(away) == 1 else "their"
+            outcome = _with_reason(
+                outcome, f"{', '.join(away)} could not be reached: what runs there ends with {left} lease"
+            )
+        state = replace(state, phase=Ended(outcome=outcome, at=at))
     return state, actions
 
 
@@ -337,7 +376,8 @@ def _supervisor_started(state: RunState, event: ev.SupervisorStarted) -> Step:
             wanted = [node.name for node in state.nodes if node.link in ("up", "down")]
             for name in wanted:
                 state = _set_node(state, name, link="down", reason="a new supervisor is connecting", since=event.at)
-            return state, tuple(act.OpenNode(node=name) for name in wanted)
+            patience = UNREACHABLE_PATIENCE if _is_ending(state) else None
+            return state, tuple(act.OpenNode(node=name, patience=patience) for name in wanted)
         case _ as never:
             assert_never(never)
 
@@ -347,13 +387,20 @@ def _node_connected(state: RunState, event: ev.NodeConnected) -> Step:
         case Ended():
             return state, (act.CloseNode(node=event.node),)
         case Closing():
-            return _set_node(state, event.node, link="up", reason=""), (act.CloseNode(node=event.node),)
+            state = _set_node(state, event.node, link="up", reason="", was_up=True)
+            return state, (act.CloseNode(node=event.node),)
         case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
-            state = _set_node(state, event.node, link="up", reason="", since=event.at)
+            state = _set_node(state, event.node, link="up", reason="", since=event.at, was_up=True)
         case _ as never:
             assert_never(never)
     state, actions = _reconcile(state, event)
-    state, more = _resume(state, event)
+    asked = {
+        rank
+        for action in actions
+        if isinstance(action, act.SpawnRanks) and action.node == event.node and action.attempt == state.attempt
+        for rank in action.ranks
+    }
+    state, more = _resume(state, event, asked)
     return state, actions + more
 
 
@@ -394,24 +441,22 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
     return state, actions
 
 
-def _resume(state: RunState, event: ev.NodeConnected) -> Step:
-    """Asks a node that has just come (back) for what its phase still needs of it."""
+def _resume(state: RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
+    """Asks a node that has just come (back) for what its phase still needs of it, besides ranks that it was asked for already."""
     name = event.node
     node = state.node(name)
     assert node is not None
     match state.phase:
         case Opening():
-            return _start_attempt(state)
+            return _when_opened(state, event.at)
         case Starting():
             if state.store_port is None:
-                if event.store is not None and event.store[0] == state.attempt:
-                    opened = ev.StoreOpened(at=event.at, attempt=state.attempt, node=name, port=event.store[1])
-                    return _store_opened(state, opened)
-                is_head = node == state.nodes[0]
-                return state, (act.OpenStore(node=name, attempt=state.attempt),) if is_head else ()
-            return state, _tell_again(state, node) + _spawn(state, node)
+                is_complete = len(_up(state)) == len(state.nodes)
+                head = state.nodes[0].name
+                return state, (act.OpenStore(node=head, attempt=state.attempt),) if is_complete else ()
+            return state, _tell_again(state, node) + _spawn(state, node, set(node.ranks) - asked)
         case Running() | Holding():
-            return state, _tell_again(state, node) + _spawn(state, node)
+            return state, _tell_again(state, node) + _spawn(state, node, set(node.ranks) - asked)
         case Stopping(at_once=at_once):
             return state, (act.StopRanks(node=name, attempt=state.attempt, at_once=at_once),)
         case Clearing():
@@ -442,7 +487,8 @@ def _node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
             if node.link in ("closed", "given-up"):
                 return _ignore(state, f"{event.node} is {node.link}")
             state = _set_node(state, event.node, link="down", reason=event.reason, since=event.at)
-            return state, (act.OpenNode(node=event.node),)
+            patience = UNREACHABLE_PATIENCE if _is_ending(state) else None
+            return state, (act.OpenNode(node=event.node, patience=patience),)
         case _ as never:
             assert_never(never)
 
@@ -453,7 +499,7 @@ def _node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
         case Ended():
             return _ignore(before, "the run has ended")
         case Opening():
-            return _close(state, Outcome(word="failed", reason=f"{event.node}: {event.reason}"), event.at)
+            return _when_opened(state, event.at)
         case Starting() | Running() | Holding() | Stopping():
             node = state.node(event.node)
             assert node is not None
@@ -504,7 +550,7 @@ def _store_opened(state: RunState, event: ev.StoreOpened) -> Step:
         case Starting():
             if state.store_port is not None:
                 return _ignore(state, "the store is open already")
-            state = replace(state, store_port=event.port)
+            state = replace(state, store_port=event.port, store_address=event.address, interfaces=event.interfaces)
             return state, tuple(action for node in _up(state) for action in _spawn(state, node))
         case Opening() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
             return _ignore(state, "nobody waits for a store")

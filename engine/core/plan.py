@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.core.layout import Place, Slots, place_ranks
+from engine.core.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.mpirun import Mpi
 from engine.core.profile import Profile
 
@@ -54,11 +54,22 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         return self.target if self.kind != "script" else self.target.rsplit("/", 1)[-1]
 
 
+Transport = Literal["local", "ssh"]
+"""How the agent of a node is reached."""
+
+
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user wants of every connection to a node: options of `ssh`, and shell lines that come before the agent's Python."""
+
+    ssh_options: tuple[str, ...] = ()
+    setup: str = ""
+
+
 class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the plan and the ranks that it runs."""
 
     name: str
-    transport: Literal["local"]
+    transport: Transport
     ranks: tuple[int, ...]
 
 
@@ -82,7 +93,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     nodes: tuple[PlannedNode, ...]
     places: tuple[Place, ...]
-    head_address: str
+    reach: Reach
     program: Program
     python: str
     workdir: str
@@ -143,14 +154,16 @@ def plan(
         timeout=profile.backend.timeout,
         nodes=tuple(
             PlannedNode(
-                name=node, transport="local", ranks=tuple(place.rank for place in places if place.group_rank == group)
+                name=node,
+                transport=_transport(profile.layout.transport, node),
+                ranks=tuple(place.rank for place in places if place.group_rank == group),
             )
             for group, (node, _) in enumerate(counts)
         ),
         places=places,
-        head_address="127.0.0.1",
+        reach=Reach(ssh_options=profile.layout.ssh_options, setup=profile.launch.setup),
         program=Program(kind=kind, target=recipe.name or recipe.script or recipe.module or "", args=recipe.args),
-        python=profile.launch.python or facts[0].python,
+        python=profile.launch.python or ("python3" if profile.launch.setup else facts[0].python),
         workdir=workdir,
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
@@ -161,6 +174,16 @@ def plan(
         stop_ladder=profile.launch.stop_ladder,
         metric_patterns=profile.metrics.patterns,
     )
+
+
+def store_address(plan: LaunchPlan) -> str:
+    """Where ranks find the store, in words: on several nodes the address is only known once they have tried each other's."""
+    return "127.0.0.1" if len(plan.nodes) == 1 else "an address that all nodes reach"
+
+
+def _transport(wanted: Transport | None, node: str) -> Transport:
+    """This machine needs no ssh, unless somebody asks for it."""
+    return wanted or ("local" if node in LOCAL_NAMES else "ssh")
 
 
 def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
@@ -187,7 +210,15 @@ def rank_argv(plan: LaunchPlan, library: str) -> tuple[str, ...]:
 
 
 def rank_environment(
-    plan: LaunchPlan, place: Place, *, run: str, attempt: int, port: int, paths: AttemptPaths, generation: int = 0
+    plan: LaunchPlan,
+    place: Place,
+    *,
+    run: str,
+    attempt: int,
+    address: str,
+    port: int,
+    paths: AttemptPaths,
+    generation: int = 0,
 ) -> dict[str, str]:
     """What a rank finds in its environment besides what its node already has.
 
@@ -199,7 +230,8 @@ def rank_environment(
         place: the rank.
         run: id of the run.
         attempt: counted from 0, torchrun's restart count.
-        port: of this attempt's store, which is hosted outside the ranks.
+        address: of the node that hosts this attempt's store, as the others reach it.
+        port: of the store, which is hosted outside the ranks.
         paths: files of this rank.
         generation: that it is started for; above 0 where it takes a dead rank's place.
     """
@@ -214,7 +246,7 @@ def rank_environment(
         "ROLE_NAME": "default",
         "ROLE_RANK": str(place.rank),
         "ROLE_WORLD_SIZE": str(plan.world_size),
-        "MASTER_ADDR": plan.head_address,
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": run,
         "TORCHELASTIC_RESTART_COUNT": str(attempt),

@@ -17,7 +17,7 @@ import msgspec
 import tomli
 
 from engine.core.errors import ProfileError
-from engine.core.layout import MAX_RANKS, LayoutError, parse_nodes
+from engine.core.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
 from engine.core.toml_lines import key_lines, line_of
 
 SCHEMA = 1
@@ -26,6 +26,8 @@ SCHEMA = 1
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """What a stop ladder may send: signals that a training script may want to end on."""
 
+_SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+"""A job or a task of a job array: nothing that `squeue` would take for an option."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -43,12 +45,16 @@ class Backend(Section, frozen=True, kw_only=True):
 
 
 class Layout(Section, frozen=True, kw_only=True):
-    """`[layout]`: where ranks go."""
+    """`[layout]`: where ranks go. At most one of `nodes`, `hostfile`, `slurm` and `pbs`."""
 
     nodes: str | tuple[str, ...] = "localhost"
+    hostfile: str | None = None
+    slurm: int | str | None = None
+    pbs: Literal["current"] | None = None
     ranks_per_node: int | Literal["auto"] = "auto"
-    transport: Literal["local"] | None = None
+    transport: Literal["local", "ssh"] | None = None
     order: Literal["block", "cyclic"] = "block"
+    ssh_options: tuple[str, ...] = ()
 
 
 class Recipe(Section, frozen=True, kw_only=True):
@@ -64,6 +70,7 @@ class Launch(Section, frozen=True, kw_only=True):
     """`[launch]`: how ranks start, and what happens when one ends."""
 
     python: str | None = None
+    setup: str = ""
     workdir: str = "."
     warm: bool = True
     prewarm: bool = True
@@ -286,7 +293,7 @@ def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
     except (tomli.TOMLDecodeError, RecursionError):
         value = raw
     kind = all_keys().get(path) or (str if len(path) > 1 and path[:-1] in (("env",), ("backend", "env")) else None)
-    if not isinstance(value, str) and kind in (str, str | None):
+    if not isinstance(value, str) and kind in (str, str | None, int | str | None):  # 1234_5, a task, is 12345 to TOML
         value = raw
     table = data
     for part in path[:-1]:
@@ -312,13 +319,7 @@ def _check_sense(profile: Profile, places: _Places) -> None:
         )
     if getattr(profile.recipe, chosen[0]) == "":
         raise places.error(("recipe", chosen[0]), "is empty")
-    ranks = profile.layout.ranks_per_node
-    if isinstance(ranks, int) and not 1 <= ranks <= MAX_RANKS:
-        raise places.error(("layout", "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {ranks}")
-    try:
-        parse_nodes(profile.layout.nodes, ranks)
-    except LayoutError as error:
-        raise places.error(("layout", "nodes"), str(error), hint=error.hint) from None
+    _check_layout(profile.layout, places)
     for path, seconds in (
         (("backend", "timeout"), profile.backend.timeout),
         (("launch", "lease"), profile.launch.lease),
@@ -353,7 +354,8 @@ def _check_sense(profile: Profile, places: _Places) -> None:
                 raise places.error((*table, name), "can't be the name of an environment variable")
             if "\0" in value:
                 raise places.error((*table, name), "holds a NUL byte")
-    for key, text in (("workdir", profile.launch.workdir), ("python", profile.launch.python or "")):
+    launch = profile.launch
+    for key, text in (("workdir", launch.workdir), ("python", launch.python or ""), ("setup", launch.setup)):
         if "\0" in text:
             raise places.error(("launch", key), "holds a NUL byte")
     for text in (*profile.recipe.args, getattr(profile.recipe, chosen[0])):
@@ -361,6 +363,42 @@ def _check_sense(profile: Profile, places: _Places) -> None:
             raise places.error(("recipe",), "holds a NUL byte")
     for pattern in profile.metrics.patterns:
         _check_pattern(pattern, places)
+
+
+def _check_layout(layout: Layout, places: _Places) -> None:
+    given = [name for name in ("hostfile", "slurm", "pbs") if getattr(layout, name) is not None]
+    if layout.nodes != "localhost":  # which is also what it is where nobody says anything
+        given.insert(0, "nodes")
+    if len(given) > 1:
+        raise places.error(
+            ("layout",),
+            f"takes its nodes from {' and '.join(given)}",
+            hint='set at most one of: nodes = "gpu[01-04]", hostfile = "hosts.txt", slurm = "current", pbs = "current"',
+        )
+    ranks = layout.ranks_per_node
+    if isinstance(ranks, int) and not 1 <= ranks <= MAX_RANKS:
+        raise places.error(("layout", "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {ranks}")
+    try:
+        parse_nodes(layout.nodes, ranks, dict.fromkeys(groups_of(layout.nodes), ()))
+    except LayoutError as error:
+        raise places.error(("layout", "nodes"), str(error), hint=error.hint) from None
+    if layout.hostfile == "":
+        raise places.error(("layout", "hostfile"), "is empty")
+    if layout.slurm is not None and not _is_slurm_job(layout.slurm):
+        raise places.error(
+            ("layout", "slurm"),
+            "is no job",
+            hint='"current", a job id such as 1234, or a task of a job array such as "1234_5"',
+        )
+    for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
+        if any("\0" in text for text in texts):
+            raise places.error(("layout", key), "holds a NUL byte")
+
+
+def _is_slurm_job(job: int | str) -> bool:
+    if isinstance(job, int):
+        return 0 < job < 10**10
+    return job == "current" or _SLURM_JOB.match(job) is not None
 
 
 def _check_pattern(pattern: str, places: _Places) -> None:

@@ -68,6 +68,8 @@ class Node(Value, frozen=True, kw_only=True):
     link: Literal["down", "up", "closed", "given-up"] = "down"
     reason: str = ""
     since: float = 0.0
+    was_up: bool = False
+    """Whether its agent was ever there: if so, and the node is given up, processes may be left on it."""
     cleared: bool = False
     abandoned: tuple[int, ...] = ()
 
@@ -151,6 +153,9 @@ class RunState(Value, frozen=True, kw_only=True):
     attempt: int = 0
     attempt_since: float = 0.0
     store_port: int | None = None
+    store_address: str = ""
+    interfaces: tuple[tuple[str, str], ...] = ()
+    """By which interface each node reaches the others, `(node, name)`."""
     store_trouble: str = ""
     restarts: int = 0
     best_step: int | None = None

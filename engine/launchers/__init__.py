@@ -1,23 +1,26 @@
-"""How an agent is reached. To add a way: a module with `boot_argv` and `facts`, and its line below."""
+"""How a command is started on a node. To add a way: a module with `argv`, and its line below."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from engine.core.plan import NodeFacts
-from engine.launchers import local
+from engine.core.plan import Reach, Transport
+from engine.launchers import local, ssh
 
 
 class Launcher(Protocol):
     """What a launcher module offers."""
 
-    def boot_argv(self, node: str, python: str, program: str, size: int) -> list[str]:
-        """The command whose stdin takes `size` bytes of the agent's source and then frames, and whose stdout gives them."""
+    def argv(self, node: str, command: Sequence[str], reach: Reach) -> list[str]:
+        """What is run on this machine so that a command runs on that node, with stdin and stdout of this process.
+
+        Args:
+            node: its name.
+            command: words that reach the node's `execve` as they are.
+            reach: what the user wants of every connection.
+        """
         ...
 
-    def facts(self, node: str) -> NodeFacts:
-        """What the node has, found without starting torch."""
-        ...
 
-
-LAUNCHERS: dict[str, Launcher] = {"local": local}
+LAUNCHERS: dict[Transport, Launcher] = {"local": local, "ssh": ssh}

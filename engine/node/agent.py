@@ -19,10 +19,12 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import hashlib
 import io
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import stat
@@ -36,12 +38,15 @@ from typing import Any, Dict  # noqa: UP035
 
 Message = Dict[str, Any]  # noqa: UP006 - evaluated when it is imported, by Python 3.8 too
 
-PROTOCOL = 1
+PROTOCOL = 2
 SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()
 """Printed once before the first frame; whatever a login shell printed before it is skipped."""
 
 MAX_FRAME = 16 * 1024 * 1024
 EXIT_CUT_OFF, EXIT_FAILED = 98, 99
+EXIT_LINK_LOST = 96
+"""Of a bridge whose agent is still there, or was killed. One whose agent has ended on purpose exits with 0."""
+
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank; its value is nobody else's."""
 
@@ -57,26 +62,41 @@ MPI_OWN = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE", "PMI_", "PMIX_RANK", "PMIX_NAMES
 MPIRUN_GRACE = 2.0
 """Seconds that mpirun has to end by itself once its processes have; in the second half it is asked by SIGTERM."""
 
+CHUNK = 1 << 16
+"""Bytes of a rank's file that go into one frame."""
+
+RELAY_AHEAD = 1 << 20
+"""Bytes that may wait for a slow link; the rest stays in the files. The last words of a rank may be as many more."""
+
+MISSED = 3
+"""Heartbeats without a word after which a link is taken for dead."""
+
+KNOCK_TIME = 3.0
+"""Seconds in which another node must be reached: there is nothing in between, or it is not the way."""
+
 ABORT_GRACE = 1.0
 """Seconds in which the rank that has called MPI_Abort ends by itself, and so tells how, before all of its job are killed."""
 
 BOOT = (
-    "import os,sys\nn=int(sys.argv[1]);s=b''\nwhile len(s)<n:\n d=os.read(0,n-len(s))\n"
-    " if not d:sys.exit(98)\n s+=d\nexec(compile(s,'rankdeck-agent','exec'))"
+    "import os,sys,zlib;n=int(sys.argv[1]);s=bytearray();"
+    "list(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or sys.exit(98))or 1),False));"
+    'exec(compile(zlib.decompress(s),"rankdeck-agent","exec"))'
 )
-"""Reads exactly its own program from stdin, so that the next byte is the first frame."""
+"""Reads exactly its own program, compressed, from stdin, so that the next byte is the first frame. One line without a single
+quote: any login shell can be given it as a word."""
 
 
-# --- frames: 4 bytes length, JSON ------------------------------------------------------------------------------------
+# --- frames: 4 bytes length, JSON, and bytes as they are behind a line feed where a message carries any ---------------
 
 
-def encode_frame(message: Message) -> bytes:
+def encode_frame(message: Message, data: bytes = b"") -> bytes:
     """One message as bytes.
 
     Args:
-        message: anything that JSON can say, at most MAX_FRAME bytes of it.
+        message: anything that JSON can say; with `data` at most MAX_FRAME bytes of it.
+        data: what arrives as `message["data"]`.
     """
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = json.dumps(message, separators=(",", ":")).encode() + (b"\n" + data if data else b"")
     if len(body) > MAX_FRAME:
         raise ValueError(f"a frame of {len(body)} bytes is larger than {MAX_FRAME}")
     return struct.pack(">I", len(body)) + body
@@ -88,18 +108,24 @@ class FrameBuffer:
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[Any]:
         """Adds bytes. Returns the messages that are complete now; raises ValueError for what can't be a frame."""
         self._data += data
-        messages: list[Message] = []
+        messages: list[Any] = []
         while len(self._data) >= 4:
             (size,) = struct.unpack_from(">I", self._data)
             if size > MAX_FRAME:
                 raise ValueError(f"a frame of {size} bytes is larger than {MAX_FRAME}")
             if len(self._data) < 4 + size:
                 break
-            messages.append(json.loads(bytes(self._data[4 : 4 + size])))
+            text, line_feed, data = bytes(self._data[4 : 4 + size]).partition(b"\n")
             del self._data[: 4 + size]
+            message = json.loads(text)
+            if line_feed:
+                if not isinstance(message, dict):
+                    raise ValueError("bytes come with what is no message")
+                message["data"] = data
+            messages.append(message)
         return messages
 
 
@@ -228,12 +254,20 @@ def sweep(root: int, spare: set[int], marks: list[str], seconds: float) -> list[
 
 
 def runtime_folder() -> str:
-    """The user's private folder for sockets on this node. Raises RuntimeError where it is somebody else's."""
+    """The user's private folder for sockets on this node."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK | os.X_OK):
-        folder = os.path.join(base, "rankdeck")
-    else:
-        folder = os.path.join(tempfile.gettempdir(), f"rankdeck-{os.geteuid()}")
+        return private_folder(os.path.join(base, "rankdeck"))
+    return temporary_folder()
+
+
+def temporary_folder() -> str:
+    """The user's private folder for files of runs on a node that is not the supervisor's: its own disk, not the shared one."""
+    return private_folder(os.path.join(tempfile.gettempdir(), f"rankdeck-{os.geteuid()}"))
+
+
+def private_folder(folder: str) -> str:
+    """Makes a folder for this user alone. Raises RuntimeError where it is somebody else's."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -310,6 +344,8 @@ class Rank:
             for path in files:
                 self.watched.append(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.sizes = [0] * len(files)
+        self.sent = [0] * len(files)
+        """How much of each file was relayed."""
 
     def close(self) -> None:
         for descriptor in self.watched:
@@ -446,6 +482,16 @@ class Agent:
         self.leaving: float | None = None
         self.spawning = False
         self.dirty = False
+        self.heard = time.monotonic()
+        self.peer: tuple[int, int] | None = None
+        """The bridge that the link comes from: pid and start time."""
+        self.relays = False
+        """Whether what ranks write goes to the supervisor, who is on another machine."""
+        self.behind = False
+        self.when_relayed: list[Message] = []
+        """Messages that must not come before what ranks wrote."""
+        self.door: tuple[socket.socket, str] | None = None
+        """Where other nodes knock to find a way to this one, and what they hear there."""
         self.news_pipe: tuple[str, int] | None = None
         self.stacks_asked: tuple[float, list[Any]] | None = None
         self.stacks_sizes: list[int] = []
@@ -559,9 +605,12 @@ class Agent:
         self.save()
         next_tick = 0.0
         while self.leaving is None or (self.outgoing and self.link and time.monotonic() < self.leaving):
-            for key, _ in self.selector.select(max(0.0, next_tick - time.monotonic())):
+            hurry = self.behind and not self.outgoing
+            for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
                 key.data()
             self._reap()
+            if hurry:
+                self._relay()
             if time.monotonic() >= next_tick:
                 self._tick()
                 next_tick = time.monotonic() + TICK
@@ -596,6 +645,8 @@ class Agent:
         if self.link is not None:
             if not self.outgoing:  # sizes are absolute: a link that is stuck gets the newest when it moves again
                 self._report_growth()
+            if (beat := self.terms.get("heartbeat")) and time.monotonic() - self.heard > MISSED * beat:
+                self._drop_silent_link()
         elif self.leaving is None:
             alone = time.monotonic() - self.alone_since
             if (self.terms["on_disconnect"] == "stop" and alone > 1) or alone > self.terms["lease"]:
@@ -647,6 +698,8 @@ class Agent:
             return
         self._hang_up()
         self.link, self.incoming, self.outgoing = stranger.wire, stranger.incoming, bytearray()
+        pid = struct.unpack("3i", self.link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        self.peer, self.heard = (pid, start_time(pid)), time.monotonic()
         self.selector.register(self.link, selectors.EVENT_READ, self._receive)
         for message in messages:
             self._answer(message)
@@ -657,7 +710,16 @@ class Agent:
             self.link.close()
             self.link = None
             self.outgoing.clear()
+            self.when_relayed.clear()
+            self.relays = self.behind = False
             self.alone_since = time.monotonic()
+
+    def _drop_silent_link(self) -> None:
+        """The way to the supervisor is cut: its bridge hangs in a connection that may take hours to break by itself."""
+        self._hang_up()
+        self.alone_since = self.heard
+        if self.peer is not None and start_time(self.peer[0]) == self.peer[1]:
+            kill_quietly(self.peer[0], signal.SIGKILL)
 
     def _receive(self) -> None:
         if self.link is None:
@@ -672,6 +734,7 @@ class Agent:
         if not data:
             self._hang_up()
             return
+        self.heard = time.monotonic()
         for message in messages:
             self._answer(message)
 
@@ -730,11 +793,32 @@ class Agent:
         library = os.path.exists(os.path.join("library", message["library"]))
         python = "{}.{}.{}".format(*sys.version_info[:3])
         self.send(
-            type="hello", pid=os.getpid(), warden=self.warden, python=python, ranks=ranks, store=store, library=library
+            type="hello",
+            pid=os.getpid(),
+            warden=self.warden,
+            python=python,
+            ranks=ranks,
+            store=store,
+            library=library,
+            folder=os.getcwd(),
+            shared=is_same_file(message.get("shared")),
+            state=os.path.expanduser("~/.local/state/rankdeck"),
         )
         for rank in self.ranks.values():
             rank.sizes = [0] * len(rank.sizes)
-        self._report_growth()
+        if not message.get("relay"):
+            self._report_growth()
+
+    def _on_ping(self, message: Message) -> None:
+        self.send(type="pong")
+
+    def _on_relay(self, message: Message) -> None:
+        """From now on, what ranks write is sent, from where the supervisor has it."""
+        self.relays = self.behind = True
+        for number, *offsets in message["offsets"]:
+            if message["attempt"] == self.attempt and number in self.ranks:
+                self.ranks[number].sent = offsets
+        self._relay()
 
     def _on_library(self, message: Message) -> None:
         """Unpacks the `rankdeck` package, whole or not at all."""
@@ -761,7 +845,7 @@ class Agent:
         launch can have it, and ranks may connect before that process has finished its imports."""
         attempt = message["attempt"]
         if self.store and self.store["attempt"] == attempt:
-            self.send(type="store", attempt=attempt, port=self.store["port"])
+            self.send(type="store", attempt=attempt, host=self.store["host"], port=self.store["port"])
             return
         self._end_store()
         environment = self._environment(message)
@@ -780,9 +864,10 @@ class Agent:
             return
 
         def started(pid: int, start: int) -> None:
-            self.store = {"attempt": attempt, "port": port, "pid": pid, "start": start, "news": news}
+            host = message["host"]
+            self.store = {"attempt": attempt, "host": host, "port": port, "pid": pid, "start": start, "news": news}
             self.dirty = True
-            self.send(type="store", attempt=attempt, port=port)
+            self.send(type="store", attempt=attempt, host=host, port=port)
 
         def start_cold() -> None:
             argv = [*message["argv"], str(listener.fileno()), message["host"], str(port), news]
@@ -950,9 +1035,11 @@ class Agent:
         def started(pid: int, start: int, *, adopted: bool = True) -> None:
             self.starting.pop(number, None)
             close_all(descriptors)
-            if number in self.ranks:
-                self.ranks[number].close()
+            old = self.ranks.get(number)
             rank = self.ranks[number] = Rank(number, files)
+            if old is not None:
+                old.close()
+                rank.sent = old.sent
             rank.pid, rank.start, rank.adopted, rank.generation = pid, start, adopted, generation
             self.dirty = True
             self.send(type="spawned", attempt=attempt, rank=number, pid=pid, generation=generation)
@@ -1202,7 +1289,7 @@ class Agent:
         for rank in self.ranks.values():
             if rank.status is None and rank.pid not in left:
                 rank.status = -signal.SIGKILL
-        self.send(type="cleared", attempt=attempt, abandoned=left)
+        self.send_when_relayed(type="cleared", attempt=attempt, abandoned=left)
 
     def _end_store(self) -> None:
         if self.store:
@@ -1234,7 +1321,10 @@ class Agent:
 
     def _ended(self, rank: Rank, status: int) -> None:
         rank.status, rank.ended_at, self.dirty = status, time.time(), True
-        self._report_growth()
+        if self.relays:
+            self._relay(rank)
+        else:
+            self._report_growth()
         generation = rank.generation
         self.send(type="ended", attempt=self.attempt, rank=rank.number, status=status, reason="", generation=generation)
         self._let_proxies_go()
@@ -1266,7 +1356,47 @@ class Agent:
             generation=rank.generation,
         )
 
+    def _relay(self, last_words_of: Rank | None = None) -> None:
+        """Sends what ranks have written: numbers first, for they are few.
+
+        Args:
+            last_words_of: a rank that has just ended. What it said last goes before the news of that, however slow the link is.
+        """
+        limit = RELAY_AHEAD * (2 if last_words_of else 1)
+        ranks = [last_words_of] if last_words_of else list(self.ranks.values())
+        self.behind = moved = True
+        while moved and len(self.outgoing) < limit:
+            moved = False
+            for stream in (2, 1, 0):
+                for rank in ranks:
+                    if stream < len(rank.watched) and len(self.outgoing) < limit:
+                        moved = self._relay_chunk(rank, stream) or moved
+        if not last_words_of and not moved:
+            self.behind = False
+            later, self.when_relayed = self.when_relayed, []
+            for message in later:
+                self.send(**message)
+
+    def _relay_chunk(self, rank: Rank, stream: int) -> bool:
+        data = os.pread(rank.watched[stream], CHUNK, rank.sent[stream])
+        if data and self.link is not None:
+            place = {"attempt": self.attempt, "rank": rank.number, "stream": stream, "offset": rank.sent[stream]}
+            self.outgoing += encode_frame({"type": "data", **place}, data)
+            rank.sent[stream] += len(data)
+        return bool(data)
+
+    def send_when_relayed(self, **message: Any) -> None:
+        """`send`, after all that ranks have written so far."""
+        if not self.relays:
+            self.send(**message)
+            return
+        self.when_relayed.append(message)
+        self._relay()
+
     def _report_growth(self) -> None:
+        if self.relays:
+            self._relay()
+            return
         grown = []
         for rank in self.ranks.values():
             sizes = [os.fstat(descriptor).st_size for descriptor in rank.watched]
@@ -1310,6 +1440,107 @@ class Agent:
         for rank in alive:
             self._signal(rank, number)
             self._signal(rank, signal.SIGCONT)
+
+    # the way to other nodes
+
+    def _on_open_door(self, message: Message) -> None:
+        """Lets other nodes try by which address they reach this one."""
+        self._close_door()
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        listener = socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=1024)
+        listener.setblocking(False)
+        self.door = listener, message["word"]
+        self.selector.register(listener, selectors.EVENT_READ, self._answer_door)
+        own = os.environ.get("SSH_CONNECTION", "").split()
+        addresses = [address for address, _ in interfaces() if not is_loopback(address)]
+        addresses.sort(key=lambda address: (own[2:3] != [address], ":" in address))
+        self.send(type="door", port=listener.getsockname()[1], addresses=addresses)
+
+    def _answer_door(self) -> None:
+        if self.door is not None:
+            with contextlib.suppress(OSError):
+                visitor, _ = self.door[0].accept()
+                with visitor:
+                    visitor.send(self.door[1].encode())
+
+    def _on_close_door(self, message: Message) -> None:
+        self._close_door()
+
+    def _close_door(self) -> None:
+        if self.door is not None:
+            self.selector.unregister(self.door[0])
+            self.door[0].close()
+            self.door = None
+
+    def _on_knock(self, message: Message) -> None:
+        """Tries to reach another node by each of its addresses: who answers must know the word, since the address may be anybody's."""
+        names = dict(interfaces())
+        reached = knock(message["addresses"], message["port"], message["word"].encode())
+        self.send(type="knocked", reached=[[address, names.get(own, "")] for address, own in reached])
+
+    def _on_name_interface(self, message: Message) -> None:
+        self.send(type="interface", name=dict(interfaces()).get(message["address"], ""))
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means the machine that uses it, or one link only."""
+    return address.startswith("127.") or address == "::1" or address.lower().startswith("fe80")
+
+
+def interfaces() -> list[tuple[str, str]]:
+    """(address, interface) of everything that is up on this node, IPv4 before IPv6, in the kernel's order."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with contextlib.suppress(OSError):  # it has no address
+                found.append((socket.inet_ntoa(fcntl.ioctl(probe, 0x8915, request)[20:24]), name))  # SIOCGIFADDR
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as file:
+        for line in file:
+            digits, *_, name = line.split()
+            found.append((socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), name))
+    return found
+
+
+def knock(addresses: list[str], port: int, word: bytes) -> list[tuple[str, str]]:
+    """(address, own address) for each address at which somebody answers with the word."""
+    waiting = selectors.DefaultSelector()
+    reached = {}
+    with contextlib.ExitStack() as stack:
+        for address in addresses[:64]:
+            wire = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET))
+            wire.setblocking(False)
+            with contextlib.suppress(OSError):
+                if wire.connect_ex((address, port)) in (0, errno.EINPROGRESS):
+                    waiting.register(wire, selectors.EVENT_READ, address)
+        deadline = time.monotonic() + KNOCK_TIME
+        while waiting.get_map() and time.monotonic() < deadline:
+            for key, _ in waiting.select(max(0.0, deadline - time.monotonic())):
+                waiting.unregister(key.fileobj)
+                with contextlib.suppress(OSError):
+                    own = key.fileobj.getsockname()[0]  # type: ignore[union-attr]
+                    if key.fileobj.recv(len(word)) == word:  # type: ignore[union-attr]
+                        reached[key.data] = own
+    waiting.close()
+    return [(address, reached[address]) for address in addresses if address in reached]
+
+
+def is_same_file(wanted: list[str] | None) -> bool:
+    """Whether the supervisor's file is seen from this node too: then both share that folder.
+
+    Args:
+        wanted: its path and the SHA-256 of its content, or None.
+    """
+    if not wanted:
+        return False
+    try:
+        with open(wanted[0], "rb") as file:
+            return hashlib.sha256(file.read(MAX_FRAME)).hexdigest() == wanted[1]
+    except OSError:
+        return False
 
 
 # --- warden and bridge -----------------------------------------------------------------------------------------------
@@ -1424,8 +1655,12 @@ def connect(folder: str, mark: str) -> socket.socket:
     raise RuntimeError("the agent on this node does not answer")
 
 
-def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> None:
-    """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone."""
+def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> bool:
+    """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone.
+
+    Returns:
+        Whether they are.
+    """
     selector = selectors.DefaultSelector()
     selector.register(wire_in, selectors.EVENT_READ)
     selector.register(link, selectors.EVENT_READ)
@@ -1440,12 +1675,12 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> Non
             else:
                 data = os.read(wire_in, 1 << 16)
                 if not data:
-                    return None
+                    return False
                 link.sendall(data)
 
 
-def wait_until_gone(folder: str) -> None:
-    """Returns when agent and warden have let go of their lock.
+def wait_until_gone(folder: str) -> bool:
+    """Returns whether agent and warden have let go of their lock.
 
     At once where the agent was killed: one that ends on purpose takes its socket away first.
     """
@@ -1456,8 +1691,9 @@ def wait_until_gone(folder: str) -> None:
         lock = take_lock(folder)
         if lock is not None:
             os.close(lock)
-            return
+            return True
         time.sleep(0.005)
+    return False
 
 
 def boot() -> int:
@@ -1468,14 +1704,18 @@ def boot() -> int:
     size = struct.unpack(">I", read_exactly(wire_in, 4))[0]
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
     try:
-        link = connect(hello["folder"], hello["mark"])
+        folder = hello["folder"] or os.path.join(temporary_folder(), hello["mark"])
+        link = connect(folder, hello["mark"])
     except (OSError, RuntimeError) as error:
         os.write(wire_out, encode_frame({"type": "refused", "reason": str(error)}))
         return EXIT_FAILED
     link.sendall(encode_frame(hello))
+    has_closed = False
     with contextlib.suppress(OSError):
-        bridge(link, wire_in, wire_out, hello["folder"])
-    return 0
+        has_closed = bridge(link, wire_in, wire_out, folder)
+    if has_closed and not hello["folder"]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0 if has_closed else EXIT_LINK_LOST
 
 
 def read_exactly(descriptor: int, size: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import time
@@ -35,6 +36,10 @@ FRESH_POINTS = 20_000
 
 LAST_LINE = 400
 """Bytes of a rank's newest line that are kept for the table."""
+
+
+KINDS = ("out", "err", "metrics")
+"""Of a rank's files, in the order in which agents tell of them."""
 
 
 class _File:
@@ -88,6 +93,7 @@ class Ingest:
         self._files: dict[tuple[int, str], _File] = {}
         self._readers: dict[tuple[int, str], MetricReader] = {}
         self._partial: dict[int, bytes] = {}
+        self._stored: dict[int, list[int]] = {}
         self._grown: deque[tuple[int, str]] = deque()
         self._wake = asyncio.Event()
         self._changed_since_save = False
@@ -126,6 +132,7 @@ class Ingest:
         self._files.clear()
         self._readers.clear()
         self._partial.clear()
+        self._stored.clear()
         self._grown.clear()
         self.progress = [
             RankProgress(steps=old.steps, checkpoint=old.checkpoint, checkpoint_at=old.checkpoint_at)
@@ -148,12 +155,41 @@ class Ingest:
             if (out, err) != (progress.out_size, progress.err_size):
                 progress.out_size, progress.err_size, progress.seen = out, err, time.time()
                 self._on_change(rank)
-            for kind, size in (("out", out), ("err", err), ("metrics", metrics)):
+            for kind, size in zip(KINDS, (out, err, metrics), strict=True):
                 file = self._file(rank, kind)
                 if size > file.size and file.size == file.offset:
                     self._grown.append((rank, kind))
                 file.size = max(size, file.size)
         self._wake.set()
+
+    def take_data(self, rank: int, stream: int, offset: int, data: bytes) -> bool:
+        """Stores what a rank of another machine wrote.
+
+        Args:
+            rank: its number.
+            stream: an index into `KINDS`.
+            offset: where in the rank's file the bytes were.
+            data: the bytes.
+
+        Returns:
+            Whether they follow what is stored; else they are not.
+        """
+        sizes = self.stored_sizes(rank)
+        if offset != sizes[stream]:
+            return False
+        path = self._paths.attempt(self.attempt) / f"rank_{rank}.{KINDS[stream]}"
+        with _open_private(path) as file:
+            file.write(data)
+        sizes[stream] += len(data)
+        self.take_sizes(self.attempt, [[rank, *sizes]])
+        return True
+
+    def stored_sizes(self, rank: int) -> list[int]:
+        """Bytes of each of a rank's files that are stored here, in the order of `KINDS`."""
+        if rank not in self._stored:
+            paths = [self._paths.attempt(self.attempt) / f"rank_{rank}.{kind}" for kind in KINDS]
+            self._stored[rank] = [path.stat().st_size if path.exists() else 0 for path in paths]
+        return self._stored[rank]
 
     async def run(self) -> None:
         """Reads for ever; ends when it is cancelled."""
@@ -245,6 +281,12 @@ class Ingest:
             if isinstance(step, int):
                 return step
         return self.progress[rank].step
+
+
+def _open_private(path: Path) -> io.BufferedWriter:
+    """A file for this user alone, to append to."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _newest_line(data: bytes) -> str:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from engine.core.connect_trouble import Trouble
 from engine.node import agent
 
 BOOT_TIMEOUT = 30.0
@@ -18,6 +21,12 @@ BOOT_TIMEOUT = 30.0
 
 RETRIES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each try to reconnect; the last one repeats. The first is at once: an agent that was killed is back in ms."""
+
+BUSY_TRIES = 6
+"""Tries of a first connection that was refused by a server that is only busy, as sshd is with many at once (MaxStartups 10:30:100)."""
+
+FAN_OUT = 32
+"""Connections that are being opened at one time."""
 
 CHUNK = 1 << 16
 Bridge = asyncio.subprocess.Process
@@ -28,7 +37,16 @@ AgentMessage = dict[str, Any]
 
 
 class BootError(Exception):
-    """An agent could not be started: one line of fact."""
+    """An agent could not be started.
+
+    Args:
+        reason: one line.
+        is_busy: it may work in a moment.
+    """
+
+    def __init__(self, reason: str, *, is_busy: bool = False) -> None:
+        super().__init__(reason)
+        self.is_busy = is_busy
 
 
 class Link:
@@ -43,7 +61,9 @@ class Link:
         on_down: called with the reason when an open link breaks.
         on_failed: called with the reason when the node is given up.
         on_closed: called when the agent has ended because `close` asked it to.
-        patience: seconds to go on trying once a link was open: as long as the agent keeps its ranks alone.
+        explain: tells a failed start in words, from the exit status of the command (None: it said nothing in time) and its errors.
+        gate: bounds how many links are being opened at one time.
+        heartbeat: seconds between two signs of life on the link, of which it may miss a few; 0: it breaks by itself when it must.
         bridge: that another link has let go of, to an agent that listens; or None: one is started.
     """
 
@@ -58,26 +78,35 @@ class Link:
         on_down: Callable[[str], None],
         on_failed: Callable[[str], None],
         on_closed: Callable[[], None],
-        patience: float,
+        explain: Callable[[int | None, str], Trouble],
+        gate: asyncio.Semaphore,
+        heartbeat: float = 0.0,
         bridge: Bridge | None = None,
     ) -> None:
         self.node = node
         self._tasks = tasks
         self._argv, self._hello = argv, hello
         self._on_message, self._on_down, self._on_failed, self._on_closed = on_message, on_down, on_failed, on_closed
-        self._patience = patience
+        self._explain, self._gate, self._heartbeat = explain, gate, heartbeat
+        self._patience = self._down_since = 0.0
         self._bridge = bridge
         self._process: Bridge | None = None
         self._released = False
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-        self._is_up = False
-        self._was_up = False
+        self._is_up = self._is_silent = self._has_closed = False
+        self._complaints: set[asyncio.Task[bytes]] = set()
 
-    def open(self) -> None:
-        """Starts connecting; the outcome comes by the callbacks. A link that broke is connecting again already."""
+    def open(self, patience: float) -> None:
+        """Starts connecting; the outcome comes by the callbacks.
+
+        Args:
+            patience: seconds from now in which failures are not told, but tried again. Where a link that broke is connecting again
+                already, only this changes.
+        """
+        self._patience, self._down_since = patience, asyncio.get_running_loop().time()
         if self._task is None or self._task.done():
-            self._was_up = self._closing = False
+            self._closing = self._has_closed = False
             self._task = self._tasks.create_task(self._connect_and_serve(), name=f"link {self.node}")
 
     def send(self, **message: Any) -> None:
@@ -93,22 +122,24 @@ class Link:
     async def _connect_and_serve(self) -> None:
         """Connects, and connects again, until the agent was asked to end or the node is given up."""
         loop = asyncio.get_running_loop()
-        down_since, tries = loop.time(), 0
+        tries = 0
         while True:
-            await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)])
-            self._is_up, was_taken_over = False, self._bridge is not None
+            await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)] * random.uniform(1.0, 1.5))
+            self._is_up, self._is_silent, was_taken_over, is_busy = False, False, self._bridge is not None, False
             try:
                 reason = await self._serve()
             except BootError as error:
-                reason = str(error)
-            if self._is_up and not self._closing:
-                down_since, tries = loop.time(), 0
+                reason, is_busy = str(error), error.is_busy
+            if self._is_up and not self._has_closed:
+                tries, self._down_since = 0, loop.time()
                 self._on_down(reason)
                 continue
             if was_taken_over and not self._is_up:
                 continue  # it ended on the way here: another is started
             tries += 1
-            if not self._is_up and self._was_up and loop.time() - down_since < self._patience:
+            if not self._is_up and (
+                loop.time() - self._down_since < self._patience or (is_busy and tries < BUSY_TRIES)
+            ):
                 continue
             self._task = None  # whoever is called below may open the link anew
             if self._is_up:
@@ -120,24 +151,48 @@ class Link:
     async def _serve(self) -> str:
         """One connection from boot to end. Returns why it ended; raises BootError where it never came up."""
         process, self._bridge = self._bridge, None
-        is_new = process is None
-        if process is None:
-            process = await self._start_bridge()
+        async with contextlib.AsyncExitStack() as stack:
+            if process is None:
+                async with self._gate:
+                    process = await self._start_bridge()
+                    stack.push_async_callback(self._leave, process)
+                    await self._boot(process)
+            else:
+                stack.push_async_callback(self._leave, process)
+                self._greet(process)
+            beats = asyncio.create_task(self._beat(process))
+            stack.callback(beats.cancel)
+            return await self._read_frames(process)
+        raise AssertionError  # a stack that swallows nothing is left by what is above
+
+    def _greet(self, process: Bridge) -> None:
+        assert process.stdin
+        process.stdin.write(agent.encode_frame(self._hello))
+
+    async def _boot(self, process: Bridge) -> None:
         assert process.stdin
         assert process.stderr
-        complaints = asyncio.create_task(process.stderr.read(CHUNK))
-        try:
-            if is_new:
-                process.stdin.write(_SOURCE)
-            process.stdin.write(agent.encode_frame(self._hello))
-            if is_new:
-                await self._wait_for_sync(process, complaints)
-            return await self._read_frames(process)
-        finally:
-            self._process = None
-            if not self._released:
-                await self._wait_gone(process)
+        complaints = asyncio.create_task(_read_tail(process.stderr))
+        self._complaints.add(complaints)
+        complaints.add_done_callback(self._complaints.discard)
+        process.stdin.write(PROGRAM)
+        self._greet(process)
+        await self._wait_for_sync(process, complaints)
+
+    async def _leave(self, process: Bridge) -> None:
+        self._process = None
+        if not self._released:
+            await self._wait_gone(process)
+            self._has_closed = self._closing and process.returncode == 0
+        for complaints in tuple(self._complaints):
             complaints.cancel()
+
+    async def _beat(self, process: Bridge) -> None:
+        """Says that this side is there, for as long as the link is."""
+        assert process.stdin
+        while self._heartbeat:
+            await asyncio.sleep(self._heartbeat)
+            process.stdin.write(agent.encode_frame({"type": "ping"}))
 
     async def _start_bridge(self) -> Bridge:
         try:
@@ -148,15 +203,14 @@ class Link:
                 stderr=asyncio.subprocess.PIPE,
             )
         except OSError as error:
-            raise BootError(f"can't start {self._argv[0]}: {error.strerror}") from None
+            raise BootError(self._explain(127, f"can't start {self._argv[0]}: {error.strerror}").text) from None
 
-    @staticmethod
-    async def _wait_gone(process: Bridge) -> None:
+    async def _wait_gone(self, process: Bridge) -> None:
         """Lets the bridge end by itself, which it does once its wire is closed; one that does not is killed."""
         assert process.stdin is not None
         process.stdin.close()
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(0.1 if self._is_silent else 5):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -169,30 +223,46 @@ class Link:
             async with asyncio.timeout(BOOT_TIMEOUT):
                 await process.stdout.readuntil(agent.SYNC)
         except TimeoutError:
-            raise BootError(f"no answer within {BOOT_TIMEOUT:g} s") from None
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+            self._is_silent = True
+            raise BootError(self._explain(None, "").text) from None
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
+            printed = error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2):
                     await process.wait()
-                    said = (await complaints).decode(errors="replace").strip().splitlines()
-                    raise BootError(said[-1] if said else f"{self._argv[0]} ended with {process.returncode}") from None
+                    said = (printed + await complaints).decode(errors="replace")  # `nologin` speaks to standard output
+                    trouble = self._explain(process.returncode, said)
+                    raise BootError(trouble.text, is_busy=trouble.retry) from None
             raise BootError(f"{self._argv[0]} did not start an agent") from None
 
     async def _read_frames(self, process: Bridge) -> str:
         assert process.stdout
         frames = agent.FrameBuffer()
-        while data := await process.stdout.read(CHUNK):
+        while True:
+            try:
+                async with asyncio.timeout(agent.MISSED * self._heartbeat or None):
+                    data = await process.stdout.read(CHUNK)
+            except TimeoutError:
+                self._is_silent = True
+                return f"nothing was heard of it for {agent.MISSED * self._heartbeat:g} s"
+            if not data:
+                break
             try:
                 messages = frames.feed(data)
             except ValueError as error:
                 return f"it sent what is no frame: {error}"
             for message in messages:
-                if message["type"] == "refused":
-                    raise BootError(message["reason"])
-                if message["type"] == "hello":
+                if not isinstance(message, dict):
+                    return "it sent what is no message"
+                if message.get("type") == "refused":
+                    raise BootError(self._explain(agent.EXIT_FAILED, str(message.get("reason"))).text)
+                if message.get("type") == "hello":
                     self._process = process
-                    self._is_up = self._was_up = True
-                self._on_message(message)
+                    self._is_up = True
+                try:
+                    self._on_message(message)
+                except (KeyError, TypeError, ValueError, IndexError) as error:  # a node is not trusted to be well
+                    return f"it sent what makes no sense: {type(error).__name__}: {error}"
         return "its agent went away"
 
     @property
@@ -220,9 +290,21 @@ class Link:
                 await self._task
 
 
-_SOURCE = Path(agent.__file__).read_bytes()
+async def _read_tail(stream: asyncio.StreamReader) -> bytes:
+    """The last bytes of what a command complains about, however much there was before."""
+    tail = b""
+    while data := await stream.read(CHUNK):
+        tail = (tail + data)[-CHUNK:]
+    return tail
 
 
-def source_size() -> int:
-    """Bytes of the agent's source, which its boot command must know."""
-    return len(_SOURCE)
+PROGRAM = zlib.compress(Path(agent.__file__).read_bytes(), 9)
+"""The agent, as its boot command takes it."""
+
+
+def boot_command(python: str) -> list[str]:
+    """The command whose stdin takes `PROGRAM` and then frames, and whose stdout gives them.
+
+    `-I`: the user's PYTHONPATH is for ranks; a `socket.py` that stands on it must not stop the agent.
+    """
+    return [python, "-I", "-c", agent.BOOT, str(len(PROGRAM))]

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import sys
 import time
-from typing import Any, assert_never
+from pathlib import Path
+from typing import Any, NamedTuple, assert_never
 
 from engine.core import actions as act
+from engine.core import connect_trouble
 from engine.core import events as ev
 from engine.core.actions import AnyAction
+from engine.core.connect_trouble import Trouble
 from engine.core.diagnosis import is_secondary
 from engine.core.events import AnyEvent
 from engine.core.machine import replay, step
 from engine.core.messages import ENDING
 from engine.core.mpirun import mpirun_argv, mpirun_environment
-from engine.core.plan import AttemptPaths, LaunchPlan, rank_argv, rank_environment
+from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment
 from engine.core.stacks import RankStack
 from engine.core.state import Ended, RunState, rank_word
 from engine.core.story import tell, tell_all
@@ -29,10 +33,31 @@ from engine.recipes import LIBRARY
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.journal import Journal
 from engine.supervisor.library import pack
-from engine.supervisor.link import AgentMessage, Bridge, Link, source_size
+from engine.supervisor.link import FAN_OUT, AgentMessage, Bridge, Link, boot_command
+from engine.supervisor.way import WayError, find_way, interface_environment
 
 STACKS_TIMEOUT = 5.0
 """Seconds that a node has for the stacks of its ranks."""
+
+HEARTBEAT = 5.0
+"""Seconds between two signs of life on a link to another machine; a lease that is shorter wants more of them."""
+
+RELAY_RETRY = 2.0
+"""Seconds after which a node is asked again for what could not be stored: a full disk, for one."""
+
+WAY_TIMEOUT = 15.0
+"""Seconds that nodes have to find out how they reach each other: longer than the agents' own, so that they can say why."""
+
+
+class Remote(NamedTuple):
+    """Where an agent on another machine is.
+
+    `folder`: its own. `shared`: it sees the run's folder too. `state`: where files that outlive a run go, if not.
+    """
+
+    folder: str
+    shared: bool
+    state: str
 
 
 class Runner:
@@ -62,6 +87,17 @@ class Runner:
         self._recall_kills()
         self._stacks: dict[str, asyncio.Future[list[list[Any]]]] = {}
         """Nodes that are asked for the stacks of their ranks."""
+        self._transports = {node.name: node.transport for node in plan.nodes}
+        self._remotes: dict[str, Remote] = {}
+        """Nodes that are other machines, once their agents have said where they are there."""
+        self._gate = asyncio.Semaphore(FAN_OUT)
+        self._asking: dict[str, asyncio.TimerHandle] = {}
+        """Nodes that are to send again what could not be stored."""
+        self._questions: dict[tuple[str, str], asyncio.Future[AgentMessage]] = {}
+        """Answers that are waited for, by node and type."""
+        self._way: asyncio.Task[None] | None = None
+        self._interfaces: tuple[tuple[str, str], ...] = ()
+        """That go with the store which is being opened."""
 
     def _replay(self) -> RunState:
         """The state that the journal comes to, and the story so far; a new run gets its first line here."""
@@ -109,10 +145,11 @@ class Runner:
             tasks: the links live in there: one that raises is a defect, and ends this supervisor rather than hang it.
             restart_by: who wants a run that has ended to start again, or None.
         """
-        self._links = {node.name: self._make_link(node.name, tasks) for node in self.plan.nodes}
+        self._tasks = tasks
+        self._links = {node.name: self._make_link(node, tasks) for node in self.plan.nodes}
         if len(self.journal.events) == 1:
             for node in self.plan.nodes:
-                self._links[node.name].open()
+                self._links[node.name].open(0.0)
         elif restart_by is not None and isinstance(self.state.phase, Ended):
             self.handle(ev.RestartRequested(at=time.time(), by=restart_by))
         elif isinstance(self.state.phase, Ended):
@@ -163,12 +200,14 @@ class Runner:
 
     def _do(self, action: AnyAction) -> None:
         match action:
-            case act.OpenNode(node=node):
-                self._links[node].open()
+            case act.OpenNode(node=node, patience=patience):
+                found = self.state.node(node)
+                known = self.plan.lease + 30 if found is not None and found.was_up else 0.0
+                self._links[node].open(known if patience is None else patience)
             case act.CloseNode(node=node):
                 self._links[node].close()
             case act.OpenStore(node=node, attempt=attempt):
-                self._open_store(node, attempt)
+                self._find_way(node, attempt)
             case act.SpawnRanks():
                 self._spawn(action)
             case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
@@ -185,7 +224,15 @@ class Runner:
                 assert_never(never)
 
     def _node_folder(self, node: str) -> str:
+        """The folder of a node's agent, as the node has it."""
+        if (remote := self._remotes.get(node)) is not None:
+            return remote.folder
         return str(self.paths.folder / "nodes" / node)
+
+    def _attempt_folder(self, node: str, attempt: int) -> Path:
+        """The folder of an attempt's files, as the node has it: only on this machine is it the run's own."""
+        paths = RunPaths(Path(self._node_folder(node))) if node in self._remotes else self.paths
+        return paths.attempt(attempt)
 
     def _library(self, node: str) -> str:
         return f"{self._node_folder(node)}/library/{pack(LIBRARY).name}/python"
@@ -193,27 +240,66 @@ class Runner:
     def _common(self, node: str) -> AgentMessage:
         return {
             "env": self.plan.env,
-            "env_defaults": self.plan.env_defaults,
+            "env_defaults": {
+                **self.plan.env_defaults,
+                **interface_environment(dict(self.state.interfaces).get(node, "")),
+            },
             "library": self._library(node),
             "warm": self.plan.warm,
         }
 
-    def _open_store(self, node: str, attempt: int) -> None:
+    def _find_way(self, node: str, attempt: int) -> None:
+        """Opens the store where all nodes can reach it: with one node, on its loopback interface, which nobody else can."""
+        if len(self.plan.nodes) == 1:
+            self._open_store(node, attempt, "127.0.0.1", ())
+            return
+        if self._way is not None:
+            self._way.cancel()
+        self._way = self._tasks.create_task(self._find_way_and_open_store(node, attempt), name="way")
+
+    async def _find_way_and_open_store(self, head: str, attempt: int) -> None:
+        others = [node.name for node in self.plan.nodes if node.name != head]
+        try:
+            way = await find_way(self._ask, head, others)
+        except WayError as error:
+            if all(node.link == "up" for node in self.state.nodes):  # else this is done again once they are
+                self.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=str(error)))
+            return
+        if attempt == self.state.attempt:
+            self._open_store(head, attempt, way.address, way.interfaces)
+
+    async def _ask(self, node: str, answer: str | None, **question: Any) -> AgentMessage:
+        """Asks a node's agent, and waits for its answer, if there is one, for some seconds. Raises TimeoutError."""
+        self._links[node].send(**question)
+        if answer is None:
+            return {}
+        waiting = self._questions[node, answer] = asyncio.get_running_loop().create_future()
+        try:
+            return await asyncio.wait_for(waiting, WAY_TIMEOUT)
+        finally:
+            self._questions.pop((node, answer), None)
+
+    def _open_store(self, node: str, attempt: int, address: str, interfaces: tuple[tuple[str, str], ...]) -> None:
         argv = [self.plan.python, "-u", f"{self._library(node)}/rankdeck/store_host.py"]
-        folder = self.paths.attempt(attempt)
+        folder = self._attempt_folder(node, attempt)
+        self._interfaces = interfaces
+        own = dict(interfaces).get(node, "")
+        common = self._common(node)
         self._links[node].send(
             type="open_store",
             attempt=attempt,
             argv=argv,
-            host=self.plan.head_address,
+            host=address,
             log=str(folder / "store.log"),
             news=str(folder / "store.news"),
-            **self._common(node),
+            **{**common, "env_defaults": {**common["env_defaults"], **interface_environment(own)}},
         )
 
     def _spawn(self, action: act.SpawnRanks) -> None:
-        folder = self.paths.attempt(action.attempt)
+        folder = self._attempt_folder(action.node, action.attempt)
         library = self._library(action.node)
+        remote = self._remotes.get(action.node)
+        checkpoints = self.paths.folder if remote is None or remote.shared else Path(remote.state) / self.paths.run
         ranks = []
         for rank, generation in zip(action.ranks, action.generations, strict=True):
             files = AttemptPaths(
@@ -222,18 +308,19 @@ class Runner:
                 metrics=str(folder / f"rank_{rank}.metrics"),
                 stacks=str(folder / f"rank_{rank}.stacks"),
                 handover=str(folder / f"rank_{rank}.state"),
-                checkpoints=str(self.paths.folder / "checkpoints"),
+                checkpoints=str(checkpoints / "checkpoints"),
             )
             env = rank_environment(
                 self.plan,
                 self.plan.places[rank],
                 run=self.paths.run,
                 attempt=action.attempt,
+                address=action.address,
                 port=action.port,
                 paths=files,
                 generation=generation,
             )
-            out, err = (str(self.paths.log(action.attempt, rank, stream)) for stream in ("out", "err"))
+            out, err = (str(folder / f"rank_{rank}.{stream}") for stream in ("out", "err"))
             ranks.append(
                 {
                     "rank": rank,
@@ -265,28 +352,37 @@ class Runner:
             "mpirun": {
                 "argv": mpirun_argv(mpi, self.plan.world_size, argv),
                 "env": mpirun_environment(mpi, os.geteuid()),
-                "log": str(self.paths.attempt(attempt) / "mpirun.log"),
+                "log": str(self._attempt_folder(node, attempt) / "mpirun.log"),
             }
         }
 
     # --- what agents say ----------------------------------------------------------------------------------------------
 
-    def _make_link(self, node: str, tasks: asyncio.TaskGroup) -> Link:
+    def _make_link(self, planned: PlannedNode, tasks: asyncio.TaskGroup) -> Link:
+        node = planned.name
+        heartbeat = 0.0 if planned.transport == "local" else min(HEARTBEAT, self.plan.lease / 4)
         terms = {
             "lease": self.plan.lease,
             "on_disconnect": self.plan.on_disconnect,
             "stop_ladder": self.plan.stop_ladder,
+            "heartbeat": heartbeat,
         }
+        hello: AgentMessage = {"mark": self.paths.mark, "folder": self._node_folder(node), "terms": terms}
+        if planned.transport != "local":
+            digest = hashlib.sha256(self.paths.plan.read_bytes()).hexdigest()
+            mark = self.paths.node_mark(self.plan.nodes.index(planned))
+            hello |= {"mark": mark, "folder": "", "relay": True, "shared": [str(self.paths.plan), digest]}
         return make_link(
             tasks,
-            node,
+            planned,
             self.plan,
-            {"mark": self.paths.mark, "folder": self._node_folder(node), "terms": terms},
+            hello,
             on_message=lambda message: self._take_message(node, message),
             on_down=lambda reason: self.handle_quietly(ev.NodeDisconnected(at=time.time(), node=node, reason=reason)),
             on_failed=lambda reason: self.handle_quietly(ev.NodeGivenUp(at=time.time(), node=node, reason=reason)),
             on_closed=lambda: self.handle_quietly(ev.NodeClosed(at=time.time(), node=node)),
-            patience=self.plan.lease + 30,
+            gate=self._gate,
+            heartbeat=heartbeat,
             bridge=self._bridge if node == self.plan.nodes[0].name else None,
         )
 
@@ -299,6 +395,10 @@ class Runner:
         match message["type"]:
             case "hello":
                 self._greet(node, message, now)
+            case "pong":
+                pass
+            case "data":
+                self._take_data(node, message)
             case "grew":
                 self.ingest.take_sizes(message["attempt"], message["sizes"])
             case "spawned":
@@ -324,7 +424,16 @@ class Runner:
                     )
                 )
             case "store":
-                self.handle(ev.StoreOpened(at=now, attempt=message["attempt"], node=node, port=message["port"]))
+                self.handle(
+                    ev.StoreOpened(
+                        at=now,
+                        attempt=message["attempt"],
+                        node=node,
+                        address=message["host"],
+                        port=message["port"],
+                        interfaces=self._interfaces,
+                    )
+                )
             case "store_lost":
                 self.handle(ev.StoreLost(at=now, attempt=message["attempt"], reason=message["reason"]))
             case "cleared":
@@ -335,10 +444,42 @@ class Runner:
                     waiting.set_result(message["ranks"])
             case "cold":
                 note(f"{node}: ranks are started one by one, since {message['reason']}")
+            case "door" | "knocked" | "interface" as kind:
+                if (asked := self._questions.get((node, kind))) is not None and not asked.done():
+                    asked.set_result(message)
             case "trouble":
                 self._take_trouble(node, message["request"], message["reason"], now)
 
+    def _take_data(self, node: str, message: AgentMessage) -> None:
+        """What a rank of another machine wrote: stored as it is, where its file would be on this one."""
+        rank = message["rank"]
+        place = self.plan.places[rank] if 0 <= rank < self.plan.world_size else None
+        if place is None or place.node != node or message["attempt"] != self.ingest.attempt:
+            return
+        try:
+            is_next = self.ingest.take_data(rank, message["stream"], message["offset"], message["data"])
+        except OSError as error:
+            note(f"can't store what rank {rank} wrote: {error.strerror}")
+            is_next = False
+        if not is_next and node not in self._asking:
+            self._asking[node] = asyncio.get_running_loop().call_later(RELAY_RETRY, self._ask_for_data, node)
+
+    def _ask_for_data(self, node: str) -> None:
+        """Asks for what ranks write, from where it is stored."""
+        if (asking := self._asking.pop(node, None)) is not None:
+            asking.cancel()
+        offsets = [
+            [rank, *self.ingest.stored_sizes(rank)]
+            for planned in self.plan.nodes
+            if planned.name == node
+            for rank in planned.ranks
+        ]
+        self._links[node].send(type="relay", attempt=self.ingest.attempt, offsets=offsets)
+
     def _greet(self, node: str, message: AgentMessage, now: float) -> None:
+        if self._transports[node] != "local":
+            self._remotes[node] = Remote(message["folder"], message["shared"], message["state"])
+            self._ask_for_data(node)
         if not message["library"]:
             library = pack(LIBRARY)
             self._links[node].send(type="library", name=library.name, tar=library.tar)
@@ -346,8 +487,7 @@ class Runner:
             ev.KnownRank(attempt=one["attempt"], rank=one["rank"], pid=one["pid"], generation=one["generation"])
             for one in message["ranks"]
         )
-        store = tuple(message["store"]) if message["store"] else None
-        self.handle(ev.NodeConnected(at=now, node=node, agent_pid=message["pid"], ranks=ranks, store=store))
+        self.handle(ev.NodeConnected(at=now, node=node, agent_pid=message["pid"], ranks=ranks))
         for one in message["ranks"]:
             if one["status"] is not None:
                 self._rank_ended(one, now)
@@ -422,19 +562,25 @@ class Runner:
             await link.wait_closed()
 
 
-def make_link(tasks: asyncio.TaskGroup, node: str, plan: LaunchPlan, hello: AgentMessage, **callbacks: Any) -> Link:
+def make_link(tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, hello: AgentMessage, **more: Any) -> Link:
     """A link to the agent of a node, which is booted where there is none.
 
     Args:
         tasks: the link's work runs in there.
-        node: its name.
+        node: of the plan.
         plan: what is launched.
         hello: `mark`, `folder` and `terms` of the agent.
-        **callbacks: of `Link`, and its patience.
+        **more: arguments of `Link`.
     """
     first = {"type": "hello", "protocol": agent.PROTOCOL, "library": pack(LIBRARY).name, **hello}
-    argv = LAUNCHERS["local"].boot_argv(node, plan.python, agent.BOOT, source_size())
-    return Link(tasks, node, argv, first, **callbacks)
+    argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.python), plan.reach)
+
+    def explain(status: int | None, said: str) -> Trouble:
+        return connect_trouble.explain(
+            node.name, status=status, said=said, python=plan.python, setup=bool(plan.reach.setup)
+        )
+
+    return Link(tasks, node.name, argv, first, explain=explain, **more)
 
 
 def note(text: str) -> None:

@@ -48,7 +48,7 @@ async def wait_for_run(paths: RunPaths) -> tuple[Path, Bridge | None] | None:
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
     async with asyncio.TaskGroup() as tasks:
         link = _warming_link(paths, plan, tasks)
-        link.open()
+        link.open(LEASE)
         run = await _listen(words)
         if run is None:
             link.close()
@@ -64,8 +64,8 @@ async def wait_for_run(paths: RunPaths) -> tuple[Path, Bridge | None] | None:
 
 
 def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -> Link:
-    node = plan.nodes[0].name
-    folder = str(paths.folder / "nodes" / node)
+    node = plan.nodes[0]
+    folder = str(paths.folder / "nodes" / node.name)
     library = pack(LIBRARY)
 
     def take(message: AgentMessage) -> None:
@@ -94,7 +94,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
         on_down=note,
         on_failed=note,
         on_closed=lambda: None,
-        patience=LEASE,
+        gate=asyncio.Semaphore(1),
     )
     return link
 

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.launchers.local import boot_argv
 from engine.node import agent
+from engine.supervisor.link import PROGRAM, boot_command
 from tests.support import DEADLINE, is_alive, kill_hard, wait_until
 
-SOURCE = Path(agent.__file__).read_bytes()
 PATIENT: list[list[Any]] = [["SIGINT", 5], ["SIGTERM", 5], ["SIGKILL", 5]]
 
 FOR_EVER = "import signal; print('up'); signal.pause()"
@@ -30,7 +29,7 @@ class Bridge:
     """One booted bridge; what the agent says is kept until it is asked for."""
 
     def __init__(self, hello: Message, *, cwd: Path, env: dict[str, str] | None = None) -> None:
-        argv = boot_argv("localhost", sys.executable, agent.BOOT, len(SOURCE))
+        argv = boot_command(sys.executable)
         self.process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -44,7 +43,7 @@ class Bridge:
         self.ended = False
         self._frames = agent.FrameBuffer()
         self._synced = False
-        self.write(SOURCE + agent.encode_frame(hello))
+        self.write(PROGRAM + agent.encode_frame(hello))
 
     def write(self, data: bytes) -> None:
         assert self.process.stdin is not None

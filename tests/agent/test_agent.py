@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.launchers.local import boot_argv
+from engine.core import connect_trouble
 from engine.node import agent, template
-from engine.supervisor.link import Link
-from tests.agent.driver import FOR_EVER, SOURCE, STUBBORN, child_of, child_program
+from engine.supervisor.link import PROGRAM, Link, boot_command
+from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program
 from tests.support import ROOT, is_alive, process_state, wait_gone, wait_until
 
 # --- what it is made of
 
 
 def test_the_agent_is_small_enough_to_send_at_every_boot():
-    assert len(SOURCE) < 64 * 1024
+    assert len(PROGRAM) < 32 * 1024
 
 
 @pytest.mark.parametrize("module", [agent, template])
@@ -32,7 +32,7 @@ def test_what_is_sent_to_a_node_compiles_as_python_3_8(module):
 
 
 def test_the_agent_imports_the_standard_library_only():
-    tree = ast.parse(SOURCE)
+    tree = ast.parse(Path(agent.__file__).read_text())
     names = {alias.name for found in ast.walk(tree) if isinstance(found, ast.Import) for alias in found.names}
     names |= {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names | {"__future__"}
@@ -44,7 +44,7 @@ def test_the_agent_imports_the_standard_library_only():
 async def test_it_boots_past_what_a_login_shell_prints_first(node):
     """A `.bashrc` that greets, and part of what the agent itself would say, must not look like frames."""
     noise = "echo 'Welcome to gpu01!'; printf '\\0RANKDECK-AGENT'; head -c 20000 /dev/zero; echo; exec \"$@\""
-    argv = ["sh", "-c", noise, "sh", *boot_argv("localhost", sys.executable, agent.BOOT, len(SOURCE))]
+    argv = ["sh", "-c", noise, "sh", *boot_command(sys.executable)]
     greeted, closed = asyncio.Event(), asyncio.Event()
     failed: list[str] = []
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
@@ -57,9 +57,12 @@ async def test_it_boots_past_what_a_login_shell_prints_first(node):
             on_down=failed.append,
             on_failed=failed.append,
             on_closed=closed.set,
-            patience=5.0,
+            explain=lambda status, said: connect_trouble.explain(
+                "localhost", status=status, said=said, python=sys.executable, setup=False
+            ),
+            gate=asyncio.Semaphore(1),
         )
-        link.open()
+        link.open(0.0)
         await greeted.wait()
         link.close()
         await closed.wait()
@@ -81,14 +84,14 @@ def test_another_protocol_is_refused(node):
 
 
 def test_a_wire_that_ends_in_the_middle_of_the_source_ends_the_boot():
-    argv = boot_argv("localhost", sys.executable, agent.BOOT, len(SOURCE))
-    done = subprocess.run(argv, input=SOURCE[:1000], capture_output=True, timeout=60, check=False)
+    argv = boot_command(sys.executable)
+    done = subprocess.run(argv, input=PROGRAM[:1000], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (agent.EXIT_CUT_OFF, b"")
 
 
 def test_a_wire_that_ends_before_the_first_frame_starts_no_agent(home):
-    argv = boot_argv("localhost", sys.executable, agent.BOOT, len(SOURCE))
-    done = subprocess.run(argv, input=SOURCE + b"\0\0", capture_output=True, timeout=60, check=False)
+    argv = boot_command(sys.executable)
+    done = subprocess.run(argv, input=PROGRAM + b"\0\0", capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (agent.EXIT_CUT_OFF, agent.SYNC)
 
 
@@ -241,6 +244,7 @@ def test_the_group_of_a_rank_is_killed_when_its_leader_exits(node):
 
 ORDER = """
 import os, sys, time
+from engine.core import connect_trouble
 from engine.node import agent, template
 seen = []
 kill_group, reap = agent.kill_group, agent.reap

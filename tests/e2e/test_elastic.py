@@ -65,6 +65,15 @@ STUCK = TRAIN.replace(
 )
 """Rank 1 waits for ever where it would wait for its peers."""
 
+STUCK_LEAVING = TRAIN.replace(
+    "steps, pause =",
+    """if (os.environ["RANK"], os.environ["RANKDECK_GENERATION"]) == ("1", "0"):
+    import threading
+    dist.distributed_c10d._abort_process_group = lambda *group: threading.Semaphore(0).acquire()
+steps, pause =""",
+)
+"""Rank 1 waits for ever where it takes the group apart, for the part of gloo that does."""
+
 
 @pytest.fixture
 def launch(rankdeck, write_script, write_profile):
@@ -183,9 +192,10 @@ def test_a_rank_that_is_stopped_is_killed_and_rejoins(rankdeck, launch):
     rankdeck("stop", run)
 
 
-def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profile):
+@pytest.mark.parametrize("script", [STUCK, STUCK_LEAVING], ids=["in a collective", "as it leaves"])
+def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profile, script):
     """As when gloo misses that a connection has closed: the main thread waits for another for ever."""
-    recipe = {"script": str(write_script("stuck.py", STUCK)), "args": ["60", "0.004"]}
+    recipe = {"script": str(write_script("stuck.py", script)), "args": ["60", "0.004"]}
     run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
     before = pids(reached(rankdeck, run, 20))
     kill_hard(before[2])

@@ -94,7 +94,15 @@ MALFORMED = {
     "a node twice": HEAD + RUN + '[layout]\nnodes = ["localhost", "localhost"]\n',
     "this machine twice": HEAD + RUN + '[layout]\nnodes = ["localhost", "127.0.0.1"]\n',
     "nodes as a number": HEAD + RUN + "[layout]\nnodes = 2\n",
-    "another machine": HEAD + RUN + '[layout]\nnodes = "gpu01"\n',
+    "this machine and another": HEAD + RUN + '[layout]\nnodes = ["localhost", "gpu01"]\n',
+    "nodes without end": HEAD + RUN + '[layout]\nnodes = "gpu[1-999999999]"\n',
+    "a range that is backwards": HEAD + RUN + '[layout]\nnodes = "gpu[4-1]"\n',
+    "a group that is a command": HEAD + RUN + '[layout]\nnodes = "@$(id)"\n',
+    "two sources of nodes": HEAD + RUN + '[layout]\nhostfile = "hosts"\nslurm = "current"\n',
+    "an empty hostfile name": HEAD + RUN + '[layout]\nhostfile = ""\n',
+    "a Slurm job that is an option": HEAD + RUN + '[layout]\nslurm = "--help"\n',
+    "a PBS job that is not this one": HEAD + RUN + '[layout]\npbs = "1234"\n',
+    "ssh options as text": HEAD + RUN + '[layout]\nssh_options = "-v"\n',
     "an order that is not there": HEAD + RUN + '[layout]\norder = "random"\n',
     "a transport that is not there": HEAD + RUN + '[layout]\ntransport = "carrier pigeon"\n',
     "on_failure that is not there": HEAD + RUN + '[launch]\non_failure = "panic"\n',
@@ -126,7 +134,7 @@ MALFORMED = {
     "a pattern with a huge repeat": HEAD + RUN + "[metrics]\npatterns = ['(?P<loss>x){999999999999}']\n",
 }
 
-VERBS = ["profiles", "plan", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "clean", "completion"]  # fmt: skip
+VERBS = ["profiles", "plan", "check", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "clean", "completion"]  # fmt: skip
 
 
 class Said:
@@ -253,6 +261,17 @@ def test_a_wrong_set_word_is_named(inside, work, word, wanted):
     assert said.status == 2
     assert "--set" in said.err
     assert wanted in said.err
+
+
+def test_what_is_wrong_with_a_hostfile_is_told_with_its_line(inside, work):
+    (work / "p.toml").write_text(HEAD + RUN + '[layout]\nhostfile = "hosts.txt"\n')
+    said = inside("plan", "./p.toml")
+    assert (said.status, said.out) == (3, "")
+    assert "the hostfile hosts.txt is not there" in said.err
+    (work / "hosts.txt").write_text("gpu01 slots=4\n\x1b[2J\n")
+    said = inside("plan", "./p.toml")
+    assert (said.status, said.out) == (2, "")
+    assert "hosts.txt:2: '\\x1b[2J' can't be a node" in said.err
 
 
 # --- where profiles are found

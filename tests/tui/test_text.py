@@ -126,7 +126,7 @@ def test_lines_that_are_made_to_be_slow_are_not():
     for data in (b"\x1b]" * 500_000, "\x9d".encode() * 500_000, b"\t" * 10**6, b"\x1b[" + b"0" * 10**6, b"\r" * 10**6):
         begin = time.process_time()
         segments_line(data)
-        assert time.process_time() - begin < 1
+        assert time.process_time() - begin < 5
 
 
 def test_accents_do_not_pile_up():

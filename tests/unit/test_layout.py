@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.core.layout import LOCAL_NAMES, MAX_RANKS, LayoutError, Place, Slots, parse_nodes, place_ranks
+from engine.core.layout import (
+    LOCAL_NAMES,
+    MAX_NODES,
+    MAX_RANKS,
+    LayoutError,
+    Place,
+    Slots,
+    groups_of,
+    parse_nodes,
+    place_ranks,
+)
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
     lambda counts: tuple((f"node{index}", count) for index, count in enumerate(counts))
@@ -78,11 +89,18 @@ def test_one_node_is_the_same_in_either_order(count: int, order: Literal["block"
 # --- names of nodes --------------------------------------------------------------------------------------------------
 
 
+def counted(
+    nodes: str | tuple[str, ...], ranks_per_node: int | Literal["auto"] = "auto"
+) -> list[tuple[str, int | None]]:
+    return [(slot.node, slot.ranks) for slot in parse_nodes(nodes, ranks_per_node)]
+
+
 def test_a_node_may_say_its_own_number_of_ranks() -> None:
     assert parse_nodes("localhost:4", 2) == (Slots(node="localhost", ranks=4),)
     assert parse_nodes("localhost", 2) == (Slots(node="localhost", ranks=2),)
     assert parse_nodes(("localhost",), "auto") == (Slots(node="localhost", ranks=None),)
     assert parse_nodes(" localhost:4 ", "auto") == (Slots(node="localhost", ranks=4),)
+    assert counted(("gpu01:8", "gpu02"), 4) == [("gpu01", 8), ("gpu02", 4)]
 
 
 @pytest.mark.parametrize("name", sorted(LOCAL_NAMES))
@@ -91,15 +109,108 @@ def test_each_name_of_this_machine_is_a_node(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "node", "ranks"),
+    [
+        ("gpu01.cluster.example", "gpu01.cluster.example", None),
+        ("gpu_01-ib:2", "gpu_01-ib", 2),
+        ("me@gpu01", "me@gpu01", None),
+        ("first.last@gpu01:8", "first.last@gpu01", 8),
+        ("10.0.0.7:8", "10.0.0.7", 8),
+        ("fe80::2", "fe80::2", None),
+        ("[fe80::2]", "fe80::2", None),
+        ("[fe80::2]:4", "fe80::2", 4),
+        ("me@[fe80::2]:4", "me@fe80::2", 4),
+        ("me@fe80::2", "me@fe80::2", None),
+        ("::ffff:10.0.0.7", "::ffff:10.0.0.7", None),
+        ("[::1]:4", "::1", 4),
+        (f"gpu01:{MAX_RANKS}", "gpu01", MAX_RANKS),
+    ],
+)
+def test_a_node_is_a_name_or_an_address_of_a_user_or_not(word: str, node: str, ranks: int | None) -> None:
+    assert counted(word) == [(node, ranks)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "names"),
+    [
+        ("gpu[01-03]", ["gpu01", "gpu02", "gpu03"]),
+        ("gpu[01-02,07]", ["gpu01", "gpu02", "gpu07"]),
+        ("gpu[8-11]", ["gpu8", "gpu9", "gpu10", "gpu11"]),
+        ("gpu[08-10]-ib", ["gpu08-ib", "gpu09-ib", "gpu10-ib"]),
+        ("n[0-6/3]", ["n0", "n3", "n6"]),
+        ("rack1[9-10]", ["rack19", "rack110"]),  # ClusterShell's NodeSet makes rack19 to rack110 of it
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[1-2][5-6]", ["n15", "n16", "n25", "n26"]),
+        ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
+        ("fe80::[1-2]", ["fe80::1", "fe80::2"]),
+        ("me@gpu[1-2]", ["me@gpu1", "me@gpu2"]),
+        ("gpu02,gpu01", ["gpu02", "gpu01"]),
+        ("a[1-2], b", ["a1", "a2", "b"]),
+    ],
+)
+def test_a_folded_name_stands_for_several(nodes: str, names: list[str]) -> None:
+    assert [name for name, _ in counted(nodes)] == names
+
+
+def test_the_number_behind_a_folded_name_is_for_each_of_them() -> None:
+    assert counted(("gpu[01-02]:8,login:2", "gpu03"), 4) == [("gpu01", 8), ("gpu02", 8), ("login", 2), ("gpu03", 4)]
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[a-z]{1,3}[0-9]{1,4}(?:-r[0-9]{1,2})?", fullmatch=True), min_size=1, max_size=12, unique=True
+    )
+)
+def test_what_clustershell_folds_is_unfolded(names: list[str]) -> None:
+    folded = str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    assert sorted(name for name, _ in counted(folded)) == sorted(names)
+
+
+def test_a_group_is_taken_from_what_somebody_has_found_out() -> None:
+    nodes = ("login:1", "@gpu")
+    assert groups_of(nodes) == ("@gpu",)
+    assert parse_nodes(nodes, 8, {"@gpu": ("gpu01", "gpu02")}) == (
+        Slots(node="login", ranks=1), Slots(node="gpu01", ranks=8), Slots(node="gpu02", ranks=8),
+    )  # fmt: skip
+    with pytest.raises(LayoutError, match="'@gpu' is a group"):
+        parse_nodes(nodes, 8)
+
+
+@pytest.mark.parametrize(
+    "group", ["@", "@-x", "@a b", "@a;reboot", "@$(id)", "@a:b:c", "@a'", "@a\nb", "@*", "@gpu[1-2]"]
+)
+def test_a_group_that_a_shell_would_read_is_refused(group: str) -> None:
+    with pytest.raises(LayoutError, match="can't be a group") as caught:
+        groups_of(group)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
     ("nodes", "words"),
     [
         ((), "names no node"),
         ("", "can't be a node"),
         ("-v", "can't be a node"),
+        ("-oProxyCommand=x@gpu01", "can't be a node"),
+        ("me@-v", "can't be a node"),
+        ("-l@gpu01", "can't be a node"),
+        ("me@", "can't be a node"),
+        ("me@you@gpu01", "can't be a node"),
         ("a b", "can't be a node"),
         ("a;reboot", "can't be a node"),
-        ("a\n", "not this machine"),
+        ("a%h", "can't be a node"),
+        ("größe", "can't be a node"),
+        ("a\nb", "can't be a node"),
+        ("gpu01,", "can't be a node"),
+        ("gpu01,,gpu02", "can't be a node"),
+        ("a" * 300, "can't be a node"),
+        ("a" * 5000 + "[1-4096]", "can't be a node"),
         ("localhost\x1b[2J", "can't be a node"),
+        ("a:b:c", "can't be a node"),
+        ("fe80::2%eth0", "can't be a node"),
+        ("[localhost]:4", "can't be a node"),
+        ("[fe80::2", "can't be a node"),
+        ("[fe80::2]:x", "not a number of ranks"),
         ("localhost:", "not a number of ranks"),
         ("localhost:0", "not a number of ranks"),
         ("localhost:-1", "not a number of ranks"),
@@ -108,21 +219,67 @@ def test_each_name_of_this_machine_is_a_node(name: str) -> None:
         (f"localhost:{MAX_RANKS + 1}", "not a number of ranks"),
         ("localhost:" + "9" * 5000, "not a number of ranks"),
         ("localhost:0000000001", "not a number of ranks"),
-        ("gpu01", "not this machine"),
+        ("gpu[1-4", "can't be a node"),
+        ("gpu1-4]", "can't be a node"),
+        ("gpu[a-b]", "can't be a node"),
+        ("gpu[]", "not a range of numbers"),
+        ("gpu[1,,2]", "not a range of numbers"),
+        ("gpu[-5]", "not a range of numbers"),
+        ("gpu[1-3-5]", "not a range of numbers"),
+        ("gpu[1-9999999999]", "not a range of numbers"),
+        ("gpu[4-1]", "invalid values in range"),
+        ("gpu[1-4/0]", "invalid values in range"),
+        ("gpu[01-100]", "padding length mismatch"),
+        ("gpu[1-3,2]", "names a node twice"),
+        (("gpu[1-3]", "gpu2"), "'gpu2' twice"),
+        (("gpu01", "me@gpu01"), "'gpu01' twice"),
         (("localhost", "localhost:2"), "twice"),
         (("localhost", "127.0.0.1"), "this machine more than once"),
+        (("localhost", "gpu01"), "'localhost' together with other nodes"),
+        (("gpu01", "me@127.0.0.1"), "'127.0.0.1' together with other nodes"),
+        ("n[1-4096],m", "names 4097 nodes"),
+        ("n[1-999999999]", "names 999999999 nodes"),
+        ("n[1-65][1-65]", "names 4225 nodes"),
+        ("n999[1-5000]", "names 5000 nodes"),
+        ("n[1-4096]:17", "asks for 69632 ranks"),
     ],
 )
 def test_nodes_that_can_not_be_are_refused_with_the_next_step(nodes: str | tuple[str, ...], words: str) -> None:
     with pytest.raises(LayoutError, match=words) as caught:
         parse_nodes(nodes, 2)
     assert caught.value.hint
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
 
 
-@given(st.text(max_size=20) | st.lists(st.text(max_size=12), max_size=3).map(tuple))
+def test_ranks_per_node_counts_towards_the_most_that_a_run_may_have() -> None:
+    assert len(parse_nodes("n[1-4096]", 16)) == MAX_NODES
+    with pytest.raises(LayoutError, match="asks for 69632 ranks"):
+        parse_nodes("n[1-4096]", 17)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text", [",", "[", "][", "[,", "[]", "[1]", "[1-2", "a[1-9],", "@,", "a:"], ids=lambda text: text.strip()
+)
+def test_a_megabyte_of_nonsense_is_refused_at_once(text: str) -> None:
+    with pytest.raises(LayoutError):
+        parse_nodes(text * ((1 << 20) // len(text)), "auto")
+
+
+NODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:@-")
+WORDS = st.text("gpu01[]-,:/@.f% ;\n", max_size=16) | st.text(max_size=12)
+
+
+@given(WORDS | st.lists(WORDS, max_size=3).map(tuple))
+@example("a\n")
 def test_any_words_are_nodes_or_refused(nodes: str | tuple[str, ...]) -> None:
     try:
-        slots = parse_nodes(nodes, "auto")
+        slots = parse_nodes(nodes, "auto", dict.fromkeys(groups_of(nodes), ()))
     except LayoutError:
         return
-    assert [slot.node in LOCAL_NAMES for slot in slots] == [True]
+    for slot in slots:
+        assert set(slot.node) <= NODE_CHARACTERS
+        assert not slot.node.startswith("-")
+        assert "@-" not in slot.node
+    assert len({slot.node for slot in slots}) == len(slots)

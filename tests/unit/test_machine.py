@@ -18,7 +18,16 @@ from engine.core import actions as act
 from engine.core import events as ev
 from engine.core.actions import AnyAction
 from engine.core.events import AnyEvent
-from engine.core.machine import FRUITLESS_LIMIT, MAKES_WAY, RESTART_GUARD, launch, replay, step, why_no_rejoin
+from engine.core.machine import (
+    FRUITLESS_LIMIT,
+    MAKES_WAY,
+    RESTART_GUARD,
+    UNREACHABLE_PATIENCE,
+    launch,
+    replay,
+    step,
+    why_no_rejoin,
+)
 from engine.core.state import (
     ENDED_WORDS,
     Alive,
@@ -182,7 +191,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     ev.RunLaunched(at=5e3, run="y", name="y", nodes=TWO, on_failure="hold", max_restarts=1),
     ev.SupervisorStarted(at=5e3, pid=9),
     *(
-        ev.NodeConnected(at=5e3, node=node, agent_pid=7, ranks=ranks, store=store)
+        ev.NodeConnected(at=5e3, node=node, agent_pid=7, ranks=ranks)
         for node in ("a", "b", "z")
         for ranks in (
             (),
@@ -303,7 +312,7 @@ def test_a_run_of_one_node_from_launch_to_success() -> None:
     assert story.actions == (act.OpenNode(node="a"),)
     assert story.connect().actions == (act.OpenStore(node="a", attempt=0),)
     assert story.open_store().actions == (
-        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), port=4000, generations=(0, 0)),
+        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), address="127.0.0.1", port=4000, generations=(0, 0)),
     )
     story.spawn(0)
     assert run_word(story.state) == "starting"
@@ -347,7 +356,9 @@ def told(number: int, *news: typing.Any) -> AnyAction:
 
 
 def spawned(node: str, rank: int, generation: int) -> AnyAction:
-    return act.SpawnRanks(node=node, attempt=0, ranks=(rank,), port=4000, generations=(generation,))
+    return act.SpawnRanks(
+        node=node, attempt=0, ranks=(rank,), address="127.0.0.1", port=4000, generations=(generation,)
+    )
 
 
 def test_a_dead_rank_rejoins_and_the_others_are_told() -> None:
@@ -459,7 +470,7 @@ def test_a_head_node_that_comes_back_is_told_everything_again() -> None:
     story = rejoining().end(2, -9).restart().spawn(2)
     story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
     known = tuple(ev.KnownRank(attempt=0, rank=rank, pid=100 + rank) for rank in (0, 1))
-    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known, store=(0, 4000)))
+    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known))
     assert story.actions == (told(0, "lost", 0), told(1, "generation", 1))
 
 
@@ -521,8 +532,12 @@ def test_a_second_wish_to_stop_may_be_more_urgent() -> None:
 
 
 def test_an_urgent_stop_stays_urgent_for_a_node_that_is_away() -> None:
-    story = _without_b(Story(TWO).run()).stop(at_once=True)
-    assert story.actions == (act.StopRanks(node="a", attempt=0, at_once=True),)
+    story = _without_b(Story(TWO).run())
+    story.stop(at_once=True)
+    assert story.actions == (
+        act.StopRanks(node="a", attempt=0, at_once=True),
+        act.OpenNode(node="b", patience=UNREACHABLE_PATIENCE),
+    )
     story.tell(
         ev.NodeConnected(at=story.at(), node="b", agent_pid=7, ranks=(ev.KnownRank(attempt=0, rank=2, pid=102),))
     )
@@ -553,7 +568,11 @@ def test_a_run_that_has_ended_can_be_started_again() -> None:
 
 def test_stopping_before_anything_started_ends_the_run() -> None:
     story = Story(TWO).connect("a").stop()
-    assert story.actions == (act.CloseNode(node="a"), act.CloseNode(node="b"))
+    assert story.actions == (
+        act.CloseNode(node="a"),
+        act.CloseNode(node="b"),
+        act.OpenNode(node="b", patience=UNREACHABLE_PATIENCE),
+    )
     assert story.close().outcome() == ("stopped", "stopped by alice")
 
 
@@ -564,9 +583,27 @@ def test_a_node_that_can_not_be_reached_ends_a_run_that_never_began() -> None:
     assert story.close().outcome() == ("failed", "b: Permission denied")
 
 
+def test_a_run_that_can_not_begin_tells_of_every_node_that_is_not_there() -> None:
+    story = Story(TWO)
+    story.tell(ev.NodeGivenUp(at=story.at(), node="a", reason="no route"))
+    assert story.actions == ()
+    assert run_word(story.state) == "starting"
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="Permission denied"))
+    assert story.outcome() == ("failed", "a: no route; b: Permission denied")
+
+
+def test_a_run_that_ends_while_a_node_is_away_says_what_may_be_left() -> None:
+    story = _without_b(Story(TWO).run()).stop().end(0, -2).end(1, -2)
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="no route"))
+    assert story.clear().close().outcome() == (
+        "stopped",
+        "stopped by alice; b could not be reached: what runs there ends with its lease",
+    )
+
+
 def test_what_can_not_be_killed_is_told() -> None:
     story = Story().run().end(0).end(1).clear(4242).close()
-    assert story.outcome() == ("succeeded", "; could not kill process 4242 on a")
+    assert story.outcome() == ("succeeded", "could not kill process 4242 on a")
 
 
 def test_a_store_that_can_not_start_fails_the_run() -> None:
@@ -613,18 +650,21 @@ def test_a_spawn_whose_answer_was_lost_is_not_repeated() -> None:
     story = Story().connect().open_store()
     story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
     known = (ev.KnownRank(attempt=0, rank=0, pid=100),)
-    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known, store=(0, 4000)))
-    assert story.actions == (act.SpawnRanks(node="a", attempt=0, ranks=(1,), port=4000, generations=(0,)),)
+    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known))
+    assert story.actions == (
+        act.SpawnRanks(node="a", attempt=0, ranks=(1,), address="127.0.0.1", port=4000, generations=(0,)),
+    )
     assert story.state.ranks == (Alive(pid=100, since=story.now), Pending())
 
 
 def test_a_store_whose_answer_was_lost_serves_every_node() -> None:
     story = Story(TWO).connect()
     story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
-    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, store=(0, 4000)))
-    assert story.actions == (
-        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), port=4000, generations=(0, 0)),
-        act.SpawnRanks(node="b", attempt=0, ranks=(2,), port=4000, generations=(0,)),
+    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7))
+    assert story.actions == (act.OpenStore(node="a", attempt=0),)
+    assert story.open_store().actions == (
+        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), address="127.0.0.1", port=4000, generations=(0, 0)),
+        act.SpawnRanks(node="b", attempt=0, ranks=(2,), address="127.0.0.1", port=4000, generations=(0,)),
     )
 
 
@@ -691,7 +731,9 @@ def test_a_journal_of_version_1_loads_for_ever() -> None:
         max_restarts=3,
         launched_at=1767265200.0,
         phase=Ended(outcome=Outcome(word="succeeded", reason=""), at=1767265230.75),
-        nodes=(Node(name="localhost", ranks=(0, 1, 2, 3), link="closed", since=1767265230.75, cleared=True),),
+        nodes=(
+            Node(name="localhost", ranks=(0, 1, 2, 3), link="closed", since=1767265230.75, was_up=True, cleared=True),
+        ),
         ranks=tuple(
             Done(
                 pid=5200 + rank,
@@ -708,6 +750,7 @@ def test_a_journal_of_version_1_loads_for_ever() -> None:
         attempt=1,
         attempt_since=1767265215.5,
         store_port=40124,
+        store_address="127.0.0.1",
         ends=4,
     )
 
@@ -733,9 +776,7 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
     (
         '{"event":"NodeConnected","at":1.5,"node":"a","agent_pid":7,"ranks":[{"attempt":1,"rank":2,"pid":3,"status":-9}],'
         '"store":[1,4000]}',
-        ev.NodeConnected(
-            at=1.5, node="a", agent_pid=7, ranks=(ev.KnownRank(attempt=1, rank=2, pid=3, status=-9),), store=(1, 4000)
-        ),
+        ev.NodeConnected(at=1.5, node="a", agent_pid=7, ranks=(ev.KnownRank(attempt=1, rank=2, pid=3, status=-9),)),
     ),
     (
         '{"event":"NodeDisconnected","at":1.5,"node":"a","reason":"x"}',
@@ -964,7 +1005,7 @@ class AnyStory(RuleBasedStateMachine):
     def connect(self, node: FakeNode) -> None:
         node.link = "up"
         node.cut()
-        self.handle(ev.NodeConnected(at=self.now, node=node.name, agent_pid=7, ranks=node.known(), store=node.store))
+        self.handle(ev.NodeConnected(at=self.now, node=node.name, agent_pid=7, ranks=node.known()))
 
     # what may happen
 

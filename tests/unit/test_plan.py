@@ -67,7 +67,9 @@ def make(
 
 
 def environment(decided: LaunchPlan, rank: int) -> dict[str, str]:
-    return rank_environment(decided, decided.places[rank], run="x-1", attempt=2, port=40123, paths=PATHS)
+    return rank_environment(
+        decided, decided.places[rank], run="x-1", attempt=2, address="127.0.0.1", port=40123, paths=PATHS
+    )
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

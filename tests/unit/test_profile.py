@@ -52,15 +52,20 @@ VALID: dict[tuple[str, ...], Any] = {
     ("backend", "name"): "nccl",
     ("backend", "timeout"): 30,
     ("backend", "env"): {"NCCL_DEBUG": "WARN"},
-    ("layout", "nodes"): "localhost:4",
+    ("layout", "nodes"): "gpu[01-04]:8",
+    ("layout", "hostfile"): "hosts.txt",
+    ("layout", "slurm"): 1234,
+    ("layout", "pbs"): "current",
     ("layout", "ranks_per_node"): 8,
-    ("layout", "transport"): "local",
+    ("layout", "transport"): "ssh",
     ("layout", "order"): "cyclic",
+    ("layout", "ssh_options"): ["-o", "ConnectTimeout=5"],
     ("recipe", "name"): "gpt",
     ("recipe", "script"): "train.py",
     ("recipe", "module"): "pkg.train",
     ("recipe", "args"): ["--steps", "100"],
     ("launch", "python"): "/opt/env/bin/python",
+    ("launch", "setup"): "module load cuda; source env/bin/activate",
     ("launch", "workdir"): "~/runs",
     ("launch", "warm"): False,
     ("launch", "prewarm"): False,
@@ -140,9 +145,26 @@ def test_every_key_has_words_for_its_type(path: tuple[str, ...]) -> None:
     assert "Literal" not in words
 
 
-@pytest.mark.parametrize("nodes", ["localhost", "127.0.0.1", "::1", "localhost:8", ["localhost:2"]])
-def test_this_machine_is_accepted_by_each_of_its_names(nodes: str | list[str]) -> None:
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "localhost:8",
+        ["localhost:2"],
+        "gpu[01-16]:8",
+        ["me@gpu01", "10.0.0.7:4"],
+        "@gpu",
+    ],
+)
+def test_nodes_are_accepted_in_each_of_their_forms(nodes: str | list[str]) -> None:
     profile_from_data(put({"schema": 1, "name": "x", "recipe": {"name": "gpt"}}, ("layout", "nodes"), nodes), "p")
+
+
+@pytest.mark.parametrize("job", [1, 1234, "1234", "1234_5", "current"])
+def test_a_slurm_job_is_a_number_or_a_task_or_the_one_that_we_are_in(job: int | str) -> None:
+    profile_from_data(put({"schema": 1, "name": "x", "recipe": {"name": "gpt"}}, ("layout", "slurm"), job), "p")
 
 
 # --- what is refused, and where --------------------------------------------------------------------------------------
@@ -201,7 +223,7 @@ RUNS = '[recipe]\nname = "gpt"\n'
         (HEAD + RUNS + "[layout]\nranks_per_node = 2.5\n", "p.toml:6", "layout.ranks_per_node", "not a number"),
         (HEAD + RUNS + "[layout]\nranks_per_node = true\n", "p.toml:6", "layout.ranks_per_node", "not true or false"),
         (HEAD + RUNS + "[layout]\norder = 'random'\n", "p.toml:6", "layout.order", "there is no choice"),
-        (HEAD + RUNS + "[layout]\ntransport = 'ssh'\n", "p.toml:6", "layout.transport", "there is no choice"),
+        (HEAD + RUNS + "[layout]\ntransport = 'pigeon'\n", "p.toml:6", "layout.transport", "there is no choice"),
         (HEAD + RUNS + "[launch]\non_failure = 'ignore'\n", "p.toml:6", "launch.on_failure", "there is no choice"),
         (HEAD + RUNS + "[launch]\nmax_restarts = '3'\n", "p.toml:6", "launch.max_restarts", "must be a whole number"),
         (HEAD + RUNS + "[launch]\nstop_ladder = [['SIGKILL']]\n", "p.toml:6", "launch.stop_ladder", ""),
@@ -222,7 +244,34 @@ RUNS = '[recipe]\nname = "gpt"\n'
         (HEAD + RUNS + "[layout]\nnodes = ''\n", "p.toml:6", "layout.nodes", "can't be a node"),
         (HEAD + RUNS + "[layout]\nnodes = []\n", "p.toml:6", "layout.nodes", "names no node"),
         (HEAD + RUNS + "[layout]\nnodes = '-oProxyCommand=x'\n", "p.toml:6", "layout.nodes", "can't be a node"),
-        (HEAD + RUNS + "[layout]\nnodes = 'gpu01'\n", "p.toml:6", "layout.nodes", "not this machine"),
+        (
+            HEAD + RUNS + "[layout]\nnodes = ['localhost', 'gpu01']\n",
+            "p.toml:6",
+            "layout.nodes",
+            "'localhost' together",
+        ),
+        (HEAD + RUNS + "[layout]\nnodes = 'gpu[1-99999]'\n", "p.toml:6", "layout.nodes", "names 99999 nodes"),
+        (HEAD + RUNS + "[layout]\nnodes = 'gpu[4-1]'\n", "p.toml:6", "layout.nodes", "invalid values in range"),
+        (HEAD + RUNS + "[layout]\nnodes = '@gpu;id'\n", "p.toml:6", "layout.nodes", "can't be a group"),
+        (HEAD + RUNS + "[layout]\nnodes = ['@gpu', '-v']\n", "p.toml:6", "layout.nodes", "'-v' can't be a node"),
+        (HEAD + RUNS + "[layout]\nhostfile = ''\n", "p.toml:6", "layout.hostfile", "is empty"),
+        (HEAD + RUNS + '[layout]\nhostfile = "\\u0000"\n', "p.toml:6", "layout.hostfile", "NUL"),
+        (HEAD + RUNS + "[layout]\nhostfile = ['a']\n", "p.toml:6", "layout.hostfile", "must be a string, not a list"),
+        (HEAD + RUNS + "[layout]\nslurm = '-h'\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + "[layout]\nslurm = ''\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + "[layout]\nslurm = '1234;id'\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + "[layout]\nslurm = '1234_'\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + '[layout]\nslurm = "1234\\n"\n', "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + "[layout]\nslurm = '١٢'\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + "[layout]\nslurm = 0\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + "[layout]\nslurm = -1234\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + f"[layout]\nslurm = 0x{'f' * 5000}\n", "p.toml:6", "layout.slurm", "is no job"),
+        (HEAD + RUNS + "[layout]\nslurm = true\n", "p.toml:6", "layout.slurm", "not true or false"),
+        (HEAD + RUNS + "[layout]\npbs = '1234'\n", "p.toml:6", "layout.pbs", "there is no choice"),
+        (HEAD + RUNS + "[layout]\nhostfile = 'a'\nslurm = 1\n", "p.toml:5", "layout", "from hostfile and slurm"),
+        (HEAD + RUNS + "[layout]\nnodes = 'a'\npbs = 'current'\n", "p.toml:5", "layout", "from nodes and pbs"),
+        (HEAD + RUNS + '[layout]\nssh_options = ["\\u0000"]\n', "p.toml:6", "layout.ssh_options", "NUL"),
+        (HEAD + RUNS + '[launch]\nsetup = "\\u0000"\n', "p.toml:6", "launch.setup", "NUL"),
         (HEAD + RUNS + "[layout]\nnodes = 'localhost:0'\n", "p.toml:6", "layout.nodes", "not a number of ranks"),
         (HEAD + RUNS + "[layout]\nnodes = 'localhost:²'\n", "p.toml:6", "layout.nodes", "not a number of ranks"),
         (HEAD + RUNS + "[layout]\nnodes = ['localhost', 'localhost']\n", "p.toml:6", "layout.nodes", "twice"),
@@ -291,6 +340,9 @@ def test_a_profile_that_is_nested_too_deeply_is_refused() -> None:
         ("layout.ranks_per_node=2", ("layout", "ranks_per_node"), 2),
         ("layout.ranks_per_node=auto", ("layout", "ranks_per_node"), "auto"),
         ("layout.nodes=localhost:3", ("layout", "nodes"), "localhost:3"),
+        ("layout.nodes=gpu[01-02,07]:4", ("layout", "nodes"), "gpu[01-02,07]:4"),
+        ("layout.slurm=current", ("layout", "slurm"), "current"),
+        ("layout.slurm=1234_5", ("layout", "slurm"), "1234_5"),
         ("backend.timeout=1.5", ("backend", "timeout"), 1.5),
         ("name=other", ("name",), "other"),
         ("name=1", ("name",), "1"),
@@ -353,7 +405,8 @@ def test_a_profile_is_written_without_its_defaults() -> None:
 @settings(deadline=None)
 def test_what_is_written_is_read_as_the_same_profile(chosen: set[tuple[str, ...]]) -> None:
     data: dict[str, Any] = {"schema": 1, "name": "x", "recipe": {"script": "train.py"}}
-    for path in chosen - {("recipe", "name"), ("recipe", "module")}:
+    sources = sorted(chosen & {("layout", "nodes"), ("layout", "hostfile"), ("layout", "slurm"), ("layout", "pbs")})
+    for path in chosen - {("recipe", "name"), ("recipe", "module"), *sources[1:]}:
         data = put(data, path, VALID[path])
     profile = profile_from_data(data, "p")
     text = tomlkit.dumps(to_toml_data(profile))

@@ -1,0 +1,51 @@
+"""One cluster for all tests here, made once and healed after each; and the proof that no test leaves a process on a node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.namespaces import reason_to_skip
+from tests.cluster.nodes import Cluster
+from tests.conftest import GRACE
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All tests here share one worker, and so one cluster. (Hooks of a conftest see the items of its folder only.)"""
+    item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
+@pytest.fixture(scope="session")
+def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster, which lives as long as the tests do."""
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Cluster(tmp_path_factory.mktemp("cluster") / "c", count=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nodes_are_left_clean(four_nodes: Cluster) -> Iterator[None]:
+    """Fails a test that leaves a process on a node.
+
+    Being autouse it is the first to be set up, and so the last to be torn down: `home` has ended every run by then.
+    """
+    yield
+    end = time.monotonic() + GRACE
+    while (left := four_nodes.processes()) and time.monotonic() < end:
+        time.sleep(0.02)
+    four_nodes.heal()
+    assert not left, f"processes were left behind (and are killed now): {left}"
+
+
+@pytest.fixture
+def cluster(four_nodes: Cluster, home: Path) -> Iterator[Cluster]:
+    """Four nodes, all well.
+
+    After the test, cables are put back and sshds listen, so that `home` can end runs that go on as a user would.
+    """
+    yield four_nodes
+    four_nodes.reconnect()

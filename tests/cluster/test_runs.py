@@ -1,0 +1,304 @@
+"""Runs on nodes that are reached by ssh: from launch to end, and every way in which a link or a node fails meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.nodes import Cluster, Node
+from tests.support import Deck, is_alive, kill_hard, wait_gone, wait_until
+
+pytestmark = pytest.mark.slow
+
+LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
+
+TRAIN = """
+import os, socket, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+def reduced(value=rank + 1):
+    tensor = torch.ones(1000) * value
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+print("up", rank, socket.gethostname(), os.environ["LOCAL_RANK"], reduced(), flush=True)
+while not reduced(os.path.exists("finish")):
+    time.sleep(0.01)
+print("done", rank, flush=True)
+"""
+
+COUNT = """
+import os, signal, time
+number, wanted = 0, True
+while wanted or number % 1000:
+    for _ in range(50):
+        print("line", number, flush=True)
+        number += 1
+    wanted = not os.path.exists("finish")
+    time.sleep(0.05)
+print("last", number, flush=True)
+"""
+"""A thousand numbered lines in a second."""
+
+
+@pytest.fixture
+def launch(cluster: Cluster, rankdeck: Deck, write_script, write_profile) -> Callable[..., str]:
+    """Launches a script on nodes of the cluster."""
+
+    def launch(text: str, *, nodes: str = "node[1-2]:1", ready: str = "", **sections: Any) -> str:
+        layout = {"nodes": nodes, "ssh_options": cluster.ssh_options}
+        settings = {"warm": False, "stop_ladder": LADDER, **sections.pop("launch", {})}
+        profile = write_profile(write_script("train.py", text), layout=layout, launch=settings, **sections)
+        run: str = rankdeck.launch(profile)
+        for rank in range(len(rankdeck.status(run)["ranks"]) if ready else 0):
+            rankdeck.wait_log(run, rank, ready.encode())
+        return run
+
+    return launch
+
+
+def agents(node: Node) -> list[int]:
+    """The agents and wardens of a node."""
+    return [one.pid for one in node.processes() if re.search(r"python\S* -I -c import os,sys,zlib", one.command)]
+
+
+def numbers(deck: Deck, run: str, rank: int) -> list[int]:
+    """The numbers that a rank of `COUNT` has printed, as far as they are stored."""
+    whole, _, _ = deck.log(run, rank).rpartition(b"\n")
+    return [int(line.split()[1]) for line in whole.splitlines() if line.startswith(b"line")]
+
+
+# --- all is well -------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_of_two_nodes_meet_and_end(rankdeck: Deck, launch, work: Path, cluster: Cluster) -> None:
+    run = launch(TRAIN, nodes="node[1-2]:2", ready="up")
+    hosts = [rankdeck.log(run, rank).decode().split()[2:4] for rank in range(4)]
+    assert hosts == [["node1", "0"], ["node1", "1"], ["node2", "0"], ["node2", "1"]]
+    assert rankdeck.log(run, 0).split()[4] == b"10.0"
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(4)] == [b"done %d" % rank for rank in range(4)]
+    wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
+
+
+def test_nothing_is_left_in_the_temporary_folder_of_a_node(rankdeck: Deck, launch, tmp_path: Path) -> None:
+    run = launch("print('hello', flush=True)")
+    assert rankdeck("wait", run).returncode == 0
+    assert rankdeck.log(run, 1) == b"hello\n"
+    mine = [path for path in Path("/tmp/rankdeck-0").glob("*") if run in path.name]
+    assert mine == []
+
+
+def test_the_recipe_trains_on_two_nodes_with_two_ranks_each(rankdeck: Deck, write_profile, cluster: Cluster) -> None:
+    layout = {"nodes": "node[1-2]:2", "ssh_options": cluster.ssh_options}
+    recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3"]}
+    run = rankdeck.launch(write_profile(recipe, layout=layout, launch={"warm": True}))
+    assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
+    status = rankdeck.status(run)
+    assert [rank["step"] for rank in status["ranks"]] == [6] * 4
+    assert [(rank["node"], rank["local_rank"]) for rank in status["ranks"]] == [
+        ("node1", 0),
+        ("node1", 1),
+        ("node2", 0),
+        ("node2", 1),
+    ]
+    assert list((rankdeck.folder(run) / "checkpoints").iterdir())
+
+
+def test_every_node_uses_the_interface_that_leads_to_the_others(rankdeck: Deck, launch, cluster: Cluster) -> None:
+    run = launch(
+        "import os; print(*(os.environ[n] for n in ('MASTER_ADDR', 'GLOO_SOCKET_IFNAME', 'NCCL_SOCKET_IFNAME')))"
+    )
+    assert rankdeck("wait", run).returncode == 0
+    for rank, node in enumerate(cluster.nodes[:2]):
+        words = [cluster.node(1).address, node.interface, f"={node.interface}"]
+        assert rankdeck.log(run, rank).decode().split() == words
+
+
+# --- links ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [5, 60])
+def test_a_link_that_is_cut_for_a_while_costs_no_line(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster, seconds: int
+) -> None:
+    run = launch(COUNT, ready="line 500")
+    node = cluster.node(2)
+    before = rankdeck.status(run)["ranks"]
+    node.cut()
+    if seconds > 5:
+        rankdeck.wait_status(run, lambda status: status["nodes"][1]["link"] == "down", what="the cut was noticed")
+        assert "nothing was heard" in rankdeck.status(run)["nodes"][1]["reason"]
+    start = len(numbers(rankdeck, run, 0))
+    wait_until(lambda: len(numbers(rankdeck, run, 0)) > start + 800 * seconds, 4 * seconds, "node1 trains on")
+    node.mend()
+    (work / "finish").touch()
+    assert rankdeck("wait", run, seconds=120).returncode == 0
+    for rank in range(2):
+        *lines, last = rankdeck.log(run, rank).splitlines()
+        assert lines == [b"line %d" % number for number in range(len(lines))]
+        assert last == b"last %d" % len(lines)
+    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+
+
+def test_a_node_that_is_away_past_its_lease_is_empty_when_it_comes_back(
+    rankdeck: Deck, launch, cluster: Cluster
+) -> None:
+    run = launch(COUNT, ready="line 500", launch={"lease": 4})
+    node = cluster.node(2)
+    node.cut()
+    wait_until(lambda: not node.processes(), what="the agent has ended its ranks, and itself")
+    node.mend()
+    rankdeck.wait_state(run, "holding", "failed")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped", "failed")
+
+
+def test_a_run_whose_node_is_away_can_be_stopped_and_says_so(rankdeck: Deck, launch, cluster: Cluster) -> None:
+    run = launch(COUNT, ready="line 500", launch={"lease": 30})
+    node = cluster.node(2)
+    node.cut()
+    rankdeck("stop", run)
+    status = rankdeck.wait_state(run, "stopped")
+    assert "node2 could not be reached: what runs there ends with its lease" in status["doing"]
+    wait_until(lambda: not node.processes(), what="its lease is over")
+
+
+@pytest.mark.parametrize("victim", ["sessions", "ssh", "sshd"])
+def test_whatever_makes_the_link_is_replaced(rankdeck: Deck, launch, work: Path, cluster: Cluster, victim: str) -> None:
+    run = launch(COUNT, ready="line 500")
+    node = cluster.node(2)
+    before = rankdeck.status(run)["ranks"]
+    if victim == "ssh":
+        ssh = next(one for one in rankdeck.processes() if one.command.startswith("ssh ") and " node2 " in one.command)
+        kill_hard(ssh.pid)
+    else:
+        if victim == "sshd":
+            node.stop_sshd()
+        node.kill_sessions()
+    rankdeck.wait_status(run, lambda status: status["nodes"][1]["link"] == "down" or victim != "sshd")
+    if victim == "sshd":
+        node.start_sshd()
+    start = len(numbers(rankdeck, run, 1))
+    wait_until(lambda: len(numbers(rankdeck, run, 1)) > start + 500, what="its lines come again")
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    lines = numbers(rankdeck, run, 1)
+    assert lines == list(range(len(lines)))
+    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+
+
+# --- processes -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_is_killed_is_replaced_and_its_ranks_go_on(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster
+) -> None:
+    run = launch(COUNT, ready="line 500")
+    before = rankdeck.status(run)["ranks"]
+    connected = [
+        event for event in rankdeck.journal(run) if event["event"] == "NodeConnected" and event["node"] == "node2"
+    ]
+    kill_hard(connected[0]["agent_pid"])
+    wait_until(lambda: sum(event["event"] == "NodeConnected" for event in rankdeck.journal(run)) > 2)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    lines = numbers(rankdeck, run, 1)
+    assert lines == list(range(len(lines)))
+    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+
+
+def test_a_supervisor_that_is_killed_is_replaced_while_nodes_are_remote(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster
+) -> None:
+    run = launch(COUNT, ready="line 500")
+    before = rankdeck.status(run)["ranks"]
+    kill_hard(rankdeck.supervisor(run))
+    rankdeck.wait_status(run, lambda status: all(node["link"] == "up" for node in status["nodes"]))
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    for rank in range(2):
+        lines = numbers(rankdeck, run, rank)
+        assert lines == list(range(len(lines)))
+    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+
+
+def test_a_node_that_loses_all_its_processes_holds_the_run(rankdeck: Deck, launch, cluster: Cluster) -> None:
+    run = launch(TRAIN, ready="up")
+    for process in cluster.node(2).processes():
+        kill_hard(process.pid)
+    rankdeck.wait_status(run, lambda status: status["ranks"][1]["state"] in ("failed", "lost"))
+    rankdeck.wait_state(run, "holding")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+
+
+def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path) -> None:
+    run = launch(TRAIN, ready="up", launch={"warm": True})
+    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    rankdeck.wait_state(run, "holding")
+    assert "attempt 1" in rankdeck("restart", run).stdout
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up", attempt=1)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+
+
+# --- nodes that can't start an agent ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("refuse", "nothing listens"), ("new_host_key", "host key"), ("hang", "node2")],
+)
+def test_a_node_that_can_not_be_reached_is_named_with_the_reason(
+    rankdeck: Deck, launch, cluster: Cluster, fault: str, said: str
+) -> None:
+    getattr(cluster.node(2), fault)()
+    run = launch("print('never')")
+    status = rankdeck.wait_state(run, "failed")
+    assert "node2" in status["doing"]
+    assert said in status["doing"].lower()
+    assert "node1" not in status["doing"]
+
+
+def test_all_nodes_that_can_not_be_reached_are_named(rankdeck: Deck, launch, cluster: Cluster) -> None:
+    for number in (1, 2):
+        cluster.node(number).refuse()
+    run = launch("print('never')")
+    assert {"node1", "node2"} <= set(re.findall(r"node\d", rankdeck.wait_state(run, "failed")["doing"]))
+
+
+def test_login_noise_is_no_answer(rankdeck: Deck, launch, cluster: Cluster) -> None:
+    cluster.node(2).noise("Welcome to node2!\n" * 600)
+    run = launch("print('hello', flush=True)")
+    assert rankdeck("wait", run).returncode == 0
+    assert rankdeck.log(run, 1) == b"hello\n"
+
+
+def test_a_node_without_that_python_is_named(rankdeck: Deck, launch, cluster: Cluster, tmp_path: Path) -> None:
+    run = launch("print('never')", launch={"python": "/no/such/python3"})
+    assert "/no/such/python3" in rankdeck.wait_state(run, "failed")["doing"]
+
+
+def test_setup_lines_come_before_python(rankdeck: Deck, launch) -> None:
+    setup = "export GREETING='it'\\''s \"here\"'\necho noise; cat >/dev/null"
+    run = launch("import os; print(os.environ['GREETING'])", launch={"setup": setup})
+    assert rankdeck("wait", run).returncode == 0
+    assert rankdeck.log(run, 1) == b'it\'s "here"\n'
+
+
+def test_arguments_arrive_as_they_are(rankdeck: Deck, cluster: Cluster, write_script, write_profile) -> None:
+    words = ["a b", "$(touch x)", "'", '"', "line\nfeed", "é 漢", "; touch y", "*", "~"]
+    script = write_script("args.py", "import json, sys; print(json.dumps(sys.argv[1:]))")
+    layout = {"nodes": "node[1-2]:1", "ssh_options": cluster.ssh_options}
+    run = rankdeck.launch(write_profile({"script": str(script), "args": words}, layout=layout))
+    assert rankdeck("wait", run).returncode == 0
+    assert json.loads(rankdeck.log(run, 1)) == words
+    assert not {"x", "y"} & set(os.listdir())

@@ -1,0 +1,310 @@
+"""`rankdeck check`: what a launch would trip over is found before it, on this machine and on others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import planning, preflight
+from engine.core.errors import CheckError
+from engine.core.preflight import CHECKS, Begun, Finding
+from engine.profiles import read_profile
+from tests import fake_ssh as hosts
+from tests.conftest import WriteProfile, WriteScript
+from tests.fake_ssh import FakeSsh
+from tests.support import Deck, processes_with, wait_gone, wait_until
+
+fake_ssh, fake_ssh_hosts = hosts.fake_ssh, hosts.fake_ssh_hosts  # fixtures, for this module
+
+SAYS_NOTHING = "import signal\nwhile True:\n    signal.pause()\n"
+"""A torch whose import hangs."""
+
+
+def checked(deck: Deck, *words: str | Path, status: int | None = None) -> dict[tuple[str, str], dict[str, str]]:
+    """What `rankdeck check --json` finds, by node and check."""
+    done = deck("check", *words, "--json")
+    found: list[dict[str, str]] = json.loads(done.stdout)
+    states = {one["state"] for one in found}
+    assert done.returncode == (3 if "fail" in states else 0) if status is None else status
+    return {(one["node"], one["check"]): one for one in found}
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has asked of a node, another must ask itself."""
+    monkeypatch.setattr(preflight, "_kept", {})
+
+
+# --- this machine ------------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_can_train_passes_every_check(rankdeck: Deck):
+    found = checked(rankdeck, "quickstart")
+    assert [check for _, check in found] == list(CHECKS)
+    assert {one["state"] for one in found.values()} == {"ok", "skip"}
+    assert found["localhost", "backend"]["text"] == "gloo is in this torch"
+    assert found["localhost", "torch"]["text"][0].isdigit()
+    assert sys.executable in found["localhost", "python"]["text"]
+
+
+def test_the_result_is_a_table_for_people(rankdeck: Deck):
+    done = rankdeck("check", "quickstart", "--quick")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["CHECK", "STATE", "localhost"]
+    assert any(line.startswith("torch ") and "● ok" in line and "not imported" in line for line in lines)
+    assert lines[-1] == "all is well"
+    ascii_only = rankdeck("--ascii", "check", "quickstart", "--quick")
+    assert "* ok" in ascii_only.stdout
+    assert ascii_only.stdout.isascii()
+
+
+def test_what_is_missing_is_told_with_the_next_step(rankdeck: Deck, write_profile: WriteProfile, work: Path):
+    profile = write_profile(work / "gone.py", launch={"workdir": "nowhere"})
+    done = rankdeck("check", profile, "--quick")
+    assert done.returncode == 3
+    assert f"✖ fail  localhost, script: {work}/gone.py: no such file or directory\n  keep it in a folder" in done.stdout
+    assert f"✖ fail  localhost, workdir: {work}/nowhere: no such file or directory\n  make it there" in done.stdout
+    assert done.stdout.endswith("2 failures\n")
+
+
+def test_a_python_that_is_not_there_fails_its_check(rankdeck: Deck, write_profile: WriteProfile):
+    found = checked(rankdeck, write_profile({"name": "linear"}, launch={"python": "/no/such/python"}))
+    assert found["localhost", "python"]["state"] == "fail"
+    assert "/no/such/python" in found["localhost", "python"]["text"]
+    assert found["localhost", "torch"]["state"] == "skip"
+
+
+@pytest.mark.parametrize(
+    ("torch", "text"),
+    [
+        ("raise ImportError('libcudart.so.12: cannot open')", "it can't be imported: ImportError: libcudart.so.12: cannot open"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "it can't be imported: it ended with SIGSEGV"),
+        ("print('noise')\nimport os\nos._exit(7)", "it can't be imported: it ended with status 7"),
+    ],
+)  # fmt: skip
+def test_a_torch_beside_the_script_is_the_one_that_ranks_get(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, torch: str, text: str
+):
+    script = write_script("train/train.py", "")
+    write_script("train/torch.py", torch)
+    found = checked(rankdeck, write_profile(script))
+    assert (found["localhost", "torch"]["state"], found["localhost", "torch"]["text"]) == ("fail", text)
+    assert found["localhost", "backend"]["state"] == "skip"
+    assert found["localhost", "disk"]["state"] == "ok"
+
+
+def test_modules_of_the_user_do_not_break_the_probe(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("json", "socket", "hashlib", "subprocess", "tempfile", "zlib", "metadata", "platform", "ctypes"):
+        write_script(f"modules/{name}.py", f"raise RuntimeError('{name} is not what you think')")
+    monkeypatch.setenv("PYTHONPATH", "")
+    profile = write_profile(write_script("train.py", ""), env={"PYTHONPATH": str(work / "modules")})
+    found = checked(rankdeck, profile)
+    assert found["localhost", "python"]["state"] == "ok"
+    assert found["localhost", "torch"]["state"] == "fail"
+    assert "is not what you think" in found["localhost", "torch"]["text"]
+
+
+def test_a_python_that_does_not_start_as_a_rank_says_why(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
+):
+    write_script("modules/encodings/__init__.py", "")
+    found = checked(rankdeck, write_profile({"name": "linear"}, env={"PYTHONHOME": "/no/such/home"}), "--quick")
+    assert found["localhost", "python"]["state"] == "fail"
+    assert "does not start as a rank would" in found["localhost", "python"]["text"]
+
+
+def test_a_module_is_looked_for_where_a_rank_would_find_it(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+):
+    write_script("there/pkg/__init__.py", "raise SystemExit('it must not be run')")
+    inside = write_profile({"module": "pkg.train"}, launch={"workdir": "there"}, name="inside")
+    outside = write_profile({"module": "pkg.train"}, name="outside")
+    assert checked(rankdeck, inside, "--quick")["localhost", "script"]["state"] == "ok"
+    assert checked(rankdeck, outside, "--quick")["localhost", "script"]["text"] == "there is no module pkg"
+
+
+def test_setup_lines_come_before_the_probe(rankdeck: Deck, write_profile: WriteProfile, work: Path):
+    (work / "python9").symlink_to(sys.executable)
+    lines = {"python": "python9", "setup": f"export PATH=$PATH:'{work}'\necho noise"}
+    found = checked(rankdeck, write_profile({"name": "linear"}, launch=lines), "--quick")
+    assert found["localhost", "python"]["state"] == "ok"
+    broken = write_profile({"name": "linear"}, launch={"setup": "module() { return 1; }; module load cuda"}, name="b")
+    found = checked(rankdeck, broken, "--quick")
+    assert found["localhost", "python"]["state"] == "fail"
+    assert "launch.setup failed" in found["localhost", "python"]["text"]
+
+
+def test_processes_of_a_run_without_an_agent_are_leftovers(rankdeck: Deck):
+    env = {**os.environ, "RANKDECK_MARK": "old-ab2c-0123456789ab", "RANKDECK_RUN": "old-ab2c"}
+    with subprocess.Popen(["sleep", "600"], env=env) as left:
+        try:
+            found = checked(rankdeck, "smoke", "--quick")["localhost", "leftovers"]
+        finally:
+            left.kill()
+    assert found["state"] == "warn"
+    assert f"1 process of old-ab2c, with no agent: {left.pid}" in found["text"]
+    assert f"kill -9 {left.pid}" in found["advice"]
+
+
+def test_a_run_that_is_looked_after_is_no_leftover(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+):
+    profile = write_profile(write_script("wait.py", "print('up')\nimport signal\nsignal.pause()\n"))
+    run = rankdeck.launch(profile)
+    rankdeck.wait_log(run, 0, b"up")
+    found = checked(rankdeck, profile, "--quick")["localhost", "leftovers"]
+    assert f"{run} runs there" in found["text"] or run not in found["text"] + found["advice"]
+    assert run in found["text"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_nothing_is_left_of_a_check_that_was_ended(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, number: signal.Signals
+):
+    script = write_script("train.py", "")
+    write_script("torch.py", SAYS_NOTHING)
+    with rankdeck.start("check", write_profile(script)) as command:
+        wait_until(lambda: len(rankdeck.processes()) >= 3, what="command, probe and import")
+        others = [process.pid for process in rankdeck.processes() if process.pid != command.pid]
+        command.send_signal(number)
+        _, said = command.communicate(timeout=60)
+    assert "Traceback" not in said
+    wait_gone(*others)
+
+
+# --- other machines ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on(rankdeck: Deck, write_profile: WriteProfile, fake_ssh: FakeSsh) -> Any:
+    """Writes a profile for nodes that the fake ssh reaches."""
+
+    def write(*nodes: str, **sections: Any) -> Path:
+        ranks = sections.pop("ranks", 1)
+        return write_profile({"name": "linear"}, ranks, layout={"nodes": list(nodes)}, **sections)
+
+    return write
+
+
+def test_each_node_is_told_of_by_itself(rankdeck: Deck, on: Any):
+    done = rankdeck("check", on("host1", "refused1", "denied1", "noisy1", "nopython1"), "--quick")
+    assert done.returncode == 3
+    lines = {line.split()[0]: line for line in done.stdout.split("\n\n")[0].splitlines()}
+    assert lines["NODE"].split()[1:] == [check.upper() for check in CHECKS]
+    assert "fail" not in lines["host1"] + lines["noisy1"]
+    assert all(lines[node].count("fail") == 1 for node in ("refused1", "denied1", "nopython1"))
+    assert "refused1, ssh: " in done.stdout
+    assert "nopython1, python: " in done.stdout
+    assert "rankdeck: host1: all is well" in done.stderr.splitlines()
+    assert "rankdeck: denied1: 1 failure" in done.stderr.splitlines()
+
+
+def test_every_node_tries_the_way_to_the_first(rankdeck: Deck, on: Any):
+    found = checked(rankdeck, on("host1", "host2", "host3"), "--quick")
+    if found["host2", "head"]["state"] == "fail":
+        pytest.skip("this machine has no address but its own")
+    assert found["host1", "head"]["text"].startswith("all others reach it at ")
+    assert found["host3", "head"]["text"].startswith("host1 is reached at ")
+    assert found["host3", "interface"]["text"].endswith(" leads to host1")
+
+
+def test_a_head_that_is_silent_is_not_blamed_on_the_others(rankdeck: Deck, on: Any):
+    found = checked(rankdeck, on("refused1", "host2"), "--quick")
+    assert found["refused1", "ssh"]["state"] == "fail"
+    assert (found["host2", "head"]["state"], found["host2", "ssh"]["state"]) == ("skip", "ok")
+
+
+def test_paths_that_are_nowhere_here_are_no_error_of_a_plan_for_elsewhere(
+    rankdeck: Deck, on: Any, work: Path, write_profile: WriteProfile
+):
+    profile = on("host1", "host2", launch={"workdir": "nowhere", "python": sys.executable})
+    assert rankdeck("plan", profile).returncode == 0
+    found = checked(rankdeck, profile, "--quick")
+    assert {node for (node, check), one in found.items() if one["state"] == "fail" and check == "workdir"} == {"host1", "host2"}  # fmt: skip
+    here = write_profile({"name": "linear"}, launch={"workdir": "nowhere"}, name="here")
+    assert rankdeck("plan", here).returncode == 3
+
+
+async def findings(profile: Path, *, full: bool = False) -> list[Finding]:
+    """Everything that a preflight says, in order."""
+    plan = planning.make_plan(read_profile(profile), checked=False)
+    async with contextlib.aclosing(preflight.check(plan, full=full)) as stream:
+        return [news async for news in stream if isinstance(news, Finding)]
+
+
+async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh):
+    monkeypatch.setattr(preflight, "QUICK", 2.0)
+    found = await findings(on("silent1", "host2"))
+    assert [one.node for one in found if one.state == "fail"] == ["silent1"]
+    assert {one.check for one in found if one.node == "silent1"} == set(CHECKS)
+    assert len(fake_ssh.calls("silent1")) == 1
+
+
+async def test_as_many_nodes_as_there_are_places_are_asked_at_once(
+    on: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    fake_ssh: FakeSsh,
+):
+    monkeypatch.setattr(preflight, "AT_ONCE", 1)
+    found = await findings(on("host1", "host2", "host3"))
+    assert {one.node for one in found if one.check == "ssh" and one.state == "ok"} == {"host1", "host2", "host3"}
+    assert len(fake_ssh.calls()) == 3
+
+
+async def test_who_stops_listening_ends_every_probe(on: Any, fake_ssh: FakeSsh):
+    plan = planning.make_plan(read_profile(on("host1", "silent1", "host2")), checked=False)
+    stream = preflight.check(plan, full=False)
+    assert await anext(stream) == Begun(nodes=("host1", "silent1", "host2"))
+    await anext(stream)
+    await stream.aclose()
+    assert not processes_with("FAKE_SSH_LOG", str(fake_ssh.log))
+    assert len(asyncio.all_tasks()) == 1
+
+
+# --- ranks that nodes count for themselves -------------------------------------------------------------------------------
+
+
+def ranks_of(profile: Path) -> dict[str, int]:
+    """How many ranks a plan gives to each node."""
+    return {node.name: len(node.ranks) for node in planning.make_plan(read_profile(profile)).nodes}
+
+
+def test_nodes_count_their_own_ranks_and_are_asked_once_a_minute(
+    on: Any,
+    fake_ssh: FakeSsh,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    cores = len(os.sched_getaffinity(0))
+    assert ranks_of(on("host1", "host2:3", ranks="auto")) == {"host1": cores, "host2": 3}
+    assert [call.host for call in fake_ssh.calls()] == ["host1"]
+    ranks_of(on("host1", "host2:3", ranks="auto"))
+    assert len(fake_ssh.calls()) == 1
+    monkeypatch.setattr(preflight, "KEPT", 0.0)
+    ranks_of(on("host1", "host2:3", ranks="auto"))
+    assert len(fake_ssh.calls()) == 2
+
+
+def test_a_plan_with_its_own_counts_connects_to_nobody(on: Any, fake_ssh: FakeSsh):
+    assert ranks_of(on("refused1", "silent1", ranks=2)) == {"refused1": 2, "silent1": 2}
+    assert fake_ssh.calls() == []
+
+
+def test_every_node_that_can_not_be_asked_is_named_with_what_helps(on: Any, fake_ssh: FakeSsh):
+    with pytest.raises(CheckError) as caught:
+        ranks_of(on("host1", "refused1", "denied1", ranks="auto"))
+    assert "refused1" in caught.value.message
+    assert "denied1" in caught.value.message
+    assert "host1" not in caught.value.message
+    assert "layout.ranks_per_node" in (caught.value.hint or "")

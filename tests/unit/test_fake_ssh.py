@@ -1,0 +1,166 @@
+"""The fake ssh is to a caller what ssh is."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.fake_ssh import fake_ssh, fake_ssh_hosts
+from tests.support import kill_hard, processes_with, wait_gone, wait_until
+
+__all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
+
+
+def ssh(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["ssh", *words], input=stdin, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        ["-T", "-x"],
+        ["-oBatchMode=yes", "-o", "ConnectTimeout=10", "-F", "config file", "-p2222"],
+        ["-Tp", "22", "--"],
+        ["-4NTvvv"],
+    ],
+)
+def test_options_are_told_from_host_and_command(fake_ssh, before):
+    done = ssh(*before, "node1", "echo", "a  b", "'c  d'")
+    assert (done.returncode, done.stdout) == (0, b"a b c  d\n"), done.stderr
+    (call,) = fake_ssh.calls()
+    assert call.argv == [*before, "node1", "echo", "a  b", "'c  d'"]
+    assert (call.host, call.command) == ("node1", "echo a  b 'c  d'")
+
+
+def test_options_may_come_after_the_host_but_not_after_the_command(fake_ssh):
+    assert ssh("node1", "-T", "echo", "-n", "x").stdout == b"x"
+    assert ssh("node1", "--", "echo", "-T").stdout == b"-T\n"
+
+
+def test_a_user_is_told_from_the_host(fake_ssh):
+    assert ssh("me@node1", "echo $USER").stdout == b"me\n"
+    assert ssh("-l", "you", "node1", "echo $USER").stdout == b"you\n"
+    assert {call.host for call in fake_ssh.calls()} == {"node1"}
+
+
+@pytest.mark.parametrize("words", [["-Z", "node1"], ["-p"], [], ["node1", "-Z"]])
+def test_what_ssh_would_not_understand_is_refused(fake_ssh, words):
+    assert ssh(*words).returncode == 255
+
+
+def test_bytes_go_both_ways_as_they_are(fake_ssh):
+    data = bytes(range(256)) * 4000
+    done = ssh("node1", "tee /dev/stderr", stdin=data)
+    assert done.stdout == done.stderr == data
+
+
+def test_a_status_comes_back_and_a_signal_does_not(fake_ssh):
+    assert ssh("node1", "exit 7").returncode == 7
+    assert ssh("node1", "kill -KILL $$").returncode == 255
+
+
+def test_a_host_has_places_of_its_own_and_little_else(fake_ssh, monkeypatch):
+    monkeypatch.setenv("RANKDECK_HOME", "/nowhere")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    said = {host: ssh(host, "pwd; echo $HOME; echo $TMPDIR; touch mine; ls; env").stdout for host in ("node1", "node2")}
+    for host, output in said.items():
+        home, tmp = fake_ssh.home(host), fake_ssh.tmp(host)
+        assert output.decode().splitlines()[:4] == [str(home), str(home), str(tmp), "mine"]
+        assert tmp.stat().st_mode & 0o777 == 0o700
+        names = set(re.findall(r"(?m)^(\w+)=", output.decode()))
+        assert names & {"RANKDECK_HOME", "XDG_RUNTIME_DIR", "FAKE_SSH_ROOT"} == set()
+
+
+def test_a_command_outlives_its_connection_and_reads_an_end_of_file(fake_ssh):
+    argv = ["ssh", "node1", "cat; echo over > over; exec sleep 600"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        wait_until(lambda: fake_ssh.processes("node1"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
+    wait_until((fake_ssh.home("node1") / "over").exists)
+    wait_until(lambda: [one.command for one in fake_ssh.processes("node1")] == ["sleep 600 "])
+    assert not fake_ssh.processes("node2")
+    kill_hard(fake_ssh.processes()[0].pid)
+
+
+def test_ssh_waits_for_whoever_still_holds_its_output(fake_ssh):
+    done = ssh("node1", "exec 3<&0; (read line <&3; echo $line) & exit 3", stdin=b"late\n")
+    assert (done.returncode, done.stdout) == (3, b"late\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("refused", b"ssh: connect to host refused port 22: Connection refused\r\n"),
+        ("denied-2", b"me@denied-2: Permission denied (publickey).\r\n"),
+        ("changed.example", b"Host key verification failed.\r\n"),
+        ("unknown1", b"ssh: Could not resolve hostname unknown1: Name or service not known\r\n"),
+        ("timeout", b"ssh: connect to host timeout port 22: Connection timed out\r\n"),
+    ],
+)
+def test_hosts_that_can_not_be_reached_say_what_ssh_says(fake_ssh, host, said):
+    done = ssh(f"me@{host}", "touch ran")
+    assert (done.returncode, done.stdout) == (255, b"")
+    assert done.stderr.endswith(said)
+    assert (b"REMOTE HOST IDENTIFICATION HAS CHANGED" in done.stderr) == host.startswith("changed")
+    assert not (fake_ssh.home(host) / "ran").exists()
+
+
+def test_a_silent_host_says_nothing_until_ssh_is_ended(fake_ssh):
+    argv = ["ssh", "silent", "echo x"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        wait_until(fake_ssh.calls)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.terminate()
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+
+
+def test_a_noisy_host_greets_before_it_runs_anything(fake_ssh):
+    done = ssh("noisy", "echo out; echo error >&2")
+    for output, last in ((done.stdout, b"out\n"), (done.stderr, b"error\n")):
+        assert output.endswith(b" ***\n" + last)
+        assert len(output) > 10_000
+
+
+@pytest.mark.parametrize("command", [sys.executable, "exec sh -c 'exec /x/python3.12 -c 1'"])
+def test_without_python_an_absolute_one_is_not_found(fake_ssh, command):
+    done = ssh("nopython", command)
+    assert done.returncode == 127
+    assert re.fullmatch(rb"bash: line 1: /\S+/python[\d.]*: No such file or directory\n", done.stderr)
+
+
+def test_without_python_there_is_none_on_the_path(fake_ssh):
+    done = ssh("nopython", "ls / >/dev/null && command -v python || command -v python3 || python3 -c 1")
+    assert (done.returncode, done.stdout) == (127, b"")
+
+
+def test_a_busy_host_takes_the_third_call(fake_ssh):
+    calls = [ssh("busy1", "echo done") for _ in range(4)]
+    assert [call.returncode for call in calls] == [255, 255, 0, 0]
+    assert calls[1].stderr.startswith(b"kex_exchange_identification: Connection closed by remote host\r\n")
+    assert calls[2].stdout == b"done\n"
+    assert len(fake_ssh.calls("busy1")) == 4
+
+
+def test_processes_of_a_host_are_told_from_ours(fake_ssh):
+    with subprocess.Popen(["ssh", "node1", "read line"], stdin=subprocess.PIPE) as process:
+        (there,) = wait_until(lambda: fake_ssh.processes())
+        assert there.pid != process.pid
+        assert process.pid in {one.pid for one in processes_with("FAKE_SSH_ROOT", str(fake_ssh.root))}
+        process.communicate(b"\n", timeout=60)
+
+
+def test_a_process_that_is_left_on_a_host_fails_the_test(fake_ssh):
+    ssh("node1", "sleep 600 >/dev/null 2>&1 &")
+    (left,) = wait_until(fake_ssh.processes)
+    with pytest.raises(AssertionError, match="sleep 600"):
+        fake_ssh.remove(grace=0.1)
+    wait_gone(left.pid)
+    assert not fake_ssh.root.exists()

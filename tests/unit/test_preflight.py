@@ -1,0 +1,445 @@
+"""Preflight: what nodes answer, and what a user is told of it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from engine.core.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
+from engine.core.layout import Slots
+from engine.core.node_findings import (
+    clock_finding,
+    count,
+    is_meant,
+    job_findings,
+    machine_findings,
+    reach_finding,
+    size_words,
+    torch_findings,
+)
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.preflight import (
+    CHECK_WORDS,
+    CHECKS,
+    Check,
+    Device,
+    Door,
+    Finding,
+    Grid,
+    Job,
+    Leftover,
+    Machine,
+    Script,
+    Space,
+    State,
+    Torch,
+    TorchFacts,
+    Ways,
+    fail,
+    ok,
+    warn,
+)
+from engine.core.profile import profile_from_data
+from engine.node import probe
+
+GLOO = BackendSettings(name="gloo", env={}, device="cpu")
+NCCL = BackendSettings(name="nccl", env={}, device="cuda")
+MPI = BackendSettings(name="mpi", env={}, device="cpu")
+GIB = 1 << 30
+
+
+def planned(
+    nodes: int = 2,
+    ranks: int = 2,
+    backend: BackendSettings = GLOO,
+    *,
+    recipe: str = "script",
+    env: dict[str, str] | None = None,
+) -> LaunchPlan:
+    """A launch on gpu1, gpu2, … of a script, a module or a recipe."""
+    target = {"script": "/shared/train.py", "module": "pkg.train", "name": "gpt"}[recipe]
+    profile = profile_from_data(
+        {"schema": 1, "name": "job", "layout": {"nodes": [f"gpu{n}:{ranks}" for n in range(1, nodes + 1)]},
+         "recipe": {recipe: target}, "env": env or {}},
+        "job.toml",
+    )  # fmt: skip
+    slots = tuple(Slots(node=f"gpu{n}", ranks=ranks) for n in range(1, nodes + 1))
+    facts = tuple(NodeFacts(name=slot.node, cores=1, gpus=0, python="/venv/bin/python") for slot in slots)
+    return plan(profile, slots, facts, backend, workdir="/shared")
+
+
+MACHINE = Machine(
+    python="3.11.7", executable="/venv/bin/python", architecture="x86_64", cores=8, gpus=2, open_files=65536,
+    locked_memory=None, memory=None, has_infiniband=False, mpirun="/usr/bin/mpirun",
+    interfaces=(("lo", "127.0.0.1"), ("eth0", "10.0.0.1"), ("lo", "::1"), ("ib0", "")), leftovers=(),
+)  # fmt: skip
+SPACE = Space(what="temporary folder", path="/tmp", bytes=20 * GIB, files=None, trouble="")
+JOB = Job(
+    workdir="", workdir_writable=True, script=Script(size=2048, sha256="12ab34cd" * 8, trouble=""), module=True,
+    torch="2.13.0+cpu", has_torch=True, mpi4py="4.1.2", start="", spaces=(SPACE,), shared_memory=8 * GIB,
+)  # fmt: skip
+FACTS = TorchFacts(version="2.13.0+cpu", cuda="", gpus=2, distributed=True, backends=("gloo",))
+TORCH = Torch(facts=FACTS, trouble="", timed_out=False, devices=())
+H100 = Device(name="H100", total=80 * GIB, free=79 * GIB)
+
+
+def the(findings: list[Finding], check: Check) -> Finding:
+    """The last word on a check."""
+    return [finding for finding in findings if finding.check == check][-1]
+
+
+# --- one node --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead", "uncertain", "state", "text"),
+    [
+        (0.0, 0.0, "ok", "as this machine's"),
+        (0.3, 0.5, "ok", "as this machine's"),
+        (0.3, 0.05, "ok", "300 ms ahead of this machine's"),
+        (-0.9, 0.0, "ok", "900 ms behind this machine's"),
+        (1.4, 0.5, "ok", "1.4 s ahead of this machine's"),
+        (-1.6, 0.5, "warn", "1.6 s behind this machine's"),
+        (200.0, 0.1, "warn", "3 min ahead of this machine's"),
+        (-7200.0, 0.1, "fail", "120 min behind this machine's"),
+    ],
+)
+def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, state: State, text: str):
+    found = clock_finding("gpu1", ahead, uncertain)
+    assert (found.state, found.text, bool(found.advice)) == (state, text, state != "ok")
+
+
+@pytest.mark.parametrize(
+    ("check", "state", "text", "fields", "options"),
+    [
+        ("python", "ok", "3.11.7, /venv/bin/python, x86_64", {}, {}),
+        ("gpus", "skip", "ranks compute on the CPU", {"gpus": 0}, {}),
+        ("gpus", "ok", "2 GPUs for 2 ranks", {}, {"backend": NCCL}),
+        ("gpus", "fail", "1 GPU for 2 ranks", {"gpus": 1}, {"backend": NCCL}),
+        ("gpus", "fail", "0 GPUs for 2 ranks", {"gpus": 0}, {"backend": NCCL}),
+        ("limits", "ok", "65536 open files, no limit of memory", {}, {}),
+        ("limits", "ok", "no limit of open files, 4.0 GiB of memory", {"open_files": None, "memory": 4 * GIB}, {}),
+        ("limits", "ok", "1024 open files", {"open_files": 1024}, {"nodes": 16, "ranks": 8}),
+        ("limits", "warn", "1024 open files at most; 512 ranks may want 2148", {"open_files": 1024}, {"nodes": 64, "ranks": 8}),
+        ("limits", "ok", "open files", {"locked_memory": 65536}, {}),
+        ("limits", "warn", "64.0 KiB of memory may be locked", {"locked_memory": 65536, "has_infiniband": True}, {}),
+        ("limits", "warn", "its control group allows 1.0 GiB of memory for 4 ranks", {"memory": GIB}, {"ranks": 4}),
+        ("leftovers", "ok", "none", {}, {}),
+        ("leftovers", "ok", "none; mine-ab2c runs there", {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
+        ("leftovers", "warn", "2 processes of mine-ab2c, with no agent: 7 9",
+         {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7, 9), owned=False), Leftover(mark="n", run="", pids=(1,), owned=True))}, {}),
+        ("leftovers", "warn", "1 process of m, with no agent: 7; and of 1 more run",
+         {"leftovers": (Leftover(mark="m", run="", pids=(7,), owned=False), Leftover(mark="n", run="", pids=(8,), owned=False))}, {}),
+        ("interface", "skip", "one node needs no network", {}, {"nodes": 1}),
+        ("interface", "ok", "lo, 127.0.0.1, by GLOO_SOCKET_IFNAME", {}, {"nodes": 1, "env": {"GLOO_SOCKET_IFNAME": "lo"}}),
+        ("interface", "ok", "eth0, 10.0.0.1, by GLOO_SOCKET_IFNAME", {}, {"env": {"GLOO_SOCKET_IFNAME": "eth0"}}),
+        ("interface", "fail", "GLOO_SOCKET_IFNAME is 'lo', which leads to no other node", {}, {"env": {"GLOO_SOCKET_IFNAME": "lo"}}),
+        ("interface", "fail", "no interface with an address is called so", {}, {"env": {"GLOO_SOCKET_IFNAME": "eth"}}),
+        ("interface", "fail", "no interface with an address is called so", {}, {"env": {"GLOO_SOCKET_IFNAME": "ib0"}}),
+        ("interface", "ok", "eth0, 10.0.0.1, by NCCL_SOCKET_IFNAME", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "eth"}}),
+        ("interface", "fail", "NCCL_SOCKET_IFNAME is '=eth'", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "=eth"}}),
+    ],
+)  # fmt: skip
+def test_what_a_node_has(check: Check, state: State, text: str, fields: dict[str, Any], options: dict[str, Any]):
+    launch = planned(**options)
+    found = the(machine_findings(launch, launch.nodes[0], replace(MACHINE, **fields)), check)
+    assert (found.node, found.state) == ("gpu1", state)
+    assert text in found.text
+    assert bool(found.advice) == (state in ("warn", "fail"))
+
+
+def test_an_interface_that_no_variable_names_is_found_by_the_way_to_the_head():
+    launch = planned()
+    assert "interface" not in {one.check for one in machine_findings(launch, launch.nodes[0], MACHINE)}
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("eth", {"eth0", "eth1"}),
+        ("eth0,ib", {"eth0", "ib0"}),
+        ("=eth0", {"eth0"}),
+        ("=eth", set()),
+        ("^lo,docker", {"eth0", "eth1", "ib0"}),
+        ("^=lo", {"eth0", "eth1", "ib0", "docker0"}),
+    ],
+)
+def test_names_of_interfaces_are_read_as_nccl_reads_them(value: str, meant: set[str]):
+    names = ("lo", "eth0", "eth1", "ib0", "docker0")
+    assert {name for name in names if is_meant(name, value, prefixes=True)} == meant
+
+
+FULL_DISK = replace(SPACE, bytes=1 << 20)
+NO_FILES = replace(SPACE, files=3)
+
+
+@pytest.mark.parametrize(
+    ("check", "state", "text", "fields", "recipe"),
+    [
+        ("workdir", "ok", "/shared", {}, "script"),
+        ("workdir", "fail", "/shared: no such file or directory", {"workdir": "No such file or directory"}, "script"),
+        ("workdir", "warn", "/shared can't be written to", {"workdir_writable": False}, "script"),
+        ("script", "ok", "2.0 KiB, SHA-256 12ab34cd", {}, "script"),
+        ("script", "fail", "/shared/train.py: no such file", {"script": Script(size=0, sha256="", trouble="No such file")}, "script"),
+        ("script", "warn", "/shared/train.py is empty", {"script": Script(size=0, sha256="e3", trouble="")}, "script"),
+        ("script", "ok", "gpt comes with rankdeck", {"script": None}, "name"),
+        ("script", "ok", "module pkg.train", {"script": None}, "module"),
+        ("script", "fail", "there is no module pkg", {"script": None, "module": False}, "module"),
+        ("script", "skip", "Python does not start", {"script": None, "module": None, "start": "boom"}, "module"),
+        ("python", "fail", "it does not start as a rank would: boom", {"start": "boom"}, "script"),
+        ("disk", "ok", "the temporary folder /tmp has room for 20.0 GiB", {}, "script"),
+        ("disk", "warn", "room for 512 MiB", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
+        ("disk", "fail", "room for 1.0 MiB", {"spaces": (SPACE, FULL_DISK)}, "script"),
+        ("disk", "fail", "room for 20.0 GiB and 3 more files", {"spaces": (NO_FILES,)}, "script"),
+        ("disk", "fail", "nothing can be written to the temporary folder /tmp: disk quota", {"spaces": (replace(SPACE, trouble="Disk quota exceeded"),)}, "script"),
+        ("disk", "ok", "room for", {"spaces": (SPACE, Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
+        ("disk", "warn", "/dev/shm has 64.0 MiB", {"shared_memory": 1 << 26}, "script"),
+        ("disk", "fail", "room for 1.0 MiB", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
+        ("disk", "ok", "room for", {"shared_memory": None}, "script"),
+        ("torch", "ok", "2.13.0+cpu, not imported by a quick check", {}, "script"),
+        ("torch", "ok", "of unknown version", {"torch": ""}, "script"),
+        ("torch", "fail", "/venv/bin/python has no torch", {"torch": "", "has_torch": False}, "script"),
+        ("torch", "skip", "Python does not start", {"torch": "", "has_torch": False, "start": "boom"}, "script"),
+        ("backend", "skip", "quick", {}, "script"),
+    ],
+)  # fmt: skip
+def test_what_a_rank_would_find(check: Check, state: State, text: str, fields: dict[str, Any], recipe: str):
+    found = the(job_findings(planned(recipe=recipe), "gpu1", MACHINE, replace(JOB, **fields), full=False), check)
+    assert found.state == state
+    assert text in found.text
+    assert bool(found.advice) == (state in ("warn", "fail"))
+
+
+def test_a_full_check_leaves_torch_and_backend_to_the_import():
+    found = job_findings(planned(), "gpu1", MACHINE, JOB, full=True)
+    assert {one.check for one in found} == {"workdir", "script", "disk"}
+
+
+@pytest.mark.parametrize(
+    ("check", "state", "text", "torch", "options"),
+    [
+        ("torch", "ok", "2.13.0+cpu", TORCH, {}),
+        ("torch", "ok", "2.13.0, CUDA 12.6, NCCL 2.27.3", replace(TORCH, facts=replace(FACTS, version="2.13.0", cuda="12.6", nccl="2.27.3")), {}),
+        ("torch", "fail", "/venv/bin/python has no torch", replace(TORCH, facts=None, trouble="ModuleNotFoundError: No module named 'torch'"), {}),
+        ("torch", "fail", "it can't be imported: ModuleNotFoundError: No module named 'numpy'", replace(TORCH, facts=None, trouble="ModuleNotFoundError: No module named 'numpy'"), {}),
+        ("torch", "fail", "it can't be imported: it ended with SIGSEGV", replace(TORCH, facts=None, trouble="it ended with SIGSEGV"), {}),
+        ("torch", "warn", "its import did not end in time", replace(TORCH, facts=None, timed_out=True), {}),
+        ("backend", "skip", "torch can't be imported", replace(TORCH, facts=None, trouble="x"), {}),
+        ("backend", "skip", "not imported in time", replace(TORCH, facts=None, timed_out=True), {}),
+        ("backend", "ok", "gloo is in this torch", TORCH, {}),
+        ("backend", "fail", "built without nccl; it has gloo", TORCH, {"backend": NCCL}),
+        ("backend", "fail", "built without gloo; it has none", replace(TORCH, facts=replace(FACTS, backends=())), {}),
+        ("backend", "fail", "no torch.distributed", replace(TORCH, facts=replace(FACTS, distributed=False)), {}),
+        ("backend", "fail", "OSError: libcudnn", replace(TORCH, facts=replace(FACTS, trouble="OSError: libcudnn")), {}),
+        ("backend", "ok", "/usr/bin/mpirun, mpi4py 4.1.2", TORCH, {"backend": MPI}),
+        ("gpus", "fail", "torch can use 1 GPU of 2, for 2 ranks", replace(TORCH, facts=replace(FACTS, gpus=1)), {"backend": NCCL}),
+        ("gpus", "ok", "2 GPUs", TORCH, {"backend": NCCL}),
+        ("gpus", "ok", "2 GPUs, H100, 79.0 GiB free on each", replace(TORCH, devices=(H100, H100)), {"backend": NCCL}),
+        ("gpus", "warn", "GPU 1 in use; on 1, 10.0 GiB of 80.0 GiB free", replace(TORCH, devices=(H100, replace(H100, free=10 * GIB))), {"backend": NCCL}),
+    ],
+)  # fmt: skip
+def test_what_an_import_of_torch_says(check: Check, state: State, text: str, torch: Torch, options: dict[str, Any]):
+    launch = planned(**options)
+    found = the(torch_findings(launch, launch.nodes[0], MACHINE, JOB, torch), check)
+    assert found.state == state
+    assert text in found.text
+    assert bool(found.advice) == (state in ("warn", "fail"))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("machine", "job", "built_in", "state", "text"),
+    [
+        ({}, {}, ("gloo",), "ok", "mpi4py 4.1.2"),
+        ({"mpirun": ""}, {}, ("gloo",), "fail", "there is no mpirun"),
+        ({}, {"mpi4py": ""}, ("gloo",), "fail", "has no mpi4py"),
+    ],
+)
+def test_mpi_needs_an_mpirun_and_mpi4py(machine, job, built_in, state, text, full):
+    launch = planned(backend=MPI)
+    has, finds = replace(MACHINE, **machine), replace(JOB, **job)
+    torch = replace(TORCH, facts=replace(FACTS, backends=built_in))
+    found = (
+        torch_findings(launch, launch.nodes[0], has, finds, torch)
+        if full
+        else job_findings(launch, "gpu1", has, finds, full=False)
+    )
+    assert (the(found, "backend").state, text in the(found, "backend").text) == (state, True)
+
+
+def test_a_torch_that_was_built_with_mpi_needs_no_mpi4py():
+    launch = planned(backend=MPI)
+    torch = replace(TORCH, facts=replace(FACTS, backends=("gloo", "mpi")))
+    found = torch_findings(launch, launch.nodes[0], MACHINE, replace(JOB, mpi4py=""), torch)
+    assert the(found, "backend").state == "ok"
+
+
+# --- between nodes ---------------------------------------------------------------------------------------------------
+
+DOOR = Door(port=4242, addresses=("10.0.0.1", "192.168.0.1"))
+BY_BOTH = Ways(reached=(("10.0.0.1", "eth0"), ("192.168.0.1", "eth1")), missed=())
+BY_SECOND = Ways(reached=(("192.168.0.1", "eth1"),), missed=(("10.0.0.1", "No answer"),))
+BY_NONE = Ways(reached=(), missed=(("10.0.0.1", "No answer"), ("192.168.0.1", "Connection refused")))
+
+
+def said(findings: list[Finding]) -> list[tuple[Check, State, str]]:
+    return [(one.check, one.state, one.text) for one in findings]
+
+
+def test_how_a_node_reaches_the_head():
+    launch = planned()
+    assert said(way_findings(launch, "gpu2", DOOR, BY_SECOND)) == [
+        ("head", "ok", "gpu1 is reached at 192.168.0.1"),
+        ("interface", "ok", "eth1 leads to gpu1"),
+    ]
+    assert said(way_findings(launch, "gpu2", DOOR, BY_NONE)) == [
+        ("head", "fail", "gpu1 can't be reached from there: 10.0.0.1: no answer; 192.168.0.1: connection refused"),
+        ("interface", "skip", "none leads to gpu1"),
+    ]
+    assert "no address but its own" in way_findings(launch, "gpu2", DOOR, Ways(reached=(), missed=()))[0].text
+    assert {state for _, state, _ in said(way_findings(launch, "gpu2", None, None))} == {"skip"}
+
+
+def test_an_interface_that_a_variable_names_is_not_told_of_twice():
+    launch = planned(env={"GLOO_SOCKET_IFNAME": "eth0"})
+    for door, ways in ((DOOR, BY_BOTH), (DOOR, BY_NONE), (None, None)):
+        assert [one.check for one in way_findings(launch, "gpu2", door, ways)] == ["head"]
+    assert [one.check for one in head_findings(launch, MACHINE, DOOR, {"gpu2": BY_BOTH})] == ["head"]
+
+
+def test_the_head_needs_one_address_that_all_others_reach():
+    launch = planned(nodes=3)
+    machine = replace(MACHINE, interfaces=(("eth0", "10.0.0.1"), ("eth1", "192.168.0.1")))
+
+    def head(**ways: Ways) -> list[tuple[Check, State, str]]:
+        return said(head_findings(launch, machine, DOOR, ways))
+
+    assert head(gpu2=BY_BOTH, gpu3=BY_SECOND) == [
+        ("head", "ok", "all others reach it at 192.168.0.1"),
+        ("interface", "ok", "eth1, 192.168.0.1"),
+    ]
+    assert head(gpu2=BY_BOTH)[0] == ("head", "ok", "1 of 2 others reach it at 10.0.0.1")
+    only_first = Ways(reached=(("10.0.0.1", "eth0"),), missed=())
+    assert head(gpu2=only_first, gpu3=BY_SECOND)[0][:2] == ("head", "fail")
+    assert head(gpu2=BY_NONE, gpu3=BY_NONE)[0][:2] == ("head", "fail")
+    assert [state for _, state, _ in head()] == ["skip", "skip"]
+    assert said(head_findings(planned(nodes=1), MACHINE, None, {})) == [("head", "skip", "one node needs no network")]
+
+
+def answers(**fields: list[Any]) -> dict[str, Answers]:
+    """gpu1, gpu2, … that differ in these fields."""
+    count = len(next(iter(fields.values())))
+    nodes = {}
+    for index in range(count):
+        mine = {name: values[index] for name, values in fields.items()}
+        machine = replace(MACHINE, **{key: mine[key] for key in ("python", "architecture") if key in mine})
+        job = JOB
+        if "torch" in mine:
+            job = replace(job, torch=mine["torch"])
+        if "content" in mine:
+            job = replace(
+                job, script=replace(JOB.script or Script(size=0, sha256="", trouble=""), sha256=mine["content"])
+            )
+        nodes[f"gpu{index + 1}"] = Answers(machine=machine, job=job)
+    return nodes
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"python": ["3.11.7", "3.11.2", "3.11.7"]}, []),
+        ({"python": ["3.11.7", "3.9.2", "3.11.7"]}, [("gpu2", "python", "warn", "3.9, but gpu1 and 1 other have 3.11")]),
+        ({"architecture": ["x86_64", "aarch64"]}, [("gpu2", "python", "warn", "aarch64, but gpu1 has x86_64")]),
+        ({"torch": ["2.13.0+cpu"] * 4}, []),
+        ({"torch": ["2.6.0", "2.13.0", "2.13.0"]},
+         [("gpu1", "torch", "warn", "2.6.0, but gpu2 and 1 other have 2.13.0"),
+          ("gpu1", "torch", "fail", "2.6.0, but gpu2 and 1 other have 2.13.0")]),
+        ({"torch": ["2.13.0+cpu", "2.13.0+cu126"]}, [("gpu2", "torch", "warn", "2.13.0+cu126, but gpu1 has 2.13.0+cpu")]),
+        ({"torch": ["2.13.0", ""]}, []),
+        ({"content": ["aa" * 32, "bb" * 32, "bb" * 32, "bb" * 32]},
+         [("gpu1", "script", "fail", "SHA-256 aaaaaaaa, but gpu2 and 2 others have bbbbbbbb")]),
+        ({"content": ["aa" * 32, "bb" * 32]}, [("gpu2", "script", "fail", "SHA-256 bbbbbbbb, but gpu1 has aaaaaaaa")]),
+    ],
+)  # fmt: skip
+def test_nodes_are_compared_with_most_of_the_others(fields: dict[str, list[Any]], expected: list[tuple[str, ...]]):
+    assert [(one.node, one.check, one.state, one.text) for one in comparisons(answers(**fields))] == expected
+
+
+def test_what_an_import_says_of_its_version_counts_more_than_what_an_installer_wrote():
+    nodes = answers(torch=["2.13.0+cpu", "2.13.0+cpu"])
+    nodes["gpu2"].torch = replace(TORCH, facts=replace(FACTS, version="2.6.0"))
+    assert {one.node for one in comparisons(nodes)} == {"gpu2"}
+
+
+def test_a_node_that_failed_by_itself_is_not_compared():
+    nodes = answers(torch=["2.13.0", "2.6.0"], python=["3.11.7", "3.9.2"], content=["aa" * 32, "bb" * 32])
+    nodes["gpu2"].torch = replace(TORCH, facts=None, trouble="no")
+    nodes["gpu2"].job = replace(JOB, start="boom", script=Script(size=0, sha256="", trouble="gone"))
+    assert comparisons(nodes) == []
+    assert comparisons({"gpu1": Answers(), "gpu2": Answers()}) == []
+
+
+def test_a_silent_node_is_told_of_once_and_every_check_has_an_answer():
+    found = silence_findings("gpu1", {"ssh", "clock"}, None, "no answer within 10 s", "try it by hand")
+    assert [one.check for one in found if one.state == "fail"] == ["python"]
+    assert {one.check for one in found} == set(CHECKS) - {"ssh", "clock"}
+    assert [one.check for one in silence_findings("gpu1", (), "ssh", "x", "y")] == list(CHECKS)
+
+
+# --- the grid --------------------------------------------------------------------------------------------------------
+
+
+def test_a_later_finding_takes_the_place_of_an_earlier_one():
+    grid = Grid(["gpu1", "gpu2"])
+    for check in CHECKS:
+        assert not grid.is_complete("gpu2")
+        grid.take(ok("gpu2", check, "fine"))
+    grid.take(warn("gpu2", "torch", "another build", "install"))
+    grid.take(fail("gpu2", "torch", "another release", "install"))
+    grid.take(fail("gpu1", "ssh", "refused", "start it"))
+    assert grid.is_complete("gpu2")
+    assert not grid.is_complete("gpu1")
+    assert [(one.node, one.check) for one in grid.in_state("warn", "fail")] == [("gpu1", "ssh"), ("gpu2", "torch")]
+    assert len(grid.all()) == len(CHECKS) + 1
+    assert grid.at("gpu1", "torch") is None
+
+
+def test_every_check_is_explained():
+    assert tuple(CHECK_WORDS) == CHECKS
+
+
+def test_how_a_node_was_reached():
+    launch = planned()
+    assert reach_finding(launch.nodes[0], 0.31).text == "answered after 0.3 s"
+    assert reach_finding(replace(launch.nodes[0], transport="local"), 0.31).text == "this machine"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3.0 TiB"), (1 << 60, "1048576.0 TiB")],
+)  # fmt: skip
+def test_sizes_are_words(size: int, words: str):
+    assert size_words(size) == words
+
+
+def test_numbers_of_things_are_words():
+    assert [count(number, "process", "processes") for number in (0, 1, 2)] == [
+        "0 processes",
+        "1 process",
+        "2 processes",
+    ]
+
+
+# --- the probe's file ------------------------------------------------------------------------------------------------
+
+
+def test_the_probe_is_python_3_8_and_imports_nothing_of_ours():
+    source = Path(probe.__file__).read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 8))
+    names = {alias.name for found in ast.walk(tree) if isinstance(found, ast.Import) for alias in found.names}
+    names |= {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} & {"engine", "tui", "rankdeck", "torch"} == set()
