@@ -132,6 +132,8 @@ def parse_node(word: str) -> Slots:
         node, count = word, None
     if not _NODE_NAME.match(node) and not _is_ipv6(node):
         raise LayoutError(f"{quoted(word)} can't be a node", hint=_EXAMPLES)
+    if host_of(node).isdigit():  # a resolver takes 4 for the address 0.0.0.4
+        raise LayoutError(f"{quoted(word)} is a number, not a node", hint='ranks of this machine: "localhost:4"')
     ranks = None if count is None else count_of(count)
     if count is not None and ranks is None:
         raise LayoutError(

@@ -97,6 +97,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     program: Program
     python: str
     workdir: str
+    sync: Literal["none", "rsync"]
     env: dict[str, str]
     env_defaults: dict[str, str]
     warm: bool
@@ -165,6 +166,7 @@ def plan(
         program=Program(kind=kind, target=recipe.name or recipe.script or recipe.module or "", args=recipe.args),
         python=profile.launch.python or ("python3" if profile.launch.setup else facts[0].python),
         workdir=workdir,
+        sync=profile.launch.sync,
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
         warm=profile.launch.warm,

@@ -72,6 +72,7 @@ class Launch(Section, frozen=True, kw_only=True):
     python: str | None = None
     setup: str = ""
     workdir: str = "."
+    sync: Literal["none", "rsync"] = "none"
     warm: bool = True
     prewarm: bool = True
     on_failure: Literal["hold", "stop", "restart"] = "hold"

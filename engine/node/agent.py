@@ -1441,6 +1441,15 @@ class Agent:
             self._signal(rank, number)
             self._signal(rank, signal.SIGCONT)
 
+    def _on_make_folder(self, message: Message) -> None:
+        """Makes the folder that code will be brought to. Who may do that on a node is its own affair: it says why not."""
+        reason = ""
+        try:
+            os.makedirs(message["path"], exist_ok=True)
+        except OSError as error:
+            reason = f"{error.filename}: {error.strerror}"
+        self.send(type="folder", reason=reason)
+
     # the way to other nodes
 
     def _on_open_door(self, message: Message) -> None:

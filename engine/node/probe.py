@@ -346,7 +346,7 @@ def is_there(name: str, path: Paths) -> bool:
 
 def torch(question: Message) -> Message:
     """What an import of torch comes to. A child does it: a crash and a hang are answers too."""
-    answer: Message = {"facts": {}, "trouble": "", "timed_out": False, "devices": devices()}
+    answer: Message = {"facts": None, "trouble": "", "timed_out": False, "devices": devices()}
     try:
         path = rank_path(question)
     except (OSError, RuntimeError) as error:

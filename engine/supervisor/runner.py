@@ -23,10 +23,10 @@ from engine.core.messages import ENDING
 from engine.core.mpirun import mpirun_argv, mpirun_environment
 from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment
 from engine.core.stacks import RankStack
-from engine.core.state import Ended, RunState, rank_word
+from engine.core.state import Ended, Opening, RunState, rank_word
 from engine.core.story import tell, tell_all
 from engine.core.view import EventLine
-from engine.launchers import LAUNCHERS
+from engine.launchers import LAUNCHERS, rsync
 from engine.node import agent
 from engine.paths import RunPaths
 from engine.recipes import LIBRARY
@@ -34,6 +34,7 @@ from engine.supervisor.ingest import Ingest
 from engine.supervisor.journal import Journal
 from engine.supervisor.library import pack
 from engine.supervisor.link import FAN_OUT, AgentMessage, Bridge, Link, boot_command
+from engine.supervisor.rsync import run_rsync
 from engine.supervisor.way import WayError, find_way, interface_environment
 
 STACKS_TIMEOUT = 5.0
@@ -95,6 +96,8 @@ class Runner:
         """Nodes that are to send again what could not be stored."""
         self._questions: dict[tuple[str, str], asyncio.Future[AgentMessage]] = {}
         """Answers that are waited for, by node and type."""
+        self._bringing: dict[str, asyncio.Task[None]] = {}
+        """Nodes to which code is being brought."""
         self._way: asyncio.Task[None] | None = None
         self._interfaces: tuple[tuple[str, str], ...] = ()
         """That go with the store which is being opened."""
@@ -444,7 +447,7 @@ class Runner:
                     waiting.set_result(message["ranks"])
             case "cold":
                 note(f"{node}: ranks are started one by one, since {message['reason']}")
-            case "door" | "knocked" | "interface" as kind:
+            case "door" | "knocked" | "interface" | "folder" as kind:
                 if (asked := self._questions.get((node, kind))) is not None and not asked.done():
                     asked.set_result(message)
             case "trouble":
@@ -480,6 +483,26 @@ class Runner:
         if self._transports[node] != "local":
             self._remotes[node] = Remote(message["folder"], message["shared"], message["state"])
             self._ask_for_data(node)
+            if self.plan.sync == "rsync" and isinstance(self.state.phase, Opening):
+                self._bringing[node] = self._tasks.create_task(self._bring_code(node, message), name=f"rsync {node}")
+                return
+        self._take_inventory(node, message, now)
+
+    async def _bring_code(self, node: str, message: AgentMessage) -> None:
+        """Brings the working directory to a node before anything starts there."""
+        try:
+            made = await self._ask(node, "folder", type="make_folder", path=self.plan.workdir)
+            trouble = made["reason"] or await run_rsync(rsync.argv(node, self.plan.workdir, self.plan.reach))
+        except TimeoutError:
+            trouble = "it did not answer"
+        if trouble:
+            self._links[node].close()
+            reason = f"{self.plan.workdir} could not be brought there: {trouble}"
+            self.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
+        else:
+            self._take_inventory(node, message, time.time())
+
+    def _take_inventory(self, node: str, message: AgentMessage, now: float) -> None:
         if not message["library"]:
             library = pack(LIBRARY)
             self._links[node].send(type="library", name=library.name, tar=library.tar)
@@ -558,6 +581,8 @@ class Runner:
 
     async def wait_closed(self) -> None:
         """Returns when no link runs any more."""
+        for task in self._bringing.values():
+            task.cancel()
         for link in self._links.values():
             await link.wait_closed()
 

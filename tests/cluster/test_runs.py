@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Cluster, Node
-from tests.support import Deck, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import Deck, kill_hard, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -302,3 +302,47 @@ def test_arguments_arrive_as_they_are(rankdeck: Deck, cluster: Cluster, write_sc
     assert rankdeck("wait", run).returncode == 0
     assert json.loads(rankdeck.log(run, 1)) == words
     assert not {"x", "y"} & set(os.listdir())
+
+
+# --- nodes that share no folder with this machine ------------------------------------------------------------------------
+
+
+def test_rsync_brings_the_code_without_what_git_ignores(rankdeck: Deck, launch, cluster: Cluster, work: Path) -> None:
+    (work / ".gitignore").write_text("*.bin\n")
+    (work / "big.bin").write_text("x")
+    (work / "a 'b\n$(touch c)").mkdir()
+    (work / "a 'b\n$(touch c)" / "helper.py").write_text("")
+    rankdeck.home.mkdir()
+    cluster.node(2).hide(work, rankdeck.home)
+    run = launch("import os; print(sorted(os.listdir()), flush=True)", launch={"sync": "rsync"})
+    assert rankdeck("wait", run).returncode == 0, rankdeck("logs", run).stdout
+    here, there = (rankdeck.log(run, rank).decode().strip() for rank in range(2))
+    assert "big.bin" in here
+    assert there == str([".gitignore", "a 'b\n$(touch c)", "job.toml", "train.py"])
+
+
+def test_code_that_can_not_be_brought_ends_the_launch_with_the_reason(
+    rankdeck: Deck, launch, cluster: Cluster, work: Path
+) -> None:
+    cluster.node(2).hide(work)
+    done = cluster.node(2).run(["mount", "-o", "remount,ro", work])
+    assert done.returncode == 0, done.stderr
+    run = launch("print('never')", launch={"sync": "rsync"})
+    doing = rankdeck.wait_state(run, "failed")["doing"]
+    assert "node2" in doing
+    assert "could not be brought there" in doing
+
+
+def test_what_ranks_write_comes_home_from_a_node_that_shares_nothing(
+    rankdeck: Deck, launch, cluster: Cluster, work: Path
+) -> None:
+    rankdeck.home.mkdir()
+    cluster.node(2).hide(rankdeck.home)
+    run = launch(
+        "import os; print(os.environ['RANKDECK_CHECKPOINTS'], flush=True); raise SystemExit(os.environ['RANK'] == '1')"
+    )
+    status = rankdeck.wait_state(run, "holding")
+    assert status["ranks"][1]["exit"] == 1
+    assert rankdeck.log(run, 0).decode().startswith(str(rankdeck.folder(run)))
+    assert not rankdeck.log(run, 1).decode().startswith(str(rankdeck.folder(run)))
+    rankdeck("stop", run)

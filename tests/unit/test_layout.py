@@ -203,6 +203,8 @@ def test_a_group_that_a_shell_would_read_is_refused(group: str) -> None:
         ("a\nb", "can't be a node"),
         ("gpu01,", "can't be a node"),
         ("gpu01,,gpu02", "can't be a node"),
+        ("4", "is a number, not a node"),
+        ("[1-4]:8", "is a number, not a node"),
         ("a" * 300, "can't be a node"),
         ("a" * 5000 + "[1-4096]", "can't be a node"),
         ("localhost\x1b[2J", "can't be a node"),

@@ -533,8 +533,7 @@ def test_a_second_wish_to_stop_may_be_more_urgent() -> None:
 
 def test_an_urgent_stop_stays_urgent_for_a_node_that_is_away() -> None:
     story = _without_b(Story(TWO).run())
-    story.stop(at_once=True)
-    assert story.actions == (
+    assert story.stop(at_once=True).actions == (
         act.StopRanks(node="a", attempt=0, at_once=True),
         act.OpenNode(node="b", patience=UNREACHABLE_PATIENCE),
     )
