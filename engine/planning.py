@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from engine.backends import BACKENDS
 from engine.core.errors import CheckError
-from engine.core.layout import Slots
+from engine.core.layout import LOCAL_NAMES, Slots
 from engine.core.plan import LaunchPlan, NodeFacts, plan
 from engine.core.profile import Choices, Profile, check_choices
 from engine.launchers import local
@@ -49,6 +49,11 @@ def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
     draft = plan(profile, slots, unknown, settings, workdir=workdir)
     known = {node.name: local.facts(node.name) for node in draft.nodes if node.transport == "local"}
     is_here = bool(known)
+    for name in known:
+        if name not in LOCAL_NAMES:
+            raise CheckError(
+                f"{name} is not this machine", hint='leave layout.transport out, or set it to "ssh", to reach it'
+            )
     if checked:
         known |= _asked(draft, slots)
     facts = tuple(known.get(fact.name, fact) for fact in unknown)

@@ -72,10 +72,10 @@ def show_profiles(entries: list[ProfileEntry], *, as_json: bool) -> None:
             rows.append((entry.name, "!", "", "", entry.source, (entry.error or "").split("\n")[0]))
             continue
         profile = entry.profile
-        nodes = profile.layout.nodes if isinstance(profile.layout.nodes, str) else ",".join(profile.layout.nodes)
         what = profile.recipe.name or profile.recipe.script or profile.recipe.module or ""
-        count = "" if ":" in nodes else f":{profile.layout.ranks_per_node}"
-        rows.append((entry.name, profile.backend.name, f"{nodes}{count}", what, entry.source, profile.description))
+        rows.append(
+            (entry.name, profile.backend.name, visible(profile.layout.words), what, entry.source, profile.description)
+        )
     _table(rows)
 
 

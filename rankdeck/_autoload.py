@@ -1,16 +1,41 @@
-"""What `import torch` calls in a rank (entry point group `torch.backends`), so that a script need not name us."""
+"""What `import torch` calls in a rank (entry point group `torch.backends`), so that a script need not name us.
+
+Nothing here raises: torch itself could not be imported then.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from typing import Any
+
+from rankdeck._metrics import log
 
 
 def register() -> None:
-    """Makes the profile's backend known to torch, where it is one of ours. Never raises: torch itself could not be imported then."""
-    if "mpi" not in os.environ.get("RANKDECK_BACKEND", ""):
-        return
+    """Makes the profile's backend known to torch, where it is one of ours, and lets the meeting of ranks be told."""
     try:
-        import rankdeck.c10d.mpi  # noqa: F401
+        _report_joining()
+        if "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
+            import rankdeck.c10d.mpi  # noqa: F401
     except Exception as error:  # noqa: BLE001
-        sys.stderr.write(f"rankdeck: the backend mpi can't be registered: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"rankdeck: torch can't be prepared for this backend: {type(error).__name__}: {error}\n")
+
+
+def _report_joining() -> None:
+    """Wraps `init_process_group`: where a launch hangs, who is missing is the first question, and only the ranks know."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*arguments: Any, **named: Any) -> Any:
+        log(joining=True)
+        result = original(*arguments, **named)
+        log(joined=True)
+        return result
+
+    dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group

@@ -133,6 +133,13 @@ class RankdeckApp(App[None], inherit_bindings=False):
             return
         self.push_screen(EditScreen(entry, duplicate=duplicate))
 
+    def open_check(self, profile: Profile) -> None:
+        """Looks on the nodes of a profile for what would fail late."""
+        from tui.screens.check import CheckScreen
+
+        if isinstance(self.screen, HomeScreen):
+            self.push_screen(CheckScreen(profile))
+
     def profile_saved(self, name: str) -> None:
         """Lets the cursor of home be on a profile when the user comes back there."""
         home = self.screen_stack[0]

@@ -122,7 +122,7 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
         "name": profile.name,
         "description": profile.description,
         "backend.name": profile.backend.name,
-        "layout.nodes": layout.nodes if isinstance(layout.nodes, str) else ", ".join(layout.nodes),
+        "layout.nodes": _nodes_text(profile),
         "layout.ranks_per_node": "" if layout.ranks_per_node == "auto" else str(layout.ranks_per_node),
         "layout.order": layout.order,
         "recipe.kind": kind,
@@ -178,12 +178,18 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
         _put(data, key, values.get(key, "").strip() or None)
     data.setdefault("name", "")
     _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
-    words = values.get("layout.nodes", "").replace(",", " ").split()
-    _put(data, "layout.nodes", (words[0] if len(words) == 1 else words) if words else None)
+    nodes = values.get("layout.nodes", "").strip()
+    if base is None or nodes != _nodes_text(base):
+        _put(data, "layout.nodes", nodes or None)
     ranks = values.get("layout.ranks_per_node", "").strip()
     _put(data, "layout.ranks_per_node", int(ranks) if ranks.isdecimal() else ranks or None)
     data["recipe"] = _recipe(values, base, recipes)
     return profile_from_data(data, FORM)
+
+
+def _nodes_text(profile: Profile) -> str:
+    nodes = profile.layout.nodes
+    return nodes if isinstance(nodes, str) else ", ".join(nodes)
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:

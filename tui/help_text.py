@@ -9,7 +9,7 @@ from textual.content import Content
 
 from engine.core.state import RankWord
 from tui.keys import PLACES, keys_of
-from tui.marks import RUN_MARKS, RUN_WORDS, sign, to_ascii
+from tui.marks import CHECK_MARKS, RESULT_WORDS, RUN_MARKS, RUN_WORDS, sign, to_ascii
 from tui.plan_text import wrapped
 from tui.widgets.rank_table import ASCII_GLYPHS, GLYPHS
 
@@ -74,6 +74,11 @@ def _sections(*, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:  # noqa: A002
     )
     glyphs = ASCII_GLYPHS if ascii else GLYPHS
     yield "How a rank is", [_Row(f"{glyphs[word]} {word}", text, "bold") for word, text in RANK_WORDS.items()]
+    results = [(CHECK_MARKS[state], state or "looking", text) for state, text in RESULT_WORDS.items()]
+    yield (
+        "How a check came out",
+        [_Row(f"{mark.ascii if ascii else mark.sign} {word}", text, mark.style) for mark, word, text in results],
+    )
     yield "Words", [_Row(word, text, "bold") for word, text in WORDS.items()]
 
 

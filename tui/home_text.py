@@ -44,9 +44,7 @@ def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Conte
 
 
 def _where(profile: Profile) -> str:
-    nodes = profile.layout.nodes
-    text = nodes if isinstance(nodes, str) else " ".join(nodes)
-    return plain_line(text if ":" in text else f"{text}:{profile.layout.ranks_per_node}")
+    return plain_line(profile.layout.words)
 
 
 def _what(profile: Profile) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from engine.core.preflight import State
 from engine.core.state import RunWord
 
 MUTED = "$foreground 60%"
@@ -39,6 +40,24 @@ RUN_WORDS: dict[RunWord, str] = {
     "stopped": "somebody stopped it",
 }
 """What the states mean, for the help screen."""
+
+CHECK_MARKS: dict[State | None, Mark] = {
+    "ok": Mark("●", "*", "$text-success"),
+    "warn": Mark("▲", "!", "$text-warning bold"),
+    "fail": Mark("✖", "X", "$text-error bold"),
+    "skip": Mark("·", "-", MUTED),
+    None: Mark("◌", ".", MUTED),
+}
+"""How a check came out; None: it has not yet."""
+
+RESULT_WORDS: dict[State | None, str] = {
+    "ok": "all is well",
+    "warn": "a launch may work; the text says what could come of it",
+    "fail": "a launch would not work, or not for long",
+    "skip": "it was not looked at; the text says why",
+    None: "it was not looked at yet",
+}
+"""What that means, for the help screen."""
 
 
 def sign(state: RunWord, *, ascii: bool) -> str:  # noqa: A002  named after the command line's flag

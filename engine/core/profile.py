@@ -56,6 +56,17 @@ class Layout(Section, frozen=True, kw_only=True):
     order: Literal["block", "cyclic"] = "block"
     ssh_options: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """Where ranks go, in a few words for lists: `gpu[01-04]:8`, `hosts.txt`, `slurm current`."""
+        if self.hostfile is not None:
+            return self.hostfile
+        for name in ("slurm", "pbs"):
+            if (job := getattr(self, name)) is not None:
+                return f"{name} {job}"
+        nodes = self.nodes if isinstance(self.nodes, str) else ",".join(self.nodes)
+        return nodes if ":" in nodes else f"{nodes}:{self.ranks_per_node}"
+
 
 class Recipe(Section, frozen=True, kw_only=True):
     """`[recipe]`: what every rank runs. Exactly one of `name`, `script` and `module`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,6 +37,8 @@ class RankProgress(msgspec.Struct, kw_only=True):
     checkpoint: int | None = None
     checkpoint_at: float | None = None
     seen: float | None = None
+    meeting: Literal["", "joining", "joined"] = ""
+    """What the rank said last of its process group: it waits there for the others, or all have met."""
     last_line: str = ""
     out_size: int = 0
     err_size: int = 0
@@ -70,6 +72,9 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
         progress.steps = steps
     if (checkpoint := _whole(record.get("checkpoint"))) is not None:
         progress.checkpoint, progress.checkpoint_at = checkpoint, at
+    for word in ("joining", "joined"):
+        if record.get(word) is True:
+            progress.meeting = word
     points = []
     for key, raw in record.items():
         if key in ("t", "step", "steps", "checkpoint", "samples", "tokens"):

@@ -55,7 +55,9 @@ def rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgre
         unit=progress.unit,
         since=_since(state, phase),
         seen=progress.seen,
-        note="never started" if never_started else _note(phase) or _loss_note(progress) or _waiting_note(state, phase),
+        note="never started"
+        if never_started
+        else _note(phase) or _loss_note(progress) or _waiting_note(state, phase) or _joining_note(phase, progress),
         last_line=progress.last_line,
         out_size=progress.out_size,
         err_size=progress.err_size,
@@ -66,6 +68,21 @@ def _waiting_note(state: RunState, phase: RankPhase) -> str:
     if not (isinstance(phase, Alive) and state.elastic and isinstance(state.phase, Holding)):
         return ""
     return f"waits for {rank_words(dead_ranks(state))}"
+
+
+def _joining_note(phase: RankPhase, progress: RankProgress) -> str:
+    return "waits for all ranks to join" if isinstance(phase, Alive) and progress.meeting == "joining" else ""
+
+
+def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
+    """Who is waited for where ranks meet to make their process group; empty where none waits."""
+    alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive)]
+    waiting = sum(progress[rank].meeting == "joining" for rank in alive)
+    missing = [rank for rank in alive if not progress[rank].meeting]
+    if not waiting or not missing:
+        return ""
+    verb = "has" if len(missing) == 1 else "have"
+    return f"{rank_words(missing)} {verb} not joined yet; {waiting} of {len(state.ranks)} wait"
 
 
 def dead_ranks(state: RunState) -> list[int]:
@@ -131,7 +148,7 @@ def run_view(
         run=state.run,
         name=state.name,
         state=run_word(state),
-        doing=_doing(state),
+        doing=_doing(state) or _missing_words(state, progress),
         attempt=state.attempt,
         generation=state.generation,
         world_size=len(state.ranks),

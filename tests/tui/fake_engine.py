@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, Su
 from engine.core.events import Scope
 from engine.core.layout import parse_nodes
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.preflight import CHECKS, Begun, Finding, ok
 from engine.core.profile import Profile, parse_profile
 from engine.core.series import Point, SeriesSet
 from engine.core.view import (
@@ -317,6 +318,11 @@ class FakeEngine:
         self.launch_error: RankdeckError | None = None
         self.attach_errors: list[RankdeckError] = []
         self.hold_launch: asyncio.Event | None = None
+        self.nodes: tuple[str, ...] = ("gpu01", "gpu02")
+        self.findings: list[Finding] = []
+        self.hold_check: asyncio.Event | None = None
+        self.check_error: RankdeckError | None = None
+        self.checks = self.checks_closed = 0
 
     def add_run(self, name: str = "quickstart-7f3a", **options: Any) -> FakeRun:
         """A run that exists already."""
@@ -344,6 +350,21 @@ class FakeEngine:
 
     def runs(self) -> list[RunSummary]:
         return [run.summary() for run in reversed(self.live.values())]
+
+    async def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
+        self.checks += 1
+        try:
+            if self.check_error is not None:
+                raise self.check_error
+            yield Begun(nodes=self.nodes)
+            told = {(one.node, one.check): one for one in self.findings}
+            for node in self.nodes:
+                for check in CHECKS:
+                    yield told.get((node, check)) or ok(node, check, f"{check} of {node} is well")
+                if self.hold_check is not None:
+                    await self.hold_check.wait()
+        finally:
+            self.checks_closed += 1
 
     async def prewarm(self, profile: Profile | None) -> None:
         self.prewarmed.append(profile)

@@ -169,7 +169,7 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
             await pilot.press(*keys)
             if number == 3:
                 # `2` was typed at the nodes: no such host, said at the line.
-                await until_seen(pilot, "'2' is not this machine")
+                await until_seen(pilot, "'2' is a number, not a node")
                 await pilot.press("backspace")
             await pilot.press("down")
         assert line(app, "name").value == "my-runx"

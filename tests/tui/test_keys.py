@@ -16,19 +16,21 @@ from tests.tui.seen import text_of, until_seen
 from tui.app import RankdeckApp
 from tui.help_text import help_text
 from tui.keys import KEYS, PLACES, Key, Where, keys_of
+from tui.screens.check import CheckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen, NoticeScreen
 from tui.screens.edit import EditScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, ProfileList, RunList
 from tui.screens.run import Ranks, RunScreen
 from tui.screens.stacks import StacksScreen
+from tui.widgets.check_grid import CheckGrid
 from tui.widgets.choice import Choice
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
 OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "everywhere": (RankdeckApp,),
-    "list": (ProfileList, RunList, Ranks, RunLog, TextPane),
+    "list": (ProfileList, RunList, Ranks, RunLog, TextPane, CheckGrid),
     "home": (HomeScreen,),
     "profiles": (ProfileList,),
     "runs": (RunList,),
@@ -36,6 +38,8 @@ OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "ranks": (Ranks,),
     "log": (RunLog,),
     "stacks": (StacksScreen,),
+    "check": (CheckScreen,),
+    "cells": (CheckGrid,),
     "edit": (EditScreen,),
     "choice": (Choice,),
     "confirm": (ConfirmScreen,),
@@ -93,7 +97,7 @@ def test_no_place_gives_one_key_two_meanings():
 def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
     """A key of a pane would hide the screen's, and do something else than the footer says."""
     around: dict[Where, tuple[Where, ...]] = {
-        "run": ("ranks", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "edit": ("choice",),
+        "run": ("ranks", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
     }  # fmt: skip
     allowed = {"left", "right", "h", "l"}
     for screen, widgets in around.items():

@@ -67,6 +67,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("launch", "python"): "/opt/env/bin/python",
     ("launch", "setup"): "module load cuda; source env/bin/activate",
     ("launch", "workdir"): "~/runs",
+    ("launch", "sync"): "rsync",
     ("launch", "warm"): False,
     ("launch", "prewarm"): False,
     ("launch", "on_failure"): "stop",

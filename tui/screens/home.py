@@ -261,7 +261,7 @@ class HomeScreen(DeckScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that would do nothing now are not offered."""
         match action:
-            case "launch" | "edit_profile" | "duplicate_profile":
+            case "launch" | "check_profile" | "edit_profile" | "duplicate_profile":
                 entry = self._entry() if self.is_mounted else None
                 return entry is not None and entry.profile is not None
             case "attach":
@@ -275,6 +275,12 @@ class HomeScreen(DeckScreen):
         entry = self._entry()
         if entry is not None and entry.profile is not None:
             self.deck.launch(entry.profile)
+
+    def action_check_profile(self) -> None:
+        """Looks on the nodes of the profile under the cursor for what would fail late."""
+        entry = self._entry()
+        if entry is not None and entry.profile is not None:
+            self.deck.open_check(entry.profile)
 
     def action_attach(self) -> None:
         """Opens the run under the cursor."""

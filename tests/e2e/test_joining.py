@@ -1,0 +1,35 @@
+"""Who has joined the process group, and who has not, is told while ranks wait for each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import Deck
+
+MEET = """
+import os, time, torch, torch.distributed as dist
+while os.environ["RANK"] == "2" and not os.path.exists("go"):
+    time.sleep(0.02)
+dist.init_process_group("gloo")
+print(dist.get_world_size(), flush=True)
+while not os.path.exists("finish"):
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_rank_that_others_wait_for_is_named(
+    rankdeck: Deck, write_script, write_profile, work: Path, warm: bool
+) -> None:
+    run = rankdeck.launch(write_profile(write_script("meet.py", MEET), ranks=3, launch={"warm": warm}))
+    status = rankdeck.wait_status(run, lambda status: "2 of 3 wait" in status["doing"], what="two ranks wait")
+    assert status["doing"] == "rank 2 has not joined yet; 2 of 3 wait"
+    assert [rank["note"] for rank in status["ranks"]] == ["waits for all ranks to join"] * 2 + [""]
+    (work / "go").touch()
+    for rank in range(3):
+        rankdeck.wait_log(run, rank, b"3\n")
+    rankdeck.wait_status(run, lambda status: not (status["doing"] or any(rank["note"] for rank in status["ranks"])))
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0

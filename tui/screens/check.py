@@ -1,0 +1,149 @@
+"""A preflight: what was found on every node, filled in as it is found, and what the cell under the cursor says."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from engine.core.errors import RankdeckError
+from engine.core.preflight import CHECKS, Begun, Check, Grid
+from engine.core.profile import Profile
+from tui.check_text import finding_text, grid_title
+from tui.keys import bindings
+from tui.plan_text import error_text
+from tui.screens.base import DeckScreen
+from tui.text import plain_line
+from tui.widgets.check_grid import CheckGrid
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.text_pane import TextPane, fitted_title
+
+DRAW_SECONDS = 0.15
+"""How often what was found is drawn: hundreds of nodes answer at once."""
+
+
+class CheckScreen(DeckScreen):
+    """The grid, and the words for one of its cells.
+
+    Args:
+        profile: what would be launched.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("check")]
+    AUTO_FOCUS = "#grid"
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self._profile = profile
+        self._grid = Grid(())
+        self._is_looking = self._has_news = False
+        self._error: RankdeckError | None = None
+        self._has_moved = False
+
+    def compose(self) -> ComposeResult:
+        """The grid above, the words below."""
+        yield CheckGrid(id="grid", ascii=self.deck.ascii)
+        yield TextPane(id="finding", ascii=self.deck.ascii, focus=False)
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Looks."""
+        self.set_interval(DRAW_SECONDS, self._draw_changes)
+        self._look()
+
+    @work(group="check", exit_on_error=False)
+    async def _look(self) -> None:
+        if self._is_looking:
+            return
+        self._is_looking, self._error, self._has_moved = True, None, False
+        self._note_change()
+        try:
+            async with contextlib.aclosing(self.engine.check(self._profile)) as stream:
+                async for news in stream:
+                    if isinstance(news, Begun):
+                        self._grid = Grid(news.nodes)
+                    else:
+                        self._grid.take(news)
+                    self._has_news = True
+        except RankdeckError as error:
+            self._error = error
+            self.say(plain_line(error.message), error=True)
+        finally:
+            self._is_looking = False
+            self._note_change()
+        self._draw_changes()
+        problems = self._problems()
+        if problems and not self._has_moved:
+            self.query_one(CheckGrid).move_to(*problems[0])
+
+    # --- drawing ---------------------------------------------------------------------------------------------------------
+
+    def _note_change(self) -> None:
+        self._has_news = True
+        self.refresh_bindings()
+
+    def _draw_changes(self) -> None:
+        if self._has_news:
+            self._has_news = False
+            grid = self.query_one(CheckGrid)
+            grid.show_grid(self._grid)
+            title = grid_title(self._profile.name, self._grid, is_running=self._is_looking, ascii=self.deck.ascii)
+            grid.border_title = fitted_title(grid, title, ascii=self.deck.ascii)
+            self._show_cell()
+
+    def _show_cell(self) -> None:
+        cell = self.query_one(CheckGrid).cell
+        pane = self.query_one("#finding", TextPane)
+        if self._error is not None:
+            pane.show_text(partial(error_text, self._error))
+        elif cell is not None:
+            ascii = self.deck.ascii  # noqa: A001
+            pane.show_text(partial(finding_text, *cell, self._grid.at(*cell), ascii=ascii))
+
+    def on_resize(self) -> None:
+        """The title is fitted anew."""
+        self._has_news = True
+
+    @on(CheckGrid.Moved)
+    def _moved(self) -> None:
+        self._has_moved = True
+        self._show_cell()
+
+    # --- keys ------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that would do nothing now are not offered."""
+        match action:
+            case "again":
+                return not self._is_looking
+            case "next_problem":
+                return bool(self._grid.in_state("fail", "warn"))
+        return True
+
+    def action_again(self) -> None:
+        """Looks again, from the beginning."""
+        self._look()
+
+    def action_next_problem(self) -> None:
+        """The next cell that is not well: the first after the cursor, or else the first of all."""
+        self._draw_changes()
+        grid = self.query_one(CheckGrid)
+        problems = self._problems()
+        if problems and grid.cell is not None:
+            order = {node: row for row, node in enumerate(self._grid.nodes)}
+            node, check = grid.cell
+            here = order[node], CHECKS.index(check)
+            after = ((one, its) for one, its in problems if (order[one], CHECKS.index(its)) > here)
+            grid.move_to(*next(after, problems[0]))
+
+    def _problems(self) -> list[tuple[str, Check]]:
+        """Cells that are not well, row by row."""
+        return [(one.node, one.check) for one in self._grid.in_state("fail", "warn")]
+
+    def action_close(self) -> None:
+        """Back; what still runs is ended."""
+        self.dismiss()

@@ -1,0 +1,230 @@
+"""What a preflight has found: a row for each node, a column for each check, a sign in each cell, and a cursor on one of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from engine.core.preflight import CHECKS, Check, Grid, State
+from tui.keys import bindings
+from tui.marks import CHECK_MARKS
+from tui.text import cell_fit, plain_line
+from tui.widgets.rank_table import ASCII_CURSOR, CURSOR
+
+WORD = 6
+"""Cells of a sign with its word."""
+
+MAX_NODE = 24
+MIN_NODE = 8
+"""Cells of a node's name, where there is room and where there is none."""
+
+
+class Columns(NamedTuple):
+    """Widths in cells: of a node's name, and of each check with the gap before it."""
+
+    node: int
+    checks: tuple[int, ...]
+
+    @classmethod
+    def fitted(cls, width: int, *, node: int) -> Columns:
+        """Shares out a width: signs with their words where there is room, else signs below the beginnings of the checks' names.
+
+        Args:
+            width: cells of a row.
+            node: cells of the longest node name.
+        """
+        words = tuple(max(len(check), WORD) + 1 for check in CHECKS)
+        if width >= len(CURSOR) + min(node, MAX_NODE) + sum(words):
+            return cls(min(node, MAX_NODE), words)
+        each = max(2, min(WORD - 1, (width - len(CURSOR) - min(node, MIN_NODE)) // len(CHECKS)))
+        return cls(max(1, min(node, MAX_NODE, width - len(CURSOR) - each * len(CHECKS))), (each,) * len(CHECKS))
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is room for words."""
+        return self.checks[0] > WORD
+
+
+class CheckGrid(ScrollView, can_focus=True, inherit_bindings=False):
+    """Nodes and checks. Arrows or hjkl move from cell to cell."""
+
+    ALLOW_SELECT = False
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("cells")]
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "check-grid--header",
+        "check-grid--cursor",
+        "check-grid--ok",
+        "check-grid--warn",
+        "check-grid--fail",
+        "check-grid--skip",
+    }
+
+    DEFAULT_CSS = """
+    CheckGrid {
+        overflow-x: hidden;
+        overflow-y: auto;
+        scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+
+        & > .check-grid--header { color: $text-muted; text-style: bold; }
+        & > .check-grid--cursor { background: $foreground 12%; }
+        &:focus > .check-grid--cursor { background: $primary 35%; text-style: bold reverse; }
+        & > .check-grid--ok { color: $text-success; }
+        & > .check-grid--warn { color: $text-warning; text-style: bold; }
+        & > .check-grid--fail { color: $text-error; text-style: bold; }
+        & > .check-grid--skip { color: $text-muted; }
+    }
+    """
+
+    class Moved(Message):
+        """The cursor is on another cell."""
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the newest place of the cursor matters."""
+            return isinstance(message, CheckGrid.Moved)
+
+    def __init__(self, *, id: str, ascii: bool) -> None:  # noqa: A002  Textual's word, and the command line's
+        super().__init__(id=id, classes="pane")
+        self._ascii = ascii
+        self._grid = Grid(())
+        self._row = self._column = 0
+
+    @property
+    def cell(self) -> tuple[str, Check] | None:
+        """The node and the check under the cursor; None without nodes."""
+        nodes = self._grid.nodes
+        return (nodes[self._row], CHECKS[self._column]) if nodes else None
+
+    def show_grid(self, grid: Grid) -> None:
+        """Shows what is known now; the cursor stays where it is."""
+        self._grid = grid
+        self._row = max(0, min(self._row, len(grid.nodes) - 1))
+        self.virtual_size = Size(0, len(grid.nodes) + 1)
+        self.refresh()
+
+    def move_to(self, node: str, check: Check) -> None:
+        """Puts the cursor on a cell."""
+        self._go(self._grid.nodes.index(node), CHECKS.index(check))
+
+    # --- the cursor ------------------------------------------------------------------------------------------------------
+
+    def _go(self, row: int, column: int) -> None:
+        if not self._grid.nodes:
+            return
+        row, column = max(0, min(row, len(self._grid.nodes) - 1)), max(0, min(column, len(CHECKS) - 1))
+        top, page = self.scroll_offset.y, self._page
+        if row < top or row >= top + page:
+            self.scroll_to(y=row if row < top else row - page + 1, animate=False)
+        if (row, column) != (self._row, self._column):
+            self._row, self._column = row, column
+            self.refresh()
+            self.post_message(self.Moved())
+
+    @property
+    def _page(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def action_cursor_up(self) -> None:
+        """Node above."""
+        self._go(self._row - 1, self._column)
+
+    def action_cursor_down(self) -> None:
+        """Node below."""
+        self._go(self._row + 1, self._column)
+
+    def action_sideways(self, direction: int) -> None:
+        """Next check, or the one before."""
+        self._go(self._row, self._column + direction)
+
+    def action_page_up(self) -> None:
+        """As many nodes up as are in sight."""
+        self._go(self._row - self._page, self._column)
+
+    def action_page_down(self) -> None:
+        """As many nodes down as are in sight."""
+        self._go(self._row + self._page, self._column)
+
+    def action_half_page_up(self) -> None:
+        """Half of that up."""
+        self._go(self._row - max(1, self._page // 2), self._column)
+
+    def action_half_page_down(self) -> None:
+        """Half of that down."""
+        self._go(self._row + max(1, self._page // 2), self._column)
+
+    def action_first(self) -> None:
+        """First node."""
+        self._go(0, self._column)
+
+    def action_last(self) -> None:
+        """Last node."""
+        self._go(len(self._grid.nodes) - 1, self._column)
+
+    def on_click(self, event: events.Click) -> None:
+        """Takes the cursor to the cell."""
+        offset = event.get_content_offset(self)
+        if offset is None or offset.y == 0 or self.scroll_offset.y + offset.y > len(self._grid.nodes):
+            return
+        columns = self._columns()
+        edge, column = len(CURSOR) + columns.node, -1
+        for index, width in enumerate(columns.checks):
+            column = index if offset.x >= edge else column
+            edge += width
+        self._go(self.scroll_offset.y + offset.y - 1, self._column if column < 0 else column)
+
+    # --- drawing ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        return max(0, self.size.width - self.scrollbar_size_vertical)
+
+    def _columns(self) -> Columns:
+        return Columns.fitted(self._width, node=max((len(node) for node in self._grid.nodes), default=4))
+
+    def render_line(self, y: int) -> Strip:
+        """One line: the heading, then nodes."""
+        row = self.scroll_offset.y + y - 1
+        columns = self._columns()
+        if y == 0:
+            segments = self._heading(columns)
+        elif row < len(self._grid.nodes):
+            segments = self._node(row, columns)
+        else:
+            return Strip.blank(self._width, self.rich_style)
+        return Strip(segments).adjust_cell_length(self._width, self.rich_style)
+
+    def _heading(self, columns: Columns) -> list[Segment]:
+        style = self.get_component_rich_style("check-grid--header", partial=True)
+        text = " " * len(CURSOR) + cell_fit("node", columns.node)
+        for check, width in zip(CHECKS, columns.checks, strict=True):
+            text += f" {check[: width - 1]:<{width - 1}}"
+        return [Segment(text, self.rich_style + style)]
+
+    def _node(self, row: int, columns: Columns) -> list[Segment]:
+        node = self._grid.nodes[row]
+        mark = (ASCII_CURSOR if self._ascii else CURSOR) if row == self._row else " "
+        segments = [Segment(mark + cell_fit(plain_line(node), columns.node, ascii=self._ascii), self.rich_style)]
+        for column, (check, width) in enumerate(zip(CHECKS, columns.checks, strict=True)):
+            finding = self._grid.at(node, check)
+            state: State | None = finding.state if finding is not None else None
+            sign = CHECK_MARKS[state].ascii if self._ascii else CHECK_MARKS[state].sign
+            text = f"{sign} {state}" if columns.has_words and state not in (None, "skip") else sign
+            style = self.rich_style + self.get_component_rich_style(f"check-grid--{state or 'skip'}", partial=True)
+            segments.append(Segment(" ", self.rich_style))
+            segments.append(Segment(text.ljust(width - 1), self._under_cursor(style, row, column)))
+        return segments
+
+    def _under_cursor(self, style: Style, row: int, column: int) -> Style:
+        if (row, column) != (self._row, self._column):
+            return style
+        return style + self.get_component_rich_style("check-grid--cursor", partial=True)
