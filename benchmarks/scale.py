@@ -19,13 +19,14 @@ import os
 import random
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -53,8 +54,9 @@ KEYS = 50
 OPEN_FILES = 1024
 """What a process may open where nobody has changed the limit: the supervisor has to cope with that."""
 
-CONNECT = 'echo "$$ $1 $2" >"$0/door"; exec cat "$0/$1"'
-"""Tells the process of the nodes whose pipes these are; then waits for it to end, without a word."""
+CONNECT = '(echo "$$ $1 $2" >"$0/door"); exec cat "$0/$1"'
+"""Tells the process of the nodes whose pipes these are; then waits for it to end, without a word. The subshell is there since a
+shell's own standard output is another for as long as it redirects an `echo`."""
 
 LAST_WORDS = b'Traceback (most recent call last):\n  File "train.py", line 40, in <module>\nValueError: loss is nan\n'
 
@@ -75,7 +77,8 @@ class SimulatedNode:
         self.attempt = -1
         self.alive: dict[int, int] = {}
         """Ranks whose process exists, with their generation."""
-        self._sent: dict[tuple[int, int], int] = {}
+        self._sent: dict[int, list[int]] = {}
+        """Bytes of stdout, stderr and metrics of each rank of this attempt."""
         self._wire: asyncio.WriteTransport | None = None
         self._relays = False
 
@@ -88,7 +91,7 @@ class SimulatedNode:
         """
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
-        wire_in, wire_out = (open(f"/proc/{pid}/fd/{number}", mode, 0) for number, mode in ((0, "rb"), (1, "wb")))
+        wire_in, wire_out = open_pipe(pid, 0, os.O_RDONLY), open_pipe(pid, 1, os.O_WRONLY)
         source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), wire_in)
         wire, _ = await loop.connect_write_pipe(asyncio.Protocol, wire_out)
         try:
@@ -124,11 +127,12 @@ class SimulatedNode:
             case "relay":
                 self._relays = True
             case "open_door":
-                self._send(type="door", port=1, addresses=["10.0.0.1", "10.1.0.1"])
+                self._send(type="door", number=message["number"], port=1, addresses=["10.0.0.1", "10.1.0.1"])
             case "knock":
-                self._send(type="knocked", reached=[[address, "eth0"] for address in message["addresses"]])
+                reached = [[address, "eth0"] for address in message["addresses"]]
+                self._send(type="knocked", number=message["number"], reached=reached)
             case "name_interface":
-                self._send(type="interface", name="eth0")
+                self._send(type="interface", number=message["number"], name="eth0")
             case "open_store":
                 self._send(type="store", attempt=message["attempt"], host=message["host"], port=2)
             case "spawn":
@@ -137,14 +141,15 @@ class SimulatedNode:
                 for rank in list(self.alive):
                     self.end(rank, -15)
             case "clear":
-                self._send(type="cleared", attempt=message["attempt"], abandoned=[])
+                sizes = [[rank, *sizes] for rank, sizes in self._sent.items()]
+                self._send(type="cleared", attempt=message["attempt"], abandoned=[], sizes=sizes)
 
     def _spawn(self, message: dict[str, Any]) -> None:
         if message["attempt"] > self.attempt:
             self.attempt, self.alive, self._sent = message["attempt"], {}, {}
         for one in message["ranks"]:
             rank, generation = one["rank"], one["generation"]
-            self.alive[rank] = generation
+            self.alive[rank], self._sent[rank] = generation, [0, 0, 0]
             self._send(type="spawned", attempt=self.attempt, rank=rank, pid=1000 + rank, generation=generation)
 
     def report(self, step: int) -> None:
@@ -155,18 +160,19 @@ class SimulatedNode:
 
     def end(self, rank: int, status: int) -> None:
         """A rank has ended."""
-        generation = self.alive.pop(rank)
+        generation, said = self.alive.pop(rank), {}
         if status > 0:
             self._relay(rank, 1, LAST_WORDS)
+            said = {"errors": LAST_WORDS.decode()}
         self._send(
-            type="ended", attempt=self.attempt, rank=rank, status=status, reason="", generation=generation
+            type="ended", attempt=self.attempt, rank=rank, status=status, reason="", generation=generation, **said
         )
 
     def _relay(self, rank: int, stream: int, data: bytes) -> None:
         if self._relays:
-            offset = self._sent.get((rank, stream), 0)
+            offset = self._sent[rank][stream]
             self._send(data, type="data", attempt=self.attempt, rank=rank, stream=stream, offset=offset)
-            self._sent[rank, stream] = offset + len(data)
+            self._sent[rank][stream] += len(data)
 
 
 async def simulate(folder: Path) -> None:
@@ -210,6 +216,11 @@ async def _train(nodes: list[SimulatedNode]) -> None:
             await asyncio.sleep(agent.TICK / 5)
 
 
+def open_pipe(pid: int, number: int, flags: int) -> IO[bytes]:
+    """Standard input or output of another process, which is a pipe."""
+    return os.fdopen(os.open(f"/proc/{pid}/fd/{number}", flags), "wb" if flags else "rb", 0)
+
+
 def end_connector(pipe: Path) -> None:
     """Lets the connector of a node go, if there is one."""
     with contextlib.suppress(OSError):
@@ -250,6 +261,7 @@ class Subscriber:
         """When it was heard of each rank that failed."""
         self.sizes: list[int] = []
         self.latencies: list[float] = []
+        self._ended = False
         self._news = asyncio.Event()
 
     async def watch(self, paths: RunPaths) -> None:
@@ -267,6 +279,8 @@ class Subscriber:
                     self._take(message, now)
         finally:
             writer.close()
+            self._ended = True
+            self._news.set()
 
     def _take(self, message: Snapshot | Update, now: float) -> None:
         self.run = message.run or self.run
@@ -281,6 +295,8 @@ class Subscriber:
         """Returns once the run is as wanted."""
         async with asyncio.timeout(seconds):
             while self.run is None or not condition(self.run):
+                if self._ended:
+                    raise SystemExit(f"the run has ended: {self.run}")
                 self._news.clear()
                 await self._news.wait()
 
@@ -449,7 +465,10 @@ def table(sizes: list[dict[str, Any]]) -> str:
         ("steady: CPU", lambda one: f"{one['steady']['cpu_percent']:.0f} %"),
         ("  memory", lambda one: f"{one['steady']['rss_mb']:.0f} MB"),
         ("  latency p50 / p95", lambda one: milliseconds(one["steady"]["latency_ms"])),
-        ("  updates", lambda one: f"{one['steady']['updates_per_second']:.1f}/s of {one['steady']['update_kb']:.0f} kB"),
+        (
+            "  updates",
+            lambda one: f"{one['steady']['updates_per_second']:.1f}/s of {one['steady']['update_kb']:.0f} kB",
+        ),
         ("first snapshot", lambda one: f"{one['snapshot_mb']:.1f} MB"),
         ("failure p50 / p95", lambda one: milliseconds(one["failure_ms"])),
         ("restart of all", lambda one: f"{one['restart']['seconds']:.1f} s"),
@@ -487,6 +506,7 @@ def main() -> None:
     if arguments.supervise:
         supervise(arguments.folder)
         return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     found = []
     for nodes in arguments.nodes:
         home = Path(tempfile.mkdtemp(prefix="rd"))  # a socket's path has 107 bytes at most

@@ -278,10 +278,13 @@ class LocalEngine:
 
     async def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
         """See `EngineClient.check`."""
-        from engine import preflight
 
-        plan = await asyncio.to_thread(planning.make_plan, profile, checked=False)
-        async with contextlib.aclosing(preflight.check(plan, full=full)) as findings:
+        def prepare() -> AsyncGenerator[Begun | Finding, None]:
+            from engine import preflight  # which takes a few frames of the app
+
+            return preflight.check(planning.make_plan(profile, checked=False), full=full)
+
+        async with contextlib.aclosing(await asyncio.to_thread(prepare)) as findings:
             async for finding in findings:
                 yield finding
 

@@ -393,6 +393,7 @@ def _node_connected(state: RunState, event: ev.NodeConnected) -> Step:
             state = _set_node(state, event.node, link="up", reason="", since=event.at, was_up=True)
         case _ as never:
             assert_never(never)
+    leftovers = _clear_older(state, event)
     state, actions = _reconcile(state, event)
     asked = {
         rank
@@ -401,7 +402,13 @@ def _node_connected(state: RunState, event: ev.NodeConnected) -> Step:
         for rank in action.ranks
     }
     state, more = _resume(state, event, asked)
-    return state, actions + more
+    return state, leftovers + actions + more
+
+
+def _clear_older(state: RunState, event: ev.NodeConnected) -> tuple[AnyAction, ...]:
+    """Ends what an earlier attempt left on a node that was given up and is there again."""
+    alive = [rank.attempt for rank in event.ranks if rank.attempt < state.attempt and rank.status is None]
+    return (act.ClearNode(node=event.node, attempt=max(alive)),) if alive else ()
 
 
 def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
@@ -487,7 +494,7 @@ def _node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
             if node.link in ("closed", "given-up"):
                 return _ignore(state, f"{event.node} is {node.link}")
             state = _set_node(state, event.node, link="down", reason=event.reason, since=event.at)
-            patience = UNREACHABLE_PATIENCE if _is_ending(state) else None
+            patience = UNREACHABLE_PATIENCE if _is_ending(state) or isinstance(state.phase, Opening) else None
             return state, (act.OpenNode(node=event.node, patience=patience),)
         case _ as never:
             assert_never(never)

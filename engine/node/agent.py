@@ -68,11 +68,20 @@ CHUNK = 1 << 16
 RELAY_AHEAD = 1 << 20
 """Bytes that may wait for a slow link; the rest stays in the files. The last words of a rank may be as many more."""
 
+KEEP = "keep"
+"""A file in the agent's folder: what ranks wrote could not be stored elsewhere, so that it must stay."""
+
 MISSED = 3
 """Heartbeats without a word after which a link is taken for dead."""
 
+LAST_ERRORS, LAST_NUMBERS = 16 * 1024, 4096
+"""Bytes from the end of a failed rank's files that come with the news."""
+
 KNOCK_TIME = 3.0
 """Seconds in which another node must be reached: there is nothing in between, or it is not the way."""
+
+KNOCK_GRACE = 0.3
+"""Seconds that other addresses have once one has answered: one that is filtered never will."""
 
 ABORT_GRACE = 1.0
 """Seconds in which the rank that has called MPI_Abort ends by itself, and so tells how, before all of its job are killed."""
@@ -317,6 +326,16 @@ def first_words(path: str) -> str:
     return " ".join(words)[:400] or "it said nothing"
 
 
+def size_of(descriptor: int) -> int:
+    """Bytes of an open file."""
+    return os.fstat(descriptor).st_size
+
+
+def last_bytes(descriptor: int, size: int) -> bytes:
+    """The end of a file."""
+    return os.pread(descriptor, size, max(0, os.fstat(descriptor).st_size - size))
+
+
 def write_atomically(path: str, data: bytes) -> None:
     """Replaces a file so that a reader sees the old or the new content, never a part."""
     partial = f"{path}.{os.getpid()}.partial"
@@ -472,6 +491,8 @@ class Agent:
         self.outgoing = bytearray()
         self.attempt = -1
         self.cleared_attempt = self.stopped_attempt = -1
+        self.store_asked = -1
+        """The attempt whose store is there or on its way."""
         self.ranks: dict[int, Rank] = {}
         self.starting: dict[int, int] = {}
         self.store: Message | None = None
@@ -548,6 +569,7 @@ class Agent:
         store = data["store"]
         if store and data["boot"] == boot and (process_mark(store["pid"]) or (None,))[0] == store["start"]:
             self.store = store
+            self.store_asked = store["attempt"]
         mpirun = data.get("mpirun")
         if mpirun and data["boot"] == boot:
             self.mpirun = mpirun
@@ -606,10 +628,12 @@ class Agent:
         next_tick = 0.0
         while self.leaving is None or (self.outgoing and self.link and time.monotonic() < self.leaving):
             hurry = self.behind and not self.outgoing
+            begun = time.monotonic()
             for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
                 key.data()
             self._reap()
-            if hurry:
+            self._excuse(begun)
+            if hurry and self.relays:
                 self._relay()
             if time.monotonic() >= next_tick:
                 self._tick()
@@ -617,6 +641,11 @@ class Agent:
             self.save()
             self._flush()
         return 0
+
+    def _excuse(self, begun: float) -> None:
+        """What this process did not hear while it was busy itself, or stopped, is nobody else's silence."""
+        if time.monotonic() - begun > 1 + TICK:
+            self.heard = max(self.heard, time.monotonic())
 
     def _register_listener(self) -> None:
         self.listener.setblocking(False)
@@ -627,6 +656,11 @@ class Agent:
         if time.monotonic() < self.next_look or self.leaving is not None:
             return
         self.next_look = time.monotonic() + 1
+        if (
+            self.terms.get("heartbeat") and not os.stat(".").st_nlink
+        ):  # somebody has cleaned up: nobody can find this agent any more
+            self._stop_alone()
+            return
         with contextlib.suppress(OSError, RuntimeError):
             wanted = socket_path(self.mark)
             if wanted != self.listener.getsockname() or not os.path.exists(wanted):
@@ -784,6 +818,7 @@ class Agent:
                 "status": r.status,
                 "reason": r.reason,
                 "generation": r.generation,
+                **(self._last_words(r) if message.get("relay") else {}),
             }
             for r in sorted(
                 self.ranks.values(), key=lambda rank: rank.ended_at
@@ -844,10 +879,12 @@ class Agent:
         """Takes a port from the kernel and keeps it: the store's process gets the listening socket itself, so no other
         launch can have it, and ranks may connect before that process has finished its imports."""
         attempt = message["attempt"]
-        if self.store and self.store["attempt"] == attempt:
-            self.send(type="store", attempt=attempt, host=self.store["host"], port=self.store["port"])
+        if attempt <= max(self.cleared_attempt, self.store_asked):
+            if self.store and self.store["attempt"] == attempt:
+                self.send(type="store", attempt=attempt, host=self.store["host"], port=self.store["port"])
             return
         self._end_store()
+        self.store_asked = attempt
         environment = self._environment(message)
         try:
             family = socket.AF_INET6 if ":" in message["host"] else socket.AF_INET
@@ -860,6 +897,7 @@ class Agent:
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(news or os.devnull, 0o600)
         except OSError as error:
+            self.store_asked = -1
             self.send(type="store_lost", attempt=attempt, reason=str(error))
             return
 
@@ -877,6 +915,7 @@ class Agent:
                         argv, env=environment, cwd="/", stdout=log, stderr=log, pass_fds=[listener.fileno()]
                     )
             except OSError as error:
+                self.store_asked = -1
                 self.send(type="store_lost", attempt=attempt, reason=str(error))
             else:
                 started(pid, start_time(pid))
@@ -1270,6 +1309,8 @@ class Agent:
         self._clear(message["attempt"])
 
     def _on_close(self, message: Message) -> None:
+        if message.get("keep"):
+            write_atomically(KEEP, b"")
         self._leave()
 
     def _clear(self, attempt: int) -> None:
@@ -1289,13 +1330,15 @@ class Agent:
         for rank in self.ranks.values():
             if rank.status is None and rank.pid not in left:
                 rank.status = -signal.SIGKILL
-        self.send_when_relayed(type="cleared", attempt=attempt, abandoned=left)
+        sizes = [[rank.number, *map(size_of, rank.watched)] for rank in self.ranks.values() if attempt == self.attempt]
+        self.send_when_relayed(type="cleared", attempt=attempt, abandoned=left, sizes=sizes)
 
     def _end_store(self) -> None:
         if self.store:
             kill_group(self.store["pid"], signal.SIGKILL)
             self.store = None
             self.dirty = True
+        self.store_asked = -1
 
     # what ranks do
 
@@ -1325,8 +1368,16 @@ class Agent:
             self._relay(rank)
         else:
             self._report_growth()
-        generation = rank.generation
-        self.send(type="ended", attempt=self.attempt, rank=rank.number, status=status, reason="", generation=generation)
+        said = self._last_words(rank) if self.relays else {}
+        self.send(
+            type="ended",
+            attempt=self.attempt,
+            rank=rank.number,
+            status=status,
+            reason="",
+            generation=rank.generation,
+            **said,
+        )
         self._let_proxies_go()
 
     def _watch_adopted(self) -> None:
@@ -1377,9 +1428,21 @@ class Agent:
             for message in later:
                 self.send(**message)
 
+    def _last_words(self, rank: Rank) -> Message:
+        """What explains the end of a rank, for a supervisor that may not have all of it yet: how a failed one complained, and its last numbers."""
+        if not rank.status:
+            return {}
+        return {
+            name: last_bytes(rank.watched[stream], size).decode("utf-8", "replace")
+            for name, stream, size in (("errors", 1, LAST_ERRORS), ("numbers", 2, LAST_NUMBERS))
+            if stream < len(rank.watched)
+        }
+
     def _relay_chunk(self, rank: Rank, stream: int) -> bool:
+        if self.link is None:
+            return False
         data = os.pread(rank.watched[stream], CHUNK, rank.sent[stream])
-        if data and self.link is not None:
+        if data:
             place = {"attempt": self.attempt, "rank": rank.number, "stream": stream, "offset": rank.sent[stream]}
             self.outgoing += encode_frame({"type": "data", **place}, data)
             rank.sent[stream] += len(data)
@@ -1448,7 +1511,7 @@ class Agent:
             os.makedirs(message["path"], exist_ok=True)
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
-        self.send(type="folder", reason=reason)
+        self.send(type="folder", number=message["number"], reason=reason)
 
     # the way to other nodes
 
@@ -1463,7 +1526,7 @@ class Agent:
         own = os.environ.get("SSH_CONNECTION", "").split()
         addresses = [address for address, _ in interfaces() if not is_loopback(address)]
         addresses.sort(key=lambda address: (own[2:3] != [address], ":" in address))
-        self.send(type="door", port=listener.getsockname()[1], addresses=addresses)
+        self.send(type="door", number=message["number"], port=listener.getsockname()[1], addresses=addresses)
 
     def _answer_door(self) -> None:
         if self.door is not None:
@@ -1485,10 +1548,14 @@ class Agent:
         """Tries to reach another node by each of its addresses: who answers must know the word, since the address may be anybody's."""
         names = dict(interfaces())
         reached = knock(message["addresses"], message["port"], message["word"].encode())
-        self.send(type="knocked", reached=[[address, names.get(own, "")] for address, own in reached])
+        self.send(
+            type="knocked",
+            number=message["number"],
+            reached=[[address, names.get(own, "")] for address, own in reached],
+        )
 
     def _on_name_interface(self, message: Message) -> None:
-        self.send(type="interface", name=dict(interfaces()).get(message["address"], ""))
+        self.send(type="interface", number=message["number"], name=dict(interfaces()).get(message["address"], ""))
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -1533,6 +1600,7 @@ def knock(addresses: list[str], port: int, word: bytes) -> list[tuple[str, str]]
                     own = key.fileobj.getsockname()[0]  # type: ignore[union-attr]
                     if key.fileobj.recv(len(word)) == word:  # type: ignore[union-attr]
                         reached[key.data] = own
+                        deadline = min(deadline, time.monotonic() + KNOCK_GRACE)
     waiting.close()
     return [(address, reached[address]) for address in addresses if address in reached]
 
@@ -1713,6 +1781,7 @@ def boot() -> int:
     size = struct.unpack(">I", read_exactly(wire_in, 4))[0]
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
     try:
+        # A later login may have another temporary folder: from the second connection on the supervisor knows where the first was.
         folder = hello["folder"] or os.path.join(temporary_folder(), hello["mark"])
         link = connect(folder, hello["mark"])
     except (OSError, RuntimeError) as error:
@@ -1722,7 +1791,7 @@ def boot() -> int:
     has_closed = False
     with contextlib.suppress(OSError):
         has_closed = bridge(link, wire_in, wire_out, folder)
-    if has_closed and not hello["folder"]:
+    if has_closed and hello.get("relay") and not os.path.exists(os.path.join(folder, KEEP)):
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if has_closed else EXIT_LINK_LOST
 

@@ -43,25 +43,22 @@ KINDS = ("out", "err", "metrics")
 
 
 class _File:
-    """One growing file of a rank and how far it was read."""
+    """One growing file of a rank and how far it was read. It is open only while it is: thousands of ranks have more files than
+    a process may have open."""
 
     def __init__(self, path: Path, rank: int, offset: int) -> None:
         self.path, self.rank, self.offset, self.size = path, rank, offset, offset
-        self._descriptor: int | None = None
 
     def read(self) -> bytes:
-        if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        data = os.pread(self._descriptor, min(SLICE, self.size - self.offset), self.offset)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, min(SLICE, self.size - self.offset), self.offset)
+        finally:
+            os.close(descriptor)
         self.offset += len(data)
         if not data:
             self.size = self.offset
         return data
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
 
 
 class Ingest:
@@ -126,8 +123,6 @@ class Ingest:
         """From now on, files of this attempt. Curves go on; the newest numbers begin anew."""
         if attempt == self.attempt:
             return
-        for file in self._files.values():
-            file.close()
         self.attempt = attempt
         self._files.clear()
         self._readers.clear()
@@ -172,14 +167,21 @@ class Ingest:
             data: the bytes.
 
         Returns:
-            Whether they follow what is stored; else they are not.
+            Whether what comes before them is stored; else they are not.
+
+        Raises:
+            OSError: not all of them could be stored.
         """
         sizes = self.stored_sizes(rank)
-        if offset != sizes[stream]:
+        if offset > sizes[stream]:
             return False
-        path = self._paths.attempt(self.attempt) / f"rank_{rank}.{KINDS[stream]}"
-        with _open_private(path) as file:
-            file.write(data)
+        data = data[sizes[stream] - offset :]
+        try:
+            with _open_private(self._file(rank, KINDS[stream]).path) as file:
+                file.write(data)
+        except OSError:
+            del self._stored[rank]  # a part of it may be there
+            raise
         sizes[stream] += len(data)
         self.take_sizes(self.attempt, [[rank, *sizes]])
         return True
@@ -271,9 +273,15 @@ class Ingest:
         """The last bytes of what a rank of this attempt wrote."""
         return read_tail(self._paths.log(self.attempt, rank, stream))
 
-    def last_step(self, rank: int) -> int | None:
-        """The last step that a rank reported, from the end of its file: reading in turn may be behind."""
-        for line in reversed(read_tail(self._paths.attempt(self.attempt) / f"rank_{rank}.metrics", 4096).splitlines()):
+    def last_step(self, rank: int, told: bytes = b"") -> int | None:
+        """The last step that a rank reported, from the end of its file: reading in turn may be behind.
+
+        Args:
+            rank: its number.
+            told: that end, where its node has told it.
+        """
+        end = told or read_tail(self._paths.attempt(self.attempt) / f"rank_{rank}.metrics", 4096)
+        for line in reversed(end.splitlines()):
             try:
                 step = json.loads(line)["step"]
             except (ValueError, KeyError, TypeError, RecursionError):
@@ -285,8 +293,12 @@ class Ingest:
 
 def _open_private(path: Path) -> io.BufferedWriter:
     """A file for this user alone, to append to."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return open(os.open(path, flags, 0o600), "wb")
+    except FileNotFoundError:  # the first file of an attempt
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return open(os.open(path, flags, 0o600), "wb")
 
 
 def _newest_line(data: bytes) -> str:

@@ -22,8 +22,18 @@ BOOT_TIMEOUT = 30.0
 RETRIES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each try to reconnect; the last one repeats. The first is at once: an agent that was killed is back in ms."""
 
-BUSY_TRIES = 6
-"""Tries of a first connection that was refused by a server that is only busy, as sshd is with many at once (MaxStartups 10:30:100)."""
+SETUP_TIMEOUT = 120.0
+"""The same with lines of the user's before it: modules and conda on a cold file system."""
+
+BUSY_PATIENCE = 60.0
+"""Seconds in which a first connection is tried again that was refused by a server that is only busy, as sshd is with many at once
+(MaxStartups 10:30:100)."""
+
+STEADY = 10.0
+"""Seconds that a link must have held for the next break to be taken for a single one."""
+
+LAST_CHANCE = 1.0
+"""Seconds to read what lies there already, where this process was stopped itself for longer than a heartbeat."""
 
 FAN_OUT = 32
 """Connections that are being opened at one time."""
@@ -64,6 +74,7 @@ class Link:
         explain: tells a failed start in words, from the exit status of the command (None: it said nothing in time) and its errors.
         gate: bounds how many links are being opened at one time.
         heartbeat: seconds between two signs of life on the link, of which it may miss a few; 0: it breaks by itself when it must.
+        boot_timeout: seconds until the agent's first word.
         bridge: that another link has let go of, to an agent that listens; or None: one is started.
     """
 
@@ -81,20 +92,22 @@ class Link:
         explain: Callable[[int | None, str], Trouble],
         gate: asyncio.Semaphore,
         heartbeat: float = 0.0,
+        boot_timeout: float = BOOT_TIMEOUT,
         bridge: Bridge | None = None,
     ) -> None:
         self.node = node
         self._tasks = tasks
-        self._argv, self._hello = argv, hello
+        self._argv, self.hello = argv, hello
+        self._boot_timeout = boot_timeout
         self._on_message, self._on_down, self._on_failed, self._on_closed = on_message, on_down, on_failed, on_closed
         self._explain, self._gate, self._heartbeat = explain, gate, heartbeat
-        self._patience = self._down_since = 0.0
+        self._patience = self._down_since = self._up_since = 0.0
         self._bridge = bridge
         self._process: Bridge | None = None
         self._released = False
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-        self._is_up = self._is_silent = self._has_closed = False
+        self._is_up = self._is_silent = self._has_closed = self._keep = False
         self._complaints: set[asyncio.Task[bytes]] = set()
 
     def open(self, patience: float) -> None:
@@ -114,15 +127,19 @@ class Link:
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(agent.encode_frame(message))
 
-    def close(self) -> None:
-        """Asks the agent to end. While the link is being opened this waits for it: a half-born agent could stay behind."""
-        self._closing = True
-        self.send(type="close")
+    def close(self, *, keep: bool = False) -> None:
+        """Asks the agent to end. While the link is being opened this waits for it: a half-born agent could stay behind.
+
+        Args:
+            keep: it leaves its files where they are.
+        """
+        self._closing, self._keep = True, keep or self._keep
+        self.send(type="close", keep=self._keep)
 
     async def _connect_and_serve(self) -> None:
         """Connects, and connects again, until the agent was asked to end or the node is given up."""
         loop = asyncio.get_running_loop()
-        tries = 0
+        tries, begun = 0, loop.time()
         while True:
             await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)] * random.uniform(1.0, 1.5))
             self._is_up, self._is_silent, was_taken_over, is_busy = False, False, self._bridge is not None, False
@@ -131,14 +148,15 @@ class Link:
             except BootError as error:
                 reason, is_busy = str(error), error.is_busy
             if self._is_up and not self._has_closed:
-                tries, self._down_since = 0, loop.time()
+                tries = 0 if loop.time() - self._up_since > STEADY else tries + 1
+                self._down_since = loop.time()
                 self._on_down(reason)
                 continue
             if was_taken_over and not self._is_up:
                 continue  # it ended on the way here: another is started
             tries += 1
             if not self._is_up and (
-                loop.time() - self._down_since < self._patience or (is_busy and tries < BUSY_TRIES)
+                loop.time() - self._down_since < self._patience or (is_busy and loop.time() - begun < BUSY_PATIENCE)
             ):
                 continue
             self._task = None  # whoever is called below may open the link anew
@@ -167,7 +185,7 @@ class Link:
 
     def _greet(self, process: Bridge) -> None:
         assert process.stdin
-        process.stdin.write(agent.encode_frame(self._hello))
+        process.stdin.write(agent.encode_frame(self.hello))
 
     async def _boot(self, process: Bridge) -> None:
         assert process.stdin
@@ -220,7 +238,7 @@ class Link:
         """Reads past whatever a login shell prints, up to the agent's first word."""
         assert process.stdout
         try:
-            async with asyncio.timeout(BOOT_TIMEOUT):
+            async with asyncio.timeout(self._boot_timeout):
                 await process.stdout.readuntil(agent.SYNC)
         except TimeoutError:
             self._is_silent = True
@@ -235,13 +253,19 @@ class Link:
                     raise BootError(trouble.text, is_busy=trouble.retry) from None
             raise BootError(f"{self._argv[0]} did not start an agent") from None
 
+    async def _read(self, stream: asyncio.StreamReader) -> bytes:
+        """What comes next. Raises TimeoutError where nothing does for too long."""
+        limit = (agent.MISSED * self._heartbeat if self._is_up else self._boot_timeout) if self._heartbeat else None
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(stream.read(CHUNK), limit)
+        return await asyncio.wait_for(stream.read(CHUNK), LAST_CHANCE)
+
     async def _read_frames(self, process: Bridge) -> str:
         assert process.stdout
         frames = agent.FrameBuffer()
         while True:
             try:
-                async with asyncio.timeout(agent.MISSED * self._heartbeat or None):
-                    data = await process.stdout.read(CHUNK)
+                data = await self._read(process.stdout)
             except TimeoutError:
                 self._is_silent = True
                 return f"nothing was heard of it for {agent.MISSED * self._heartbeat:g} s"
@@ -258,7 +282,9 @@ class Link:
                     raise BootError(self._explain(agent.EXIT_FAILED, str(message.get("reason"))).text)
                 if message.get("type") == "hello":
                     self._process = process
-                    self._is_up = True
+                    self._is_up, self._up_since = True, asyncio.get_running_loop().time()
+                    if self._closing:
+                        self.close()
                 try:
                     self._on_message(message)
                 except (KeyError, TypeError, ValueError, IndexError) as error:  # a node is not trusted to be well

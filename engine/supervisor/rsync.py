@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 
 from engine.core.terminal_text import visible
 
@@ -24,11 +26,13 @@ async def run_rsync(argv: list[str]) -> str:
         )
     except FileNotFoundError:
         return "there is no rsync on this machine"
+    except OSError as error:
+        return f"rsync can't be started: {error.strerror}"
     try:
         _, said = await process.communicate()
     finally:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # its ssh too
         await process.wait()
     if process.returncode == 0:
         return ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -23,17 +25,26 @@ from engine.core.messages import ENDING
 from engine.core.mpirun import mpirun_argv, mpirun_environment
 from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment
 from engine.core.stacks import RankStack
-from engine.core.state import Ended, Opening, RunState, rank_word
+from engine.core.state import Ended, Opening, RunState, Starting, rank_word
 from engine.core.story import tell, tell_all
 from engine.core.view import EventLine
 from engine.launchers import LAUNCHERS, rsync
 from engine.node import agent
 from engine.paths import RunPaths
 from engine.recipes import LIBRARY
-from engine.supervisor.ingest import Ingest
+from engine.record import replace_file
+from engine.supervisor.ingest import KINDS, Ingest
 from engine.supervisor.journal import Journal
 from engine.supervisor.library import pack
-from engine.supervisor.link import FAN_OUT, AgentMessage, Bridge, Link, boot_command
+from engine.supervisor.link import (
+    BOOT_TIMEOUT,
+    FAN_OUT,
+    SETUP_TIMEOUT,
+    AgentMessage,
+    Bridge,
+    Link,
+    boot_command,
+)
 from engine.supervisor.rsync import run_rsync
 from engine.supervisor.way import WayError, find_way, interface_environment
 
@@ -45,6 +56,21 @@ HEARTBEAT = 5.0
 
 RELAY_RETRY = 2.0
 """Seconds after which a node is asked again for what could not be stored: a full disk, for one."""
+
+STORE_PATIENCE = 60.0
+"""Seconds that the end of a run waits for a place to store what ranks wrote; it stays on its node after that."""
+
+SHORTEST_HEARTBEAT = 2.0
+"""Below it a process that hiccups is taken for dead."""
+
+NUMBERS = ("rank", "attempt", "pid", "generation", "port", "stream", "offset")
+"""What is a whole number in whatever an agent says."""
+
+FILES_OF_LINK = 4
+"""Files that a link keeps open: three pipes, and what tells of the end of its process."""
+
+FILES = 512
+"""Files that are open besides: subscribers, for one."""
 
 WAY_TIMEOUT = 15.0
 """Seconds that nodes have to find out how they reach each other: longer than the agents' own, so that they can say why."""
@@ -94,8 +120,13 @@ class Runner:
         self._gate = asyncio.Semaphore(FAN_OUT)
         self._asking: dict[str, asyncio.TimerHandle] = {}
         """Nodes that are to send again what could not be stored."""
-        self._questions: dict[tuple[str, str], asyncio.Future[AgentMessage]] = {}
-        """Answers that are waited for, by node and type."""
+        self._questions: dict[tuple[str, str, int], asyncio.Future[AgentMessage]] = {}
+        """Answers that are waited for, by node, type and number."""
+        self._question_numbers = itertools.count()
+        self._last_words: dict[int, bytes] = {}
+        """How ranks of this attempt complained last, of whom not all was stored when that was told."""
+        self._unstored: dict[str, float] = {}
+        """Nodes that are cleared, and whose ranks wrote what could not be stored yet; since when."""
         self._bringing: dict[str, asyncio.Task[None]] = {}
         """Nodes to which code is being brought."""
         self._way: asyncio.Task[None] | None = None
@@ -149,6 +180,7 @@ class Runner:
             restart_by: who wants a run that has ended to start again, or None.
         """
         self._tasks = tasks
+        _allow_open_files(FILES + FILES_OF_LINK * len(self.plan.nodes))
         self._links = {node.name: self._make_link(node, tasks) for node in self.plan.nodes}
         if len(self.journal.events) == 1:
             for node in self.plan.nodes:
@@ -195,11 +227,17 @@ class Runner:
             self.ingest.drain()
             self.ingest.start_attempt(after.attempt)
             self.tails.clear()
+            self._last_words.clear()
+            self._unstored.clear()
         for rank, (old, new) in enumerate(zip(before.ranks, after.ranks, strict=True)):
             if old is not new:
                 self.changed_ranks.add(rank)
                 if rank_word(new) in ("failed", "lost") and rank not in self.tails:
-                    self.tails[rank] = self.ingest.tail(rank, "err")
+                    self.tails[rank] = self._tail(rank)
+
+    def _tail(self, rank: int) -> bytes:
+        """The end of what a rank complained about: as its node has told, for not all of it may be stored yet."""
+        return self._last_words.get(rank) or self.ingest.tail(rank, "err")
 
     def _do(self, action: AnyAction) -> None:
         match action:
@@ -208,7 +246,7 @@ class Runner:
                 known = self.plan.lease + 30 if found is not None and found.was_up else 0.0
                 self._links[node].open(known if patience is None else patience)
             case act.CloseNode(node=node):
-                self._links[node].close()
+                self._links[node].close(keep=node in self._unstored)
             case act.OpenStore(node=node, attempt=attempt):
                 self._find_way(node, attempt)
             case act.SpawnRanks():
@@ -264,23 +302,24 @@ class Runner:
         others = [node.name for node in self.plan.nodes if node.name != head]
         try:
             way = await find_way(self._ask, head, others)
-        except WayError as error:
+        except (WayError, KeyError, TypeError, ValueError) as error:
             if all(node.link == "up" for node in self.state.nodes):  # else this is done again once they are
                 self.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=str(error)))
             return
-        if attempt == self.state.attempt:
+        if attempt == self.state.attempt and isinstance(self.state.phase, Starting):
             self._open_store(head, attempt, way.address, way.interfaces)
 
     async def _ask(self, node: str, answer: str | None, **question: Any) -> AgentMessage:
         """Asks a node's agent, and waits for its answer, if there is one, for some seconds. Raises TimeoutError."""
-        self._links[node].send(**question)
+        number = next(self._question_numbers)
+        self._links[node].send(number=number, **question)
         if answer is None:
             return {}
-        waiting = self._questions[node, answer] = asyncio.get_running_loop().create_future()
+        waiting = self._questions[node, answer, number] = asyncio.get_running_loop().create_future()
         try:
             return await asyncio.wait_for(waiting, WAY_TIMEOUT)
         finally:
-            self._questions.pop((node, answer), None)
+            del self._questions[node, answer, number]
 
     def _open_store(self, node: str, attempt: int, address: str, interfaces: tuple[tuple[str, str], ...]) -> None:
         argv = [self.plan.python, "-u", f"{self._library(node)}/rankdeck/store_host.py"]
@@ -363,7 +402,9 @@ class Runner:
 
     def _make_link(self, planned: PlannedNode, tasks: asyncio.TaskGroup) -> Link:
         node = planned.name
-        heartbeat = 0.0 if planned.transport == "local" else min(HEARTBEAT, self.plan.lease / 4)
+        heartbeat = (
+            0.0 if planned.transport == "local" else max(min(HEARTBEAT, self.plan.lease / 4), SHORTEST_HEARTBEAT)
+        )
         terms = {
             "lease": self.plan.lease,
             "on_disconnect": self.plan.on_disconnect,
@@ -374,7 +415,12 @@ class Runner:
         if planned.transport != "local":
             digest = hashlib.sha256(self.paths.plan.read_bytes()).hexdigest()
             mark = self.paths.node_mark(self.plan.nodes.index(planned))
-            hello |= {"mark": mark, "folder": "", "relay": True, "shared": [str(self.paths.plan), digest]}
+            hello |= {
+                "mark": mark,
+                "folder": self._known_folder(node),
+                "relay": True,
+                "shared": [str(self.paths.plan), digest],
+            }
         return make_link(
             tasks,
             planned,
@@ -386,6 +432,7 @@ class Runner:
             on_closed=lambda: self.handle_quietly(ev.NodeClosed(at=time.time(), node=node)),
             gate=self._gate,
             heartbeat=heartbeat,
+            boot_timeout=SETUP_TIMEOUT if self.plan.reach.setup else BOOT_TIMEOUT,
             bridge=self._bridge if node == self.plan.nodes[0].name else None,
         )
 
@@ -394,7 +441,9 @@ class Runner:
         self.handle(event)
 
     def _take_message(self, node: str, message: AgentMessage) -> None:
+        """Raises KeyError, TypeError or ValueError for what makes no sense."""
         now = time.time()
+        self._check_ranks(node, [message] if "rank" in message else [])
         match message["type"]:
             case "hello":
                 self._greet(node, message, now)
@@ -440,15 +489,15 @@ class Runner:
             case "store_lost":
                 self.handle(ev.StoreLost(at=now, attempt=message["attempt"], reason=message["reason"]))
             case "cleared":
-                abandoned = tuple(message["abandoned"])
-                self.handle(ev.NodeCleared(at=now, attempt=message["attempt"], node=node, abandoned=abandoned))
+                self._take_cleared(node, message, now)
             case "stacks":
                 if (waiting := self._stacks.pop(node, None)) and not waiting.done():
                     waiting.set_result(message["ranks"])
             case "cold":
                 note(f"{node}: ranks are started one by one, since {message['reason']}")
             case "door" | "knocked" | "interface" | "folder" as kind:
-                if (asked := self._questions.get((node, kind))) is not None and not asked.done():
+                asked = self._questions.get((node, kind, message["number"]))
+                if asked is not None and not asked.done():
                     asked.set_result(message)
             case "trouble":
                 self._take_trouble(node, message["request"], message["reason"], now)
@@ -456,9 +505,10 @@ class Runner:
     def _take_data(self, node: str, message: AgentMessage) -> None:
         """What a rank of another machine wrote: stored as it is, where its file would be on this one."""
         rank = message["rank"]
-        place = self.plan.places[rank] if 0 <= rank < self.plan.world_size else None
-        if place is None or place.node != node or message["attempt"] != self.ingest.attempt:
+        if message["attempt"] != self.ingest.attempt:
             return
+        if not 0 <= message["stream"] < len(KINDS):
+            raise ValueError(f"there is no stream {message['stream']!r}")
         try:
             is_next = self.ingest.take_data(rank, message["stream"], message["offset"], message["data"])
         except OSError as error:
@@ -466,6 +516,27 @@ class Runner:
             is_next = False
         if not is_next and node not in self._asking:
             self._asking[node] = asyncio.get_running_loop().call_later(RELAY_RETRY, self._ask_for_data, node)
+
+    def _take_cleared(self, node: str, message: AgentMessage, now: float) -> None:
+        """Believes that a node is cleared once all is stored that its ranks have written: its files go away next."""
+        attempt, abandoned = message["attempt"], tuple(message["abandoned"])
+        missing = (
+            node in self._remotes
+            and attempt == self.ingest.attempt
+            and any(self.ingest.stored_sizes(rank) != sizes for rank, *sizes in message["sizes"])
+        )
+        if missing and now - self._unstored.setdefault(node, now) < STORE_PATIENCE:
+            asyncio.get_running_loop().call_later(RELAY_RETRY, self._clear_again, node, attempt)
+            return
+        if missing:
+            note(f"{node}: not all that its ranks wrote could be stored; it stays in {self._node_folder(node)}")
+        else:
+            self._unstored.pop(node, None)
+        self.handle(ev.NodeCleared(at=now, attempt=attempt, node=node, abandoned=abandoned))
+
+    def _clear_again(self, node: str, attempt: int) -> None:
+        self._ask_for_data(node)
+        self._links[node].send(type="clear", attempt=attempt)
 
     def _ask_for_data(self, node: str) -> None:
         """Asks for what ranks write, from where it is stored."""
@@ -477,12 +548,33 @@ class Runner:
             if planned.name == node
             for rank in planned.ranks
         ]
+        self.ingest.take_sizes(self.ingest.attempt, offsets)
         self._links[node].send(type="relay", attempt=self.ingest.attempt, offsets=offsets)
+
+    def _known_folder(self, node: str) -> str:
+        """Where the agent of another machine has its files, if it ever said so; empty: it chooses."""
+        try:
+            return (self.paths.folder / "nodes" / node / "where").read_text()
+        except OSError:
+            return ""
+
+    def _remember_folder(self, node: str, folder: str) -> None:
+        """For the next connection: a login may have another temporary folder, and would not find the agent."""
+        self._links[node].hello["folder"] = folder
+        where = self.paths.folder / "nodes" / node / "where"
+        with contextlib.suppress(OSError):
+            where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(where, folder.encode())
 
     def _greet(self, node: str, message: AgentMessage, now: float) -> None:
         if self._transports[node] != "local":
-            self._remotes[node] = Remote(message["folder"], message["shared"], message["state"])
+            folder, state = message["folder"], message["state"]
+            if not (os.path.isabs(folder) and os.path.isabs(state)):
+                raise ValueError(f"{folder!r} and {state!r} are no folders")
+            self._remotes[node] = Remote(folder, message["shared"] is True, state)
+            self._remember_folder(node, folder)
             self._ask_for_data(node)
+            self._stop_bringing(node)
             if self.plan.sync == "rsync" and isinstance(self.state.phase, Opening):
                 self._bringing[node] = self._tasks.create_task(self._bring_code(node, message), name=f"rsync {node}")
                 return
@@ -492,17 +584,39 @@ class Runner:
         """Brings the working directory to a node before anything starts there."""
         try:
             made = await self._ask(node, "folder", type="make_folder", path=self.plan.workdir)
-            trouble = made["reason"] or await run_rsync(rsync.argv(node, self.plan.workdir, self.plan.reach))
+            trouble = str(made.get("reason", ""))
+            if not trouble:
+                async with self._gate:
+                    trouble = await run_rsync(rsync.argv(node, self.plan.workdir, self.plan.reach))
+            if not trouble:
+                self._take_inventory(node, message, time.time())
+                return
         except TimeoutError:
             trouble = "it did not answer"
-        if trouble:
-            self._links[node].close()
-            reason = f"{self.plan.workdir} could not be brought there: {trouble}"
-            self.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
-        else:
-            self._take_inventory(node, message, time.time())
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+        self._links[node].close()
+        reason = f"{self.plan.workdir} could not be brought there: {trouble}"
+        self.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
+
+    def _stop_bringing(self, node: str) -> None:
+        if (task := self._bringing.pop(node, None)) is not None:
+            task.cancel()
+
+    def _check_ranks(self, node: str, said: list[AgentMessage]) -> None:
+        """A node speaks for its own ranks only, and in whole numbers: what it says goes into the journal."""
+        for one in said:
+            if odd := [name for name in NUMBERS if type(one.get(name, 0)) is not int]:
+                raise ValueError(f"{odd[0]} is {one[odd[0]]!r}")
+            rank = one["rank"]
+            if not 0 <= rank < self.plan.world_size or self.plan.places[rank].node != node:
+                raise ValueError(f"rank {rank!r} is not on {node}")
 
     def _take_inventory(self, node: str, message: AgentMessage, now: float) -> None:
+        self._check_ranks(node, message["ranks"])
+        hosted = [self.state.attempt, self.state.store_port]
+        if node == self.plan.nodes[0].name and self.state.store_port is not None and message["store"] != hosted:
+            self.handle(ev.StoreLost(at=now, attempt=self.state.attempt, reason="it ended with its agent"))
         if not message["library"]:
             library = pack(LIBRARY)
             self._links[node].send(type="library", name=library.name, tar=library.tar)
@@ -536,7 +650,9 @@ class Runner:
         current = attempt == self.ingest.attempt
         if current:
             self.ingest.catch_up()  # whether this rank, or any, can rejoin is said in what it reported
-        tail = self.ingest.tail(rank, "err") if current and status != 0 else b""
+        if current and "errors" in message:
+            self._last_words[rank] = message["errors"].encode()
+        tail = self._tail(rank) if current and status != 0 else b""
         kill = self._kills.get((attempt, rank))
         self.handle(
             ev.RankEnded(
@@ -544,7 +660,7 @@ class Runner:
                 attempt=attempt,
                 rank=rank,
                 status=status,
-                step=self.ingest.last_step(rank) if current else None,
+                step=self.ingest.last_step(rank, message.get("numbers", "").encode()) if current else None,
                 reason=message["reason"],
                 secondary=is_secondary(tail),
                 by=kill.by if kill is not None and kill.signal == -status else "",
@@ -581,7 +697,7 @@ class Runner:
 
     async def wait_closed(self) -> None:
         """Returns when no link runs any more."""
-        for task in self._bringing.values():
+        for task in (*self._bringing.values(), *([self._way] if self._way is not None else [])):
             task.cancel()
         for link in self._links.values():
             await link.wait_closed()
@@ -606,6 +722,13 @@ def make_link(tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, hel
         )
 
     return Link(tasks, node.name, argv, first, explain=explain, **more)
+
+
+def _allow_open_files(count: int) -> None:
+    """Lets this process have so many files open at one time, as far as the system does; most systems begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
 
 
 def note(text: str) -> None:

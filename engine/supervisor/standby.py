@@ -69,9 +69,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
     library = pack(LIBRARY)
 
     def take(message: AgentMessage) -> None:
-        if message["type"] == "hello" and link.closing:
-            link.close()
-        elif message["type"] == "hello":
+        if message["type"] == "hello" and not link.closing:
             if not message["library"]:
                 link.send(type="library", name=library.name, tar=library.tar)
             path = f"{folder}/library/{library.name}/python"

@@ -44,11 +44,12 @@ async def find_way(ask: Ask, head: str, others: list[str]) -> Way:
     word = secrets.token_hex(16)  # an address may be anybody's: 172.17.0.1 is on every node with Docker
     try:
         door = await ask(head, "door", type="open_door", word=word)
+        question = {"type": "knock", "addresses": door["addresses"], "port": door["port"], "word": word}
+        answers = await asyncio.gather(*(ask(node, "knocked", **question) for node in others), return_exceptions=True)
     except TimeoutError:
         raise WayError(f"{head} did not say how it can be reached") from None
-    question = {"type": "knock", "addresses": door["addresses"], "port": door["port"], "word": word}
-    answers = await asyncio.gather(*(ask(node, "knocked", **question) for node in others), return_exceptions=True)
-    await ask(head, None, type="close_door")
+    finally:
+        await ask(head, None, type="close_door")
     reached: dict[str, dict[str, str]] = {}
     for node, answer in zip(others, answers, strict=True):
         if isinstance(answer, BaseException):
@@ -63,7 +64,10 @@ async def find_way(ask: Ask, head: str, others: list[str]) -> Way:
     if address is None:
         advice = "leave a node out, or join their networks"
         raise WayError(f"no address of {head} is reached by all other nodes (tried {tried}): {advice}")
-    named = await ask(head, "interface", type="name_interface", address=address)
+    try:
+        named = await ask(head, "interface", type="name_interface", address=address)
+    except TimeoutError:
+        raise WayError(f"{head} did not say which interface has {address}") from None
     return Way(address, ((head, named["name"]), *((node, reached[node][address]) for node in others)))
 
 

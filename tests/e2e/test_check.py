@@ -314,3 +314,27 @@ def test_every_node_that_can_not_be_asked_is_named_with_what_helps(on: Any, fake
     assert "denied1" in caught.value.message
     assert "host1" not in caught.value.message
     assert "layout.ranks_per_node" in (caught.value.hint or "")
+
+
+# --- GPUs, as nvidia-smi tells of them -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "found"),
+    [
+        ("NVIDIA H100, 81559, 81004\nNVIDIA H100, 81559, 12\n", 0, [("NVIDIA H100", 81559, 81004), ("NVIDIA H100", 81559, 12)]),
+        ("Tesla, V100, 16160, 16000\n[N/A], [N/A], [N/A]\n", 0, [("Tesla, V100", 16160, 16000)]),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 9, []),
+    ],
+)  # fmt: skip
+def test_devices_are_read_from_nvidia_smi(
+    work: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: int, found: list[tuple[str, int, int]]
+):
+    smi = work / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\nexit {status}\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{work}:{os.environ['PATH']}")
+    monkeypatch.setattr(probe, "count_gpus", lambda: 2)
+    assert [(one["name"], one["total"] >> 20, one["free"] >> 20) for one in probe.devices()] == found
+    monkeypatch.setattr(probe, "count_gpus", lambda: 0)
+    assert probe.devices() == []
