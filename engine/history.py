@@ -17,7 +17,7 @@ from engine.core.series import SeriesDump
 from engine.core.state import rank_word
 from engine.core.story import tell_all
 from engine.core.view import Snapshot
-from engine.core.views import rank_view, run_view
+from engine.core.views import rank_views, run_view
 from engine.paths import RunPaths
 from engine.record import read_plan, read_tail
 
@@ -81,7 +81,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     }
     return Snapshot(
         run=run_view(state, plan, progress, tails),
-        ranks=tuple(rank_view(state, plan, rank, one) for rank, one in enumerate(progress)),
+        ranks=tuple(rank_views(state, plan, range(len(progress)), progress)),
         series=tuple(saved.series),
         events=tuple(tell_all(events)),
     )

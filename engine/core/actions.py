@@ -68,10 +68,14 @@ class SignalRank(Action, frozen=True, kw_only=True):
 
 
 class ClearNode(Action, frozen=True, kw_only=True):
-    """End whatever an attempt left on a node: its store, and children that left their rank's group. Answer: NodeCleared."""
+    """End whatever an attempt left on a node: its store, and children that left their rank's group. Answer: NodeCleared.
+
+    `at_once`: without waiting for what its ranks wrote.
+    """
 
     node: str
     attempt: int
+    at_once: bool = False
 
 
 class CloseNode(Action, frozen=True, kw_only=True):

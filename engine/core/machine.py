@@ -135,8 +135,10 @@ def _up(state: RunState) -> list[Node]:
     return [node for node in state.nodes if node.link == "up"]
 
 
-def _all_ended(state: RunState) -> bool:
-    return all(isinstance(phase, Done | Gone) for phase in state.ranks)
+def _any(state: RunState, kind: type[Pending | Alive]) -> bool:
+    """Whether a rank is in such a phase. Ranks start and end more or less in order, so that one that has not is found at the end:
+    this is asked for each of thousands."""
+    return kind in map(type, reversed(state.ranks))
 
 
 def _is_ending(state: RunState) -> bool:
@@ -212,7 +214,7 @@ def _reach_soon(state: RunState) -> tuple[AnyAction, ...]:
 
 def _stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool = False) -> Step:
     """Stops what runs, and goes straight on where nothing does: clearing a node ends what may be starting there."""
-    if not any(isinstance(phase, Alive) for phase in state.ranks):
+    if not _any(state, Alive):
         return _clear(state, then, at)
     stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in _up(state))
     return replace(state, phase=Stopping(then=then, at_once=at_once)), stops + _reach_soon(state)
@@ -293,7 +295,10 @@ def why_no_rejoin(state: RunState) -> str:
     """Why the dead ranks alone can't be started again, or nothing where they can."""
     dead = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
     finished = [rank for rank in dead if isinstance(phase := state.ranks[rank], Done) and phase.status == 0]
-    away = [state.home(rank).name for rank in dead if state.home(rank).link in ("closed", "given-up")]
+    unreachable = {
+        rank: node.name for node in state.nodes if node.link in ("closed", "given-up") for rank in node.ranks
+    }
+    away = [unreachable[rank] for rank in dead if rank in unreachable]
     if not dead:
         return "no rank has failed"
     if state.one_fate:
@@ -583,7 +588,7 @@ def _rank_spawned(state: RunState, event: ev.RankSpawned) -> Step:
             if not isinstance(state.ranks[event.rank], Pending):
                 return _ignore(state, f"rank {event.rank} has started already")
             state = _set_rank(state, event.rank, Alive(pid=event.pid, since=event.at))
-            if isinstance(state.phase, Starting) and not any(isinstance(phase, Pending) for phase in state.ranks):
+            if isinstance(state.phase, Starting) and not _any(state, Pending):
                 state = replace(state, phase=Running())
             return state, ()
         case Opening() | Clearing() | Closing() | Ended():
@@ -645,12 +650,13 @@ def _take_end(state: RunState, at: float, *, failed: bool) -> Step:
         case Starting() | Running():
             if failed:
                 return _on_failure(state, at)
-            if not _all_ended(state):
-                waiting = any(isinstance(phase, Pending) for phase in state.ranks)
-                return (state if waiting else replace(state, phase=Running())), ()
+            if _any(state, Pending):
+                return state, ()
+            if _any(state, Alive):
+                return replace(state, phase=Running()), ()
             return _clear(state, Outcome(word="succeeded", reason=""), at)
         case Stopping(then=then):
-            return (state, ()) if any(isinstance(phase, Alive) for phase in state.ranks) else _clear(state, then, at)
+            return (state, ()) if _any(state, Alive) else _clear(state, then, at)
         case Opening() | Holding() | Clearing() | Closing() | Ended():
             return state, ()
         case _ as never:
@@ -671,6 +677,9 @@ def _stop_requested(state: RunState, event: ev.StopRequested) -> Step:
             return _stop(state, then, event.at, at_once=at_once or event.at_once)
         case Clearing(then=Restart()):
             return replace(state, phase=Clearing(then=outcome)), ()
+        case Clearing() if event.at_once:
+            waiting = [node.name for node in _up(state) if not node.cleared]
+            return state, tuple(act.ClearNode(node=name, attempt=state.attempt, at_once=True) for name in waiting)
         case Clearing() | Closing():
             return _ignore(state, "the run is ending already")
         case Ended(outcome=ended):

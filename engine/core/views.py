@@ -4,7 +4,7 @@ show the same because they all get it from here."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from engine.core.diagnosis import explain
 from engine.core.events import Scope
@@ -35,9 +35,24 @@ from engine.core.state import (
 from engine.core.view import FailureView, NodeView, RankView, RunView
 
 
-def rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgress) -> RankView:
-    """One rank of the current attempt."""
+def rank_views(
+    state: RunState, plan: LaunchPlan, ranks: Iterable[int], progress: Sequence[RankProgress]
+) -> list[RankView]:
+    """Ranks of the current attempt.
+
+    Args:
+        state: what is known.
+        plan: what was launched.
+        ranks: which ones.
+        progress: the numbers of every rank, by rank.
+    """
+    waits = _waiting_note(state)
+    return [_rank_view(state, plan, rank, progress[rank], waits) for rank in ranks]
+
+
+def _rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgress, waits: str) -> RankView:
     phase = state.ranks[rank]
+    is_alive = isinstance(phase, Alive)
     place = plan.places[rank]
     never_started = isinstance(phase, Pending) and isinstance(state.phase, Ended)
     return RankView(
@@ -51,27 +66,28 @@ def rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgre
         generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
         step=progress.step,
         loss=_finite(progress.loss),
-        throughput=_finite(progress.throughput) if isinstance(phase, Alive) else None,
+        throughput=_finite(progress.throughput) if is_alive else None,
         unit=progress.unit,
         since=_since(state, phase),
         seen=progress.seen,
         note="never started"
         if never_started
-        else _note(phase) or _loss_note(progress) or _waiting_note(state, phase) or _joining_note(phase, progress),
+        else _note(phase) or _loss_note(progress) or (is_alive and (waits or _joining_note(progress))) or "",
         last_line=progress.last_line,
         out_size=progress.out_size,
         err_size=progress.err_size,
     )
 
 
-def _waiting_note(state: RunState, phase: RankPhase) -> str:
-    if not (isinstance(phase, Alive) and state.elastic and isinstance(state.phase, Holding)):
+def _waiting_note(state: RunState) -> str:
+    """What the ranks do that are left, while those that are dead can come back."""
+    if not (state.elastic and isinstance(state.phase, Holding)):
         return ""
     return f"waits for {rank_words(dead_ranks(state))}"
 
 
-def _joining_note(phase: RankPhase, progress: RankProgress) -> str:
-    return "waits for all ranks to join" if isinstance(phase, Alive) and progress.meeting == "joining" else ""
+def _joining_note(progress: RankProgress) -> str:
+    return "waits for all ranks to join" if progress.meeting == "joining" else ""
 
 
 def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from engine.core.plan import Reach
 from engine.launchers import ssh
 
+TIMEOUT = 60
+"""Seconds without a byte after which it gives up: a link that is cut would keep it for hours."""
+
 
 def argv(node: str, folder: str, reach: Reach) -> list[str]:
     """The command that makes a node's folder hold what this machine's does, but for what `.gitignore` files leave out.
@@ -27,6 +30,7 @@ def argv(node: str, folder: str, reach: Reach) -> list[str]:
         "rsync",
         "--archive",
         "--protect-args",  # the path reaches the node as it is, past its shell
+        f"--timeout={TIMEOUT}",
         "--exclude=/.git",
         "--filter=:- .gitignore",
         "--rsh",

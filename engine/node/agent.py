@@ -32,7 +32,6 @@ import struct
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from typing import Any, Dict  # noqa: UP035
 
@@ -65,8 +64,8 @@ MPIRUN_GRACE = 2.0
 CHUNK = 1 << 16
 """Bytes of a rank's file that go into one frame."""
 
-RELAY_AHEAD = 1 << 20
-"""Bytes that may wait for a slow link; the rest stays in the files. The last words of a rank may be as many more."""
+RELAY_AHEAD = 1 << 18
+"""Bytes that may be under way to the supervisor; the rest stays in the files. On a slow link all other news waits behind them."""
 
 KEEP = "keep"
 """A file in the agent's folder: what ranks wrote could not be stored elsewhere, so that it must stay."""
@@ -272,7 +271,8 @@ def runtime_folder() -> str:
 
 def temporary_folder() -> str:
     """The user's private folder for files of runs on a node that is not the supervisor's: its own disk, not the shared one."""
-    return private_folder(os.path.join(tempfile.gettempdir(), f"rankdeck-{os.geteuid()}"))
+    base = os.environ.get("TMPDIR") or "/tmp"
+    return private_folder(os.path.join(base, f"rankdeck-{os.geteuid()}"))
 
 
 def private_folder(folder: str) -> str:
@@ -509,6 +509,9 @@ class Agent:
         self.relays = False
         """Whether what ranks write goes to the supervisor, who is on another machine."""
         self.behind = False
+        self.turn = 0
+        self.under_way = 0
+        """Bytes that were relayed and have not been heard to be stored."""
         self.when_relayed: list[Message] = []
         """Messages that must not come before what ranks wrote."""
         self.door: tuple[socket.socket, str] | None = None
@@ -627,7 +630,7 @@ class Agent:
         self.save()
         next_tick = 0.0
         while self.leaving is None or (self.outgoing and self.link and time.monotonic() < self.leaving):
-            hurry = self.behind and not self.outgoing
+            hurry = self.behind and self.under_way < RELAY_AHEAD and not self.outgoing
             begun = time.monotonic()
             for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
                 key.data()
@@ -844,12 +847,18 @@ class Agent:
         if not message.get("relay"):
             self._report_growth()
 
+    def _on_stored(self, message: Message) -> None:
+        """So many bytes have arrived."""
+        self.under_way = max(0, self.under_way - message["size"])
+        self._relay()
+
     def _on_ping(self, message: Message) -> None:
         self.send(type="pong")
 
     def _on_relay(self, message: Message) -> None:
         """From now on, what ranks write is sent, from where the supervisor has it."""
         self.relays = self.behind = True
+        self.under_way = 0
         for number, *offsets in message["offsets"]:
             if message["attempt"] == self.attempt and number in self.ranks:
                 self.ranks[number].sent = offsets
@@ -1306,15 +1315,20 @@ class Agent:
             self._start_ladder(message["at_once"])
 
     def _on_clear(self, message: Message) -> None:
-        self._clear(message["attempt"])
+        self._clear(message["attempt"], at_once=message.get("at_once", False))
 
     def _on_close(self, message: Message) -> None:
         if message.get("keep"):
             write_atomically(KEEP, b"")
         self._leave()
 
-    def _clear(self, attempt: int) -> None:
-        """Ends whatever an attempt left behind: ranks, children that left their rank's group, the store."""
+    def _clear(self, attempt: int, *, at_once: bool = False) -> None:
+        """Ends whatever an attempt left behind: ranks, children that left their rank's group, the store.
+
+        Args:
+            attempt: its number.
+            at_once: nobody waits for what ranks wrote and was not relayed yet.
+        """
         self.cleared_attempt = max(self.cleared_attempt, attempt)
         self.ladder = None
         self._drop_jobs()
@@ -1331,7 +1345,8 @@ class Agent:
             if rank.status is None and rank.pid not in left:
                 rank.status = -signal.SIGKILL
         sizes = [[rank.number, *map(size_of, rank.watched)] for rank in self.ranks.values() if attempt == self.attempt]
-        self.send_when_relayed(type="cleared", attempt=attempt, abandoned=left, sizes=sizes)
+        tell = self.send if at_once else self.send_when_relayed
+        tell(type="cleared", attempt=attempt, abandoned=left, sizes=sizes, at_once=at_once)
 
     def _end_store(self) -> None:
         if self.store:
@@ -1408,19 +1423,22 @@ class Agent:
         )
 
     def _relay(self, last_words_of: Rank | None = None) -> None:
-        """Sends what ranks have written: numbers first, for they are few.
+        """Sends what ranks have written: numbers first, for they are few; then all in turn, whoever floods.
 
         Args:
-            last_words_of: a rank that has just ended. What it said last goes before the news of that, however slow the link is.
+            last_words_of: a rank that has just ended. What it wrote goes first.
         """
         limit = RELAY_AHEAD * (2 if last_words_of else 1)
         ranks = [last_words_of] if last_words_of else list(self.ranks.values())
+        self.turn += 1
+        turn = self.turn % max(1, len(ranks))
+        ranks = ranks[turn:] + ranks[:turn]
         self.behind = moved = True
-        while moved and len(self.outgoing) < limit:
+        while moved and self.under_way < limit:
             moved = False
-            for stream in (2, 1, 0):
+            for stream in (2, 1, 0) if self.turn % 2 else (2, 0, 1):
                 for rank in ranks:
-                    if stream < len(rank.watched) and len(self.outgoing) < limit:
+                    if stream < len(rank.watched) and self.under_way < limit:
                         moved = self._relay_chunk(rank, stream) or moved
         if not last_words_of and not moved:
             self.behind = False
@@ -1446,6 +1464,7 @@ class Agent:
             place = {"attempt": self.attempt, "rank": rank.number, "stream": stream, "offset": rank.sent[stream]}
             self.outgoing += encode_frame({"type": "data", **place}, data)
             rank.sent[stream] += len(data)
+            self.under_way += len(data)
         return bool(data)
 
     def send_when_relayed(self, **message: Any) -> None:

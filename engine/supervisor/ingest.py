@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import os
 import time
@@ -27,6 +26,10 @@ from engine.record import read_tail, replace_file
 
 SLICE = 1 << 18
 """Bytes taken from one file at a time: a few milliseconds of work."""
+
+TURN = 0.005
+"""Seconds of reading before others have their turn. One slice would be too little: each of hundreds of links has a turn too, and
+brings the news of many files."""
 
 DRAIN_TIME = 1.0
 """Seconds that the end of an attempt may wait for numbers of lines that were printed faster than they are read."""
@@ -177,8 +180,7 @@ class Ingest:
             return False
         data = data[sizes[stream] - offset :]
         try:
-            with _open_private(self._file(rank, KINDS[stream]).path) as file:
-                file.write(data)
+            _append(self._file(rank, KINDS[stream]).path, data)
         except OSError:
             del self._stored[rank]  # a part of it may be there
             raise
@@ -199,7 +201,9 @@ class Ingest:
             if not self._grown:
                 self._wake.clear()
                 await self._wake.wait()
-            self.read_slice()
+            until = time.monotonic() + TURN
+            while self.read_slice() and time.monotonic() < until:
+                pass
             await asyncio.sleep(0)
 
     def read_slice(self) -> bool:
@@ -227,10 +231,12 @@ class Ingest:
 
     def catch_up(self) -> None:
         """Reads what is known to be there of the ranks' own records, which are short."""
-        while key := next((key for key in self._grown if key[1] == "metrics"), None):
-            self._grown.remove(key)
-            self._grown.appendleft(key)
-            self.read_slice()
+        others = [key for key in self._grown if key[1] != "metrics"]
+        if len(others) < len(self._grown):
+            self._grown = deque(key for key in self._grown if key[1] == "metrics")
+            while self.read_slice():
+                pass
+            self._grown.extend(others)
 
     def drain(self) -> None:
         """Reads what is known to be there without pause, for a second at most: then only the newest part of each file."""
@@ -291,14 +297,19 @@ class Ingest:
         return self.progress[rank].step
 
 
-def _open_private(path: Path) -> io.BufferedWriter:
-    """A file for this user alone, to append to."""
+def _append(path: Path, data: bytes) -> None:
+    """Appends to a file for this user alone. Raises OSError where not all of it could be written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
-        return open(os.open(path, flags, 0o600), "wb")
-    except FileNotFoundError:  # the first file of an attempt
+        descriptor = os.open(path, flags, 0o600)
+    except FileNotFoundError:  # the first of an attempt
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        return open(os.open(path, flags, 0o600), "wb")
+        descriptor = os.open(path, flags, 0o600)
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
 
 
 def _newest_line(data: bytes) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import signal
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -219,6 +221,7 @@ class Link:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
             )
         except OSError as error:
             raise BootError(self._explain(127, f"can't start {self._argv[0]}: {error.strerror}").text) from None
@@ -231,7 +234,8 @@ class Link:
             async with asyncio.timeout(0.1 if self._is_silent else 5):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with an ssh to a jump host, which would hold the pipes open
             await process.wait()
 
     async def _wait_for_sync(self, process: Bridge, complaints: asyncio.Task[bytes]) -> None:
@@ -273,7 +277,7 @@ class Link:
                 break
             try:
                 messages = frames.feed(data)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return f"it sent what is no frame: {error}"
             for message in messages:
                 if not isinstance(message, dict):
@@ -287,7 +291,8 @@ class Link:
                         self.close()
                 try:
                     self._on_message(message)
-                except (KeyError, TypeError, ValueError, IndexError) as error:  # a node is not trusted to be well
+                except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+                    # A node is not trusted to be well.
                     return f"it sent what makes no sense: {type(error).__name__}: {error}"
         return "its agent went away"
 

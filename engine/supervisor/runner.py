@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import operator
 import os
 import resource
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
@@ -63,8 +65,12 @@ STORE_PATIENCE = 60.0
 SHORTEST_HEARTBEAT = 2.0
 """Below it a process that hiccups is taken for dead."""
 
-NUMBERS = ("rank", "attempt", "pid", "generation", "port", "stream", "offset")
-"""What is a whole number in whatever an agent says."""
+NUMBERS = frozenset({"rank", "attempt", "pid", "status", "generation", "port", "stream", "offset", "number"})
+WORDS = frozenset({"reason", "host", "folder", "state", "errors", "numbers", "request", "name"})
+"""What is a whole number, and what is text, in whatever an agent says."""
+
+ACKNOWLEDGED = 1 << 16
+"""Bytes from a node after which it is told that they have arrived."""
 
 FILES_OF_LINK = 4
 """Files that a link keeps open: three pipes, and what tells of the end of its process."""
@@ -118,6 +124,8 @@ class Runner:
         self._remotes: dict[str, Remote] = {}
         """Nodes that are other machines, once their agents have said where they are there."""
         self._gate = asyncio.Semaphore(FAN_OUT)
+        self._taken: dict[str, int] = {}
+        """Bytes from each node that it was not told of."""
         self._asking: dict[str, asyncio.TimerHandle] = {}
         """Nodes that are to send again what could not be stored."""
         self._questions: dict[tuple[str, str, int], asyncio.Future[AgentMessage]] = {}
@@ -229,11 +237,13 @@ class Runner:
             self.tails.clear()
             self._last_words.clear()
             self._unstored.clear()
-        for rank, (old, new) in enumerate(zip(before.ranks, after.ranks, strict=True)):
-            if old is not new:
-                self.changed_ranks.add(rank)
-                if rank_word(new) in ("failed", "lost") and rank not in self.tails:
-                    self.tails[rank] = self._tail(rank)
+        if before.ranks is after.ranks:
+            return
+        is_changed = map(operator.is_not, before.ranks, after.ranks)  # no loop of Python's: there are thousands
+        for rank in itertools.compress(itertools.count(), is_changed):
+            self.changed_ranks.add(rank)
+            if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in self.tails:
+                self.tails[rank] = self._tail(rank)
 
     def _tail(self, rank: int) -> bytes:
         """The end of what a rank complained about: as its node has told, for not all of it may be stored yet."""
@@ -257,8 +267,8 @@ class Runner:
                 self._links[node].send(type="stop", attempt=attempt, at_once=at_once)
             case act.SignalRank(node=node, attempt=attempt, rank=rank, signal=number):
                 self._links[node].send(type="signal", attempt=attempt, rank=rank, signal=number)
-            case act.ClearNode(node=node, attempt=attempt):
-                self._links[node].send(type="clear", attempt=attempt)
+            case act.ClearNode(node=node, attempt=attempt, at_once=at_once):
+                self._links[node].send(type="clear", attempt=attempt, at_once=at_once)
             case act.Ignore():
                 pass
             case _ as never:
@@ -398,6 +408,11 @@ class Runner:
             }
         }
 
+    @cached_property
+    def _plan_digest(self) -> str:
+        """By which an agent finds out that it sees the run's folder: the file's content, since its path may be another's there."""
+        return hashlib.sha256(self.paths.plan.read_bytes()).hexdigest()
+
     # --- what agents say ----------------------------------------------------------------------------------------------
 
     def _make_link(self, planned: PlannedNode, tasks: asyncio.TaskGroup) -> Link:
@@ -413,13 +428,12 @@ class Runner:
         }
         hello: AgentMessage = {"mark": self.paths.mark, "folder": self._node_folder(node), "terms": terms}
         if planned.transport != "local":
-            digest = hashlib.sha256(self.paths.plan.read_bytes()).hexdigest()
             mark = self.paths.node_mark(self.plan.nodes.index(planned))
             hello |= {
                 "mark": mark,
                 "folder": self._known_folder(node),
                 "relay": True,
-                "shared": [str(self.paths.plan), digest],
+                "shared": [str(self.paths.plan), self._plan_digest],
             }
         return make_link(
             tasks,
@@ -443,7 +457,7 @@ class Runner:
     def _take_message(self, node: str, message: AgentMessage) -> None:
         """Raises KeyError, TypeError or ValueError for what makes no sense."""
         now = time.time()
-        self._check_ranks(node, [message] if "rank" in message else [])
+        self._check(node, message)
         match message["type"]:
             case "hello":
                 self._greet(node, message, now)
@@ -451,7 +465,7 @@ class Runner:
                 pass
             case "data":
                 self._take_data(node, message)
-            case "grew":
+            case "grew" if node not in self._remotes:
                 self.ingest.take_sizes(message["attempt"], message["sizes"])
             case "spawned":
                 self.handle(
@@ -475,7 +489,7 @@ class Runner:
                         generation=message["generation"],
                     )
                 )
-            case "store":
+            case "store" if node == self.plan.nodes[0].name:
                 self.handle(
                     ev.StoreOpened(
                         at=now,
@@ -504,6 +518,9 @@ class Runner:
 
     def _take_data(self, node: str, message: AgentMessage) -> None:
         """What a rank of another machine wrote: stored as it is, where its file would be on this one."""
+        self._taken[node] = self._taken.get(node, 0) + len(message["data"])
+        if self._taken[node] >= ACKNOWLEDGED:
+            self._links[node].send(type="stored", size=self._taken.pop(node))
         rank = message["rank"]
         if message["attempt"] != self.ingest.attempt:
             return
@@ -525,7 +542,7 @@ class Runner:
             and attempt == self.ingest.attempt
             and any(self.ingest.stored_sizes(rank) != sizes for rank, *sizes in message["sizes"])
         )
-        if missing and now - self._unstored.setdefault(node, now) < STORE_PATIENCE:
+        if missing and now - self._unstored.setdefault(node, now) < STORE_PATIENCE and not message["at_once"]:
             asyncio.get_running_loop().call_later(RELAY_RETRY, self._clear_again, node, attempt)
             return
         if missing:
@@ -549,6 +566,7 @@ class Runner:
             for rank in planned.ranks
         ]
         self.ingest.take_sizes(self.ingest.attempt, offsets)
+        self._taken.pop(node, None)
         self._links[node].send(type="relay", attempt=self.ingest.attempt, offsets=offsets)
 
     def _known_folder(self, node: str) -> str:
@@ -603,17 +621,20 @@ class Runner:
         if (task := self._bringing.pop(node, None)) is not None:
             task.cancel()
 
-    def _check_ranks(self, node: str, said: list[AgentMessage]) -> None:
-        """A node speaks for its own ranks only, and in whole numbers: what it says goes into the journal."""
-        for one in said:
-            if odd := [name for name in NUMBERS if type(one.get(name, 0)) is not int]:
-                raise ValueError(f"{odd[0]} is {one[odd[0]]!r}")
-            rank = one["rank"]
-            if not 0 <= rank < self.plan.world_size or self.plan.places[rank].node != node:
-                raise ValueError(f"rank {rank!r} is not on {node}")
+    def _check(self, node: str, said: AgentMessage) -> None:
+        """A node speaks for its own ranks only, in numbers and words: what it says goes into the journal, and onto screens."""
+        for name, value in said.items():
+            if name in NUMBERS and not (type(value) is int and abs(value) < 1 << 53):
+                raise ValueError(f"{name} is {value!r}")
+            if name in WORDS and not isinstance(value, str):
+                raise ValueError(f"{name} is {value!r}")
+        rank = said.get("rank")
+        if rank is not None and not (0 <= rank < self.plan.world_size and self.plan.places[rank].node == node):
+            raise ValueError(f"rank {rank} is not on {node}")
 
     def _take_inventory(self, node: str, message: AgentMessage, now: float) -> None:
-        self._check_ranks(node, message["ranks"])
+        for one in message["ranks"]:
+            self._check(node, one if one["status"] is not None else {**one, "status": 0})
         hosted = [self.state.attempt, self.state.store_port]
         if node == self.plan.nodes[0].name and self.state.store_port is not None and message["store"] != hosted:
             self.handle(ev.StoreLost(at=now, attempt=self.state.attempt, reason="it ended with its agent"))
@@ -732,6 +753,7 @@ def _allow_open_files(count: int) -> None:
 
 
 def note(text: str) -> None:
-    """A line into the supervisor's own log."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-    sys.stderr.flush()
+    """A line into the supervisor's own log. A disk that is full has none for it."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        sys.stderr.flush()

@@ -22,7 +22,7 @@ from engine.core import messages as msg
 from engine.core.errors import RankdeckError
 from engine.core.state import Ended, RunState
 from engine.core.view import PROTOCOL, RankView, RunView, Snapshot, Update
-from engine.core.views import rank_view, restart_words, run_view
+from engine.core.views import rank_views, restart_words, run_view
 from engine.record import Whereabouts, replace_file
 from engine.supervisor.runner import Runner
 
@@ -58,6 +58,8 @@ class Server:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._revision = 0
+        self._state: RunState | None = None
+        """That the newest picture was made of."""
         self._run: RunView | None = None
         self._run_revision = 0
         self._ranks: list[RankView] = []
@@ -74,15 +76,17 @@ class Server:
         """Rebuilds what has changed. Returns whether anything did."""
         runner = self._runner
         progress = runner.ingest.progress
+        if self._state is runner.state and not runner.changed_ranks:
+            return False
+        self._state = runner.state
         changed = sorted(runner.changed_ranks)
         runner.changed_ranks.clear()
         if not self._ranks:
             changed = list(range(runner.plan.world_size))
-            self._ranks = [rank_view(runner.state, runner.plan, rank, progress[rank]) for rank in changed]
+            self._ranks = rank_views(runner.state, runner.plan, changed, progress)
         revision = self._revision + 1
         moved = False
-        for rank in changed:
-            view = rank_view(runner.state, runner.plan, rank, progress[rank])
+        for rank, view in zip(changed, rank_views(runner.state, runner.plan, changed, progress), strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
         run = run_view(runner.state, runner.plan, progress, runner.tails)
