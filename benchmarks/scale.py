@@ -296,7 +296,7 @@ class Subscriber:
         async with asyncio.timeout(seconds):
             while self.run is None or not condition(self.run):
                 if self._ended:
-                    raise SystemExit(f"the run has ended: {self.run}")
+                    raise SystemExit(f"the run has ended{f': {self.run.doing[:300]}' if self.run else ''}")
                 self._news.clear()
                 await self._news.wait()
 
@@ -375,17 +375,16 @@ async def measure(nodes: int, arguments: argparse.Namespace, home: Path) -> dict
             await subscriber.wait_for(lambda run: True)
         found["snapshot_mb"] = (await snapshot_size(paths)) / 1e6
         found["failure_ms"] = await fail(agents, subscriber, world)
-        for name, request, wanted in (
-            ("restart", msg.Restart(by="bench"), lambda run: run.attempt == 1 and run.alive == world),
-            ("stop", msg.Stop(by="bench"), lambda run: run.state == "stopped"),
-        ):
-            before, asked = cpu_seconds(pid), time.monotonic()
-            await ask(paths, request)
-            await subscriber.wait_for(wanted)
-            peak = memory(pid, "VmHWM")
-            found[name] = {"seconds": time.monotonic() - asked, "cpu_seconds": cpu_seconds(pid) - before}
-            found["peak_mb"] = peak
-            await asyncio.sleep(2 if name == "restart" else 0)
+        before, asked = cpu_seconds(pid), time.monotonic()
+        await ask(paths, msg.Restart(by="bench"))
+        await subscriber.wait_for(lambda run: run.attempt == 1 and run.alive == world)
+        found["restart"] = {"seconds": time.monotonic() - asked, "cpu_seconds": cpu_seconds(pid) - before}
+        await asyncio.sleep(2)
+        found["peak_mb"] = memory(pid, "VmHWM")
+        asked = time.monotonic()
+        await ask(paths, msg.Stop(by="bench"))
+        await asyncio.to_thread(supervisor.wait)
+        found["stop"] = {"seconds": time.monotonic() - asked}
         await watching
         return found
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Cluster, Node
-from tests.support import Deck, kill_hard, wait_until
+from tests.support import Deck, kill_hard, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -192,6 +192,31 @@ def test_whatever_makes_the_link_is_replaced(rankdeck: Deck, launch, work: Path,
     lines = numbers(rankdeck, run, 1)
     assert lines == list(range(len(lines)))
     assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+
+
+def test_a_rank_that_fails_while_its_node_is_away_is_explained(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster
+) -> None:
+    run = launch(
+        "import os, time\n"
+        "print('up', flush=True)\n"
+        "while not os.path.exists('fail'): time.sleep(0.02)\n"
+        "if os.environ['RANK'] == '1': raise ValueError('shapes do not fit')\n"
+        "time.sleep(600)",
+        ready="up",
+    )
+    node = cluster.node(2)
+    node.stop_sshd()
+    node.kill_sessions()
+    rankdeck.wait_status(run, lambda status: status["nodes"][1]["link"] == "down")
+    (work / "fail").touch()
+    pid = rankdeck.status(run)["ranks"][1]["pid"]
+    wait_gone(pid)
+    node.start_sshd()
+    failure = rankdeck.wait_state(run, "holding")["failure"]
+    assert "ValueError: shapes do not fit" in failure["detail"]
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
 
 
 # --- processes -----------------------------------------------------------------------------------------------------------

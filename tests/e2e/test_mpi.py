@@ -172,3 +172,11 @@ def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_script, write_pr
     recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["train"]}
     run = rankdeck.launch(write_profile(recipe, ranks=2, backend={"name": "mpi"}, launch={"on_failure": "stop"}))
     assert "mpirun ended: no slots left" in str(rankdeck.wait_state(run, "failed")["failure"])
+
+
+def test_other_machines_are_refused(rankdeck, write_script, write_profile, implementation):
+    layout = {"nodes": "node[1-2]:1"}
+    profile = write_profile(write_script("train.py", TRAIN), layout=layout, backend={"name": "mpi"})
+    done = rankdeck("launch", profile)
+    assert done.returncode == 3
+    assert "this machine only" in done.stderr

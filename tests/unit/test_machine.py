@@ -600,6 +600,21 @@ def test_a_run_that_ends_while_a_node_is_away_says_what_may_be_left() -> None:
     )
 
 
+def test_what_an_earlier_attempt_left_on_a_node_that_was_given_up_is_ended_first() -> None:
+    story = _without_b(Story(TWO).run()).restart().end(0, -2).end(1, -2)
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="no route"))
+    story.clear()
+    assert story.state.attempt == 1
+    known = (ev.KnownRank(attempt=0, rank=2, pid=102),)
+    story.tell(ev.NodeConnected(at=story.at(), node="b", agent_pid=7, ranks=known))
+    assert story.actions == (act.ClearNode(node="b", attempt=0), act.OpenStore(node="a", attempt=1))
+
+
+def test_an_urgent_stop_does_not_wait_for_what_ranks_wrote() -> None:
+    story = Story().run().end(0).end(1)
+    assert story.stop(at_once=True).actions == (act.ClearNode(node="a", attempt=0, at_once=True),)
+
+
 def test_what_can_not_be_killed_is_told() -> None:
     story = Story().run().end(0).end(1).clear(4242).close()
     assert story.outcome() == ("succeeded", "could not kill process 4242 on a")
