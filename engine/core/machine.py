@@ -146,11 +146,15 @@ def _is_ending(state: RunState) -> bool:
     return isinstance(state.phase, Stopping | Clearing | Closing)
 
 
+def _told_of(node: Node) -> str:
+    return node.reason if node.reason.startswith(f"{node.name} ") else f"{node.name}: {node.reason}"
+
+
 def _when_opened(state: RunState, at: float) -> Step:
     """Goes on once it is known of every node whether it is there: a user hears of all that are not, at once."""
     if any(node.link == "down" for node in state.nodes):
         return state, ()
-    if missing := [f"{node.name}: {node.reason}" for node in state.nodes if node.link == "given-up"]:
+    if missing := [_told_of(node) for node in state.nodes if node.link == "given-up"]:
         return _close(state, Outcome(word="failed", reason="; ".join(missing)), at)
     return _start_attempt(state)
 
