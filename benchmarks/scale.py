@@ -271,7 +271,7 @@ class Subscriber:
         for request in (msg.Hello(protocol=PROTOCOL, version=__version__), msg.Subscribe()):
             writer.write(msgspec.json.encode(request) + b"\n")
         try:
-            while line := await reader.readline():
+            while (line := await reader.readline()).endswith(b"\n"):
                 now = time.time()
                 message = replies.decode(line)
                 if isinstance(message, Snapshot | Update):
