@@ -81,6 +81,8 @@ class SimulatedNode:
         """Bytes of stdout, stderr and metrics of each rank of this attempt."""
         self._wire: asyncio.WriteTransport | None = None
         self._relays = False
+        self._numbers = ""
+        """What a rank has reported last."""
 
     async def serve(self, pid: int, size: int) -> None:
         """Is the agent that a connector has booted, until it is told to close or the supervisor is gone.
@@ -155,21 +157,26 @@ class SimulatedNode:
     def report(self, step: int) -> None:
         """Every rank has finished a step."""
         for rank in self.alive:
-            line = json.dumps({"t": time.time(), "step": step, "loss": 2 + random.random() / step})
-            self._relay(rank, 2, line.encode() + b"\n")
+            self._numbers = json.dumps({"t": time.time(), "step": step, "loss": 2 + random.random() / step}) + "\n"
+            self._relay(rank, 2, self._numbers.encode())
 
     def end(self, rank: int, status: int) -> None:
         """A rank has ended."""
-        generation, said = self.alive.pop(rank), {}
-        if status > 0:
-            self._relay(rank, 1, LAST_WORDS)
-            said = {"errors": LAST_WORDS.decode()}
+        generation, errors = self.alive.pop(rank), LAST_WORDS if status > 0 else b""
+        self._relay(rank, 1, errors)
         self._send(
-            type="ended", attempt=self.attempt, rank=rank, status=status, reason="", generation=generation, **said
+            type="ended",
+            attempt=self.attempt,
+            rank=rank,
+            status=status,
+            reason="",
+            generation=generation,
+            errors=errors.decode(),
+            numbers=self._numbers,
         )
 
     def _relay(self, rank: int, stream: int, data: bytes) -> None:
-        if self._relays:
+        if self._relays and data:
             offset = self._sent[rank][stream]
             self._send(data, type="data", attempt=self.attempt, rank=rank, stream=stream, offset=offset)
             self._sent[rank][stream] += len(data)
@@ -373,8 +380,9 @@ async def measure(nodes: int, arguments: argparse.Namespace, home: Path) -> dict
             subscriber = Subscriber()
             watching = asyncio.create_task(subscriber.watch(paths))
             await subscriber.wait_for(lambda run: True)
-        found["snapshot_mb"] = (await snapshot_size(paths)) / 1e6
+            await asyncio.sleep(3)
         found["failure_ms"] = await fail(agents, subscriber, world)
+        found["snapshot"] = await take_snapshot(paths)
         before, asked = cpu_seconds(pid), time.monotonic()
         await ask(paths, msg.Restart(by="bench"))
         await subscriber.wait_for(lambda run: run.attempt == 1 and run.alive == world)
@@ -414,13 +422,13 @@ async def steady(subscriber: Subscriber, pid: int, seconds: float) -> dict[str, 
     }
 
 
-async def snapshot_size(paths: RunPaths) -> int:
-    """Bytes of what a front end gets first."""
-    late = Subscriber()
+async def take_snapshot(paths: RunPaths) -> dict[str, float]:
+    """What a front end gets first, all curves so far: its size, and the time until it is read."""
+    late, began = Subscriber(), time.monotonic()
     watching = asyncio.create_task(late.watch(paths))
     await late.wait_for(lambda run: True)
     watching.cancel()
-    return late.sizes[0]
+    return {"mb": late.sizes[0] / 1e6, "seconds": time.monotonic() - began}
 
 
 async def fail(agents: subprocess.Popen[str], subscriber: Subscriber, world: int) -> dict[str, float]:
@@ -468,8 +476,8 @@ def table(sizes: list[dict[str, Any]]) -> str:
             "  updates",
             lambda one: f"{one['steady']['updates_per_second']:.1f}/s of {one['steady']['update_kb']:.0f} kB",
         ),
-        ("first snapshot", lambda one: f"{one['snapshot_mb']:.1f} MB"),
         ("failure p50 / p95", lambda one: milliseconds(one["failure_ms"])),
+        ("first snapshot", lambda one: f"{one['snapshot']['mb']:.1f} MB in {one['snapshot']['seconds']:.1f} s"),
         ("restart of all", lambda one: f"{one['restart']['seconds']:.1f} s"),
         ("  CPU of it", lambda one: f"{one['restart']['cpu_seconds']:.1f} s"),
         ("stop", lambda one: f"{one['stop']['seconds']:.1f} s"),

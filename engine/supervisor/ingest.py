@@ -191,8 +191,7 @@ class Ingest:
     def stored_sizes(self, rank: int) -> list[int]:
         """Bytes of each of a rank's files that are stored here, in the order of `KINDS`."""
         if rank not in self._stored:
-            paths = [self._paths.attempt(self.attempt) / f"rank_{rank}.{kind}" for kind in KINDS]
-            self._stored[rank] = [path.stat().st_size if path.exists() else 0 for path in paths]
+            self._stored[rank] = [_size_of(self._file(rank, kind).path) for kind in KINDS]
         return self._stored[rank]
 
     async def run(self) -> None:
@@ -310,6 +309,14 @@ def _append(path: Path, data: bytes) -> None:
             data = data[os.write(descriptor, data) :]
     finally:
         os.close(descriptor)
+
+
+def _size_of(path: Path) -> int:
+    """Bytes of a file; none where there is no such file."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _newest_line(data: bytes) -> str:

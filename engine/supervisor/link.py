@@ -261,8 +261,10 @@ class Link:
         """What comes next. Raises TimeoutError where nothing does for too long."""
         limit = (agent.MISSED * self._heartbeat if self._is_up else self._boot_timeout) if self._heartbeat else None
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(stream.read(CHUNK), limit)
-        return await asyncio.wait_for(stream.read(CHUNK), LAST_CHANCE)
+            async with asyncio.timeout(limit):
+                return await stream.read(CHUNK)
+        async with asyncio.timeout(LAST_CHANCE):
+            return await stream.read(CHUNK)
 
     async def _read_frames(self, process: Bridge) -> str:
         assert process.stdout

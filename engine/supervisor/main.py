@@ -12,6 +12,7 @@ import fcntl
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,9 @@ from engine.supervisor.standby import become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
 """Seconds between two copies of the curves on the disk; what came since is read again from the ranks' files."""
+
+SAVE_SHARE = 0.02
+"""Of the time that may go into that: those of thousands of ranks take a second, in which nothing else is done."""
 
 
 def take_lock(paths: RunPaths) -> int:
@@ -120,13 +124,15 @@ def _close_starter() -> None:
 async def _save(runner: Runner, server: Server) -> None:
     """Keeps the copies on the disk fresh: the line of `ps` soon after a change, the curves now and then."""
     written: RunView | None = None
+    due = time.monotonic() + SAVE_PERIOD
     while True:
-        for _ in range(int(SAVE_PERIOD)):
-            if (run := server.run_view) != written:
-                _save_quietly(partial(write_summary, runner.paths, run))
-                written = run
-            await asyncio.sleep(1)
-        _save_quietly(runner.ingest.save)
+        if (run := server.run_view) != written:
+            _save_quietly(partial(write_summary, runner.paths, run))
+            written = run
+        await asyncio.sleep(1)
+        if (began := time.monotonic()) >= due:
+            _save_quietly(runner.ingest.save)
+            due = time.monotonic() + max(SAVE_PERIOD, (time.monotonic() - began) / SAVE_SHARE)
 
 
 def _save_quietly(save: Callable[[], None]) -> None:
