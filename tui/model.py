@@ -16,6 +16,7 @@ import msgspec
 from engine.core.series import Point, Series, SeriesSet
 from engine.core.state import ENDED_WORDS, RunWord
 from engine.core.view import EventLine, RankView, RunView, Snapshot, Update
+from tui.text import age
 
 LOSS = "loss"
 THROUGHPUT = "throughput"
@@ -199,7 +200,7 @@ class RunModel:
             name=run.name,
             run=run.run,
             state=run.state,
-            doing=run.doing,
+            doing=_doing(run, now),
             attempt=run.attempt,
             generation=run.generation,
             step=run.step,
@@ -246,3 +247,12 @@ def _imports_torch(run: RunView) -> bool:
 
 def _newest(series: Series | None) -> tuple[float, ...]:
     return tuple(value for _, _, value in series.recent) if series is not None else ()
+
+
+def _doing(run: RunView, now: float) -> str:
+    """What is under way; of nodes that are away, for how long: the supervisor says since when, and not each second anew."""
+    away = [node for node in run.nodes if node.link == "down"]
+    if run.state not in ("running", "holding") or not away:
+        return run.doing
+    more = f" and {len(away) - 2} more" if len(away) > 2 else ""
+    return ", ".join(f"{node.name} unreachable {age(now - node.since)}" for node in away[:2]) + more

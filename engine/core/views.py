@@ -19,6 +19,7 @@ from engine.core.state import (
     Ended,
     Gone,
     Holding,
+    Node,
     Opening,
     Pending,
     RankPhase,
@@ -72,7 +73,11 @@ def _rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgr
         seen=progress.seen,
         note="never started"
         if never_started
-        else _note(phase) or _loss_note(progress) or (is_alive and (waits or _joining_note(progress))) or "",
+        else _note(phase)
+        or _away_note(phase, state.nodes[place.group_rank])
+        or _loss_note(progress)
+        or (is_alive and (waits or _joining_note(progress)))
+        or "",
         last_line=progress.last_line,
         out_size=progress.out_size,
         err_size=progress.err_size,
@@ -84,6 +89,10 @@ def _waiting_note(state: RunState) -> str:
     if not (state.elastic and isinstance(state.phase, Holding)):
         return ""
     return f"waits for {rank_words(dead_ranks(state))}"
+
+
+def _away_note(phase: RankPhase, node: Node) -> str:
+    return f"{node.name} is unreachable" if isinstance(phase, Alive) and node.link == "down" else ""
 
 
 def _joining_note(progress: RankProgress) -> str:

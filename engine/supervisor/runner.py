@@ -237,6 +237,10 @@ class Runner:
             self.tails.clear()
             self._last_words.clear()
             self._unstored.clear()
+        if before.nodes is not after.nodes:
+            for node, now in zip(before.nodes, after.nodes, strict=True):
+                if node.link != now.link:
+                    self.changed_ranks.update(now.ranks)
         if before.ranks is after.ranks:
             return
         is_changed = map(operator.is_not, before.ranks, after.ranks)  # no loop of Python's: there are thousands

@@ -134,7 +134,9 @@ def test_a_link_that_is_cut_for_a_while_costs_no_line(
     node.cut()
     if seconds > 5:
         rankdeck.wait_status(run, lambda status: status["nodes"][1]["link"] == "down", what="the cut was noticed")
-        assert "nothing was heard" in rankdeck.status(run)["nodes"][1]["reason"]
+        status = rankdeck.status(run)
+        assert "nothing was heard" in status["nodes"][1]["reason"]
+        assert [rank["note"] for rank in status["ranks"]] == ["", "node2 is unreachable"]
     start = len(numbers(rankdeck, run, 0))
     wait_until(lambda: len(numbers(rankdeck, run, 0)) > start + 800 * seconds, 4 * seconds, "node1 trains on")
     node.mend()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine.core.series import Point
-from engine.core.view import EventLine, Update
+from engine.core.view import EventLine, NodeView, Update
 from tests.tui.fake_engine import LAUNCHED_AT, FakeRun
 from tui.model import IMPORTING, RunModel
 
@@ -58,6 +58,18 @@ def test_the_estimate_follows_the_pace_of_the_newest_steps(run: FakeRun):
     assert header.eta == pytest.approx(90 * 2.0)
     assert header.fraction == pytest.approx(0.1)
     assert header.elapsed == pytest.approx(20.0)
+
+
+def test_a_node_that_is_away_is_named_with_the_time_since(run: FakeRun):
+    model = folded(run)
+    nodes = tuple(
+        NodeView(name=name, ranks=(), link=link, reason="", since=run.now - 12)
+        for name, link in (("gpu01", "up"), ("gpu02", "down"), ("gpu03", "down"), ("gpu04", "down"))
+    )
+    model.apply(Update(run=msgspec.structs.replace(run.view, nodes=nodes, doing="no link")))
+    header = model.header(run.now)
+    assert header is not None
+    assert header.doing == "gpu02 unreachable 12 s, gpu03 unreachable 12 s and 1 more"
 
 
 def test_there_is_no_estimate_without_a_total_or_while_holding(run: FakeRun):
