@@ -16,7 +16,7 @@ from tests.cluster.openssh import PORT, is_sshd, make_key, quoted, server_config
 from tests.support import Process, kill_hard, wait_gone, wait_until
 
 INTERFACES = ("eth1", "net2", "ens3", "ib4")
-"""What each node calls its interface: no two alike, as in clusters that grew."""
+"""What nodes call their interface, in turn: neighbours differ, as in clusters that grew."""
 
 ENVIRONMENT = {"PATH": SBIN}
 """What our own processes on nodes know: nothing of the test, or they would pass for processes that it left behind."""
@@ -67,7 +67,7 @@ class Node:
         self.address = f"10.213.{network}.{number}"
         self.address6 = f"fd5d:a9c1:{network}::{number}"
         self.hardware_address = f"02:d5:00:00:00:{number:02x}"
-        self.interface = INTERFACES[number - 1]
+        self.interface = INTERFACES[(number - 1) % len(INTERFACES)]
         self.hosts = folder / "hosts"
         """Its /etc/hosts; to be written in place."""
         self.log = folder / "sshd.log"

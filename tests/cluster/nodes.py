@@ -31,7 +31,7 @@ class Cluster:
 
     Args:
         folder: for keys, configs and logs; it must not exist.
-        count: how many nodes, 4 at most.
+        count: how many nodes.
     """
 
     def __init__(self, folder: Path, count: int = 2) -> None:

@@ -1,0 +1,186 @@
+"""How soon agents are up on many nodes over ssh: rankdeck beside pdsh, clush and mpirun, on the same nodes in one run.
+
+    python benchmarks/fanout.py [--nodes 4 16] [--repeat 5] [--json FILE]
+
+The nodes are network namespaces of this machine, each with an sshd of its own; only root can make them. rankdeck's time is the
+journal's: from the launch, when the links are opened, to the last agent that is connected. A peer's is that of its whole
+command, with `true` and with a Python that does nothing, since an agent is a Python too. All nodes share the cores of one
+machine, so that ratios say more than seconds; what as many Pythons, or agents, take on it without any ssh is in the table too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from engine.supervisor.link import PROGRAM, boot_command  # noqa: E402
+from tests.cluster.namespaces import reason_to_skip  # noqa: E402
+from tests.cluster.nodes import Cluster  # noqa: E402
+
+FAN_OUT = 64
+"""Connections that a peer may open at one time: as many as there are nodes."""
+
+TRUE = ("true",)
+PYTHON = (sys.executable, "-I", "-c", "pass")
+LIMIT = 120.0
+"""Seconds that anything here may take."""
+
+Measured = dict[str, float]
+"""Seconds by what was started."""
+
+
+def seconds_of(argv: list[str], **variables: str) -> float:
+    """Seconds of a command that must succeed."""
+    began = time.perf_counter()
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{argv[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")
+    return time.perf_counter() - began
+
+
+# --- the peers -------------------------------------------------------------------------------------------------------
+
+
+def pdsh(cluster: Cluster, count: int, command: tuple[str, ...]) -> float:
+    """`pdsh -R ssh`."""
+    nodes = f"node[1-{count}]" if count > 1 else "node1"
+    argv = [_program("pdsh"), "-R", "ssh", "-S", "-f", str(FAN_OUT), "-w", nodes, " ".join(command)]
+    return seconds_of(argv, PDSH_SSH_ARGS_APPEND=" ".join(cluster.ssh_options))
+
+
+def clush(cluster: Cluster, count: int, command: tuple[str, ...]) -> float:
+    """ClusterShell's `clush`."""
+    argv = [_program("clush"), "-S", "-f", str(FAN_OUT), "-o", " ".join(cluster.ssh_options), "-w", f"node[1-{count}]"]
+    return seconds_of([*argv, " ".join(command)])
+
+
+def mpirun(cluster: Cluster, count: int, command: tuple[str, ...]) -> float:
+    """Open MPI's `mpirun`, one process on each node. It starts a daemon there first, as rankdeck does."""
+    hosts = ",".join(node.name for node in cluster.nodes[:count])
+    agent = " ".join(["ssh", *cluster.ssh_options])
+    argv = [_program("mpirun"), "--allow-run-as-root", "--mca", "plm_rsh_agent", agent, "--host", hosts]
+    return seconds_of([*argv, "-np", str(count), *command])
+
+
+PEERS: tuple[Callable[[Cluster, int, tuple[str, ...]], float], ...] = (pdsh, clush, mpirun)
+
+
+def _program(name: str) -> str:
+    """A program, perhaps beside this Python; empty where there is none."""
+    return shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") or ""
+
+
+# --- rankdeck --------------------------------------------------------------------------------------------------------
+
+
+def rankdeck(cluster: Cluster, count: int, folder: Path) -> Measured:
+    """A launch with one rank on each node: until the last agent was connected, from the command's start and by the journal."""
+    script, profile, home = folder / "hello.py", folder / "fanout.toml", folder / "home"
+    script.write_text("print('hello')\n")
+    options = json.dumps(cluster.ssh_options)
+    profile.write_text(
+        f'schema = 1\nname = "fanout"\n[layout]\nnodes = "node[1-{count}]:1"\nssh_options = {options}\n'
+        f'[recipe]\nscript = "{script}"\n[launch]\nwarm = false\n'
+    )
+    command = [sys.executable, str(ROOT / "rankdeck_command.py")]
+    began = time.time()
+    seconds_of([*command, "launch", "--detach", str(profile)], RANKDECK_HOME=str(home))
+    seconds_of([*command, "wait", "-"], RANKDECK_HOME=str(home))
+    journal = next((home / "runs").glob("*/journal.jsonl"))
+    events = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    connected = [event["at"] for event in events if event["event"] == "NodeConnected"]
+    assert len(connected) == count, f"{len(connected)} of {count} agents were connected"
+    return {"rankdeck": max(connected) - events[0]["at"], "rankdeck launch": max(connected) - began}
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def measure(cluster: Cluster, count: int) -> Measured:
+    """Everything once, one after the other."""
+    found: Measured = {}
+    with tempfile.TemporaryDirectory(prefix="rd") as folder:
+        found |= rankdeck(cluster, count, Path(folder))
+    for peer in PEERS:
+        if _program(peer.__name__):
+            found[f"{peer.__name__} true"] = peer(cluster, count, TRUE)
+            found[f"{peer.__name__} python"] = peer(cluster, count, PYTHON)
+    found["Pythons, no ssh"] = seconds_at_once(count, PYTHON, b"")
+    found["agents, no ssh"] = seconds_at_once(count, boot_command(sys.executable), PROGRAM)
+    return found
+
+
+def seconds_at_once(count: int, argv: Sequence[str], data: bytes) -> float:
+    """Seconds of as many processes as there are nodes, started here at one time: what no way to a node can do without."""
+    began = time.perf_counter()
+    started = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for _ in range(count)
+    ]
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write(data)
+        process.stdin.close()
+    for process in started:
+        assert process.stdout is not None
+        with process.stdout:
+            process.stdout.read()
+        process.wait()
+    return time.perf_counter() - began
+
+
+def table(medians: Measured) -> str:
+    """The figures of one size for people, and how far rankdeck is from the fastest peer."""
+    ours = medians["rankdeck"]
+    lines = [
+        f"  {name:16} {seconds:7.3f} s   {seconds / ours:5.2f} times rankdeck's" for name, seconds in medians.items()
+    ]
+    if peers := [seconds for name, seconds in medians.items() if name.endswith(" true")]:
+        allowed = min(peers) + medians["Pythons, no ssh"]
+        lines.append(f"  rankdeck takes {ours / allowed:.2f} times the fastest peer and a Python on each node together")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints a table for each size."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="also writes the medians there")
+    options = parser.parse_args()
+    if reason := reason_to_skip():
+        print(f"nothing was measured: {reason}")
+        return
+    for peer in PEERS:
+        if not _program(peer.__name__):
+            print(f"there is no {peer.__name__}: it is left out")
+    found: dict[int, Measured] = {}
+    with tempfile.TemporaryDirectory(prefix="rd") as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        with Cluster(Path(folder) / "c", count=max(options.nodes)) as cluster:
+            for count in options.nodes:
+                runs = [measure(cluster, count) for _ in range(options.repeat)]
+                found[count] = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+                print(f"{count} nodes, median of {options.repeat}")
+                print(table(found[count]))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
