@@ -29,6 +29,8 @@ def reduced(value=rank + 1):
 print("up", rank, socket.gethostname(), os.environ["LOCAL_RANK"], reduced(), flush=True)
 while not reduced(os.path.exists("finish")):
     time.sleep(0.01)
+dist.barrier()
+dist.destroy_process_group()
 print("done", rank, flush=True)
 """
 
