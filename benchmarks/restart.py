@@ -111,10 +111,13 @@ def torchrun(script: Path, ranks: int, victim: int, folder: Path) -> dict[str, f
     ]
     env = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([*argv, str(script), str(folder)], stderr=subprocess.DEVNULL, env=env) as process:
-        began, pids = kill_one(folder, ranks, victim)
-        found = outcome(folder, ranks, began, pids)
-        (folder / "finish").touch()
-        process.wait(timeout=60)
+        try:
+            began, pids = kill_one(folder, ranks, victim)
+            found = outcome(folder, ranks, began, pids)
+            (folder / "finish").touch()
+            process.wait(timeout=60)
+        finally:
+            process.terminate()
     return found
 
 
@@ -168,7 +171,7 @@ def main() -> None:
         for turn in range(options.repeat):
             for name, way in ways.items():
                 with tempfile.TemporaryDirectory(prefix="restart") as own:
-                    runs[name].append(way(script, options.ranks, (2, 0, 1)[turn % 3], Path(own)))
+                    runs[name].append(way(script, options.ranks, (2, 0, 1)[turn % 3] % options.ranks, Path(own)))
                 print(f"  {name}: {runs[name][-1]}", file=sys.stderr)
     medians = {
         name: {key: statistics.median(one[key] for one in found) for key in found[0]} for name, found in runs.items()

@@ -174,6 +174,18 @@ class RunModel:
         self._stale.clear()
         return [self._rows[rank] for rank in sorted(self._rows)]
 
+    def views(self) -> dict[int, RankView]:
+        """Every rank as the table shows it, by its number."""
+        return {row.view.rank: row.view for row in self.rows()}
+
+    def away(self, now: float) -> dict[str, str]:
+        """Words for every node that was there and is not reached now: `unreachable 12 s`.
+
+        Args:
+            now: seconds since the epoch, on the supervisor's host.
+        """
+        return {} if self.run is None else _away(self.run, now)
+
     def _row(self, view: RankView) -> Row:
         loss = self.series.get(view.rank, LOSS)
         throughput = self.series.get(view.rank, THROUGHPUT)
@@ -251,8 +263,13 @@ def _newest(series: Series | None) -> tuple[float, ...]:
 
 def _doing(run: RunView, now: float) -> str:
     """What is under way; of nodes that are away, for how long: the supervisor says since when, and not each second anew."""
-    away = [node for node in run.nodes if node.link == "down"]
-    if run.state not in ("running", "holding") or not away:
-        return run.doing
+    away = [f"{node} {words}" for node, words in _away(run, now).items()]
     more = f" and {len(away) - 2} more" if len(away) > 2 else ""
-    return ", ".join(f"{node.name} unreachable {age(now - node.since)}" for node in away[:2]) + more
+    return ", ".join(away[:2]) + more if away else run.doing
+
+
+def _away(run: RunView, now: float) -> dict[str, str]:
+    """Nodes that are not reached, and for how long. While a run starts, none has been reached yet."""
+    if run.state not in ("running", "holding"):
+        return {}
+    return {node.name: f"unreachable {age(now - node.since)}" for node in run.nodes if node.link == "down"}

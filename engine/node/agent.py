@@ -79,6 +79,9 @@ LAST_ERRORS, LAST_NUMBERS = 16 * 1024, 4096
 KNOCK_TIME = 3.0
 """Seconds in which another node must be reached: there is nothing in between, or it is not the way."""
 
+FORGOTTEN = 7 * 86400.0
+"""Seconds after which nobody comes back for the files of a run whose agent has gone."""
+
 KNOCK_GRACE = 0.3
 """Seconds that other addresses have once one has answered: one that is filtered never will."""
 
@@ -284,6 +287,25 @@ def private_folder(folder: str) -> str:
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.chmod(folder, 0o700)
     return folder
+
+
+def remove_forgotten(folder: str) -> None:
+    """Removes what runs have left on this node whose supervisor has never come back for it.
+
+    Args:
+        folder: where a node's own files of runs are; any other is left alone.
+    """
+    if os.path.basename(folder) != f"rankdeck-{os.geteuid()}":
+        return
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):  # its run, or another agent that tidies up, was faster
+            if not entry.is_dir(follow_symlinks=False) or os.path.exists(os.path.join(entry.path, KEEP)):
+                continue
+            paths = [os.path.join(parent, name) for parent, _, files in os.walk(entry.path) for name in files]
+            newest = max(os.lstat(path).st_mtime for path in [entry.path, *paths])
+            if time.time() - newest > FORGOTTEN and (lock := take_lock(entry.path)) is not None:
+                shutil.rmtree(entry.path, ignore_errors=True)
+                os.close(lock)
 
 
 def socket_path(mark: str) -> str:
@@ -1665,6 +1687,7 @@ def run_warden(listener: socket.socket, mark: str) -> None:
     warden = os.getpid()
     deaths: list[float] = []
     agent = start_agent(listener, warden, mark, again=False)
+    remove_forgotten(os.path.dirname(os.getcwd()))
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +260,32 @@ def test_the_memory_of_an_agent_names_every_rank_before_anybody_hears_of_it(node
     saved: dict[str, Any] = json.loads((node.folder / "node" / "agent.json").read_text())
     assert [rank[1] for rank in saved["ranks"]] == pids
     assert saved["attempt"] == 0
+
+
+# --- what was left behind -----------------------------------------------------------------------------------------------
+
+
+def test_the_files_of_runs_that_nobody_came_back_for_are_removed(tmp_path):
+    folder = tmp_path / f"rankdeck-{os.geteuid()}"
+    for name in ("forgotten", "held", "kept", "young", "written"):
+        (folder / name / "attempt_0").mkdir(parents=True)
+        (folder / name / "attempt_0/rank_0.out").write_text("hello\n")
+    (folder / "kept" / agent.KEEP).touch()
+    (folder / "a file").touch()
+    (folder / "a link").symlink_to(tmp_path / "elsewhere")
+    lock = agent.take_lock(str(folder / "held"))
+    assert lock is not None
+    past = time.time() - agent.FORGOTTEN - 60
+    for path in [*folder.rglob("*"), folder]:
+        if path.parts[len(folder.parts) :][:1] != ("young",) and path != folder / "written/attempt_0/rank_0.out":
+            os.utime(path, (past, past), follow_symlinks=False)
+    agent.remove_forgotten(str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["a file", "a link", "held", "kept", "written", "young"]
+    os.close(lock)
+
+
+def test_only_a_nodes_own_folder_is_tidied_up(tmp_path):
+    (tmp_path / "nodes/run").mkdir(parents=True)
+    os.utime(tmp_path / "nodes/run", (0, 0))
+    agent.remove_forgotten(str(tmp_path / "nodes"))
+    assert (tmp_path / "nodes/run").exists()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Cluster, Node
+from tests.e2e import test_elastic
 from tests.support import Deck, kill_hard, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
@@ -52,10 +53,13 @@ print("last", number, flush=True)
 def launch(cluster: Cluster, rankdeck: Deck, write_script, write_profile) -> Callable[..., str]:
     """Launches a script on nodes of the cluster."""
 
-    def launch(text: str, *, nodes: str = "node[1-2]:1", ready: str = "", **sections: Any) -> str:
+    def launch(
+        text: str, *, nodes: str = "node[1-2]:1", ready: str = "", args: tuple[str, ...] = (), **sections: Any
+    ) -> str:
+        recipe = {"script": str(write_script("train.py", text)), "args": list(args)}
         layout = {"nodes": nodes, "ssh_options": cluster.ssh_options}
         settings = {"warm": False, "stop_ladder": LADDER, **sections.pop("launch", {})}
-        profile = write_profile(write_script("train.py", text), layout=layout, launch=settings, **sections)
+        profile = write_profile(recipe, layout=layout, launch=settings, **sections)
         run: str = rankdeck.launch(profile)
         for rank in range(len(rankdeck.status(run)["ranks"]) if ready else 0):
             rankdeck.wait_log(run, rank, ready.encode())
@@ -97,18 +101,18 @@ def test_nothing_is_left_in_the_temporary_folder_of_a_node(rankdeck: Deck, launc
     assert mine == []
 
 
-def test_the_recipe_trains_on_two_nodes_with_two_ranks_each(rankdeck: Deck, write_profile, cluster: Cluster) -> None:
-    layout = {"nodes": "node[1-2]:2", "ssh_options": cluster.ssh_options}
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_the_recipe_trains_with_two_ranks_on_each_node(
+    rankdeck: Deck, write_profile, cluster: Cluster, nodes: int
+) -> None:
+    layout = {"nodes": f"node[1-{nodes}]:2", "ssh_options": cluster.ssh_options}
     recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3"]}
     run = rankdeck.launch(write_profile(recipe, layout=layout, launch={"warm": True}))
-    assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
+    assert rankdeck("wait", run, seconds=120 * nodes).returncode == 0, rankdeck("logs", run).stdout
     status = rankdeck.status(run)
-    assert [rank["step"] for rank in status["ranks"]] == [6] * 4
+    assert [rank["step"] for rank in status["ranks"]] == [6] * 2 * nodes
     assert [(rank["node"], rank["local_rank"]) for rank in status["ranks"]] == [
-        ("node1", 0),
-        ("node1", 1),
-        ("node2", 0),
-        ("node2", 1),
+        (f"node{node}", local_rank) for node in range(1, nodes + 1) for local_rank in range(2)
     ]
     assert list((rankdeck.folder(run) / "checkpoints").iterdir())
 
@@ -277,6 +281,24 @@ def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path
         rankdeck.wait_log(run, rank, b"up", attempt=1)
     (work / "finish").touch()
     assert rankdeck("wait", run).returncode == 0
+
+
+@pytest.mark.parametrize("victims", [[0], [3], [2, 3]], ids=["head", "remote", "all-of-a-node"])
+def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
+    rankdeck: Deck, launch, cluster: Cluster, victims: list[int]
+) -> None:
+    run = launch(test_elastic.TRAIN, nodes="node[1-2]:2", launch={"warm": True}, args=("1200", "0.004"))
+    before = test_elastic.pids(test_elastic.reached(rankdeck, run, 20))
+    for rank in victims:
+        kill_hard(before[rank])
+    holding = rankdeck.wait_state(run, "holding")
+    furthest = max(rank["step"] for rank in holding["ranks"])
+    assert "rejoin" in rankdeck("restart", run, "--failed").stdout
+    after = test_elastic.reached(rankdeck, run, furthest + 1)
+    assert (after["attempt"], [rank["node"] for rank in after["ranks"]]) == (0, ["node1"] * 2 + ["node2"] * 2)
+    same = [old == new for old, new in zip(before, test_elastic.pids(after), strict=True)]
+    assert same == [rank not in victims for rank in range(4)]
+    assert test_elastic.result(rankdeck, run)
 
 
 # --- nodes that can't start an agent ---------------------------------------------------------------------------------------

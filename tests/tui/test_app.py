@@ -76,7 +76,7 @@ async def test_the_palette_does_not_offer_what_would_do_nothing(engine: FakeEngi
         await until_seen(pilot, "follow (f)")
         text = text_of(app)
         assert "stop (s)" not in text
-        assert "kill rank (x)" not in text
+        assert "kill (x)" not in text
 
 
 async def test_both_own_themes_are_there_and_can_be_chosen(engine: FakeEngine):

@@ -25,17 +25,19 @@ from tui.screens.run import Ranks, RunScreen
 from tui.screens.stacks import StacksScreen
 from tui.widgets.check_grid import CheckGrid
 from tui.widgets.choice import Choice
+from tui.widgets.node_grid import NodeGrid
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
 OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "everywhere": (RankdeckApp,),
-    "list": (ProfileList, RunList, Ranks, RunLog, TextPane, CheckGrid),
+    "list": (ProfileList, RunList, Ranks, RunLog, TextPane, CheckGrid, NodeGrid),
     "home": (HomeScreen,),
     "profiles": (ProfileList,),
     "runs": (RunList,),
     "run": (RunScreen,),
-    "ranks": (Ranks,),
+    "ranks": (Ranks, NodeGrid),
+    "nodes": (NodeGrid,),
     "log": (RunLog,),
     "stacks": (StacksScreen,),
     "check": (CheckScreen,),
@@ -97,7 +99,7 @@ def test_no_place_gives_one_key_two_meanings():
 def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
     """A key of a pane would hide the screen's, and do something else than the footer says."""
     around: dict[Where, tuple[Where, ...]] = {
-        "run": ("ranks", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
+        "run": ("ranks", "nodes", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
     }  # fmt: skip
     allowed = {"left", "right", "h", "l"}
     for screen, widgets in around.items():

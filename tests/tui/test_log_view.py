@@ -479,7 +479,12 @@ async def test_trap_5_a_file_server_that_hangs_does_not_stop_the_loop(hanging):
 
 async def test_of_a_flood_only_the_lines_that_are_seen_are_drawn(path, monkeypatch):
     drawn: list[bytes] = []
-    monkeypatch.setattr(log_pane, "segments_line", lambda data, **how: drawn.append(data) or segments_line(data, **how))
+
+    def draw(data: bytes, **how: Any) -> Any:
+        drawn.append(data)
+        return segments_line(data, **how)
+
+    monkeypatch.setattr(log_pane, "segments_line", draw)
     path.touch()
     log = MergedLog([LogFile(path)])
     app = LogApp(log)

@@ -335,7 +335,7 @@ async def test_stop_while_stopping_offers_to_end_it_at_once(app: RankdeckApp, ru
 async def test_a_restart_that_would_do_nothing_is_not_offered(app: RankdeckApp, run: FakeRun):
     run.change(restart="")
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "● running", "x kill rank")
+        await until_seen(pilot, "● running", "x kill")
         assert "r restart" not in text_of(app)
         await pilot.press("r")
         await pilot.pause()

@@ -28,6 +28,7 @@ from tui.screens.run_acts import Act, is_rejoin, is_stopping, kill_act, restart_
 from tui.screens.stacks import StacksScreen
 from tui.text import plain_line
 from tui.widgets.key_bar import KeyBar
+from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankRow, RankTable
 from tui.widgets.run_charts import RunCharts
 from tui.widgets.run_header import RunHeader
@@ -39,6 +40,9 @@ PAINT_HZ = 4
 
 LOG_HZ = 8
 CHART_HZ = 1
+
+FEW = 16
+"""Ranks of one node that the table shows well enough."""
 
 Pane = Literal["ranks", "chart", "log", "events", "why"]
 
@@ -66,6 +70,8 @@ class RunScreen(DeckScreen):
         self.model = RunModel()
         self.pane: Pane = "log"
         self.zoom: Pane | None = None
+        self.by_node = False
+        """Whether the ranks are shown by node, as cells, in place of the table."""
         self._leaves_app = leaves_app
         self._link = RunLink(self.engine, run, self.model, self._told)
         self._asked = ""
@@ -80,6 +86,7 @@ class RunScreen(DeckScreen):
         yield RunHeader(ascii=ascii)
         yield Static(id="banner", markup=False)
         yield Ranks(ascii=ascii, id="ranks", classes="pane")
+        yield NodeGrid(ascii=ascii, id="nodes", classes="pane")
         with Container(id="lower"):
             yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")
             yield RunLog(ascii=ascii, id="log", classes="pane")
@@ -159,10 +166,12 @@ class RunScreen(DeckScreen):
             events.scroll_end(animate=False)
 
     def _paint_table(self, now: float) -> None:
-        table = self.query_one(Ranks)
+        table, grid, model = self.query_one(Ranks), self.query_one(NodeGrid), self.model
         # Ages move by themselves; once a second is enough for them.
-        if table.display and self._changed("table", (self.model.revision, int(now))):
-            table.set_rows([RankRow(*row) for row in self.model.rows()], now)
+        if (table.display or grid.display) and self._changed("table", (model.revision, int(now), self.by_node)):
+            table.set_rows([RankRow(*row) for row in model.rows()], now)
+            if grid.display and model.run is not None:
+                grid.show_nodes(model.run.nodes, model.views(), model.away(now))
 
     def _paint_chart(self) -> None:
         charts = self.query_one(RunCharts)
@@ -189,19 +198,21 @@ class RunScreen(DeckScreen):
             cause = (run.attempt, run.generation, run.failure.rank)
             if self._changed("cause", cause) and run.failure.rank is not None and self.zoom is None:
                 self.query_one(Ranks).move_cursor(run.failure.rank)
+                self.query_one(NodeGrid).move_cursor(run.failure.rank)
         self._arrange()
 
     # --- panes --------------------------------------------------------------------------------------------------------
 
     def _widget(self, name: str) -> Widget:
-        return self.query_one(f"#{name}")
+        return self.query_one("#nodes" if name == "ranks" and self.by_node else f"#{name}")
 
     def _arrange(self) -> None:
         """Shows the panes that are wanted, and no others: what is not displayed costs nothing."""
         failed = self.model.run is not None and self.model.run.failure is not None
         if not failed and "why" in (self.zoom, self.pane):
             self.zoom, self.pane = None, "log"
-        self._widget("ranks").display = self.zoom is None
+        for widget in (self.query_one(Ranks), self.query_one(NodeGrid)):
+            widget.display = self.zoom is None and widget is self._widget("ranks")
         for name in ("chart", "log", "events"):
             self._widget(name).display = self.pane == name and self.zoom in (None, name)
         self._widget("why").display = failed and self.zoom in (None, "why")
@@ -224,6 +235,19 @@ class RunScreen(DeckScreen):
         # At once, unlike `Widget.focus`: a second press of the same key must find the focus where the first one put it.
         self.set_focus(self._widget(name))
 
+    def action_by_node(self) -> None:
+        """Boxes of nodes, or the table."""
+        self.by_node, self.zoom = not self.by_node, None
+        self._arrange()
+        self._paint()
+        self.query_one(NodeGrid).move_cursor(self.rank)
+        self.call_after_refresh(self.query_one(Ranks).move_cursor, self.rank)
+        self.set_focus(self._widget("ranks"))
+
+    @on(NodeGrid.Moved)
+    def _cell_highlighted(self, event: NodeGrid.Moved) -> None:
+        self.query_one(Ranks).move_cursor(event.rank)
+
     def action_open_log(self) -> None:
         """Gives the log of the rank the whole screen."""
         self.query_one(RunLog).all_ranks = False
@@ -233,6 +257,7 @@ class RunScreen(DeckScreen):
         self.query_one(RunLog).focus()
 
     @on(RankTable.Selected)
+    @on(NodeGrid.Selected)
     def _rank_selected(self) -> None:
         self.action_open_log()
 
@@ -331,6 +356,8 @@ class RunScreen(DeckScreen):
             case "kill":
                 view = self.model.rank(self.rank)
                 return not self.model.ended and view is not None and view.pid is not None and view.exit is None
+            case "by_node":
+                return run is not None and (len(run.nodes) > 1 or run.world_size > FEW)
             case "pane" if parameters == ("why",):
                 return run is not None and run.failure is not None
             case "next_match" | "previous_match":

@@ -1,0 +1,469 @@
+"""The ranks of a run by node: a box for each node, in it a cell for each rank, for runs whose table is longer than the screen.
+
+A rank that runs is a block as high as one measure of it, beside the others'; any other is the sign of its state. What
+stands out from the others, or is not finite, stands out in colour too. The line below says the cursor's rank in numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import BindingType
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from engine.core.state import RankWord
+from engine.core.view import NodeView, RankView
+from tui.keys import bindings
+from tui.marks import to_ascii
+from tui.text import NOTHING, cell_fit, number, plain_line
+from tui.widgets.rank_table import ASCII_CURSOR, ASCII_GLYPHS, CURSOR, GLYPHS
+from tui.widgets.sparkline import ASCII_BLOCKS, ASCII_ODD, BLOCKS, ODD
+
+Measure = Literal["throughput", "loss", "step lag"]
+MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag")
+
+SLOW = 0.8
+"""Of the median throughput: a rank below it stands out."""
+
+HIGH = 1.5
+"""Of the median loss: a rank above it stands out."""
+
+LATE = 5
+"""Steps behind the rank that is furthest: a rank so late stands out."""
+
+GAP = 2
+"""Cells between two boxes."""
+
+MIXED = "◐"
+ASCII_MIXED = "%"
+"""Sign of a node whose ranks are not all in the same state."""
+
+Part = RankWord | Literal["", "muted", "block", "alarm"]
+"""What a piece of a line is painted as; empty: as text."""
+
+
+class Boxes(NamedTuple):
+    """Widths in cells, and how many. `tally` is of `8/8`; `cells` of one line of ranks; `lines` is a box's height."""
+
+    name: int
+    tally: int
+    cells: int
+    lines: int
+    across: int
+
+    @classmethod
+    def fitted(cls, width: int, *, name: int, ranks: int) -> Boxes:
+        """Shares out a width: as many boxes beside each other as fit, all alike.
+
+        Args:
+            width: cells of a line.
+            name: cells of the longest node name.
+            ranks: on the node with the most.
+        """
+        tally = 2 * len(str(ranks)) + 1
+        name = max(1, min(name, 24 if width >= 120 else 12, width - tally - 5 - min(ranks, 8)))
+        room = max(1, width - cls(name, tally, 0, 0, 0)._head())
+        cells = max(1, min(ranks, room))
+        if cells < ranks and cells > 8:
+            cells -= cells % 8
+        boxes = cls(name, tally, cells, math.ceil(ranks / cells), 1)
+        return boxes._replace(across=max(1, (width + GAP) // (boxes.width + GAP)))
+
+    def _head(self) -> int:
+        return len(CURSOR) + self.name + 1 + 2 + self.tally + 1
+
+    @property
+    def width(self) -> int:
+        """Cells of a box."""
+        return self._head() + self.cells
+
+
+class Cell(NamedTuple):
+    """How one rank looks."""
+
+    sign: str
+    part: Part
+
+
+def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) -> dict[int, Cell]:  # noqa: A002
+    """The cell of each rank.
+
+    Args:
+        views: the ranks, by their number.
+        measure: what the height of a block means: throughput or loss beside the greatest of all ranks, or how many steps a
+            rank is behind the furthest.
+        ascii: draws with ASCII characters.
+    """
+    values = {rank: value for rank, view in views.items() if (value := _value(view, measure)) is not None}
+    if measure == "step lag":
+        furthest = max(values.values(), default=0.0)
+        values = {rank: furthest - value for rank, value in values.items()}
+    finite = [value for value in values.values() if math.isfinite(value)]
+    low, high = min([0.0, *finite]), max([0.0, *finite])
+    high = max(high, len(BLOCKS) - 1) if measure == "step lag" else high
+    median = statistics.median(finite) if finite else 0.0
+    blocks, odd = (ASCII_BLOCKS, ASCII_ODD) if ascii else (BLOCKS, ODD)
+    glyphs = ASCII_GLYPHS if ascii else GLYPHS
+
+    def cell(rank: int, view: RankView) -> Cell:
+        value = values.get(rank)
+        if view.state != "running" or value is None:
+            return Cell(glyphs[view.state], view.state)
+        if not math.isfinite(value):
+            return Cell(odd, "failed")
+        # Halves, because the difference of two large floats can be infinite.
+        height = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
+        alarm = {
+            "throughput": value < SLOW * median,
+            "loss": value > HIGH * median > 0,
+            "step lag": value >= LATE,
+        }[measure]
+        return Cell(blocks[round(height * (len(blocks) - 1))], "alarm" if alarm else "block")
+
+    return {rank: cell(rank, view) for rank, view in views.items()}
+
+
+def _value(view: RankView, measure: Measure) -> float | None:
+    value = {"throughput": view.throughput, "loss": view.loss, "step lag": view.step}[measure]
+    try:
+        return None if value is None else float(value)
+    except OverflowError:
+        return math.inf
+
+
+class _Piece(NamedTuple):
+    """A part of a line, in one style."""
+
+    text: str
+    part: Part = ""
+    cursor: bool = False
+
+
+class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
+    """Nodes and their ranks. Arrows or hjkl move from rank to rank."""
+
+    ALLOW_SELECT = False
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks"), *bindings("nodes")]
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "node-grid--cursor",
+        "node-grid--muted",
+        "node-grid--block",
+        "node-grid--alarm",
+        "node-grid--starting",
+        "node-grid--exited",
+        "node-grid--failed",
+        "node-grid--lost",
+        "node-grid--stopped",
+    }
+
+    DEFAULT_CSS = """
+    NodeGrid {
+        background: $surface;
+        color: $foreground;
+        overflow-x: hidden;
+        overflow-y: auto;
+        scrollbar-size: 0 1;
+        scrollbar-gutter: stable;
+
+        & > .node-grid--cursor { background: $foreground 25%; text-style: bold; }
+        &:focus > .node-grid--cursor { background: $primary 60%; text-style: bold reverse; }
+        & > .node-grid--muted { color: $text-muted; }
+        & > .node-grid--block { color: $text-accent; }
+        & > .node-grid--alarm { color: $text-warning; text-style: bold; }
+        & > .node-grid--starting { color: $text-warning; }
+        & > .node-grid--exited { color: $text-success; }
+        & > .node-grid--failed { color: $text-error; background: $error 20%; text-style: bold; }
+        & > .node-grid--lost { color: $text-warning; background: $warning 15%; text-style: bold; }
+        & > .node-grid--stopped { color: $text-muted; }
+    }
+    """
+
+    class Moved(Message):
+        """The cursor came to another rank."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the newest place of the cursor matters."""
+            return isinstance(message, NodeGrid.Moved)
+
+    class Selected(Message):
+        """A click on the rank under the cursor."""
+
+    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self.ascii = ascii
+        self.measure: Measure = MEASURES[0]
+        self._members: Sequence[NodeView] = ()
+        self._views: Mapping[int, RankView] = {}
+        self._away: Mapping[str, str] = {}
+        self._cells: dict[int, Cell] = {}
+        self._boxes = Boxes.fitted(80, name=4, ranks=1)
+        self._cursor = (0, 0)
+        """Index of a node, and of one of its ranks."""
+        self._painted: dict[int, tuple[_Piece, ...]] = {}
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    @property
+    def cursor_rank(self) -> int | None:
+        """The rank under the cursor; None where there is none."""
+        node, index = self._cursor
+        return self._members[node].ranks[index] if node < len(self._members) else None
+
+    def show_nodes(self, nodes: Sequence[NodeView], views: Mapping[int, RankView], away: Mapping[str, str]) -> None:
+        """Shows other values, and repaints what they changed of the visible part. The cursor stays where it is.
+
+        Args:
+            nodes: in the order in which they stand. Nodes without ranks are left out.
+            views: the ranks, by their number.
+            away: words for the nodes that are not reached, by their names: `unreachable 12 s`.
+        """
+        nodes = [node for node in nodes if node.ranks]
+        rank = self.cursor_rank
+        moved = [(node.name, node.ranks) for node in nodes] != [(node.name, node.ranks) for node in self._members]
+        self._members, self._views, self._away = nodes, views, away
+        if moved:
+            self._cursor = (0, 0)
+            if rank is not None:
+                self.move_cursor(rank)
+            self._fit()
+        self._draw()
+
+    def move_cursor(self, rank: int) -> None:
+        """Puts the cursor on a rank, if a node has it."""
+        for index, node in enumerate(self._members):
+            if rank in node.ranks:
+                self._go(index, node.ranks.index(rank))
+
+    def action_measure(self) -> None:
+        """Shows the next measure."""
+        self.measure = MEASURES[(MEASURES.index(self.measure) + 1) % len(MEASURES)]
+        self._draw()
+
+    def _draw(self) -> None:
+        """Refreshes the lines that look different now, and the words on the border."""
+        self._cells = cells_of(self._views, self.measure, ascii=self.ascii)
+        for y in range(self.size.height):
+            if self._painted.get(y) != self._line(y):
+                self.refresh(Region(0, y, self._width, 1))
+        self._say()
+
+    def _say(self) -> None:
+        """Names the measure above the boxes, and the rank under the cursor below them."""
+        title, subtitle = f"Ranks by node: {self.measure}", ""
+        rank = self.cursor_rank
+        if rank is not None and (view := self._views.get(rank)) is not None:
+            unit = f" {plain_line(view.unit)}/s" if view.unit else "/s"
+            glyph = (ASCII_GLYPHS if self.ascii else GLYPHS)[view.state]
+            words = [
+                f"rank {rank} on {plain_line(view.node)}",
+                f"{glyph} {view.state}",
+                f"step {NOTHING if view.step is None else view.step}",
+                f"{number(view.throughput, 7).strip()}{unit}",
+                f"loss {number(view.loss, 7).strip()}",
+            ]
+            subtitle = "  ".join(words)
+            subtitle = to_ascii(subtitle) if self.ascii else subtitle
+        # A title is taken for markup unless it is Content (Textual 8.2.8).
+        if str(self.border_title) != title:
+            self.border_title = Content(title)
+        if str(self.border_subtitle) != subtitle:
+            self.border_subtitle = Content(subtitle)
+
+    # --- geometry ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        return max(0, self.size.width - self.scrollbar_size_vertical)
+
+    def _fitted(self, width: int) -> Boxes:
+        name = max((len(node.name) for node in self._members), default=4)
+        return Boxes.fitted(width, name=name, ranks=max((len(node.ranks) for node in self._members), default=1))
+
+    def _height(self, boxes: Boxes) -> int:
+        return math.ceil(len(self._members) / boxes.across) * boxes.lines
+
+    def _fit(self) -> None:
+        """Shares out the width anew."""
+        self._boxes = self._fitted(self._width)
+        self.virtual_size = Size(0, self._height(self._boxes))
+        self._painted.clear()
+        self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Lines that show every node, for a height that is automatic."""
+        return self._height(self._fitted(width - self.scrollbar_size_vertical))
+
+    def on_resize(self) -> None:
+        """Shares out the new width, and keeps the cursor in sight."""
+        self._fit()
+        self._scroll_to_cursor()
+
+    # --- the cursor --------------------------------------------------------------------------------------------------
+
+    def _go(self, node: int, index: int) -> None:
+        if not self._members:
+            return
+        node = max(0, min(node, len(self._members) - 1))
+        index = max(0, min(index, len(self._members[node].ranks) - 1))
+        moved = (node, index) != self._cursor
+        self._cursor = (node, index)
+        self._scroll_to_cursor()
+        if moved:
+            self._draw()
+            self.post_message(self.Moved(self._members[node].ranks[index]))
+
+    def _scroll_to_cursor(self) -> None:
+        node, index = self._cursor
+        y = node // self._boxes.across * self._boxes.lines + index // self._boxes.cells
+        top, page = self.scroll_offset.y, max(1, self.size.height)
+        if y < top or y >= top + page:
+            self.scroll_to(y=y if y < top else y - page + 1, animate=False)
+
+    def _by_lines(self, lines: int) -> None:
+        """Moves up or down on the screen: within a box of several lines, then to the box above or below."""
+        (node, index), boxes = self._cursor, self._boxes
+        line = node // boxes.across * boxes.lines + index // boxes.cells + lines
+        line = max(0, min(line, self._height(boxes) - 1))
+        node = line // boxes.lines * boxes.across + node % boxes.across
+        self._go(node, line % boxes.lines * boxes.cells + index % boxes.cells)
+
+    def action_cursor_up(self) -> None:
+        """The line above."""
+        self._by_lines(-1)
+
+    def action_cursor_down(self) -> None:
+        """The line below."""
+        self._by_lines(1)
+
+    def action_page_up(self) -> None:
+        """As many lines up as are in sight."""
+        self._by_lines(-max(1, self.size.height))
+
+    def action_page_down(self) -> None:
+        """As many lines down as are in sight."""
+        self._by_lines(max(1, self.size.height))
+
+    def action_half_page_up(self) -> None:
+        """Half of that up."""
+        self._by_lines(-max(1, self.size.height // 2))
+
+    def action_half_page_down(self) -> None:
+        """Half of that down."""
+        self._by_lines(max(1, self.size.height // 2))
+
+    def action_first(self) -> None:
+        """The first rank of the first node."""
+        self._go(0, 0)
+
+    def action_last(self) -> None:
+        """The last rank of the last node."""
+        if self._members:
+            self._go(len(self._members) - 1, len(self._members[-1].ranks) - 1)
+
+    def action_sideways(self, direction: int) -> None:
+        """The next rank or the one before, on this node or the neighbouring one."""
+        node, index = self._cursor
+        if not self._members or 0 <= index + direction < len(self._members[node].ranks):
+            self._go(node, index + direction)
+        elif 0 <= node + direction < len(self._members):
+            self._go(node + direction, 0 if direction > 0 else len(self._members[node + direction].ranks) - 1)
+
+    def on_click(self, event: events.Click) -> None:
+        """Takes the cursor to the rank; on the rank that has it already, chooses it."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        boxes = self._boxes
+        line, (column, x) = self.scroll_offset.y + offset.y, divmod(offset.x, boxes.width + GAP)
+        node = line // boxes.lines * boxes.across + column
+        if column >= boxes.across or node >= len(self._members):
+            return
+        index = line % boxes.lines * boxes.cells + max(0, x - (boxes.width - boxes.cells))
+        place = (node, min(index, len(self._members[node].ranks) - 1))
+        if place == self._cursor:
+            self.post_message(self.Selected())
+        self._go(*place)
+
+    # --- drawing -----------------------------------------------------------------------------------------------------
+
+    def notify_style_update(self) -> None:
+        """Draws anew in another theme."""
+        super().notify_style_update()
+        self._painted.clear()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of boxes."""
+        line = self._painted[y] = self._line(y)
+        return Strip(Segment(text, self._style(part, cursor)) for text, part, cursor in line).adjust_cell_length(
+            self._width, self.rich_style
+        )
+
+    def _line(self, y: int) -> tuple[_Piece, ...]:
+        row, line = divmod(self.scroll_offset.y + y, self._boxes.lines)
+        first = row * self._boxes.across
+        pieces: list[_Piece] = []
+        for index in range(first, min(len(self._members), first + self._boxes.across)):
+            pieces += [_Piece(" " * GAP)] if index > first else []
+            pieces += self._box(index, line)
+        return tuple(pieces)
+
+    def _box(self, index: int, line: int) -> Iterator[_Piece]:
+        """One line of a node's box."""
+        boxes, node = self._boxes, self._members[index]
+        head = boxes.width - boxes.cells
+        away = self._away.get(node.name)
+        if line == 0:
+            here = index == self._cursor[0]
+            yield _Piece((ASCII_CURSOR if self.ascii else CURSOR) if here else " ")
+            yield _Piece(cell_fit(plain_line(node.name), boxes.name, ascii=self.ascii) + " ")
+            if away is not None:
+                room = boxes.width - boxes.name - 2
+                words = f"? {away}" if len(away) + 2 <= room else f"? {away.partition(' ')[2]}"
+                yield _Piece(cell_fit(words, room, ascii=self.ascii), "lost")
+                return
+            yield self._state(node)
+        else:
+            yield _Piece(" " * head)
+            if away is not None:
+                yield _Piece(" " * boxes.cells)
+                return
+        begin = line * boxes.cells
+        shown = node.ranks[begin : begin + boxes.cells]
+        for place, rank in enumerate(shown, begin):
+            sign, part = self._cells.get(rank, Cell(" ", ""))
+            yield _Piece(sign, part, (index, place) == self._cursor)
+        yield _Piece(" " * (boxes.cells - len(shown)))
+
+    def _state(self, node: NodeView) -> _Piece:
+        """`● 8/8`: the ranks that run or have ended well, of all."""
+        glyphs = ASCII_GLYPHS if self.ascii else GLYPHS
+        words = [view.state for rank in node.ranks if (view := self._views.get(rank)) is not None]
+        well = sum(word in ("running", "exited") for word in words)
+        alike = len(set(words)) == 1
+        sign = glyphs[words[0]] if alike else (ASCII_MIXED if self.ascii else MIXED)
+        part: Part = "alarm" if not alike else "" if words[0] == "running" else words[0]
+        return _Piece(f"{sign} {f'{well}/{len(node.ranks)}':>{self._boxes.tally}} ", part)
+
+    def _style(self, part: Part, cursor: bool) -> Style:
+        style = self.rich_style
+        if part not in ("", "running"):
+            style += self.get_component_rich_style(f"node-grid--{part}", partial=True)
+        if cursor:
+            style += self.get_component_rich_style("node-grid--cursor", partial=True)
+        return style
