@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -247,3 +250,20 @@ def toml_text(data: dict[str, Any]) -> str:
     import tomlkit
 
     return tomlkit.dumps(data)
+
+
+def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts one MPI in front of the PATH, where several are installed.
+
+    Args:
+        implementation: as Debian calls it.
+        folder: for a link.
+        monkeypatch: of the test.
+    """
+    path = shutil.which(f"mpirun.{implementation}")
+    if path is None:
+        pytest.skip(f"there is no mpirun.{implementation}")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "mpirun").symlink_to(path)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")  # other tests run beside these

@@ -20,6 +20,7 @@ SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 
 _WANTED, _DEBIANS = "libmpi.so.12", "libmpich.so.12"
 _COMMANDS = ("mpirun", "mpiexec")
+_DAEMONS = ("orted", "prted", "hydra_pmi_proxy")
 _SIGNS: tuple[tuple[Implementation, str], ...] = (
     ("openmpi", r"\(Open ?MPI\) (\S+)|OpenRTE\) (\S+)|prterun \(.*\) (\S+)"),
     ("mpich", r"HYDRA build details:\s+Version:\s+(\S+)"),
@@ -57,8 +58,8 @@ def find_mpi() -> Mpi:
     for implementation, sign in _SIGNS:
         if match := re.search(sign, said):
             version = next(group for group in match.groups() if group)
-            if implementation == "mpich":  # it looks for its parts beside the name that it is called by
-                path = os.path.realpath(path)
+            if not any(os.path.exists(os.path.join(os.path.dirname(path), daemon)) for daemon in _DAEMONS):
+                path = os.path.realpath(path)  # each looks for its parts beside the name that it is called by
             return Mpi(implementation=implementation, version=version, path=path, slots=len(os.sched_getaffinity(0)))
     first = said.strip().partition("\n")[0][:80]
     raise CheckError(f"{path} is no MPI that is known here: {first!r}", hint="Open MPI and MPICH are")

@@ -58,6 +58,12 @@ TICK = 0.05
 MPI_OWN = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE", "PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "HYDI_")
 """Beginnings of the variables by which MPI tells a process that it belongs to a job."""
 
+BATCH_OWN = ("SLURM_", "PBS_", "LSB_", "COBALT_", "PE_HOSTFILE")
+"""Beginnings of those by which mpirun would find nodes that are not the plan's."""
+
+YIELD = "OMPI_MCA_mpi_yield_when_idle"
+"""Has ranks of Open MPI let others run while they wait: by its own count there may be a core for each."""
+
 MPIRUN_GRACE = 2.0
 """Seconds that mpirun has to end by itself once its processes have; in the second half it is asked by SIGTERM."""
 
@@ -542,6 +548,9 @@ class Agent:
         self.stacks_asked: tuple[float, list[Any]] | None = None
         self.stacks_sizes: list[int] = []
         self.mpirun: Message | None = None
+        """The mpirun of this attempt or, on a node that is not the first, its daemon here."""
+        self.launchers: dict[str, tuple[socket.socket, Message]] = {}
+        """What mpirun has started in place of an `ssh` to another node, with its request, by the node's name to mpirun."""
         self.proxies: dict[int, socket.socket] = {}
         """Processes of mpirun, by the rank whose place there they hold."""
         self.unplaced: dict[int, tuple[Any, Any]] = {}
@@ -752,8 +761,9 @@ class Agent:
         if not messages:
             return
         self.selector.unregister(stranger.wire)
-        if isinstance(messages[0], dict) and messages[0].get("type") == "proxy":
-            self._take_proxy(stranger, messages[0])
+        kind = messages[0].get("type") if isinstance(messages[0], dict) else None
+        if kind in ("proxy", "launcher"):
+            (self._take_proxy if kind == "proxy" else self._take_launcher)(stranger, messages[0])
             return
         self._hang_up()
         self.link, self.incoming, self.outgoing = stranger.wire, stranger.incoming, bytearray()
@@ -868,6 +878,8 @@ class Agent:
             rank.sizes = [0] * len(rank.sizes)
         if not message.get("relay"):
             self._report_growth()
+        for _, request in self.launchers.values():
+            self.send(**request)
 
     def _on_stored(self, message: Message) -> None:
         """So many bytes have arrived."""
@@ -1083,7 +1095,7 @@ class Agent:
             if (old is None or old.generation < generation) and self.starting.get(number, -1) < generation:
                 self.starting[number] = generation
                 self._spawn(wanted, message, environment)
-        if self.unplaced:
+        if self.unplaced and message["mpirun"]["argv"]:
             self._start_mpirun(message["mpirun"], environment)
         self._note_spawned()
 
@@ -1157,6 +1169,10 @@ class Agent:
 
         def take_place(given: dict[str, str], theirs: list[int]) -> None:
             env.update({name: value for name, value in given.items() if environment.get(name) != value})
+            own = message["mpirun"]["defaults"].items()
+            env.update({name: value for name, value in own if name not in environment})
+            if len(message["ranks"]) > len(os.sched_getaffinity(0)):
+                env[YIELD] = environment.get(YIELD, "1")
             env.update(wanted["env"])
             descriptors.extend(theirs)
             if theirs:
@@ -1175,15 +1191,54 @@ class Agent:
         if self.mpirun is not None and self.mpirun["attempt"] == self.attempt:
             return
         try:
+            if "launcher" in wanted:
+                with open("launcher", "w") as file:  # in the folder that mpirun starts in
+                    file.write(wanted["launcher"])
+            os.makedirs(os.path.dirname(wanted["log"]), mode=0o700, exist_ok=True)
             with open_log(wanted["log"]) as log:
-                # An MPI job around this one must not be taken for ours.
-                own = {name: value for name, value in environment.items() if not name.startswith(MPI_OWN)}
+                # A job around this one must not be taken for ours.
+                foreign = MPI_OWN + BATCH_OWN
+                own = {name: value for name, value in environment.items() if not name.startswith(foreign)}
                 pid = start_process(wanted["argv"], env={**own, **wanted["env"]}, stdout=log, stderr=log)
         except OSError as error:
             self._end_unplaced(127, f"can't start {wanted['argv'][0]}: {error.strerror}")
             return
-        self.mpirun = {"attempt": self.attempt, "pid": pid, "start": start_time(pid), "log": wanted["log"]}
+        self.mpirun = {"attempt": self.attempt, "pid": pid, "start": start_time(pid)}
+        self.mpirun.update(log=wanted["log"], name=wanted["name"])
         self.dirty = True
+
+    def _on_daemon(self, message: Message) -> None:
+        """Starts mpirun's daemon on this node, which then starts mpirun's processes here."""
+        if message["attempt"] == self.attempt:
+            self._start_mpirun(message["mpirun"], self._environment(message))
+
+    def _take_launcher(self, stranger: Stranger, message: Message) -> None:
+        """What mpirun has started in place of an `ssh`: the supervisor is asked to have the command run there."""
+        host, wire = message["host"], stranger.wire
+        self._let_launcher_go(host, b"")
+        if message["attempt"] != self.attempt:
+            stranger.close()
+            return
+        request = {"type": "daemon", "attempt": message["attempt"], "host": host, "command": message["command"]}
+        self.launchers[host] = wire, request
+        self.selector.register(wire, selectors.EVENT_READ, lambda: self._let_launcher_go(host, b""))
+        self.send(**request)
+
+    def _on_daemon_ended(self, message: Message) -> None:
+        if message["attempt"] == self.attempt:
+            self._let_launcher_go(message["host"], b"1" if message["status"] else b"0")
+
+    def _let_launcher_go(self, host: str, word: bytes) -> None:
+        wire, _ = self.launchers.pop(host, (None, None))
+        if wire is not None:
+            self._part(wire, word)
+
+    def _part(self, wire: socket.socket, word: bytes) -> None:
+        """Says a last word to a process of mpirun, if there is one to be said."""
+        self.selector.unregister(wire)
+        with contextlib.suppress(OSError):
+            wire.send(word)
+        wire.close()
 
     def _take_proxy(self, stranger: Stranger, message: Message) -> None:
         """A process of mpirun offers its place, or is still there after this agent has taken another's place."""
@@ -1221,10 +1276,7 @@ class Agent:
 
     def _drop_proxies(self, word: bytes = b"") -> None:
         for wire in self.proxies.values():
-            self.selector.unregister(wire)
-            with contextlib.suppress(OSError):
-                wire.send(word)
-            wire.close()
+            self._part(wire, word)
         self.proxies = {}
 
     def _mpirun_lives(self) -> bool:
@@ -1236,6 +1288,8 @@ class Agent:
     def _end_mpirun(self) -> None:
         """Lets mpirun put its temporary files away: killed by force, it would leave them."""
         self._drop_proxies(b"0")
+        for host in list(self.launchers):
+            self._let_launcher_go(host, b"0")
         self.doomed.clear()
         deadline = time.monotonic() + MPIRUN_GRACE
         asked = False
@@ -1259,7 +1313,9 @@ class Agent:
         """Ranks that it has not started never will be, and those that it knew are ended with it."""
         mpirun, self.mpirun, self.dirty = self.mpirun, None, True
         if mpirun is not None:
-            self._end_unplaced(1, f"mpirun ended: {first_words(mpirun['log'])}")
+            status = 1 if self.unplaced else 0
+            self._end_unplaced(1, f"{mpirun['name']} ended: {first_words(mpirun['log'])}")
+            self.send(type="daemon_ended", attempt=mpirun["attempt"], status=status)
             for number in {*self.ranks, *self.starting}:
                 self.doomed.setdefault(number, time.monotonic() + ABORT_GRACE)
 

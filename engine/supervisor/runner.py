@@ -24,7 +24,6 @@ from engine.core.diagnosis import is_secondary
 from engine.core.events import AnyEvent
 from engine.core.machine import replay, step
 from engine.core.messages import ENDING
-from engine.core.mpirun import mpirun_argv, mpirun_environment
 from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment
 from engine.core.stacks import RankStack
 from engine.core.state import Ended, Opening, RunState, Starting, rank_word
@@ -47,6 +46,7 @@ from engine.supervisor.link import (
     Link,
     boot_command,
 )
+from engine.supervisor.mpirun import Mpirun, MpirunFiles
 from engine.supervisor.rsync import run_rsync
 from engine.supervisor.way import WayError, find_way, interface_environment
 
@@ -66,7 +66,7 @@ SHORTEST_HEARTBEAT = 2.0
 """Below it a process that hiccups is taken for dead."""
 
 NUMBERS = frozenset({"rank", "attempt", "pid", "status", "generation", "port", "stream", "offset", "number"})
-WORDS = frozenset({"reason", "host", "folder", "state", "errors", "numbers", "request", "name"})
+WORDS = frozenset({"reason", "host", "folder", "state", "errors", "numbers", "request", "name", "command"})
 """What is a whole number, and what is text, in whatever an agent says."""
 
 ACKNOWLEDGED = 1 << 16
@@ -138,6 +138,7 @@ class Runner:
         self._bringing: dict[str, asyncio.Task[None]] = {}
         """Nodes to which code is being brought."""
         self._way: asyncio.Task[None] | None = None
+        self._mpirun = None if plan.backend.mpi is None else Mpirun(plan.backend.mpi, plan, self._mpirun_files)
         self._interfaces: tuple[tuple[str, str], ...] = ()
         """That go with the store which is being opened."""
 
@@ -237,6 +238,8 @@ class Runner:
             self.tails.clear()
             self._last_words.clear()
             self._unstored.clear()
+            if self._mpirun is not None:
+                self._mpirun.forget()
         if before.nodes is not after.nodes:
             for node, now in zip(before.nodes, after.nodes, strict=True):
                 if node.link != now.link:
@@ -293,11 +296,12 @@ class Runner:
         return f"{self._node_folder(node)}/library/{pack(LIBRARY).name}/python"
 
     def _common(self, node: str) -> AgentMessage:
+        interface = dict(self.state.interfaces).get(node, "")
         return {
             "env": self.plan.env,
             "env_defaults": {
                 **self.plan.env_defaults,
-                **interface_environment(dict(self.state.interfaces).get(node, "")),
+                **interface_environment(interface),
             },
             "library": self._library(node),
             "warm": self.plan.warm,
@@ -394,23 +398,28 @@ class Runner:
             argv=list(rank_argv(self.plan, library)),
             cwd=self.plan.workdir,
             ranks=ranks,
-            **self._mpirun(action.node, action.attempt),
+            **self._placed(action),
             **self._common(action.node),
         )
 
-    def _mpirun(self, node: str, attempt: int) -> AgentMessage:
-        mpi = self.plan.backend.mpi
-        if mpi is None:
+    def _placed(self, action: act.SpawnRanks) -> AgentMessage:
+        """What makes ranks wait for their place in mpirun's job, where there is one."""
+        if self._mpirun is None:
             return {}
-        proxy = os.path.join(os.path.dirname(self._library(node)), "mpi_proxy.py")
-        argv = [self.plan.python, "-I", "-S", proxy, self._node_folder(node), str(attempt)]
-        return {
-            "mpirun": {
-                "argv": mpirun_argv(mpi, self.plan.world_size, argv),
-                "env": mpirun_environment(mpi, os.geteuid()),
-                "log": str(self._attempt_folder(node, attempt) / "mpirun.log"),
-            }
-        }
+        interface = dict(self.state.interfaces).get(action.node, "")
+        return {"mpirun": self._mpirun.spawn(action.node, action.attempt, action.address, interface)}
+
+    def _start_daemon(self, node: str) -> None:
+        """Starts mpirun's daemon, where there is to be one; what runs already is not started again."""
+        attempt = self.state.attempt
+        if self._mpirun is not None and (daemon := self._mpirun.daemon(node, attempt)):
+            self._links[node].send(type="daemon", attempt=attempt, mpirun=daemon, **self._common(node))
+
+    def _mpirun_files(self, node: str, attempt: int) -> MpirunFiles:
+        """What mpirun needs to know of a node."""
+        program = os.path.join(os.path.dirname(self._library(node)), "mpi_proxy.py")
+        log = str(self._attempt_folder(node, attempt) / "mpirun.log")
+        return MpirunFiles(program=program, folder=self._node_folder(node), log=log)
 
     @cached_property
     def _plan_digest(self) -> str:
@@ -508,6 +517,12 @@ class Runner:
                 self.handle(ev.StoreLost(at=now, attempt=message["attempt"], reason=message["reason"]))
             case "cleared":
                 self._take_cleared(node, message, now)
+            case "daemon" if self._mpirun is not None and node == self.plan.nodes[0].name:
+                if message["attempt"] == self.state.attempt:
+                    self._start_daemon(self._mpirun.take_daemon(message["host"], message["command"]))
+            case "daemon_ended" if self._mpirun is not None:
+                if message["attempt"] == self.state.attempt and (host := self._mpirun.daemon_ended(node)):
+                    self._links[self.plan.nodes[0].name].send(**{**message, "host": host})
             case "stacks":
                 if (waiting := self._stacks.pop(node, None)) and not waiting.done():
                     waiting.set_result(message["ranks"])
@@ -650,6 +665,7 @@ class Runner:
             for one in message["ranks"]
         )
         self.handle(ev.NodeConnected(at=now, node=node, agent_pid=message["pid"], ranks=ranks))
+        self._start_daemon(node)
         for one in message["ranks"]:
             if one["status"] is not None:
                 self._rank_ended(one, now)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.nodes import Cluster, Node
 from tests.e2e import test_elastic
-from tests.support import Deck, kill_hard, wait_gone, wait_until
+from tests.support import Deck, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +54,16 @@ def launch(cluster: Cluster, rankdeck: Deck, write_script, write_profile) -> Cal
     """Launches a script on nodes of the cluster."""
 
     def launch(
-        text: str, *, nodes: str = "node[1-2]:1", ready: str = "", args: tuple[str, ...] = (), **sections: Any
+        text: str,
+        *,
+        nodes: str = "node[1-2]:1",
+        ready: str = "",
+        args: tuple[str, ...] = (),
+        order: str = "block",
+        **sections: Any,
     ) -> str:
         recipe = {"script": str(write_script("train.py", text)), "args": list(args)}
-        layout = {"nodes": nodes, "ssh_options": cluster.ssh_options}
+        layout = {"nodes": nodes, "order": order, "ssh_options": cluster.ssh_options}
         settings = {"warm": False, "stop_ladder": LADDER, **sections.pop("launch", {})}
         profile = write_profile(recipe, layout=layout, launch=settings, **sections)
         run: str = rankdeck.launch(profile)
@@ -125,6 +131,36 @@ def test_every_node_uses_the_interface_that_leads_to_the_others(rankdeck: Deck, 
     for rank, node in enumerate(cluster.nodes[:2]):
         words = [cluster.node(1).address, node.interface, f"={node.interface}"]
         assert rankdeck.log(run, rank).decode().split() == words
+
+
+# --- mpi ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Puts one MPI in front of the PATH."""
+    pytest.importorskip("mpi4py")
+    use_mpi(request.param, tmp_path, monkeypatch)
+    return str(request.param)
+
+
+MPI_TRAIN = TRAIN.replace('"gloo"', '"mpi"')
+
+
+@pytest.mark.parametrize("order", ["block", "cyclic"])
+def test_mpi_ranks_of_two_nodes_meet_and_end(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster, mpi: str, order: str
+) -> None:
+    run = launch(MPI_TRAIN, nodes="node[1-2]:2", ready="up", backend={"name": "mpi"}, order=order)
+    words = [rankdeck.log(run, rank).decode().split()[1:5] for rank in range(4)]
+    homes = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1)]
+    if order == "cyclic":
+        homes = [("node1", 0), ("node2", 0), ("node1", 1), ("node2", 1)]
+    assert words == [[str(rank), host, str(local), "10.0"] for rank, (host, local) in enumerate(homes)]
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(4)] == [b"done %d" % rank for rank in range(4)]
+    wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
 
 
 # --- links ---------------------------------------------------------------------------------------------------------------

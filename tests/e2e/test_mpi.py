@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import Deck, Process, is_alive, kill_hard, wait_until
+from tests.support import Deck, Process, is_alive, kill_hard, use_mpi, wait_until
 
 TRAIN = """
 import os, signal, sys, time, torch, torch.distributed as dist
@@ -45,13 +44,7 @@ pytestmark = pytest.mark.xdist_group("mpi")
 def implementation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Puts one MPI in front of the PATH, where both are installed."""
     pytest.importorskip("mpi4py")
-    path = shutil.which(f"mpirun.{request.param}")
-    if path is None:
-        pytest.skip(f"there is no mpirun.{request.param}")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "mpirun").symlink_to(path)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")  # other tests run beside these
+    use_mpi(request.param, tmp_path, monkeypatch)
     return str(request.param)
 
 

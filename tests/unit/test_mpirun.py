@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from engine.backends import mpi
 from engine.core.errors import CheckError
 from engine.core.events import RunLaunched
 from engine.core.machine import launch, why_no_rejoin
-from engine.core.mpirun import Mpi, mpirun_argv, mpirun_environment
+from engine.core.mpirun import Mpi, Part, host_name, launcher_script, mpirun_argv, mpirun_environment
 
 PROGRAM = ["/py", "-I", "proxy.py", "/a folder; rm -rf x", "0"]
 
@@ -20,22 +21,73 @@ def found(implementation: str, version: str = "4.1.4") -> Mpi:
     return Mpi(implementation=implementation, version=version, path="/opt/bin/mpirun", slots=4)  # type: ignore[arg-type]
 
 
+def part(index: int, ranks: int) -> Part:
+    return Part(host=host_name(index), ranks=ranks, program=("/py", f"proxy {index}"))
+
+
 def test_each_implementation_is_asked_in_its_own_words() -> None:
-    assert mpirun_argv(found("openmpi"), 8, PROGRAM) == [
-        *("/opt/bin/mpirun", "-np", "8", "--host", "localhost:4", "--oversubscribe", "--bind-to", "none"),
+    one = [Part(host=host_name(0), ranks=8, program=tuple(PROGRAM))]
+    assert mpirun_argv(found("openmpi"), one) == [
+        *(
+            "/opt/bin/mpirun",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-np",
+            "8",
+            "--host",
+            "localhost:4",
+            "--wdir",
+            "/",
+        ),
         *PROGRAM,
     ]
-    assert "--map-by" in mpirun_argv(found("openmpi", "5.0.8"), 8, PROGRAM)
-    assert mpirun_argv(found("mpich"), 2, PROGRAM) == [
-        *("/opt/bin/mpirun", "-n", "2", "-hosts", "localhost", "-launcher", "fork"),
+    assert "--map-by" in mpirun_argv(found("openmpi", "5.0.8"), one)
+    assert mpirun_argv(found("mpich"), one) == [
+        *("/opt/bin/mpirun", "-hosts", "localhost", "-launcher", "fork", "-n", "8", "-wdir", "/"),
         *PROGRAM,
     ]
+
+
+def test_nodes_are_reached_by_our_launcher_whatever_they_are_called() -> None:
+    spread = [part(0, 2), part(1, 1)]
+    line = " ".join(mpirun_argv(found("openmpi"), spread))
+    assert (
+        "--mca plm rsh --mca plm_rsh_agent sh launcher --mca plm_rsh_no_tree_spawn 1 --leave-session-attached" in line
+    )
+    assert line.endswith(
+        "-np 2 --host localhost:2 --wdir / /py proxy 0 : -np 1 --host rankdeck-1:1 --wdir / /py proxy 1"
+    )
+    assert "--prtemca plm_ssh_agent sh launcher" in " ".join(mpirun_argv(found("openmpi", "5.0.8"), spread))
+    line = " ".join(mpirun_argv(found("mpich"), spread, "10.0.4.11"))
+    assert "-localhost 10.0.4.11 -launcher rsh -launcher-exec /bin/sh -genvnone" in line
+    assert "-hosts localhost:2,rankdeck-1:1" in line
+    assert mpirun_environment(found("mpich"), 0) == {"HYDRA_LAUNCHER_EXTRA_ARGS": "launcher"}
+
+
+@pytest.mark.parametrize(
+    ("order", "hosts"),
+    [
+        ([0, 0, 1, 1, 2], "localhost:2,rankdeck-1:2,rankdeck-2:1"),
+        ([0, 1, 0, 1, 0, 1], "localhost:1,rankdeck-1:1"),
+        ([0, 1, 2, 0, 1, 0], "localhost:1,rankdeck-1:1,rankdeck-2:1,localhost:1,rankdeck-1:1,localhost:1"),
+    ],
+)
+def test_mpich_gets_its_hosts_in_the_order_of_the_ranks(order: list[int], hosts: str) -> None:
+    argv = mpirun_argv(found("mpich"), [part(index, 1) for index in order], "10.0.4.11")
+    assert argv[argv.index("-hosts") + 1] == hosts
+
+
+def test_the_launcher_hands_its_words_on_as_they_are(tmp_path: Path) -> None:
+    script = tmp_path / "launcher"
+    script.write_text(launcher_script(["printf", "<%s>", "a folder; rm -rf $HOME", "it's"]))
+    said = subprocess.run(["sh", script, "rankdeck-1", "a  b", "$(c)"], capture_output=True, text=True, check=True)
+    assert said.stdout == "<a folder; rm -rf $HOME><it's><rankdeck-1><a  b><$(c)>"
 
 
 def test_root_says_so_twice_and_nobody_else_does() -> None:
     assert set(mpirun_environment(found("openmpi"), 0)) >= {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
     assert mpirun_environment(found("openmpi"), 1000) == {}
-    assert mpirun_environment(found("mpich"), 0) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""mpirun of a run: one on the first node, and a daemon of its on each of the others, which the agents start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from engine.core.mpirun import (
+    Mpi,
+    Part,
+    host_name,
+    interface_environment,
+    launcher_script,
+    mpirun_argv,
+    mpirun_environment,
+)
+from engine.core.plan import LaunchPlan
+
+
+class MpirunFiles(NamedTuple):
+    """What a node has: our program that mpirun starts there, the agent's folder, and where mpirun's own words go."""
+
+    program: str
+    folder: str
+    log: str
+
+
+class Mpirun:
+    """What agents are told so that mpirun knows the ranks of a plan.
+
+    Args:
+        mpi: whose `mpirun` it is.
+        plan: the run's.
+        files: says what a node has for an attempt, once its agent is there.
+    """
+
+    def __init__(self, mpi: Mpi, plan: LaunchPlan, files: Callable[[str, int], MpirunFiles]) -> None:
+        self._mpi = mpi
+        self._plan = plan
+        self._files = files
+        self._nodes = [node.name for node in plan.nodes]
+        self._commands: dict[str, str] = {}
+        """What starts the daemon of this attempt, by node."""
+
+    def forget(self) -> None:
+        """A new attempt has begun: it has a new mpirun."""
+        self._commands.clear()
+
+    def spawn(self, node: str, attempt: int, address: str, interface: str) -> dict[str, Any]:
+        """What a node is told besides when it is to start ranks: the first one starts mpirun, the others wait for its daemon.
+
+        Args:
+            node: which.
+            attempt: of the run.
+            address: at which the others reach the first node.
+            interface: of the node, towards the others; empty: nothing is known.
+        """
+        # Ranks alone have that in their environment: mpirun would forward the first node's to all.
+        defaults = interface_environment(self._mpi, interface)
+        if node != self._nodes[0]:
+            return {"argv": [], "defaults": defaults}
+        parts = [
+            Part(host=host_name(self._nodes.index(home)), ranks=len(list(ranks)), program=self._proxy(home, attempt))
+            for home, ranks in groupby(place.node for place in self._plan.places)
+        ]
+        argv = mpirun_argv(self._mpi, parts, address)
+        launcher = launcher_script(self._proxy(node, attempt))
+        return {**self._process("mpirun", argv, node, attempt), "launcher": launcher, "defaults": defaults}
+
+    def take_daemon(self, host: str, command: str) -> str:
+        """mpirun wants a daemon on another node.
+
+        Args:
+            host: as mpirun calls it.
+            command: of a shell.
+
+        Returns:
+            The node.
+
+        Raises:
+            ValueError: there is no such node.
+        """
+        hosts = [host_name(index) for index in range(len(self._nodes))]
+        node = self._nodes[hosts.index(host)]
+        self._commands[node] = command
+        return node
+
+    def daemon(self, node: str, attempt: int) -> dict[str, Any] | None:
+        """What starts the daemon of a node; None where none is wanted."""
+        command = self._commands.get(node)
+        return (command and self._process("mpirun's daemon", ["sh", "-c", command], node, attempt)) or None
+
+    def daemon_ended(self, node: str) -> str:
+        """Its name to mpirun, which is to be told; empty where there was none."""
+        return host_name(self._nodes.index(node)) if self._commands.pop(node, None) is not None else ""
+
+    def _proxy(self, node: str, attempt: int) -> tuple[str, ...]:
+        files = self._files(node, attempt)
+        return (self._plan.python, "-I", "-S", files.program, files.folder, str(attempt))
+
+    def _process(self, name: str, argv: list[str], node: str, attempt: int) -> dict[str, Any]:
+        env = mpirun_environment(self._mpi, os.geteuid())
+        return {"name": name, "argv": argv, "env": env, "log": self._files(node, attempt).log}
