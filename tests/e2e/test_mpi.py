@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Deck, Process, is_alive, kill_hard, use_mpi, wait_until
+from tests.support import WHEEL, Deck, Process, is_alive, kill_hard, use_mpi, wait_until
 
 TRAIN = """
 import os, signal, sys, time, torch, torch.distributed as dist
@@ -40,7 +40,7 @@ dist.destroy_process_group()
 pytestmark = pytest.mark.xdist_group("mpi")
 
 
-@pytest.fixture(params=["openmpi", "mpich"])
+@pytest.fixture(params=["openmpi", "mpich", "wheel"])
 def implementation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Puts one MPI in front of the PATH, where both are installed."""
     pytest.importorskip("mpi4py")
@@ -167,9 +167,13 @@ def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_script, write_pr
     assert "mpirun ended: no slots left" in str(rankdeck.wait_state(run, "failed")["failure"])
 
 
-def test_other_machines_are_refused(rankdeck, write_script, write_profile, implementation):
-    layout = {"nodes": "node[1-2]:1"}
-    profile = write_profile(write_script("train.py", TRAIN), layout=layout, backend={"name": "mpi"})
-    done = rankdeck("launch", profile)
+def test_an_mpi4py_of_another_mpi_is_found_before_the_launch(
+    rankdeck, write_script, write_profile, tmp_path, monkeypatch
+):
+    use_mpi("openmpi", tmp_path, monkeypatch)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(WHEEL).parent.parent / "lib"))
+    done = rankdeck("launch", write_profile(write_script("train.py", TRAIN), backend={"name": "mpi"}))
     assert done.returncode == 3
-    assert "this machine only" in done.stderr
+    assert "mpi4py uses Open MPI v5" in done.stderr
+    assert "every rank would be alone" in done.stderr
+    assert "LD_LIBRARY_PATH" in done.stderr
