@@ -13,7 +13,20 @@ from engine.core.cluster_findings import Answers, comparisons, head_findings, si
 from engine.core.errors import CheckError
 from engine.core.node_findings import clock_finding, job_findings, machine_findings, reach_finding, torch_findings
 from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, Reach
-from engine.core.preflight import CHECKS, Begun, Check, Clock, Door, Finding, Job, Machine, Torch, Ways, ok
+from engine.core.preflight import (
+    CHECKS,
+    Begun,
+    Check,
+    Clock,
+    Door,
+    Finding,
+    Job,
+    Machine,
+    Torch,
+    Ways,
+    job_question,
+    ok,
+)
 from engine.probing import Probe, ProbeError, probe_on
 
 AT_ONCE = 32
@@ -168,14 +181,7 @@ class _Preflight:
         plan, answers = self._plan, self._answers[node.name]
         machine = answers.machine = await probe.ask("machine", Machine)
         self._tell(machine_findings(plan, node, machine))
-        program = plan.program
-        question = {
-            "workdir": plan.workdir,
-            "script": program.target if program.kind == "script" else "",
-            "module": program.target if program.kind == "module" else "",
-            "env": plan.env,
-            "env_defaults": plan.env_defaults,
-        }
+        question = job_question(plan)
         job = answers.job = await probe.ask("job", Job, **question)
         self._tell(job_findings(plan, node.name, machine, job, full=self._full))
         if self._full:

@@ -69,6 +69,21 @@ class NodeGivenUp(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class NodeWarned(Event, frozen=True, kw_only=True):
+    """Something on a node will make ranks fail, or may.
+
+    Args:
+        check: what was looked at, as `rankdeck check` calls it.
+        text: what was found, and the next step.
+        fails: whether it is certain.
+    """
+
+    node: str
+    check: str
+    text: str
+    fails: bool
+
+
 class NodeCleared(Event, frozen=True, kw_only=True):
     """An agent has no process of this attempt left, or says which ones it could not kill."""
 
@@ -182,6 +197,7 @@ AnyEvent = (
     | NodeConnected
     | NodeDisconnected
     | NodeGivenUp
+    | NodeWarned
     | NodeCleared
     | NodeClosed
     | StoreOpened

@@ -509,6 +509,13 @@ def _node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
             assert_never(never)
 
 
+def _node_warned(state: RunState, event: ev.NodeWarned) -> Step:
+    """It is written down and told; nothing else follows."""
+    if isinstance(state.phase, Ended):
+        return _ignore(state, "the run has ended")
+    return state, ()
+
+
 def _node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
     before, state = state, _set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)
     match state.phase:
@@ -742,6 +749,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.NodeConnected: _node_connected,
     ev.NodeDisconnected: _node_disconnected,
     ev.NodeGivenUp: _node_given_up,
+    ev.NodeWarned: _node_warned,
     ev.NodeCleared: _node_cleared,
     ev.NodeClosed: _node_closed,
     ev.StoreOpened: _store_opened,

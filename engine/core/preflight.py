@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.core.plan import LaunchPlan
+
 Check = Literal[
     "ssh",
     "python",
@@ -67,6 +69,18 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """A preflight has begun: the nodes that there will be findings of, in order."""
 
     nodes: tuple[str, ...]
+
+
+def job_question(plan: LaunchPlan) -> dict[str, object]:
+    """What the probe is told of a plan when it is asked for `Job` or `Torch`."""
+    program = plan.program
+    return {
+        "workdir": plan.workdir,
+        "script": program.target if program.kind == "script" else "",
+        "module": program.target if program.kind == "module" else "",
+        "env": plan.env,
+        "env_defaults": plan.env_defaults,
+    }
 
 
 def ok(node: str, check: Check, text: str) -> Finding:

@@ -41,6 +41,9 @@ PROTOCOL = 2
 SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()
 """Printed once before the first frame; whatever a login shell printed before it is skipped."""
 
+PROBE_SYNC = b"\0RANKDECK-PROBE 1\n"
+"""What a probe prints before its answers."""
+
 MAX_FRAME = 16 * 1024 * 1024
 EXIT_CUT_OFF, EXIT_FAILED = 98, 99
 EXIT_LINK_LOST = 96
@@ -242,7 +245,7 @@ def start_process(argv: list[str], **options: Any) -> int:
     The Popen object is told that it is done: reaping is ours alone, and one that is collected unreaped would otherwise be
     polled by `subprocess` later, when its number may be another process's.
     """
-    popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+    popen = subprocess.Popen(argv, start_new_session=True, **{"stdin": subprocess.DEVNULL, **options})
     popen.returncode = 0
     return popen.pid
 
@@ -547,6 +550,8 @@ class Agent:
         self.news_pipe: tuple[str, int] | None = None
         self.stacks_asked: tuple[float, list[Any]] | None = None
         self.stacks_sizes: list[int] = []
+        self.probes: dict[int, tuple[int, Any]] = {}
+        """Numbers of the requests that processes answer, and the files of the answers."""
         self.mpirun: Message | None = None
         """The mpirun of this attempt or, on a node that is not the first, its daemon here."""
         self.launchers: dict[str, tuple[socket.socket, Message]] = {}
@@ -1451,6 +1456,8 @@ class Agent:
             self._ended(rank, status)
         elif self.mpirun is not None and self.mpirun["pid"] == pid:
             self._mpirun_ended()
+        elif pid in self.probes:
+            self._probe_ended(*self.probes.pop(pid))
         elif self.store is not None and self.store["pid"] == pid:
             self.send(type="store_lost", attempt=self.store["attempt"], reason=f"its process ended with {status}")
             self.store, self.dirty = None, True
@@ -1600,6 +1607,24 @@ class Agent:
         for rank in alive:
             self._signal(rank, number)
             self._signal(rank, signal.SIGCONT)
+
+    def _on_probe(self, message: Message) -> None:
+        """Has a probe answer questions about this node, beside everything else."""
+        import tempfile  # a boot does not wait for it
+
+        questions, answers = (tempfile.TemporaryFile(dir=".") for _ in range(2))  # noqa: SIM115  one outlives this
+        with questions:
+            questions.writelines(encode_frame(question) for question in message["questions"])
+            questions.seek(0)
+            environment = {**os.environ, MARK: self.mark}
+            pid = start_process(message["argv"], env=environment, stdin=questions, stdout=answers)
+        self.probes[pid] = message["number"], answers
+
+    def _probe_ended(self, number: int, answers: Any) -> None:
+        with answers:
+            answers.seek(0)
+            _, _, frames = answers.read(MAX_FRAME).partition(PROBE_SYNC)
+            self.send(type="probed", number=number, answers=FrameBuffer().feed(frames))
 
     def _on_make_folder(self, message: Message) -> None:
         """Makes the folder that code will be brought to. Who may do that on a node is its own affair: it says why not."""

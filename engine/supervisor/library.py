@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.node import mpi_proxy, template
+from engine.node import mpi_proxy, probe, template
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 
-_PROGRAMS = (("template", str(template.__file__)), ("mpi_proxy", str(mpi_proxy.__file__)))
+_PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, probe))
 """What an agent runs besides ranks, beside the package."""
 
 

@@ -46,6 +46,7 @@ from engine.supervisor.link import (
     Link,
     boot_command,
 )
+from engine.supervisor.look import look
 from engine.supervisor.mpirun import Mpirun, MpirunFiles
 from engine.supervisor.rsync import run_rsync
 from engine.supervisor.way import WayError, find_way, interface_environment
@@ -326,6 +327,20 @@ class Runner:
             return
         if attempt == self.state.attempt and isinstance(self.state.phase, Starting):
             self._open_store(head, attempt, way.address, way.interfaces)
+            if attempt == 0:
+                await self._look()
+
+    async def _look(self) -> None:
+        """Tells what would fail late on nodes, while their ranks are being started."""
+        names = [node.name for node in self.plan.nodes]
+        probes = {name: os.path.join(os.path.dirname(self._library(name)), "probe.py") for name in names}
+        for finding in await look(self._ask, self.plan, probes):
+            text = f"{finding.text}; {finding.advice}" if finding.advice else finding.text
+            self.handle(
+                ev.NodeWarned(
+                    at=time.time(), node=finding.node, check=finding.check, text=text, fails=finding.state == "fail"
+                )
+            )
 
     async def _ask(self, node: str, answer: str | None, **question: Any) -> AgentMessage:
         """Asks a node's agent, and waits for its answer, if there is one, for some seconds. Raises TimeoutError."""
@@ -528,7 +543,7 @@ class Runner:
                     waiting.set_result(message["ranks"])
             case "cold":
                 note(f"{node}: ranks are started one by one, since {message['reason']}")
-            case "door" | "knocked" | "interface" | "folder" as kind:
+            case "door" | "knocked" | "interface" | "folder" | "probed" as kind:
                 asked = self._questions.get((node, kind, message["number"]))
                 if asked is not None and not asked.done():
                     asked.set_result(message)

@@ -133,6 +133,26 @@ def test_every_node_uses_the_interface_that_leads_to_the_others(rankdeck: Deck, 
         assert rankdeck.log(run, rank).decode().split() == words
 
 
+def test_what_would_fail_late_is_told_while_ranks_start(rankdeck: Deck, launch, cluster: Cluster, work: Path) -> None:
+    cluster.node(2).hide(work)
+    run = launch(TRAIN)
+    warned = wait_until(
+        lambda: [event for event in rankdeck.journal(run) if event["event"] == "NodeWarned" and event["fails"]]
+    )
+    assert [(event["node"], event["check"]) for event in warned] == [("node2", "script")]
+    assert "no such file" in warned[0]["text"]
+    rankdeck.wait_state(run, "holding")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+
+
+def test_nodes_that_are_well_are_not_warned_of(rankdeck: Deck, launch, work: Path) -> None:
+    run = launch(TRAIN, ready="up")
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    assert [event for event in rankdeck.journal(run) if event["event"] == "NodeWarned" and event["fails"]] == []
+
+
 # --- mpi ---------------------------------------------------------------------------------------------------------------
 
 

@@ -202,6 +202,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     ),
     *(ev.NodeDisconnected(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
     *(ev.NodeGivenUp(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
+    *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
     *(
         ev.NodeCleared(at=5e3, attempt=attempt, node=node, abandoned=abandoned)
         for attempt in (-1, 0, 1, 9)
@@ -797,6 +798,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
         ev.NodeDisconnected(at=1.5, node="a", reason="x"),
     ),
     ('{"event":"NodeGivenUp","at":1.5,"node":"a","reason":"x"}', ev.NodeGivenUp(at=1.5, node="a", reason="x")),
+    (
+        '{"event":"NodeWarned","at":1.5,"node":"a","check":"disk","text":"x","fails":true}',
+        ev.NodeWarned(at=1.5, node="a", check="disk", text="x", fails=True),
+    ),
     (
         '{"event":"NodeCleared","at":1.5,"attempt":1,"node":"a","abandoned":[7]}',
         ev.NodeCleared(at=1.5, attempt=1, node="a", abandoned=(7,)),
