@@ -510,10 +510,16 @@ def _node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
 
 
 def _node_warned(state: RunState, event: ev.NodeWarned) -> Step:
-    """It is written down and told; nothing else follows."""
+    """It is remembered and told; nothing else follows."""
+    node = state.node(event.node)
+    if node is None:
+        return _ignore(state, f"{event.node} is no node of this run")
     if isinstance(state.phase, Ended):
         return _ignore(state, "the run has ended")
-    return state, ()
+    text = f"{event.check}: {event.text}"
+    if text in node.warnings:
+        return _ignore(state, "that is known")
+    return _set_node(state, event.node, warnings=(*node.warnings, text)), ()
 
 
 def _node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:

@@ -71,6 +71,8 @@ class Node(Value, frozen=True, kw_only=True):
     was_up: bool = False
     """Whether its agent was ever there: if so, and the node is given up, processes may be left on it."""
     cleared: bool = False
+    warnings: tuple[str, ...] = ()
+    """What will make ranks fail there, or may."""
     abandoned: tuple[int, ...] = ()
 
 
