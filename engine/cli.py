@@ -19,7 +19,7 @@ from engine.core.errors import RankdeckError, UsageError
 from engine.core.events import Scope
 from engine.core.profile import Profile
 from engine.core.terminal_text import terminal_line
-from engine.local import LocalEngine, LocalRun, all_runs, find_run, summarise
+from engine.local import LocalEngine, LocalRun, all_runs, find_run, summaries
 from engine.profiles import find_profile, list_profiles, read_profile
 
 EPILOG = """\b
@@ -162,10 +162,8 @@ def _read(profile: str, overrides: tuple[str, ...]) -> Profile:
 @click.option("--all", "-a", "everything", is_flag=True, help="Runs that have ended too.")
 @JSON
 def ps(*, everything: bool, as_json: bool) -> None:
-    """List runs, newest first."""
-    report.show_runs(
-        [summary for paths in all_runs() if (summary := summarise(paths))], everything=everything, as_json=as_json
-    )
+    """List runs, newest first; with --all, those that go on before those that have ended."""
+    report.show_runs(summaries(), everything=everything, as_json=as_json)
 
 
 @cli.command()

@@ -274,7 +274,7 @@ class LocalEngine:
 
     def runs(self) -> list[RunSummary]:
         """See `EngineClient.runs`."""
-        return [summary for paths in all_runs() if (summary := summarise(paths))]
+        return summaries()
 
     async def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
         """See `EngineClient.check`."""
@@ -350,6 +350,12 @@ def _new_run(name: str) -> RunPaths:
         raise CheckError(
             f"can't keep a run in {runs_folder()}: {error.strerror}", hint="point RANKDECK_HOME elsewhere"
         ) from None
+
+
+def summaries() -> list[RunSummary]:
+    """The lines of `rankdeck ps`: runs that go on or wait for somebody, then those that have ended; newest first."""
+    found = [summary for paths in all_runs() if (summary := summarise(paths))]
+    return sorted(found, key=lambda summary: summary.state in ENDED_WORDS)
 
 
 def summarise(paths: RunPaths) -> RunSummary | None:

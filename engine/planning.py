@@ -64,8 +64,8 @@ def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
                 backend.check(len(node.ranks), known[node.name])
         if is_here:
             _check_this_machine(decided)
-            if settings.mpi is not None:
-                mpi.check_library(decided.python, settings.mpi, {**decided.env, **settings.env})
+        if settings.mpi is not None:
+            mpi.check_plan(decided, settings.mpi, is_here=is_here)
     return decided
 
 

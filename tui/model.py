@@ -174,10 +174,6 @@ class RunModel:
         self._stale.clear()
         return [self._rows[rank] for rank in sorted(self._rows)]
 
-    def views(self) -> dict[int, RankView]:
-        """Every rank as the table shows it, by its number."""
-        return {row.view.rank: row.view for row in self.rows()}
-
     def away(self, now: float) -> dict[str, str]:
         """Words for every node that was there and is not reached now: `unreachable 12 s`.
 

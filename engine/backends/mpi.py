@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
@@ -10,13 +9,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
 from pathlib import Path
 
 from engine.core.errors import CheckError
-from engine.core.mpirun import Implementation, Mpi
-from engine.core.plan import BackendSettings, NodeFacts
-from engine.paths import home, private_folder
+from engine.core.mpirun import Implementation, Mpi, can_place
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 
@@ -38,6 +35,8 @@ _LIBRARIES: tuple[tuple[Implementation, str], ...] = (
 
 _NAMES: dict[Implementation, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
 
+_OTHER_HINT = "is its module loaded whole? Another mpirun may come first on PATH"
+
 _ASK_LIBRARY = (
     "import mpi4py; mpi4py.rc.initialize = mpi4py.rc.finalize = False; from mpi4py import MPI; "
     "print(MPI.Get_library_version())"
@@ -51,43 +50,59 @@ def settings(*, one_machine: bool) -> BackendSettings:
         CheckError: there is none.
     """
     mpi = find_mpi()
-    env = {"RANKDECK_BACKEND": "mpi", "MPI4PY_MPIABI": mpi.implementation, **_library_path(mpi)}
-    return BackendSettings(name="mpi", device="cpu", env=env, mpi=mpi)
+    env = {"RANKDECK_BACKEND": "mpi", "MPI4PY_MPIABI": mpi.implementation}
+    return BackendSettings(
+        name="mpi", device="cpu", env=env, mpi=mpi, library_path=_library_path(mpi), library_links=_library_links(mpi)
+    )
 
 
-def check_library(python: str, mpi: Mpi, env: Mapping[str, str]) -> None:
-    """Finds out before the launch that mpi4py loads another MPI than that of `mpirun`: every rank would be alone.
+def check_plan(decided: LaunchPlan, mpi: Mpi, *, is_here: bool) -> None:
+    """Finds out before the launch what `mpirun` could not do.
 
     Args:
-        python: of the ranks, on this machine.
-        mpi: whose `mpirun` starts them.
-        env: of the ranks.
+        decided: what would be launched.
+        mpi: whose `mpirun` starts the ranks.
+        is_here: whether ranks run on this machine.
 
     Raises:
-        CheckError: it does. That there is no mpi4py is for a rank to say: its torch may have an MPI of its own.
+        CheckError: ranks are placed as this MPI can't place them, or mpi4py loads another library than that of `mpirun`.
     """
+    if not can_place(mpi, [place.node for place in decided.places]):
+        raise CheckError(
+            "MPICH can't deal an uneven number of ranks to nodes in turn", hint='set layout.order to "block"'
+        )
+    if is_here:
+        _check_library(decided, mpi)
+
+
+def _check_library(decided: LaunchPlan, mpi: Mpi) -> None:
+    """That there is no mpi4py is for a rank to say: its torch may have an MPI of its own."""
+    env = {**decided.backend.env, **os.environ, **decided.env}
+    libraries = [decided.backend.library_path, env.get("LD_LIBRARY_PATH", "")]
+    env["LD_LIBRARY_PATH"] = os.pathsep.join(folder for folder in libraries if folder)
     try:
         done = subprocess.run(
-            [python, "-c", _ASK_LIBRARY],
+            [decided.python, "-c", _ASK_LIBRARY],
             capture_output=True,
             timeout=20,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **env},
+            env=env,
         )
     except (OSError, subprocess.SubprocessError):
         return
     said = done.stdout.decode(errors="replace").strip()
-    if done.returncode or not said:
-        return
     found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, said))), None)
-    if found is not None and (found[0], found[1].split(".")[0]) == (mpi.implementation, mpi.version.split(".")[0]):
+    if done.returncode or found is None:  # whatever else there is may well speak what that mpirun does
         return
-    raise CheckError(
-        f"mpi4py uses {said.partition(chr(10))[0][:60]}, but {mpi.path} is {_NAMES[mpi.implementation]} {mpi.version}: every rank "
-        "would be alone",
-        hint="put the mpirun of that library first on PATH, or the folder of mpirun's libmpi on LD_LIBRARY_PATH",
-    )
+    kind, version = found
+    same = kind == "mpich" or version.split(".")[0] == mpi.version.split(".")[0]
+    if kind != mpi.implementation or not same:
+        raise CheckError(
+            f"mpi4py uses {_NAMES[kind]} {version}, but {mpi.path} is of {_NAMES[mpi.implementation]} {mpi.version}: every "
+            "rank would be alone",
+            hint="put the mpirun of that library first on PATH, or the folder of mpirun's libmpi first on LD_LIBRARY_PATH",
+        )
 
 
 def check(ranks: int, facts: NodeFacts) -> None:
@@ -100,9 +115,8 @@ def find_mpi() -> Mpi:
     Raises:
         CheckError: there is none, or one that is not known here.
     """
-    own = os.path.dirname(
-        sys.executable
-    )  # where `rankdeck[mpi]` puts one, which is not on PATH unless the environment is active
+    # Where `rankdeck[mpi]` puts one, which is not on PATH unless the environment is active.
+    own = os.path.dirname(sys.executable)
     found = (shutil.which(command, path=path) for path in (None, own) for command in _COMMANDS)
     path = next((path for path in found if path), None)
     if path is None:
@@ -121,29 +135,25 @@ def find_mpi() -> Mpi:
     raise CheckError(f"{path} is no MPI that is known here: {first!r}", hint="Open MPI and MPICH are")
 
 
-def _library_path(mpi: Mpi) -> dict[str, str]:
-    """Where ranks find the library of that `mpirun`, unless they find it by themselves.
+def _library_path(mpi: Mpi) -> str:
+    """The folder in which ranks find the library of that Open MPI; empty where they find it by themselves."""
+    own = Path(mpi.path).resolve().parent.parent / "lib"
+    if mpi.implementation != "openmpi" or own == Path("/usr/lib") or not (own / _OPEN_MPI).exists():
+        return ""
+    return str(own)
 
-    mpi4py's wheels ask for MPICH as `libmpi.so.12`, and Debian and its kin call it `libmpich.so.12`: a link of that name helps.
-    """
-    set_by_user = os.environ.get("LD_LIBRARY_PATH", "")
-    folders = [Path(folder) for folder in set_by_user.split(":") if folder]
-    if mpi.implementation == "openmpi":
-        own = Path(mpi.path).resolve().parent.parent / "lib"
-        is_known = own in folders or own == Path("/usr/lib") or not (own / _OPEN_MPI).exists()
-        return {} if is_known else {"LD_LIBRARY_PATH": f"{own}:{set_by_user}".rstrip(":")}
+
+def _library_links(mpi: Mpi) -> dict[str, str]:
+    """mpi4py's wheels ask for MPICH as `libmpi.so.12`, and Debian and its kin call it `libmpich.so.12`: a link of that name helps."""
+    if mpi.implementation != "mpich":
+        return {}
+    folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     folders += [Path(mpi.path).resolve().parent.parent / "lib", Path("/usr/lib64"), Path("/usr/lib")]
     folders += [Path("/usr/lib", sysconfig.get_config_var("MULTIARCH") or ".")]
     found = next((folder / _DEBIANS for folder in folders if (folder / _DEBIANS).exists()), None)
     if found is None or any((folder / _WANTED).exists() for folder in folders):
         return {}
-    links = private_folder(home() / "mpich")
-    link = links / _WANTED
-    if not link.exists():
-        link.unlink(missing_ok=True)
-        with contextlib.suppress(FileExistsError):
-            link.symlink_to(found)
-    return {"LD_LIBRARY_PATH": str(links)}
+    return {_WANTED: str(found)}
 
 
 @functools.lru_cache(maxsize=4)
@@ -152,6 +162,12 @@ def _version_text(path: str, changed: float) -> str:
         done = subprocess.run(
             [path, "--version"], capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CheckError(f"{path} can't be asked for its version: {error}") from None
+    except subprocess.TimeoutExpired:
+        raise CheckError(f"{path} --version does not answer", hint=_OTHER_HINT) from None
+    except OSError as error:
+        raise CheckError(f"{path} can't be started: {error.strerror}", hint=_OTHER_HINT) from None
+    if done.returncode:
+        words = " ".join((done.stderr or done.stdout).decode(errors="replace").split())
+        said = words[-200:] if words.isprintable() else "it said nothing that can be read"
+        raise CheckError(f"{path} --version ended with status {done.returncode}: {said}", hint=_OTHER_HINT)
     return (done.stdout + done.stderr).decode(errors="replace")

@@ -86,7 +86,8 @@ def _openmpi_argv(mpi: Mpi, parts: Sequence[Part]) -> list[str]:
         # children of those who start them, and all be started from here.
         option, ways, remote = ("--prtemca", "plm_ssh", "ssh") if is_new else ("--mca", "plm_rsh", "rsh")
         argv += [option, "plm", remote, option, f"{ways}_agent", f"sh {LAUNCHER}", option, f"{ways}_no_tree_spawn", "1"]
-        argv += ["--leave-session-attached"]
+        others = len({part.host for part in parts} - {HEAD})
+        argv += [option, f"{ways}_num_concurrent", str(others), "--leave-session-attached"]
     argv += ["--map-by", ":OVERSUBSCRIBE"] if is_new else ["--oversubscribe"]
     argv += ["--bind-to", "none"]
     for index, part in enumerate(parts):
@@ -100,7 +101,8 @@ def _mpich_argv(mpi: Mpi, parts: Sequence[Part], address: str) -> list[str]:
     argv = [mpi.path]
     if _is_spread(parts):
         argv += ["-localhost", address, "-launcher", "rsh", "-launcher-exec", "/bin/sh", "-genvnone"]
-        argv += ["-hosts", ",".join(f"{host}:{ranks}" for host, ranks in _mpich_hosts(parts))]
+        hosts = _turn([(part.host, part.ranks) for part in parts])
+        argv += ["-hosts", ",".join(f"{host}:{ranks}" for host, ranks in hosts)]
     else:
         argv += ["-hosts", HEAD, "-launcher", "fork"]
     for index, part in enumerate(parts):
@@ -109,10 +111,19 @@ def _mpich_argv(mpi: Mpi, parts: Sequence[Part], address: str) -> list[str]:
     return argv
 
 
-def _mpich_hosts(parts: Sequence[Part]) -> list[tuple[str, int]]:
-    """Hosts in the order in which they are filled; MPICH begins anew behind the last. One that stands there twice gets two daemons,
-    whose ranks share no memory with each other's."""
-    hosts = [(host, sum(part.ranks for part in run)) for host, run in groupby(parts, key=lambda part: part.host)]
+def can_place(mpi: Mpi, homes: Sequence[str]) -> bool:
+    """Whether an MPI can place ranks so. MPICH fills its hosts in order and then begins anew.
+
+    Args:
+        mpi: which.
+        homes: the node of each rank.
+    """
+    hosts = _turn([(home, len(list(run))) for home, run in groupby(homes)])
+    return mpi.implementation != "mpich" or len({home for home, _ in hosts}) == len(hosts)
+
+
+def _turn(hosts: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The shortest beginning that the whole repeats."""
     for length in range(1, len(hosts)):
         turns, rest = divmod(len(hosts), length)
         if not rest and hosts == hosts[:length] * turns:
@@ -124,15 +135,16 @@ def _is_spread(parts: Sequence[Part]) -> bool:
     return any(part.host != HEAD for part in parts)
 
 
-def mpirun_environment(mpi: Mpi, uid: int) -> dict[str, str]:
+def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
     """What `mpirun` and its daemons need in their environment.
 
     Args:
         mpi: which MPI.
         uid: of the user: Open MPI refuses root unless told twice.
+        spread: whether there are other nodes.
     """
     if mpi.implementation == "mpich":
-        return {"HYDRA_LAUNCHER_EXTRA_ARGS": LAUNCHER}
+        return {"HYDRA_LAUNCHER_EXTRA_ARGS": LAUNCHER} if spread else {}
     if uid == 0:
         names = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]
         names += ["PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"]

@@ -39,6 +39,10 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     device: Literal["cpu", "cuda"]
     mpi: Mpi | None = None
+    library_path: str = ""
+    """Folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none."""
+    library_links: dict[str, str] = {}
+    """Libraries that ranks ask for by another name than they have on the nodes: the name, and the file."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

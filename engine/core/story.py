@@ -75,7 +75,7 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
                 return "", "info"
             return f"generation {generation}: all {len(after.ranks)} ranks train on from step {at_step or 0}", "info"
         case ev.RankEnded(rank=rank, status=status, reason=reason):
-            return _rank_end(rank, status, reason, after)
+            return _rank_end(rank, status, reason, before, after)
         case ev.RankLost(rank=rank, reason=reason):
             return f"rank {rank} was lost: {reason}", "error"
         case ev.StopRequested(by=by, at_once=at_once):
@@ -90,13 +90,15 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return "", "info"
 
 
-def _rank_end(rank: int, status: int, reason: str, after: RunState) -> tuple[str, str]:
+def _rank_end(rank: int, status: int, reason: str, before: RunState | None, after: RunState) -> tuple[str, str]:
     why = f" ({reason})" if reason else ""
     match after.phase:
         case Stopping(then=Restart(reason=because)) if status != 0 and f"rank {rank}:" in because:
             return f"rank {rank} failed: {status_words(status)}{why}; {because}", "error"
         case Stopping():
             return f"rank {rank} stopped: {status_words(status)}", "info"
+    if before is not None and isinstance(before.phase, Stopping):  # the last one
+        return f"rank {rank} stopped: {status_words(status)}", "info"
     if status == 0:
         return f"rank {rank} finished", "info"
     return f"rank {rank} failed: {status_words(status)}{why}", "error"

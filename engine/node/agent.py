@@ -23,6 +23,7 @@ import hashlib
 import io
 import json
 import os
+import pwd
 import selectors
 import shutil
 import signal
@@ -60,6 +61,9 @@ TICK = 0.05
 
 MPI_OWN = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE", "PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "HYDI_")
 """Beginnings of the variables by which MPI tells a process that it belongs to a job."""
+
+MPI_GIVES = ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPICH_", "MPIR_")
+"""Beginnings of what ranks get from mpirun. Its daemons set PATH and library paths for themselves, too."""
 
 BATCH_OWN = ("SLURM_", "PBS_", "LSB_", "COBALT_", "PE_HOSTFILE")
 """Beginnings of those by which mpirun would find nodes that are not the plan's."""
@@ -306,15 +310,18 @@ def remove_forgotten(folder: str) -> None:
     """
     if os.path.basename(folder) != f"rankdeck-{os.geteuid()}":
         return
-    for entry in os.scandir(folder):
-        with contextlib.suppress(OSError):  # its run, or another agent that tidies up, was faster
-            if not entry.is_dir(follow_symlinks=False) or os.path.exists(os.path.join(entry.path, KEEP)):
+    before = time.time() - FORGOTTEN
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_mtime > before:
                 continue
-            paths = [os.path.join(parent, name) for parent, _, files in os.walk(entry.path) for name in files]
-            newest = max(os.lstat(path).st_mtime for path in [entry.path, *paths])
-            if time.time() - newest > FORGOTTEN and (lock := take_lock(entry.path)) is not None:
-                shutil.rmtree(entry.path, ignore_errors=True)
-                os.close(lock)
+            with contextlib.suppress(OSError):  # its run, or another agent that tidies up, was faster
+                paths = [os.path.join(parent, name) for parent, _, files in os.walk(entry.path) for name in files]
+                is_old = all(os.lstat(path).st_mtime < before for path in paths)
+                kept = os.path.exists(os.path.join(entry.path, KEEP))
+                if is_old and not kept and (lock := take_lock(entry.path)) is not None:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    os.close(lock)
 
 
 def socket_path(mark: str) -> str:
@@ -554,6 +561,8 @@ class Agent:
         """Numbers of the requests that processes answer, and the files of the answers."""
         self.mpirun: Message | None = None
         """The mpirun of this attempt or, on a node that is not the first, its daemon here."""
+        self.daemon_done = -1
+        """The attempt whose mpirun, or daemon of it, has ended here."""
         self.launchers: dict[str, tuple[socket.socket, Message]] = {}
         """What mpirun has started in place of an `ssh` to another node, with its request, by the node's name to mpirun."""
         self.proxies: dict[int, socket.socket] = {}
@@ -580,7 +589,7 @@ class Agent:
             boot = file.read().strip()
         data = {
             "boot": boot, "attempt": self.attempt, "cleared": self.cleared_attempt, "ranks": ranks, "terms": self.terms,
-            "store": self.store, "mpirun": self.mpirun, "spawning": self.spawning, "version": PROTOCOL, "marks": self.marks,
+            "store": self.store, "mpirun": self.mpirun, "daemon_done": self.daemon_done, "spawning": self.spawning, "version": PROTOCOL, "marks": self.marks,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk: tried again with the next round
             write_atomically("agent.json", json.dumps(data).encode())
@@ -609,6 +618,7 @@ class Agent:
         if store and data["boot"] == boot and (process_mark(store["pid"]) or (None,))[0] == store["start"]:
             self.store = store
             self.store_asked = store["attempt"]
+        self.daemon_done = data.get("daemon_done", -1)
         mpirun = data.get("mpirun")
         if mpirun and data["boot"] == boot:
             self.mpirun = mpirun
@@ -1074,11 +1084,25 @@ class Agent:
             template.wire.close()
             kill_quietly(template.pid, signal.SIGKILL)
 
+    def _library_path(self, message: Message) -> list[str]:
+        """Where ranks look for libraries first. One that they ask for by another name than it has here gets a link."""
+        folder, links = message.get("library_path", ["", {}])
+        for name, target in links.items():
+            folder = os.path.abspath("libraries")
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.symlink(target, os.path.join(folder, name))
+        return [folder] if folder else []
+
     def _environment(self, message: Message) -> dict[str, str]:
         """What the node has, then what the profile wants; its defaults hold only where the node says nothing."""
-        env = {**message["env_defaults"], **os.environ, **message["env"], MARK: self.mark}
-        old = env.get("PYTHONPATH")
-        env["PYTHONPATH"] = message["library"] + (os.pathsep + old if old else "")
+        # An MPI job around this one must not be taken for ours.
+        own = {name: value for name, value in os.environ.items() if not name.startswith(MPI_OWN)}
+        env = {**message["env_defaults"], **own, **message["env"], MARK: self.mark}
+        first = [("PYTHONPATH", message["library"])]
+        first += [("LD_LIBRARY_PATH", path) for path in self._library_path(message)]
+        for name, folder in first:
+            env[name] = folder + (os.pathsep + env[name] if env.get(name) else "")
         return env
 
     def _on_spawn(self, message: Message) -> None:
@@ -1173,9 +1197,9 @@ class Agent:
             self._start(Job(request, open_files, started, start_cold, dropped), message, environment, env)
 
         def take_place(given: dict[str, str], theirs: list[int]) -> None:
-            env.update({name: value for name, value in given.items() if environment.get(name) != value})
-            own = message["mpirun"]["defaults"].items()
-            env.update({name: value for name, value in own if name not in environment})
+            env.update({name: value for name, value in given.items() if name.startswith(MPI_GIVES)})
+            defaults = message["mpirun"]["defaults"].items()
+            env.update({name: value for name, value in defaults if name not in environment})
             if len(message["ranks"]) > len(os.sched_getaffinity(0)):
                 env[YIELD] = environment.get(YIELD, "1")
             env.update(wanted["env"])
@@ -1201,27 +1225,39 @@ class Agent:
                     file.write(wanted["launcher"])
             os.makedirs(os.path.dirname(wanted["log"]), mode=0o700, exist_ok=True)
             with open_log(wanted["log"]) as log:
-                # A job around this one must not be taken for ours.
-                foreign = MPI_OWN + BATCH_OWN
-                own = {name: value for name, value in environment.items() if not name.startswith(foreign)}
+                own = {name: value for name, value in environment.items() if not name.startswith(BATCH_OWN)}
                 pid = start_process(wanted["argv"], env={**own, **wanted["env"]}, stdout=log, stderr=log)
         except OSError as error:
-            self._end_unplaced(127, f"can't start {wanted['argv'][0]}: {error.strerror}")
+            reason = f"can't start {wanted['argv'][0]}: {error.strerror}"
+            self._end_unplaced(127, reason)
+            self.send(type="daemon_ended", attempt=self.attempt, status=1, reason=reason)
             return
         self.mpirun = {"attempt": self.attempt, "pid": pid, "start": start_time(pid)}
         self.mpirun.update(log=wanted["log"], name=wanted["name"])
         self.dirty = True
 
     def _on_daemon(self, message: Message) -> None:
-        """Starts mpirun's daemon on this node, which then starts mpirun's processes here."""
+        """Starts mpirun's daemon on this node, which then starts mpirun's processes here; once in an attempt."""
+        attempt, wanted = message["attempt"], message["mpirun"]
+        if attempt != self.attempt or attempt <= max(self.cleared_attempt, self.stopped_attempt):
+            return
+        if self.daemon_done == attempt:
+            self.send(type="daemon_ended", attempt=attempt, status=0, reason="")
+            return
+        # mpirun writes the command for the shell that an ssh would have started.
+        login_shell = pwd.getpwuid(os.geteuid()).pw_shell
+        wanted["argv"] = [login_shell if login_shell.endswith("csh") else "sh", "-c", wanted["command"]]
+        self._start_mpirun(wanted, self._environment(message))
+
+    def _on_mpirun_gone(self, message: Message) -> None:
+        """Without mpirun no rank of this node will get its place."""
         if message["attempt"] == self.attempt:
-            self._start_mpirun(message["mpirun"], self._environment(message))
+            self._end_unplaced(1, message["reason"])
 
     def _take_launcher(self, stranger: Stranger, message: Message) -> None:
         """What mpirun has started in place of an `ssh`: the supervisor is asked to have the command run there."""
         host, wire = message["host"], stranger.wire
-        self._let_launcher_go(host, b"")
-        if message["attempt"] != self.attempt:
+        if message["attempt"] != self.attempt or host in self.launchers:
             stranger.close()
             return
         request = {"type": "daemon", "attempt": message["attempt"], "host": host, "command": message["command"]}
@@ -1264,7 +1300,6 @@ class Agent:
         else:
             wanted[0](message["env"], descriptors)
             self._note_spawned()
-        self._let_proxies_go()
 
     def _lose_proxy(self, number: int, wire: socket.socket) -> None:
         """Its end is mpirun's word that the rank is to end: MPI_Abort was called, or mpirun was told to stop."""
@@ -1273,11 +1308,6 @@ class Agent:
             wire.close()
             del self.proxies[number]
             self.doomed[number] = time.monotonic() + ABORT_GRACE
-
-    def _let_proxies_go(self) -> None:
-        """Once every rank has ended, mpirun may end too."""
-        if not self.starting and all(rank.status is not None for rank in self.ranks.values()):
-            self._drop_proxies(b"0")
 
     def _drop_proxies(self, word: bytes = b"") -> None:
         for wire in self.proxies.values():
@@ -1301,7 +1331,7 @@ class Agent:
         while self.mpirun is not None and self._mpirun_lives() and time.monotonic() < deadline:
             if not asked and time.monotonic() > deadline - MPIRUN_GRACE / 2:
                 asked = True
-                kill_quietly(self.mpirun["pid"], signal.SIGTERM)
+                kill_group(self.mpirun["pid"], signal.SIGTERM)
             time.sleep(0.01)
 
     def _watch_mpirun(self) -> None:
@@ -1317,10 +1347,11 @@ class Agent:
     def _mpirun_ended(self) -> None:
         """Ranks that it has not started never will be, and those that it knew are ended with it."""
         mpirun, self.mpirun, self.dirty = self.mpirun, None, True
-        if mpirun is not None:
-            status = 1 if self.unplaced else 0
-            self._end_unplaced(1, f"{mpirun['name']} ended: {first_words(mpirun['log'])}")
-            self.send(type="daemon_ended", attempt=mpirun["attempt"], status=status)
+        if mpirun is not None and mpirun["attempt"] == self.attempt:
+            self.daemon_done = self.attempt
+            status, reason = (1 if self.unplaced else 0), f"{mpirun['name']} ended: {first_words(mpirun['log'])}"
+            self._end_unplaced(1, reason)
+            self.send(type="daemon_ended", attempt=self.attempt, status=status, reason=reason)
             for number in {*self.ranks, *self.starting}:
                 self.doomed.setdefault(number, time.monotonic() + ABORT_GRACE)
 
@@ -1478,7 +1509,6 @@ class Agent:
             generation=rank.generation,
             **said,
         )
-        self._let_proxies_go()
 
     def _watch_adopted(self) -> None:
         """Ranks that are no children of this process: the template or the warden reaps them and notes how they ended."""
@@ -1876,7 +1906,10 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
                 data = os.read(wire_in, 1 << 16)
                 if not data:
                     return False
-                link.sendall(data)
+                try:
+                    link.sendall(data)
+                except OSError:  # it has left meanwhile, perhaps on purpose
+                    return wait_until_gone(folder)
 
 
 def wait_until_gone(folder: str) -> bool:

@@ -135,8 +135,10 @@ class Link:
         Args:
             keep: it leaves its files where they are.
         """
+        is_news = not self._closing or (keep and not self._keep)
         self._closing, self._keep = True, keep or self._keep
-        self.send(type="close", keep=self._keep)
+        if is_news:  # an agent that has left because of the first can't take a second
+            self.send(type="close", keep=self._keep)
 
     async def _connect_and_serve(self) -> None:
         """Connects, and connects again, until the agent was asked to end or the node is given up."""
@@ -290,7 +292,7 @@ class Link:
                     self._process = process
                     self._is_up, self._up_since = True, asyncio.get_running_loop().time()
                     if self._closing:
-                        self.close()
+                        self.send(type="close", keep=self._keep)
                 try:
                     self._on_message(message)
                 except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:

@@ -18,6 +18,9 @@ from engine.core.mpirun import (
 )
 from engine.core.plan import LaunchPlan
 
+MAX_COMMAND = 1 << 16
+"""Characters of a command that mpirun may want run."""
+
 
 class MpirunFiles(NamedTuple):
     """What a node has: our program that mpirun starts there, the agent's folder, and where mpirun's own words go."""
@@ -67,7 +70,8 @@ class Mpirun:
         ]
         argv = mpirun_argv(self._mpi, parts, address)
         launcher = launcher_script(self._proxy(node, attempt))
-        return {**self._process("mpirun", argv, node, attempt), "launcher": launcher, "defaults": defaults}
+        process = self._process("mpirun", node, attempt)
+        return {**process, "argv": argv, "launcher": launcher, "defaults": defaults}
 
     def take_daemon(self, host: str, command: str) -> str:
         """mpirun wants a daemon on another node.
@@ -80,8 +84,10 @@ class Mpirun:
             The node.
 
         Raises:
-            ValueError: there is no such node.
+            ValueError: there is no such node, or no such command.
         """
+        if len(command) > MAX_COMMAND or "\0" in command:
+            raise ValueError(f"a command of {len(command)} characters")
         hosts = [host_name(index) for index in range(len(self._nodes))]
         node = self._nodes[hosts.index(host)]
         self._commands[node] = command
@@ -89,17 +95,18 @@ class Mpirun:
 
     def daemon(self, node: str, attempt: int) -> dict[str, Any] | None:
         """What starts the daemon of a node; None where none is wanted."""
-        command = self._commands.get(node)
-        return (command and self._process("mpirun's daemon", ["sh", "-c", command], node, attempt)) or None
+        if (command := self._commands.get(node)) is None:
+            return None
+        return {**self._process("mpirun's daemon", node, attempt), "command": command}
 
-    def daemon_ended(self, node: str) -> str:
-        """Its name to mpirun, which is to be told; empty where there was none."""
-        return host_name(self._nodes.index(node)) if self._commands.pop(node, None) is not None else ""
+    def host_of_daemon(self, node: str) -> str:
+        """What mpirun calls a node on which it wanted a daemon; empty where it did not."""
+        return host_name(self._nodes.index(node)) if node in self._commands else ""
 
     def _proxy(self, node: str, attempt: int) -> tuple[str, ...]:
         files = self._files(node, attempt)
         return (self._plan.python, "-I", "-S", files.program, files.folder, str(attempt))
 
-    def _process(self, name: str, argv: list[str], node: str, attempt: int) -> dict[str, Any]:
-        env = mpirun_environment(self._mpi, os.geteuid())
-        return {"name": name, "argv": argv, "env": env, "log": self._files(node, attempt).log}
+    def _process(self, name: str, node: str, attempt: int) -> dict[str, Any]:
+        env = mpirun_environment(self._mpi, os.geteuid(), spread=len(self._nodes) > 1)
+        return {"name": name, "env": env, "log": self._files(node, attempt).log}

@@ -26,7 +26,7 @@ from engine.core.machine import replay, step
 from engine.core.messages import ENDING
 from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment
 from engine.core.stacks import RankStack
-from engine.core.state import Ended, Opening, RunState, Starting, rank_word
+from engine.core.state import Ended, Holding, Opening, Running, RunState, Starting, rank_word
 from engine.core.story import tell, tell_all
 from engine.core.view import EventLine
 from engine.launchers import LAUNCHERS, rsync
@@ -286,6 +286,8 @@ class Runner:
         """The folder of a node's agent, as the node has it."""
         if (remote := self._remotes.get(node)) is not None:
             return remote.folder
+        if self._transports[node] != "local" and (known := self._known_folder(node)):
+            return known  # from an earlier supervisor
         return str(self.paths.folder / "nodes" / node)
 
     def _attempt_folder(self, node: str, attempt: int) -> Path:
@@ -305,6 +307,7 @@ class Runner:
                 **interface_environment(interface),
             },
             "library": self._library(node),
+            "library_path": [self.plan.backend.library_path, self.plan.backend.library_links],
             "warm": self.plan.warm,
         }
 
@@ -430,6 +433,15 @@ class Runner:
         if self._mpirun is not None and (daemon := self._mpirun.daemon(node, attempt)):
             self._links[node].send(type="daemon", attempt=attempt, mpirun=daemon, **self._common(node))
 
+    def _mpirun_ended(self, node: str, status: int, reason: str) -> None:
+        """mpirun, or a daemon of its: whoever waits for it is told."""
+        head, attempt = self.plan.nodes[0].name, self.state.attempt
+        if node == head:
+            for other in self.plan.nodes[1:]:
+                self._links[other.name].send(type="mpirun_gone", attempt=attempt, reason=reason)
+        elif self._mpirun is not None and (host := self._mpirun.host_of_daemon(node)):
+            self._links[head].send(type="daemon_ended", attempt=attempt, host=host, status=status)
+
     def _mpirun_files(self, node: str, attempt: int) -> MpirunFiles:
         """What mpirun needs to know of a node."""
         program = os.path.join(os.path.dirname(self._library(node)), "mpi_proxy.py")
@@ -533,11 +545,12 @@ class Runner:
             case "cleared":
                 self._take_cleared(node, message, now)
             case "daemon" if self._mpirun is not None and node == self.plan.nodes[0].name:
-                if message["attempt"] == self.state.attempt:
+                is_on = isinstance(self.state.phase, Starting | Running | Holding)
+                if is_on and message["attempt"] == self.state.attempt:
                     self._start_daemon(self._mpirun.take_daemon(message["host"], message["command"]))
-            case "daemon_ended" if self._mpirun is not None:
-                if message["attempt"] == self.state.attempt and (host := self._mpirun.daemon_ended(node)):
-                    self._links[self.plan.nodes[0].name].send(**{**message, "host": host})
+            case "daemon_ended":
+                if message["attempt"] == self.state.attempt:
+                    self._mpirun_ended(node, message["status"], message["reason"])
             case "stacks":
                 if (waiting := self._stacks.pop(node, None)) and not waiting.done():
                     waiting.set_result(message["ranks"])
@@ -691,6 +704,8 @@ class Runner:
         attempt = self.state.attempt
         if request in ("library", "open_store"):
             self.handle(ev.StoreLost(at=now, attempt=attempt, reason=reason))
+        elif request == "daemon":
+            self._mpirun_ended(node, 1, reason)
         elif request == "spawn":
             for planned in self.plan.nodes:
                 for rank in planned.ranks if planned.name == node else ():

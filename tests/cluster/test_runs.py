@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.node import agent
 from tests.cluster.nodes import Cluster, Node
 from tests.e2e import test_elastic
-from tests.support import WHEEL, Deck, kill_hard, use_mpi, wait_gone, wait_until
+from tests.support import WHEEL, Deck, is_alive, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -195,8 +197,11 @@ def test_an_mpi_rank_that_is_killed_on_another_node_holds_the_run_and_all_start_
     rankdeck: Deck, launch, work: Path, cluster: Cluster, mpi: str
 ) -> None:
     run = launch(MPI_TRAIN, ready="up", backend={"name": "mpi"})
-    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    survivor, victim = (rank["pid"] for rank in rankdeck.status(run)["ranks"])
+    kill_hard(victim)
     assert "rank 1 was killed" in rankdeck.wait_state(run, "holding")["failure"]["headline"]
+    time.sleep(3 * agent.ABORT_GRACE)  # mpirun would have ended it by then
+    assert is_alive(survivor)
     assert "attempt 1" in rankdeck("restart", run).stdout
     for rank in range(2):
         rankdeck.wait_log(run, rank, b"up", attempt=1)
@@ -344,6 +349,16 @@ def test_a_rank_that_fails_while_its_node_is_away_is_explained(
     assert "ValueError: shapes do not fit" in failure["detail"]
     rankdeck("stop", run)
     rankdeck.wait_state(run, "stopped")
+
+
+@pytest.mark.parametrize("words", [["stop"], ["stop", "--now"]])
+def test_a_run_that_is_stopped_while_it_connects_ends(
+    rankdeck: Deck, launch, cluster: Cluster, words: list[str]
+) -> None:
+    for _ in range(3):
+        run = launch("import time; time.sleep(600)", nodes="node[1-2]:1")
+        rankdeck(*words, run)
+        rankdeck.wait_state(run, "stopped", seconds=20)
 
 
 # --- processes -----------------------------------------------------------------------------------------------------------

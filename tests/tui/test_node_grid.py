@@ -131,6 +131,19 @@ async def test_a_node_with_more_ranks_than_a_line_holds_takes_several():
         assert app.grid.cursor_rank == 255
 
 
+async def test_the_cursor_passes_nodes_with_few_ranks_among_others_with_many():
+    app = GridApp([node("a", *range(4)), node("b", *range(4, 132))], [view(rank) for rank in range(132)])
+    async with app.run_test(size=(80, 12)) as pilot:
+        await pilot.pause()
+        await pilot.press("l", "down")
+        assert app.grid.cursor_rank == 5
+        await pilot.press("down", "up", "up")
+        assert app.grid.cursor_rank in (1, 3)
+        await pilot.resize_terminal(40, 6)
+        await pilot.press("G")
+        assert app.grid.cursor_rank == 131
+
+
 async def test_only_what_changed_is_repainted(monkeypatch):
     app = many(30, 8)
     async with app.run_test(size=(80, 12)) as pilot:

@@ -506,6 +506,20 @@ async def test_hostile_lines_notes_and_names_are_shown_as_text(app: RankdeckApp,
         await until_seen(pilot, "Stop [/x[red?")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_events_are_shown_from_their_end_and_follow_it(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    for number in range(60):
+        run.change(event=(f"event {number} of many", "info"))
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("4")
+        await until_seen(pilot, "event 59 of many")
+        run.change(event=("event 60 of many", "info"))
+        await until_seen(pilot, "event 60 of many")
+        await pilot.resize_terminal(size[0], size[1] - 4)
+        await until_seen(pilot, "event 60 of many")
+
+
 async def test_panes_come_by_number_and_take_the_screen_when_pressed_again(app: RankdeckApp, run: FakeRun):
     run.fail(2)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:

@@ -12,7 +12,7 @@ from engine.backends import mpi
 from engine.core.errors import CheckError
 from engine.core.events import RunLaunched
 from engine.core.machine import launch, why_no_rejoin
-from engine.core.mpirun import Mpi, Part, host_name, launcher_script, mpirun_argv, mpirun_environment
+from engine.core.mpirun import Mpi, Part, can_place, host_name, launcher_script, mpirun_argv, mpirun_environment
 
 PROGRAM = ["/py", "-I", "proxy.py", "/a folder; rm -rf x", "0"]
 
@@ -52,9 +52,7 @@ def test_each_implementation_is_asked_in_its_own_words() -> None:
 def test_nodes_are_reached_by_our_launcher_whatever_they_are_called() -> None:
     spread = [part(0, 2), part(1, 1)]
     line = " ".join(mpirun_argv(found("openmpi"), spread))
-    assert (
-        "--mca plm rsh --mca plm_rsh_agent sh launcher --mca plm_rsh_no_tree_spawn 1 --leave-session-attached" in line
-    )
+    assert "--mca plm rsh --mca plm_rsh_agent sh launcher --mca plm_rsh_no_tree_spawn 1 --mca" in line
     assert line.endswith(
         "-np 2 --host localhost:2 --wdir / /py proxy 0 : -np 1 --host rankdeck-1:1 --wdir / /py proxy 1"
     )
@@ -62,20 +60,26 @@ def test_nodes_are_reached_by_our_launcher_whatever_they_are_called() -> None:
     line = " ".join(mpirun_argv(found("mpich"), spread, "10.0.4.11"))
     assert "-localhost 10.0.4.11 -launcher rsh -launcher-exec /bin/sh -genvnone" in line
     assert "-hosts localhost:2,rankdeck-1:1" in line
-    assert mpirun_environment(found("mpich"), 0) == {"HYDRA_LAUNCHER_EXTRA_ARGS": "launcher"}
+    assert mpirun_environment(found("mpich"), 0, spread=True) == {"HYDRA_LAUNCHER_EXTRA_ARGS": "launcher"}
 
 
 @pytest.mark.parametrize(
-    ("order", "hosts"),
+    ("parts", "hosts"),
     [
-        ([0, 0, 1, 1, 2], "localhost:2,rankdeck-1:2,rankdeck-2:1"),
-        ([0, 1, 0, 1, 0, 1], "localhost:1,rankdeck-1:1"),
-        ([0, 1, 2, 0, 1, 0], "localhost:1,rankdeck-1:1,rankdeck-2:1,localhost:1,rankdeck-1:1,localhost:1"),
+        ([(0, 2), (1, 2), (2, 1)], "localhost:2,rankdeck-1:2,rankdeck-2:1"),
+        ([(0, 1), (1, 1), (0, 1), (1, 1), (0, 1), (1, 1)], "localhost:1,rankdeck-1:1"),
     ],
 )
-def test_mpich_gets_its_hosts_in_the_order_of_the_ranks(order: list[int], hosts: str) -> None:
-    argv = mpirun_argv(found("mpich"), [part(index, 1) for index in order], "10.0.4.11")
+def test_mpich_gets_its_hosts_in_the_order_of_the_ranks(parts: list[tuple[int, int]], hosts: str) -> None:
+    argv = mpirun_argv(found("mpich"), [part(index, ranks) for index, ranks in parts], "10.0.4.11")
     assert argv[argv.index("-hosts") + 1] == hosts
+
+
+def test_ranks_that_mpich_would_place_elsewhere_are_known() -> None:
+    assert can_place(found("mpich"), list("aabb"))
+    assert can_place(found("mpich"), list("ababab"))
+    assert not can_place(found("mpich"), list("ababa"))
+    assert can_place(found("openmpi"), list("ababa"))
 
 
 def test_the_launcher_hands_its_words_on_as_they_are(tmp_path: Path) -> None:
@@ -86,8 +90,11 @@ def test_the_launcher_hands_its_words_on_as_they_are(tmp_path: Path) -> None:
 
 
 def test_root_says_so_twice_and_nobody_else_does() -> None:
-    assert set(mpirun_environment(found("openmpi"), 0)) >= {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
-    assert mpirun_environment(found("openmpi"), 1000) == {}
+    assert set(mpirun_environment(found("openmpi"), 0, spread=False)) >= {
+        "OMPI_ALLOW_RUN_AS_ROOT",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    }
+    assert mpirun_environment(found("openmpi"), 1000, spread=True) == {}
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ class RunScreen(DeckScreen):
         """Starts listening and painting."""
         for name in ("ranks", "chart", "log", "events", "why"):
             self._widget(name).border_title = Content(name.capitalize())
+        self.query_one("#events", TextPane).anchor()  # follows its end until somebody scrolls up
         self._widget("search").display = False
         self._widget("banner").display = False
         self._arrange()
@@ -163,15 +164,16 @@ class RunScreen(DeckScreen):
         events = self.query_one("#events", TextPane)
         if events.display and self._changed("events", (model.snapshots, model.newest_event)):
             events.show_text(partial(events_text, list(model.events)))
-            events.scroll_end(animate=False)
 
     def _paint_table(self, now: float) -> None:
         table, grid, model = self.query_one(Ranks), self.query_one(NodeGrid), self.model
         # Ages move by themselves; once a second is enough for them.
         if (table.display or grid.display) and self._changed("table", (model.revision, int(now), self.by_node)):
-            table.set_rows([RankRow(*row) for row in model.rows()], now)
-            if grid.display and model.run is not None:
-                grid.show_nodes(model.run.nodes, model.views(), model.away(now))
+            rows = model.rows()
+            if table.display:
+                table.set_rows([RankRow(*row) for row in rows], now)
+            elif model.run is not None:
+                grid.show_nodes(model.run.nodes, {row.view.rank: row.view for row in rows}, model.away(now))
 
     def _paint_chart(self) -> None:
         charts = self.query_one(RunCharts)
@@ -197,8 +199,7 @@ class RunScreen(DeckScreen):
             self.query_one("#why", TextPane).show_text(partial(why_text, run, ascii=self.deck.ascii))
             cause = (run.attempt, run.generation, run.failure.rank)
             if self._changed("cause", cause) and run.failure.rank is not None and self.zoom is None:
-                self.query_one(Ranks).move_cursor(run.failure.rank)
-                self.query_one(NodeGrid).move_cursor(run.failure.rank)
+                self._move_cursor(run.failure.rank)
         self._arrange()
 
     # --- panes --------------------------------------------------------------------------------------------------------
@@ -237,16 +238,17 @@ class RunScreen(DeckScreen):
 
     def action_by_node(self) -> None:
         """Boxes of nodes, or the table."""
+        rank = self.rank
         self.by_node, self.zoom = not self.by_node, None
         self._arrange()
+        self._paint_table(time.time())
+        self._move_cursor(rank)
         self._paint()
-        self.query_one(NodeGrid).move_cursor(self.rank)
-        self.call_after_refresh(self.query_one(Ranks).move_cursor, self.rank)
+        self.call_after_refresh(lambda: self._move_cursor(self.rank))  # into sight, once there is a size
         self.set_focus(self._widget("ranks"))
 
-    @on(NodeGrid.Moved)
-    def _cell_highlighted(self, event: NodeGrid.Moved) -> None:
-        self.query_one(Ranks).move_cursor(event.rank)
+    def _move_cursor(self, rank: int) -> None:
+        (self.query_one(NodeGrid) if self.by_node else self.query_one(Ranks)).move_cursor(rank)
 
     def action_open_log(self) -> None:
         """Gives the log of the rank the whole screen."""
@@ -279,10 +281,11 @@ class RunScreen(DeckScreen):
 
     @property
     def rank(self) -> int:
-        """The rank under the cursor of the table."""
-        return self.query_one(Ranks).cursor_rank or 0
+        """The rank under the cursor."""
+        return (self.query_one(NodeGrid) if self.by_node else self.query_one(Ranks)).cursor_rank or 0
 
     @on(RankTable.Highlighted)
+    @on(NodeGrid.Moved)
     def _rank_highlighted(self) -> None:
         self._show_log()
         self.refresh_bindings()

@@ -48,7 +48,7 @@ MIXED = "◐"
 ASCII_MIXED = "%"
 """Sign of a node whose ranks are not all in the same state."""
 
-Part = RankWord | Literal["", "muted", "block", "alarm"]
+Part = RankWord | Literal["", "block", "alarm"]
 """What a piece of a line is painted as; empty: as text."""
 
 
@@ -158,7 +158,6 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "node-grid--cursor",
-        "node-grid--muted",
         "node-grid--block",
         "node-grid--alarm",
         "node-grid--starting",
@@ -179,7 +178,6 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
 
         & > .node-grid--cursor { background: $foreground 25%; text-style: bold; }
         &:focus > .node-grid--cursor { background: $primary 60%; text-style: bold reverse; }
-        & > .node-grid--muted { color: $text-muted; }
         & > .node-grid--block { color: $text-accent; }
         & > .node-grid--alarm { color: $text-warning; text-style: bold; }
         & > .node-grid--starting { color: $text-warning; }
@@ -239,9 +237,9 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         self._members, self._views, self._away = nodes, views, away
         if moved:
             self._cursor = (0, 0)
+            self._fit()
             if rank is not None:
                 self.move_cursor(rank)
-            self._fit()
         self._draw()
 
     def move_cursor(self, rank: int) -> None:
@@ -338,8 +336,13 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
     def _by_lines(self, lines: int) -> None:
         """Moves up or down on the screen: within a box of several lines, then to the box above or below."""
         (node, index), boxes = self._cursor, self._boxes
-        line = node // boxes.across * boxes.lines + index // boxes.cells + lines
-        line = max(0, min(line, self._height(boxes) - 1))
+        if not self._members:
+            return
+        row, line = node // boxes.across, index // boxes.cells
+        last = (len(self._members[node].ranks) - 1) // boxes.cells
+        if lines > 0 and line + lines > last:  # a node may have fewer lines than its box
+            lines += boxes.lines - 1 - last
+        line = max(0, min(row * boxes.lines + line + lines, self._height(boxes) - 1))
         node = line // boxes.lines * boxes.across + node % boxes.across
         self._go(node, line % boxes.lines * boxes.cells + index % boxes.cells)
 
@@ -394,7 +397,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         node = line // boxes.lines * boxes.across + column
         if column >= boxes.across or node >= len(self._members):
             return
-        index = line % boxes.lines * boxes.cells + max(0, x - (boxes.width - boxes.cells))
+        index = line % boxes.lines * boxes.cells + max(0, min(x - (boxes.width - boxes.cells), boxes.cells - 1))
         place = (node, min(index, len(self._members[node].ranks) - 1))
         if place == self._cursor:
             self.post_message(self.Selected())
