@@ -200,8 +200,9 @@ def test_an_mpi_rank_that_is_killed_on_another_node_holds_the_run_and_all_start_
     survivor, victim = (rank["pid"] for rank in rankdeck.status(run)["ranks"])
     kill_hard(victim)
     assert "rank 1 was killed" in rankdeck.wait_state(run, "holding")["failure"]["headline"]
-    time.sleep(3 * agent.ABORT_GRACE)  # mpirun would have ended it by then
-    assert is_alive(survivor)
+    if mpi != "wheel":  # a rank of Open MPI 5 ends itself when a peer's connection is closed
+        time.sleep(3 * agent.ABORT_GRACE)  # mpirun would have ended it by then
+        assert is_alive(survivor)
     assert "attempt 1" in rankdeck("restart", run).stdout
     for rank in range(2):
         rankdeck.wait_log(run, rank, b"up", attempt=1)
