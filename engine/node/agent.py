@@ -1342,14 +1342,14 @@ class Agent:
             elif rank is not None and time.monotonic() > deadline:
                 self._signal(rank, signal.SIGKILL)
         if self.mpirun is not None and not self._mpirun_lives():
-            self._mpirun_ended()
+            self._mpirun_ended("ended")
 
-    def _mpirun_ended(self) -> None:
+    def _mpirun_ended(self, how: str) -> None:
         """Ranks that it has not started never will be, and those that it knew are ended with it."""
         mpirun, self.mpirun, self.dirty = self.mpirun, None, True
         if mpirun is not None and mpirun["attempt"] == self.attempt:
             self.daemon_done = self.attempt
-            status, reason = (1 if self.unplaced else 0), f"{mpirun['name']} ended: {first_words(mpirun['log'])}"
+            status, reason = (1 if self.unplaced else 0), f"{mpirun['name']} {how}: {first_words(mpirun['log'])}"
             self._end_unplaced(1, reason)
             self.send(type="daemon_ended", attempt=self.attempt, status=status, reason=reason)
             for number in {*self.ranks, *self.starting}:
@@ -1486,7 +1486,7 @@ class Agent:
         if rank is not None:
             self._ended(rank, status)
         elif self.mpirun is not None and self.mpirun["pid"] == pid:
-            self._mpirun_ended()
+            self._mpirun_ended(f"was ended by signal {-status}" if status < 0 else "ended")
         elif pid in self.probes:
             self._probe_ended(*self.probes.pop(pid))
         elif self.store is not None and self.store["pid"] == pid:

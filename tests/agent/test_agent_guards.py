@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from engine.node import agent
-from tests.agent.driver import FOR_EVER, Node, listens
+from tests.agent.driver import FOR_EVER, Bridge, Node, listens
 from tests.support import is_alive, kill_hard, wait_gone, wait_until
 
 # --- who may talk to it
@@ -289,3 +289,34 @@ def test_only_a_nodes_own_folder_is_tidied_up(tmp_path):
     os.utime(tmp_path / "nodes/run", (0, 0))
     agent.remove_forgotten(str(tmp_path / "nodes"))
     assert (tmp_path / "nodes/run").exists()
+
+
+# --- daemons of mpirun --------------------------------------------------------------------------------------------------
+
+
+def start_daemon(bridge: Bridge, node: Node, command: str, attempt: int = 0) -> None:
+    log = str(node.folder / f"attempt_{attempt}" / "mpirun.log")
+    wanted = {"name": "mpirun's daemon", "command": command, "env": {}, "log": log}
+    bridge.send(type="daemon", attempt=attempt, mpirun=wanted, env={}, env_defaults={}, library="lib", warm=False)
+
+
+def test_a_daemon_of_mpirun_starts_once_in_an_attempt(node, tmp_path):
+    bridge, _ = node.connect()
+    node.spawn(bridge, FOR_EVER)
+    start_daemon(bridge, node, f"echo started >> {tmp_path}/starts")
+    assert bridge.expect("daemon_ended")["status"] == 0
+    start_daemon(bridge, node, f"echo started >> {tmp_path}/starts")
+    bridge.expect("daemon_ended")
+    assert (tmp_path / "starts").read_text() == "started\n"
+
+
+def test_a_daemon_that_is_asked_for_too_late_or_too_early_is_not_started(node, tmp_path):
+    bridge, _ = node.connect()
+    node.spawn(bridge, "pass")
+    bridge.expect("ended")
+    start_daemon(bridge, node, f"touch {tmp_path}/started", attempt=1)
+    bridge.send(type="clear", attempt=0)
+    bridge.expect("cleared")
+    start_daemon(bridge, node, f"touch {tmp_path}/started")
+    bridge.settle()
+    assert not (tmp_path / "started").exists()

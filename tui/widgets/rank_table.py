@@ -342,8 +342,9 @@ class RankTable(ScrollView, can_focus=True):
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def on_resize(self) -> None:
-        """Shares out the new width."""
+        """Shares out the new width, and keeps the cursor in sight."""
         self._arrange()
+        self._go(self._cursor)
         self.refresh()
 
     def notify_style_update(self) -> None:

@@ -31,7 +31,7 @@ class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
     DEFAULT_CSS = """
-    TextPane { padding: 0 1; scrollbar-size-vertical: 1; }
+    TextPane { padding: 0 1; scrollbar-size: 0 1; scrollbar-gutter: stable; }
     TextPane > Static { width: 1fr; }
     """
 
