@@ -1226,6 +1226,9 @@ class Agent:
             os.makedirs(os.path.dirname(wanted["log"]), mode=0o700, exist_ok=True)
             with open_log(wanted["log"]) as log:
                 own = {name: value for name, value in environment.items() if not name.startswith(BATCH_OWN)}
+                if self.relays:  # on a node's own disk: what MPI leaves behind goes away with this folder
+                    own["TMPDIR"] = os.path.abspath("temporary")
+                    os.makedirs(own["TMPDIR"], mode=0o700, exist_ok=True)
                 pid = start_process(wanted["argv"], env={**own, **wanted["env"]}, stdout=log, stderr=log)
         except OSError as error:
             reason = f"can't start {wanted['argv'][0]}: {error.strerror}"
