@@ -433,7 +433,8 @@ def test_a_recipe_runs_without_rankdeck(launcher: list[str], tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     world = 2 if launcher else 1
-    assert len(re.findall(r"^rank \d: done after step 200$", done.stdout, re.MULTILINE)) == world
+    # torchrun lets ranks write into one pipe, so two lines may end up on one.
+    assert len(re.findall(r"rank \d: done after step 200", done.stdout)) == world
     losses = [float(loss) for loss in re.findall(r"rank 0: step .* loss ([\d.]+)", done.stdout)]
     assert losses[-1] < 0.05 < losses[0]
     assert (tmp_path / "checkpoints" / "linear" / "checkpoint.pt").exists()
