@@ -266,7 +266,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         title, subtitle = f"Ranks by node: {self.measure}", ""
         rank = self.cursor_rank
         if rank is not None and (view := self._views.get(rank)) is not None:
-            unit = f" {plain_line(view.unit)}/s" if view.unit else "/s"
+            unit = f" {plain_line(view.unit)}/s" if view.unit else " per s"
             glyph = (ASCII_GLYPHS if self.ascii else GLYPHS)[view.state]
             words = [
                 f"rank {rank} on {plain_line(view.node)}",
