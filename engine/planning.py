@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from engine.backends import BACKENDS, mpi
+from engine.backends import BACKENDS
 from engine.core.errors import CheckError
 from engine.core.layout import LOCAL_NAMES, Slots
 from engine.core.plan import LaunchPlan, NodeFacts, plan
@@ -64,8 +64,7 @@ def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
                 backend.check(len(node.ranks), known[node.name])
         if is_here:
             _check_this_machine(decided)
-        if settings.mpi is not None:
-            mpi.check_plan(decided, settings.mpi, is_here=is_here)
+        backend.check_plan(decided, is_here=is_here)
     return decided
 
 

@@ -1,11 +1,11 @@
-"""One module for each backend. To add one: a module with `SUMMARY`, `settings` and `check`, and its line below."""
+"""One module for each backend. To add one: a module with what `BackendModule` names, and its line below."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from engine.backends import gloo, mpi
-from engine.core.plan import BackendSettings, NodeFacts
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
 
 class BackendModule(Protocol):
@@ -19,6 +19,10 @@ class BackendModule(Protocol):
 
     def check(self, ranks: int, facts: NodeFacts) -> None:
         """Raises CheckError where this many ranks can't run on that node."""
+        ...
+
+    def check_plan(self, decided: LaunchPlan, *, is_here: bool) -> None:
+        """Raises CheckError where the whole can't run. `is_here`: some of its ranks run on this machine."""
         ...
 
 

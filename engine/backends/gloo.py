@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.plan import BackendSettings, NodeFacts
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
 SUMMARY = "CPU tensors over TCP; in every torch wheel"
 
@@ -15,3 +15,7 @@ def settings(*, one_machine: bool) -> BackendSettings:
 
 def check(ranks: int, facts: NodeFacts) -> None:
     """Every node can run gloo."""
+
+
+def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
+    """Any plan can run."""

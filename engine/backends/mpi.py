@@ -56,17 +56,18 @@ def settings(*, one_machine: bool) -> BackendSettings:
     )
 
 
-def check_plan(decided: LaunchPlan, mpi: Mpi, *, is_here: bool) -> None:
+def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
     """Finds out before the launch what `mpirun` could not do.
 
     Args:
         decided: what would be launched.
-        mpi: whose `mpirun` starts the ranks.
         is_here: whether ranks run on this machine.
 
     Raises:
         CheckError: ranks are placed as this MPI can't place them, or mpi4py loads another library than that of `mpirun`.
     """
+    mpi = decided.backend.mpi
+    assert mpi is not None
     if not can_place(mpi, [place.node for place in decided.places]):
         raise CheckError(
             "MPICH can't deal an uneven number of ranks to nodes in turn", hint='set layout.order to "block"'

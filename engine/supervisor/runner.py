@@ -298,6 +298,10 @@ class Runner:
     def _library(self, node: str) -> str:
         return f"{self._node_folder(node)}/library/{pack(LIBRARY).name}/python"
 
+    def _program(self, node: str, name: str) -> str:
+        """One of the programs that come with the library, as the node has it."""
+        return os.path.join(os.path.dirname(self._library(node)), name)
+
     def _common(self, node: str) -> AgentMessage:
         interface = dict(self.state.interfaces).get(node, "")
         return {
@@ -336,8 +340,7 @@ class Runner:
     async def _look(self) -> None:
         """Tells what would fail late on nodes, while their ranks are being started."""
         names = [node.name for node in self.plan.nodes]
-        probes = {name: os.path.join(os.path.dirname(self._library(name)), "probe.py") for name in names}
-        for finding in await look(self._ask, self.plan, probes):
+        for finding in await look(self._ask, self.plan, {name: self._program(name, "probe.py") for name in names}):
             text = f"{finding.text}; {finding.advice}" if finding.advice else finding.text
             self.handle(
                 ev.NodeWarned(
@@ -444,9 +447,8 @@ class Runner:
 
     def _mpirun_files(self, node: str, attempt: int) -> MpirunFiles:
         """What mpirun needs to know of a node."""
-        program = os.path.join(os.path.dirname(self._library(node)), "mpi_proxy.py")
         log = str(self._attempt_folder(node, attempt) / "mpirun.log")
-        return MpirunFiles(program=program, folder=self._node_folder(node), log=log)
+        return MpirunFiles(program=self._program(node, "mpi_proxy.py"), folder=self._node_folder(node), log=log)
 
     @cached_property
     def _plan_digest(self) -> str:

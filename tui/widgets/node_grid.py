@@ -235,6 +235,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         rank = self.cursor_rank
         moved = [(node.name, node.ranks) for node in nodes] != [(node.name, node.ranks) for node in self._members]
         self._members, self._views, self._away = nodes, views, away
+        self._cells = cells_of(views, self.measure, ascii=self.ascii)
         if moved:
             self._cursor = (0, 0)
             self._fit()
@@ -251,11 +252,11 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
     def action_measure(self) -> None:
         """Shows the next measure."""
         self.measure = MEASURES[(MEASURES.index(self.measure) + 1) % len(MEASURES)]
+        self._cells = cells_of(self._views, self.measure, ascii=self.ascii)
         self._draw()
 
     def _draw(self) -> None:
         """Refreshes the lines that look different now, and the words on the border."""
-        self._cells = cells_of(self._views, self.measure, ascii=self.ascii)
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
                 self.refresh(Region(0, y, self._width, 1))
