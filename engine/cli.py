@@ -102,6 +102,20 @@ def profiles(*, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("profile", type=_Profile(), default="quickstart")
+@SET
+@JSON
+@click.pass_context
+def backends(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Show which backends can run on a profile's nodes, and why the others can't.
+
+    Without PROFILE, on this machine. Nothing is started. `rankdeck check` looks closer at the one that a profile names.
+    """
+    infos = LocalEngine().available(_read(profile, overrides))
+    report.show_backends(infos, as_json=as_json, ascii_only=ctx.obj["ascii"])
+
+
+@cli.command()
 @PROFILE
 @SET
 @JSON

@@ -49,10 +49,14 @@ class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend that a profile may name."""
+    """A backend that a profile may name. `trouble`: why it can't run, and `hint`, what helps; empty where it can, or nobody asked.
+    `found`: what it would run with, in words."""
 
     name: str
     summary: str
+    trouble: str = ""
+    hint: str = ""
+    found: str = ""
 
 
 class RunClient(Protocol):
@@ -107,6 +111,10 @@ class EngineClient(Protocol):
 
     def backends(self) -> list[BackendInfo]:
         """What `backend.name` may be."""
+        ...
+
+    def available(self, profile: Profile) -> list[BackendInfo]:
+        """What `backend.name` may be, and which of it can run on a profile's nodes. Raises ProfileError or CheckError."""
         ...
 
     def preview(self, profile: Profile) -> LaunchPlan:

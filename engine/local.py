@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from engine import planning, profiles, recipes
-from engine.backends import BACKENDS
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
 from engine.connection import Connection, host_elsewhere, socket_of, start_supervisor
 from engine.core import messages as msg
@@ -262,7 +261,11 @@ class LocalEngine:
 
     def backends(self) -> list[BackendInfo]:
         """See `EngineClient.backends`."""
-        return [BackendInfo(name=name, summary=module.SUMMARY) for name, module in BACKENDS.items()]
+        return planning.known_backends()
+
+    def available(self, profile: Profile) -> list[BackendInfo]:
+        """See `EngineClient.available`."""
+        return planning.available_backends(profile)
 
     def preview(self, profile: Profile) -> LaunchPlan:
         """See `EngineClient.preview`."""

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from engine.backends import BACKENDS
+from engine.backends import AUTO_SUMMARY, AUTOMATIC, BACKENDS, asks_nodes, check_node, check_plan, settings_of
+from engine.client import BackendInfo
+from engine.core.backend_names import AUTO
 from engine.core.errors import CheckError
-from engine.core.layout import LOCAL_NAMES, Slots
-from engine.core.plan import LaunchPlan, NodeFacts, plan
+from engine.core.layout import LOCAL_NAMES
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan, plan_on
 from engine.core.profile import Choices, Profile, check_choices
 from engine.launchers import local
 from engine.node_sources import slots_of
@@ -22,61 +24,192 @@ from engine.recipes import recipes
 
 def choices() -> Choices:
     """The backends and recipes that a profile may name."""
-    return {("backend", "name"): BACKENDS, ("recipe", "name"): recipes()}
+    return {
+        ("backend", "name"): (*BACKENDS, AUTO),
+        ("backend", "fallback"): tuple(BACKENDS),
+        ("recipe", "name"): recipes(),
+    }
 
 
 def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
     """What a profile comes to on its nodes, started from the current directory.
 
-    Another node is asked what it has only where the profile leaves its number of ranks to that. What must be there is looked
-    for on this machine only, if it takes part: elsewhere paths may mean something else, and `engine.preflight` looks there.
+    Another node is asked what it has only where its number of ranks, or whether the backend can run there, depends on it. What
+    must be there is looked for on this machine only, if it takes part: elsewhere paths may mean something else, and
+    `engine.preflight` looks there. Of several backends that the profile allows, the plan has the first that can run.
 
     Args:
         profile: what the user asked for.
-        checked: False asks no node and looks for nothing; other nodes that are to count for themselves then have one rank.
+        checked: False looks for nothing, and asks nodes only to choose among backends; other nodes that are to count for
+            themselves then have one rank.
 
     Raises:
         ProfileError: the profile names a backend or a recipe that does not exist.
         CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
     """
-    slots = slots_of(profile.layout)
     check_choices(profile, choices(), "profile")
-    backend = BACKENDS[profile.backend.name]
-    settings = backend.settings(one_machine=len(slots) == 1)
-    profile = _with_absolute_paths(profile)
-    workdir = str(Path(profile.launch.workdir).expanduser().absolute())
-    unknown = tuple(NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in slots)
-    draft = plan(profile, slots, unknown, settings, workdir=workdir)
-    known = {node.name: local.facts(node.name) for node in draft.nodes if node.transport == "local"}
-    is_here = bool(known)
-    for name in known:
-        if name not in LOCAL_NAMES:
-            raise CheckError(
-                f"{name} is not this machine", hint='leave layout.transport out, or set it to "ssh", to reach it'
-            )
-    if checked:
-        known |= _asked(draft, slots)
-    facts = tuple(known.get(fact.name, fact) for fact in unknown)
-    decided = plan(profile, slots, facts, settings, workdir=workdir)
-    if checked:
-        for node in decided.nodes:
-            if node.name in known:
-                backend.check(len(node.ranks), known[node.name])
-        if is_here:
+    draft = _Draft(_with_absolute_paths(profile))
+    wanted = AUTOMATIC if profile.backend.name == AUTO else (profile.backend.name, *profile.backend.fallback)
+    if not checked and len(wanted) == 1:
+        return draft.planned(settings_of(wanted[0], one_machine=draft.is_one_machine), asked=False)
+    refused: list[tuple[str, CheckError]] = []
+    for number, name in enumerate(wanted):
+        try:
+            settings = settings_of(name, one_machine=draft.is_one_machine)
+        except CheckError as error:
+            refused.append((name, error))
+            continue
+        try:
+            decided = draft.planned(settings, asked=True)
+        except CheckError:
+            if checked:
+                raise
+            return draft.planned(settings, asked=False)  # whoever looks for troubles finds that one again
+        try:
+            draft.check(decided)
+        except CheckError as error:
+            refused.append((name, error))
+            continue
+        if checked and draft.is_here:
             _check_this_machine(decided)
-        backend.check_plan(decided, is_here=is_here)
-    return decided
+        spare = () if profile.backend.name == AUTO else wanted[number + 1 :]
+        return replace(decided, backend_note=_note(profile, refused), fallback=draft.that_can_run(spare, decided))
+    raise _none_can_run(refused)
 
 
-def _asked(draft: LaunchPlan, slots: Sequence[Slots]) -> dict[str, NodeFacts]:
-    """What the other nodes have that are to count their ranks by it."""
-    pairs = zip(draft.nodes, slots, strict=True)
-    nodes = [node for node, slot in pairs if node.transport != "local" and slot.ranks is None]
-    if not nodes:
-        return {}
-    from engine.preflight import facts_of
+def known_backends() -> list[BackendInfo]:
+    """What `backend.name` may be."""
+    own = [BackendInfo(name=name, summary=module.SUMMARY) for name, module in BACKENDS.items()]
+    return [*own, BackendInfo(name=AUTO, summary=AUTO_SUMMARY)]
 
-    return {fact.name: fact for fact in facts_of(nodes, draft.reach, draft.python)}
+
+def available_backends(profile: Profile) -> list[BackendInfo]:
+    """What `backend.name` may be, and why some of it can't run on a profile's nodes.
+
+    Args:
+        profile: what the user asked for; its own backend does not matter.
+
+    Raises:
+        CheckError: its nodes can't be told.
+    """
+    draft = _Draft(_with_absolute_paths(profile))
+    infos = {info.name: info for info in known_backends()}
+    for name in BACKENDS:
+        try:
+            settings = settings_of(name, one_machine=draft.is_one_machine)
+            draft.check(draft.planned(settings, asked=True))
+        except CheckError as error:
+            infos[name] = replace(infos[name], trouble=error.message, hint=error.hint or "")
+        else:
+            infos[name] = replace(infos[name], found=settings.found)
+    chosen = next((name for name in AUTOMATIC if not infos[name].trouble), None)
+    last = infos[AUTOMATIC[-1]]
+    infos[AUTO] = (
+        replace(infos[AUTO], found=f"here: {chosen}")
+        if chosen
+        else replace(infos[AUTO], trouble=last.trouble, hint=last.hint)
+    )
+    return list(infos.values())
+
+
+class _Draft:
+    """A profile's plans on one backend or another.
+
+    Args:
+        profile: with absolute paths.
+
+    Raises:
+        CheckError: the profile means this machine by a name that it does not have, or its nodes can't be told.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._slots = slots_of(profile.layout)
+        self._workdir = str(Path(profile.launch.workdir).expanduser().absolute())
+        self.is_one_machine = len(self._slots) == 1
+        self._known: dict[str, NodeFacts] = {}
+        """This machine, by the names that the layout has for it."""
+        self._told: dict[str, NodeFacts] = {}
+        """All of whom something is known: what the newest plan was made of."""
+        for node in self.planned(BackendSettings(name="", env={}, device="cpu"), asked=False).nodes:
+            if node.transport == "local":
+                if node.name not in LOCAL_NAMES:
+                    raise CheckError(
+                        f"{node.name} is not this machine",
+                        hint='leave layout.transport out, or set it to "ssh", to reach it',
+                    )
+                self._known[node.name] = local.facts(node.name)
+        self.is_here = bool(self._known)
+
+    def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
+        """The plan on a backend.
+
+        Args:
+            settings: of the backend.
+            asked: whether nodes are asked what they have, where anything depends on it.
+
+        Raises:
+            CheckError: a node can't be asked.
+        """
+        unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in self._slots)
+        facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
+        decided = plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
+        if not asked:
+            return decided
+        told = self._asked(decided)
+        facts = tuple(told.get(fact.name, fact) for fact in facts)
+        self._told = {fact.name: fact for fact in facts if fact.name in told or fact.name in self._known}
+        return plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
+
+    def _asked(self, draft: LaunchPlan) -> dict[str, NodeFacts]:
+        """What nodes say of themselves, of whom anything depends on it. That there is no GPU here needs no asking."""
+        with_torch = asks_nodes(draft.backend.name)
+        nodes = []
+        for node, slot in zip(draft.nodes, self._slots, strict=True):
+            here = self._known.get(node.name)
+            if (with_torch and (here is None or here.gpus)) or (here is None and slot.ranks is None):
+                nodes.append(node)
+        if not nodes:
+            return {}
+        from engine.preflight import facts_of
+
+        return {fact.name: fact for fact in facts_of(draft, nodes, with_torch=with_torch)}
+
+    def check(self, decided: LaunchPlan) -> None:
+        """Raises CheckError where the backend of a plan, for which nodes were asked, can't run."""
+        for node in decided.nodes:
+            if node.name in self._told:
+                check_node(decided.backend.name, len(node.ranks), self._told[node.name])
+        check_plan(decided, is_here=self.is_here)
+
+    def that_can_run(self, names: Sequence[str], decided: LaunchPlan) -> tuple[BackendSettings, ...]:
+        """Those backends that could take over from a plan's, with the same ranks on the same nodes."""
+        found: list[BackendSettings] = []
+        for name in names:
+            try:
+                settings = settings_of(name, one_machine=self.is_one_machine)
+                self.planned(settings, asked=True)
+                self.check(plan_on(replace(decided, fallback=(settings,)), name))
+            except CheckError:
+                continue
+            found.append(settings)
+        return tuple(found)
+
+
+def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
+    """Why a backend was taken that the profile does not name first."""
+    if profile.backend.name == AUTO and not refused:
+        return "auto: every node has a GPU for each rank"
+    why = "; ".join(f"{name} can't run: {error.message}" for name, error in refused)
+    return f"auto: {why}" if profile.backend.name == AUTO else why
+
+
+def _none_can_run(refused: Sequence[tuple[str, CheckError]]) -> CheckError:
+    """Raised where no backend can: the first was wanted most, and its next step is told."""
+    if len(refused) == 1:
+        return refused[0][1]
+    whole = "; ".join(f"{name}: {error.message}" for name, error in refused)
+    return CheckError(f"no backend of the profile can run: {whole}", hint=refused[0][1].hint)
 
 
 def _check_this_machine(decided: LaunchPlan) -> None:

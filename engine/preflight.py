@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -202,25 +203,36 @@ def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutErr
 
 # --- what nodes have --------------------------------------------------------------------------------------------------------
 
-_kept: dict[tuple[PlannedNode, Reach, str], tuple[float, NodeFacts]] = {}
+
+class _Wanted(NamedTuple):
+    """What is asked of a node. `job`: a rank's environment, as JSON, where its torch is asked for too; else empty."""
+
+    node: PlannedNode
+    reach: Reach
+    python: str
+    job: bytes
+
+
+_kept: dict[_Wanted, tuple[float, NodeFacts]] = {}
 """What was asked, and when by the monotonic clock."""
 
 
-def facts_of(nodes: Sequence[PlannedNode], reach: Reach, python: str) -> tuple[NodeFacts, ...]:
+def facts_of(plan: LaunchPlan, nodes: Sequence[PlannedNode], *, with_torch: bool) -> tuple[NodeFacts, ...]:
     """What nodes have, all asked at once. What was asked within the last minute is not asked again.
 
     Not to be called on an event loop: it waits.
 
     Args:
-        nodes: which.
-        reach: what the user wants of every connection.
-        python: that ranks would run under.
+        plan: what would be launched; its ranks may not be counted yet.
+        nodes: of it, which are asked.
+        with_torch: asks which torch ranks would find there, too.
 
     Raises:
         CheckError: nodes could not be asked: all of them, each with what is the matter.
     """
     now = time.monotonic()
-    keys = [(msgspec.structs.replace(node, ranks=()), reach, python) for node in nodes]
+    job = msgspec.json.encode(job_question(plan)) if with_torch else b""
+    keys = [_Wanted(msgspec.structs.replace(node, ranks=()), plan.reach, plan.python, job) for node in nodes]
     wanted = [key for key in keys if key not in _kept or now - _kept[key][0] >= KEPT]
     if wanted:
         troubles: list[tuple[str, str, str]] = []
@@ -228,32 +240,36 @@ def facts_of(nodes: Sequence[PlannedNode], reach: Reach, python: str) -> tuple[N
             if isinstance(answer, NodeFacts):
                 _kept[key] = now, answer
             else:
-                troubles.append((key[0].name, *answer))
+                troubles.append((key.node.name, *answer))
         if troubles:
             facts = "; ".join(fact if name in fact else f"{name}: {fact}" for name, fact, _ in troubles)
             advice = "; ".join(dict.fromkeys(advice for _, _, advice in troubles))
+            if with_torch:
+                raise CheckError(f"can't ask whether {plan.backend.name} can run: {facts}", hint=advice)
             raise CheckError(
                 f"can't ask how many ranks fit: {facts}", hint=f"{advice}; or set layout.ranks_per_node to a number"
             )
     return tuple(_kept[key][1] for key in keys)
 
 
-async def _ask_all(keys: Sequence[tuple[PlannedNode, Reach, str]]) -> list[NodeFacts | tuple[str, str]]:
+async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]:
     slots = asyncio.Semaphore(AT_ONCE)
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(_ask_machine(slots, *key)) for key in keys]
+        asked = [tasks.create_task(_ask_machine(slots, key)) for key in keys]
     return [task.result() for task in asked]
 
 
-async def _ask_machine(
-    slots: asyncio.Semaphore, node: PlannedNode, reach: Reach, python: str
-) -> NodeFacts | tuple[str, str]:
+async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts | tuple[str, str]:
     """What a node has; or fact and advice."""
+    node, python, job = wanted.node, wanted.python, None
     try:
-        async with slots, probe_on(node, reach, python, QUICK) as probe, asyncio.timeout(QUICK):
+        async with slots, probe_on(node, wanted.reach, python, QUICK) as probe, asyncio.timeout(QUICK):
             machine = await probe.ask("machine", Machine)
+            if wanted.job:
+                job = await probe.ask("job", Job, **msgspec.json.decode(wanted.job))
     except ProbeError as error:
         return error.fact, error.advice
     except TimeoutError:
         return f"no answer within {QUICK:g} s", SLOW
-    return NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python)
+    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python)
+    return facts if job is None else msgspec.structs.replace(facts, torch=job.torch, torch_cuda=job.torch_cuda)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
-from engine.client import ProfileEntry
+from engine.client import BackendInfo, ProfileEntry
 from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.core.plan import LaunchPlan, rank_argv, shown_environment, store_address
 from engine.core.preflight import CHECKS, Begun, Finding, Grid, State
@@ -79,6 +79,19 @@ def show_profiles(entries: list[ProfileEntry], *, as_json: bool) -> None:
     _table(rows)
 
 
+def show_backends(infos: list[BackendInfo], *, as_json: bool, ascii_only: bool) -> None:
+    """`rankdeck backends`."""
+    if as_json:
+        _print_json(msgspec.to_builtins(infos))
+        return
+    width = max(len(info.name) for info in infos)
+    for info in infos:
+        sign, ascii_sign, _ = MARKS["fail" if info.trouble else "ok"]
+        click.echo(f"{ascii_sign if ascii_only else sign} {info.name:<{width}}  {info.summary}")
+        for line in filter(None, (info.trouble, info.hint, info.found)):
+            click.echo(f"{'':<{width + 4}}{visible(line)}")
+
+
 def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
     """`rankdeck plan`."""
     if as_json:
@@ -94,6 +107,8 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
                 "backend",
                 f"{plan.backend.name}, {plan.world_size} ranks on {len(plan.nodes)} node(s), {plan.backend.device}",
             ),
+            *([("", visible(plan.backend_note))] if plan.backend_note else []),
+            *([("fallback", ", then ".join(spare.name for spare in plan.fallback))] if plan.fallback else []),
             ("store", f"{plan.nodes[0].name}, {store_address(plan)}, a port that the kernel gives"),
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from engine.client import Argument, BackendInfo, RecipeInfo
+from engine.core.backend_names import AUTO
 from engine.core.errors import ProfileError
 from engine.core.profile import Profile, profile_from_data, to_toml_data
 
@@ -28,6 +29,9 @@ OWN_MODULE = "module"
 YES = "yes"
 NO = "no"
 """Choices where a profile has true or false."""
+
+BACKEND = "backend.name"
+"""The line where a backend is chosen."""
 
 ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
@@ -51,7 +55,7 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
     return [
         Field(id="name", label="name", placeholder="my-run", help="What the profile and its runs are called."),
         Field(id="description", label="description", help="A line for those who read the list of profiles."),
-        Field(id="backend.name", label="backend", begins_group=True, help="How ranks talk to each other.",
+        Field(id=BACKEND, label="backend", begins_group=True, help="How ranks talk to each other.",
               choices=tuple((backend.name, backend.summary) for backend in backends)),
         Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
               help="Where ranks run, with a number of ranks or without: localhost:4"),
@@ -177,6 +181,11 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
                 "launch.on_failure"):  # fmt: skip
         _put(data, key, values.get(key, "").strip() or None)
     data.setdefault("name", "")
+    spares = base.backend.fallback if base is not None else ()
+    name = values.get(BACKEND, "").strip()
+    left = () if name == AUTO else tuple(spare for spare in spares if spare != name)
+    if left != spares:  # another backend was chosen: what it leaves nothing for goes away
+        _put(data, "backend.fallback", list(left) or None)
     _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
     nodes = values.get("layout.nodes", "").strip()
     if base is None or nodes != _nodes_text(base):

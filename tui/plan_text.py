@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
+from engine.client import BackendInfo
 from engine.core.errors import RankdeckError
 from engine.core.plan import (
     AttemptPaths,
@@ -25,6 +26,9 @@ from tui.text import plain_line
 
 LABEL = 10
 """Width of the column with the labels."""
+
+BACKEND_NAME = 9
+"""Cells before what is said of a backend."""
 
 MAX_BOX_RANKS = 64
 """Ranks of one node that are drawn one by one; more are a pair of numbers."""
@@ -57,6 +61,8 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content: 
     facts = f"{plan.backend.name} · {_count(ranks, 'rank')} on {_count(nodes, 'node')} · {plan.backend.device}"
     facts += f" · {transports}"
     lines: list[Content | str] = [Content.styled(facts, "bold")]
+    if plan.backend_note:
+        lines += wrapped(plain_line(plan.backend_note).split(), width)
     if plan.description:
         lines += wrapped(plain_line(plan.description).split(), width)
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
@@ -64,6 +70,8 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content: 
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)
     lines += labelled("store", f"{store_address(plan)}, a free port for each attempt".split(), width)
+    if plan.fallback:
+        lines += labelled("fallback", ", then ".join(spare.name for spare in plan.fallback).split(), width)
     policy = plan.policy
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure.split(), width)
@@ -91,6 +99,35 @@ def _given(plan: LaunchPlan, own: Container[str]) -> dict[str, str]:
     address = "127.0.0.1" if len(plan.nodes) == 1 else "found"
     given = rank_environment(plan, plan.places[0], run=LIBRARY, attempt=0, address=address, port=0, paths=paths)
     return {name: value for name, value in (given | {"MASTER_PORT": "free"}).items() if name not in own}
+
+
+def backends_text(
+    infos: Sequence[BackendInfo],
+    chosen: str,
+    width: int,
+    *,
+    ascii: bool = False,  # noqa: A002
+) -> Content:
+    """Every backend with the sign of whether it can run, and what helps where it can't.
+
+    Args:
+        infos: the backends.
+        chosen: the one that a profile names.
+        width: cells of a line.
+        ascii: draws with ASCII characters.
+    """
+    lines: list[Content] = []
+    for info in infos:
+        mark, style = ("✖", "$text-error") if info.trouble else ("✔", "$text-success")
+        name_style = "bold $text-accent" if info.name == chosen else "bold"
+        said = [(MUTED, info.summary), ("$text-error", info.trouble), ("", info.hint), ("", info.found)]
+        begin = Content.assemble((mark, style), " ", (f"{plain_line(info.name):<6}", name_style), " ")
+        for line_style, words in said:
+            for line in wrapped(plain_line(words).split(), width - BACKEND_NAME) if words else ():
+                lines.append(Content.assemble(begin, (line, line_style)))
+                begin = Content(" " * BACKEND_NAME)
+    text = Content("\n").join(lines)
+    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
 
 
 def error_text(error: RankdeckError, width: int) -> Content:

@@ -1,17 +1,30 @@
-"""One module for each backend. To add one: a module with what `BackendModule` names, and its line below."""
+"""One module for each backend. To add one: a module with what `BackendModule` names, and its line below.
+
+A profile may name several, one for each device: what they want is put together here, and each is asked whether it can run.
+"""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from engine.backends import gloo, mpi
+from engine.backends import gloo, mpi, nccl
+from engine.core.backend_names import backends_in
+from engine.core.errors import CheckError
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
+
+AUTOMATIC = ("nccl", "gloo")
+"""What `auto` tries, the first that can run; decision 17 has the reasons."""
+
+AUTO_SUMMARY = "nccl where every rank has a GPU, else gloo"
 
 
 class BackendModule(Protocol):
     """What a backend module offers."""
 
     SUMMARY: str
+
+    ASKS_NODES: bool
+    """Whether `check` wants to know what the nodes have: each is asked before a plan is made."""
 
     def settings(self, *, one_machine: bool) -> BackendSettings:
         """The environment that every rank gets, and the device that ranks compute on."""
@@ -26,4 +39,52 @@ class BackendModule(Protocol):
         ...
 
 
-BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "mpi": mpi}
+BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl, "mpi": mpi}
+
+
+def asks_nodes(name: str) -> bool:
+    """Whether nodes have to be asked before it is known that a backend can run there."""
+    return any(BACKENDS[backend].ASKS_NODES for backend in backends_in(name))
+
+
+def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
+    """What a backend adds to a plan, or several together.
+
+    Args:
+        name: as a profile has it.
+        one_machine: whether all ranks are on one node.
+
+    Raises:
+        CheckError: it can't run here.
+    """
+    backends = backends_in(name)
+    parts = [BACKENDS[backend].settings(one_machine=one_machine) for backend in backends]
+    alone = [part for part in parts if part.device == "cpu" and part.name != "gloo"]
+    if len(parts) > 1 and alone:
+        raise CheckError(
+            f"{alone[0].name} can't be one of several backends: torch would use it for every device",
+            hint=f'set backend.name to "{alone[0].name}", or to "cpu:gloo,cuda:nccl"',
+        )
+    first = next((part for part in parts if part.device == "cuda"), parts[0])
+    env = {variable: value for part in parts for variable, value in part.env.items()}
+    return BackendSettings(
+        name=name,
+        device=first.device,
+        env=env,
+        mpi=first.mpi,
+        found=first.found,
+        library_path=first.library_path,
+        library_links=first.library_links,
+    )
+
+
+def check_node(name: str, ranks: int, facts: NodeFacts) -> None:
+    """Raises CheckError where this many ranks can't run on that node, with every backend that the name is made of."""
+    for backend in backends_in(name):
+        BACKENDS[backend].check(ranks, facts)
+
+
+def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
+    """Raises CheckError where a plan can't run. `is_here`: some of its ranks run on this machine."""
+    for backend in backends_in(decided.backend.name):
+        BACKENDS[backend].check_plan(decided, is_here=is_here)

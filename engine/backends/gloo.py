@@ -6,6 +6,8 @@ from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
 SUMMARY = "CPU tensors over TCP; in every torch wheel"
 
+ASKS_NODES = False
+
 
 def settings(*, one_machine: bool) -> BackendSettings:
     """Gloo looks its address up by host name, which on many machines is unroutable or wrong (pytorch#26166): on one

@@ -17,6 +17,8 @@ from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 
+ASKS_NODES = False
+
 _OPEN_MPI = "libmpi.so.40"
 _WANTED, _DEBIANS = "libmpi.so.12", "libmpich.so.12"
 _COMMANDS = ("mpirun", "mpiexec")
@@ -37,10 +39,22 @@ _NAMES: dict[Implementation, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
 
 _OTHER_HINT = "is its module loaded whole? Another mpirun may come first on PATH"
 
-_ASK_LIBRARY = (
-    "import mpi4py; mpi4py.rc.initialize = mpi4py.rc.finalize = False; from mpi4py import MPI; "
-    "print(MPI.Get_library_version())"
-)
+_MISSING = "no mpi4py"
+_ASK_LIBRARY = f"""
+import importlib.util, mmap, os
+try:
+    import mpi4py
+except ImportError:
+    torch = importlib.util.find_spec("torch")
+    with open(os.path.join(os.path.dirname(torch.origin), "lib", "libtorch_cpu.so"), "rb") as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+            print("built in" if library.find(b"libmpi.so") >= 0 else "{_MISSING}")
+else:
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+    print(MPI.Get_library_version())
+"""
+"""Says which MPI a rank would have: that of mpi4py, or else of a torch that was built with one. It imports no torch."""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
@@ -52,7 +66,13 @@ def settings(*, one_machine: bool) -> BackendSettings:
     mpi = find_mpi()
     env = {"RANKDECK_BACKEND": "mpi", "MPI4PY_MPIABI": mpi.implementation}
     return BackendSettings(
-        name="mpi", device="cpu", env=env, mpi=mpi, library_path=_library_path(mpi), library_links=_library_links(mpi)
+        name="mpi",
+        device="cpu",
+        env=env,
+        mpi=mpi,
+        found=f"{_NAMES[mpi.implementation]} {mpi.version}, {mpi.path}",
+        library_path=_library_path(mpi),
+        library_links=_library_links(mpi),
     )
 
 
@@ -77,7 +97,7 @@ def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
 
 
 def _check_library(decided: LaunchPlan, mpi: Mpi) -> None:
-    """That there is no mpi4py is for a rank to say: its torch may have an MPI of its own."""
+    """Asks the Python of the ranks."""
     env = {**decided.backend.env, **os.environ, **decided.env}
     libraries = [decided.backend.library_path, env.get("LD_LIBRARY_PATH", "")]
     env["LD_LIBRARY_PATH"] = os.pathsep.join(folder for folder in libraries if folder)
@@ -93,6 +113,11 @@ def _check_library(decided: LaunchPlan, mpi: Mpi) -> None:
     except (OSError, subprocess.SubprocessError):
         return
     said = done.stdout.decode(errors="replace").strip()
+    if said == _MISSING:
+        raise CheckError(
+            f"{decided.python} has no mpi4py, and its torch no MPI of its own",
+            hint=f"{decided.python} -m pip install mpi4py",
+        )
     found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, said))), None)
     if done.returncode or found is None:  # whatever else there is may well speak what that mpirun does
         return

@@ -19,6 +19,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
     at: float
 
 
+class Spare(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend that takes over where ranks can't set their process group up. `one_fate`: as of `RunLaunched`."""
+
+    backend: str
+    one_fate: str = ""
+
+
 class RunLaunched(Event, frozen=True, kw_only=True):
     """A user asked for this run. The first line of every journal."""
 
@@ -29,6 +36,11 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     max_restarts: int
     one_fate: str = ""
     """Why ranks can only start together, where the backend wants that."""
+    backend: str = ""
+    backend_note: str = ""
+    """Why it is that backend, where the profile did not decide it alone."""
+    spares: tuple[Spare, ...] = ()
+    """In the order in which they are tried."""
 
 
 class SupervisorStarted(Event, frozen=True, kw_only=True):
@@ -143,7 +155,8 @@ class RankEnded(Event, frozen=True, kw_only=True):
     `status` is as `subprocess` has it: the exit code, or minus the signal's number. `step` is the last step that the rank
     reported, `reason` says more than the status can (it could not be started, for one). `secondary`: its last words blame
     another rank ("connection closed by peer"), so it is not the root cause while any other failure is known. `by`: the user
-    who sent it the signal that ended it.
+    who sent it the signal that ended it. `forming`: what it said of why its process group could not be set up, where it ended
+    before that was.
     """
 
     attempt: int
@@ -153,6 +166,7 @@ class RankEnded(Event, frozen=True, kw_only=True):
     reason: str = ""
     secondary: bool = False
     by: str = ""
+    forming: str = ""
     generation: int = 0
 
 

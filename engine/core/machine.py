@@ -69,6 +69,8 @@ def launch(event: ev.RunLaunched) -> Step:
         on_failure=event.on_failure,
         max_restarts=event.max_restarts,
         one_fate=event.one_fate,
+        backend=event.backend,
+        spares=event.spares,
         launched_at=event.at,
         attempt_since=event.at,
         phase=Opening(),
@@ -190,6 +192,12 @@ def _next_attempt(state: RunState, at: float) -> Step:
     return _start_attempt(fresh)
 
 
+def _fall_back(state: RunState) -> RunState:
+    """The next backend's turn."""
+    first, *others = state.spares
+    return replace(state, backend=first.backend, one_fate=first.one_fate, spares=tuple(others))
+
+
 def _spawn(state: RunState, node: Node, among: Iterable[int] | None = None) -> tuple[AnyAction, ...]:
     """Asks a node for its ranks that have no process; of those in `among`, where others were asked for already."""
     waiting = tuple(
@@ -234,8 +242,8 @@ def _when_cleared(state: RunState, actions: tuple[AnyAction, ...], at: float) ->
     if not all(node.cleared or node.link == "given-up" for node in state.nodes):
         return state, actions
     match state.phase.then:
-        case Restart():
-            state, more = _next_attempt(state, at)
+        case Restart(falls_back=falls_back):
+            state, more = _next_attempt(_fall_back(state) if falls_back else state, at)
         case Outcome() as outcome:
             state, more = _close(state, outcome, at)
     return state, actions + more
@@ -274,6 +282,9 @@ def _on_failure(state: RunState, at: float) -> Step:
     cause = root_cause(state)
     assert cause is not None
     rank, phase = cause
+    if isinstance(phase, Done) and phase.forming and state.spares and not (state.joined or state.generation):
+        why = f"{state.backend} failed on {state.home(rank).name}, rank {rank}: {phase.forming}"
+        return _stop(state, Restart(reason=f"{why}; running on {state.spares[0].backend}", falls_back=True), at)
     reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
     state, told = _tell(state, ("lost", state.generation)) if state.elastic else (state, ())
     if isinstance(phase, Done) and phase.status == MAKES_WAY and not why_no_rejoin(state):
@@ -641,6 +652,7 @@ def _rank_ended(state: RunState, event: ev.RankEnded) -> Step:
         reason=event.reason,
         secondary=event.secondary,
         by=event.by,
+        forming=event.forming,
     )
     return _take_end(
         replace(_set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0

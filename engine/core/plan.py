@@ -10,6 +10,7 @@ import re
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from engine.core.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.mpirun import Mpi
@@ -23,12 +24,15 @@ HIDDEN = "•••"
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked of a node before planning."""
+    """What was asked of a node before planning. `torch`: its version, where that was asked; `torch_cuda`: the CUDA that it was
+    built for, empty for a build without, None where that is not known."""
 
     name: str
     cores: int
     gpus: int
     python: str
+    torch: str = ""
+    torch_cuda: str | None = None
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,8 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     mpi: Mpi | None = None
     library_path: str = ""
     """Folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none."""
+    found: str = ""
+    """What it runs with, in words: which MPI, which library."""
     library_links: dict[str, str] = {}
     """Libraries that ranks ask for by another name than they have on the nodes: the name, and the file."""
 
@@ -94,6 +100,10 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     backend: BackendSettings
+    backend_note: str = ""
+    """Why it is that backend and no other, where the profile did not decide it alone."""
+    fallback: tuple[BackendSettings, ...] = ()
+    """Backends that take over, one after another, when ranks can't set their process group up."""
     timeout: float
     nodes: tuple[PlannedNode, ...]
     places: tuple[Place, ...]
@@ -180,6 +190,20 @@ def plan(
         stop_ladder=profile.launch.stop_ladder,
         metric_patterns=profile.metrics.patterns,
     )
+
+
+def plan_on(plan: LaunchPlan, backend: str) -> LaunchPlan:
+    """The same plan with another of its backends.
+
+    Args:
+        plan: the launch.
+        backend: name of the one that it has, or of one of its fallback.
+    """
+    if backend in ("", plan.backend.name):
+        return plan
+    settings = next(one for one in plan.fallback if one.name == backend)
+    kept = {name: value for name, value in plan.env_defaults.items() if name not in plan.backend.env}
+    return replace(plan, backend=settings, env_defaults={**kept, **settings.env})
 
 
 def store_address(plan: LaunchPlan) -> str:

@@ -193,13 +193,18 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank would find. `workdir`: why it could not start in that folder. `start`: why its Python could not start."""
+    """What a rank would find.
+
+    `workdir`: why it could not start in that folder. `start`: why its Python could not start. `torch_cuda`: the CUDA that torch
+    was built for, empty for a build without; None: not known.
+    """
 
     workdir: str
     workdir_writable: bool
     script: Script | None
     module: bool | None
     torch: str
+    torch_cuda: str | None
     has_torch: bool
     mpi4py: str
     start: str

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 import tomli
 
+from engine.core.backend_names import AUTO, backends_in
 from engine.core.errors import ProfileError
 from engine.core.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
 from engine.core.toml_lines import key_lines, line_of
@@ -26,6 +27,7 @@ SCHEMA = 1
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """What a stop ladder may send: signals that a training script may want to end on."""
 
+_BACKEND_HINT = 'write one, such as "gloo", or one for each device: "cpu:gloo,cuda:nccl"'
 _SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """A job or a task of a job array: nothing that `squeue` would take for an option."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -40,6 +42,7 @@ class Backend(Section, frozen=True, kw_only=True):
     """`[backend]`: which process group, and what only it needs."""
 
     name: str = "gloo"
+    fallback: tuple[str, ...] = ()
     timeout: float = 600.0
     env: dict[str, str] = {}
 
@@ -114,7 +117,7 @@ class Profile(Section, frozen=True, kw_only=True):
 
 
 Choices = Mapping[tuple[str, ...], Collection[str]]
-"""What a key may be where a registry decides, not the schema: `("backend", "name")`, `("recipe", "name")`."""
+"""What a key may name where a registry decides, not the schema: `("backend", "name")`, `("recipe", "name")`."""
 
 
 def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None) -> Profile:
@@ -224,11 +227,17 @@ def check_choices(profile: Profile, choices: Choices, places: _Places | str) -> 
     if isinstance(places, str):
         places = _Places(places, {})
     for (table, key), known in choices.items():
-        value = getattr(getattr(profile, table), key)
-        if value is not None and value not in known:
-            near = difflib.get_close_matches(value, known, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(known)}"
-            raise places.error((table, key), f"there is no {table} {value!r}", hint=hint)
+        for value in _named(getattr(getattr(profile, table), key), table):
+            if value not in known:
+                near = difflib.get_close_matches(value, known, 1, 0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(known)}"
+                raise places.error((table, key), f"there is no {table} {value!r}", hint=hint)
+
+
+def _named(value: str | tuple[str, ...] | None, table: str) -> list[str]:
+    """What a key's value names: nothing, one thing or several; a backend's name may be made of two."""
+    values = [value] if isinstance(value, str) else value or ()
+    return [part for one in values for part in (backends_in(one) if table == "backend" else (one,))]
 
 
 def _sentence(text: str) -> str:
@@ -331,6 +340,7 @@ def _check_sense(profile: Profile, places: _Places) -> None:
         )
     if getattr(profile.recipe, chosen[0]) == "":
         raise places.error(("recipe", chosen[0]), "is empty")
+    _check_backend(profile.backend, places)
     _check_layout(profile.layout, places)
     for path, seconds in (
         (("backend", "timeout"), profile.backend.timeout),
@@ -375,6 +385,24 @@ def _check_sense(profile: Profile, places: _Places) -> None:
             raise places.error(("recipe",), "holds a NUL byte")
     for pattern in profile.metrics.patterns:
         _check_pattern(pattern, places)
+
+
+def _check_backend(backend: Backend, places: _Places) -> None:
+    for key, names in (("name", (backend.name,)), ("fallback", backend.fallback)):
+        for name in names:
+            try:
+                backends_in(name)
+            except ValueError as error:
+                raise places.error(("backend", key), f"{name!r} {error}", hint=_BACKEND_HINT) from None
+    if AUTO in backend.fallback:
+        raise places.error(("backend", "fallback"), "auto is a choice by itself", hint='set backend.name = "auto"')
+    if backend.name == AUTO and backend.fallback:
+        raise places.error(
+            ("backend", "fallback"), "goes with a backend that you name", hint="leave it out: auto goes on by itself"
+        )
+    again = [name for name in backend.fallback if name == backend.name or backend.fallback.count(name) > 1]
+    if again:
+        raise places.error(("backend", "fallback"), f"{again[0]} would be tried twice")
 
 
 def _check_layout(layout: Layout, places: _Places) -> None:

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.core.events import Spare
+
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["starting", "running", "holding", "succeeded", "failed", "stopped"]
 ENDED_WORDS: frozenset[RunWord] = frozenset({"succeeded", "failed", "stopped"})
@@ -31,7 +33,8 @@ class Alive(Value, frozen=True, kw_only=True):
 
 
 class Done(Value, frozen=True, kw_only=True):
-    """Its process ended. `asked`: while the attempt was being stopped. `order`: as the supervisor learned of it."""
+    """Its process ended. `asked`: while the attempt was being stopped. `order`: as the supervisor learned of it. `forming`: why its
+    process group could not be set up, where it ended before that was."""
 
     pid: int | None
     status: int
@@ -42,6 +45,7 @@ class Done(Value, frozen=True, kw_only=True):
     reason: str
     secondary: bool
     by: str = ""
+    forming: str = ""
 
 
 class Gone(Value, frozen=True, kw_only=True):
@@ -87,9 +91,10 @@ class Outcome(Value, frozen=True, kw_only=True):
 
 
 class Restart(Value, frozen=True, kw_only=True):
-    """A new attempt follows once the old one is cleared away."""
+    """A new attempt follows once the old one is cleared away. `falls_back`: on the next backend."""
 
     reason: str
+    falls_back: bool = False
 
 
 class Opening(Value, frozen=True, kw_only=True):
@@ -174,6 +179,10 @@ class RunState(Value, frozen=True, kw_only=True):
     """Whether any rank of this attempt has said so."""
     one_fate: str = ""
     """Why ranks can only start together, or nothing where one may start alone."""
+    backend: str = ""
+    """Of this attempt."""
+    spares: tuple[Spare, ...] = ()
+    """Backends that were not tried yet."""
     news: tuple[News, ...] = ()
     """What the ranks of this attempt were told, in order."""
 

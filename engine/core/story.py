@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.core import events as ev
+from engine.core.backend_names import AUTO
 from engine.core.events import AnyEvent
 from engine.core.machine import launch, step
 from engine.core.state import Ended, Restart, Running, RunState, Stopping, status_words
@@ -46,8 +47,11 @@ def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
 
 def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[str, str]:
     match event:
-        case ev.RunLaunched(name=name):
-            return f"{name} launched with {len(after.ranks)} ranks", "info"
+        case ev.RunLaunched(name=name, backend=backend, backend_note=note):
+            launched = f"{name} launched with {len(after.ranks)} ranks"
+            if not note:
+                return launched, "info"
+            return f"{launched} on {backend}; {note}", "notice" if note.startswith(AUTO) else "warning"
         case ev.SupervisorStarted():
             return "a new supervisor took over", "warning"
         case ev.NodeConnected(node=node, ranks=ranks):

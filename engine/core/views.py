@@ -177,7 +177,7 @@ def run_view(
         attempt=state.attempt,
         generation=state.generation,
         world_size=len(state.ranks),
-        backend=plan.backend.name,
+        backend=state.backend or plan.backend.name,
         program=plan.program.title,
         launched_at=state.launched_at,
         ended_at=state.phase.at if isinstance(state.phase, Ended) else None,

@@ -254,6 +254,7 @@ def job(question: Message) -> Message:
         "script": script(question["script"]) if question["script"] else None,
         "module": None,
         "torch": "",
+        "torch_cuda": None,
         "has_torch": False,
         "mpi4py": "",
         "start": "",
@@ -272,6 +273,7 @@ def job(question: Message) -> Message:
         answer["start"] = str(error)
         return answer
     answer["torch"], answer["mpi4py"] = version("torch", path), version("mpi4py", path)
+    answer["torch_cuda"] = torch_cuda(path)
     answer["has_torch"] = bool(answer["torch"]) or is_there("torch", path)
     if question["module"]:
         answer["module"] = is_there(question["module"].partition(".")[0], path)
@@ -332,6 +334,18 @@ def version(name: str, path: Paths) -> str:
         for found in metadata.distributions(name=name, path=path):
             return str(found.version)
     return ""
+
+
+def torch_cuda(path: Paths) -> str | None:
+    """The CUDA that an installed torch was built for, empty for a build without, by the file in which it says so; None where
+    there is no such file."""
+    with contextlib.suppress(Exception):
+        found = machinery.PathFinder.find_spec("torch", path)
+        if found is not None and found.origin:
+            with open(os.path.join(os.path.dirname(found.origin), "version.py")) as file:
+                said = re.search(r"^cuda\b[^=\n]*=\s*(?:None|['\"]([\d.]+)['\"])", file.read(1 << 16), re.MULTILINE)
+            return None if said is None else said[1] or ""
+    return None
 
 
 def is_there(name: str, path: Paths) -> bool:

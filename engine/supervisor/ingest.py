@@ -278,6 +278,17 @@ class Ingest:
         """The last bytes of what a rank of this attempt wrote."""
         return read_tail(self._paths.log(self.attempt, rank, stream))
 
+    def is_joining(self, rank: int, told: bytes = b"") -> bool:
+        """Whether a rank was setting its process group up when it reported last; arguments as of `last_step`."""
+        for line in reversed(self._end_of_records(rank, told)):
+            if b'"joined"' in line or b'"joining"' in line:
+                return b'"joining"' in line
+        return self.progress[rank].meeting == "joining"
+
+    def _end_of_records(self, rank: int, told: bytes) -> list[bytes]:
+        end = told or read_tail(self._paths.attempt(self.attempt) / f"rank_{rank}.metrics", 4096)
+        return end.splitlines()
+
     def last_step(self, rank: int, told: bytes = b"") -> int | None:
         """The last step that a rank reported, from the end of its file: reading in turn may be behind.
 
@@ -285,8 +296,7 @@ class Ingest:
             rank: its number.
             told: that end, where its node has told it.
         """
-        end = told or read_tail(self._paths.attempt(self.attempt) / f"rank_{rank}.metrics", 4096)
-        for line in reversed(end.splitlines()):
+        for line in reversed(self._end_of_records(rank, told)):
             try:
                 step = json.loads(line)["step"]
             except (ValueError, KeyError, TypeError, RecursionError):

@@ -31,7 +31,7 @@ class MpirunFiles(NamedTuple):
 
 
 class Mpirun:
-    """What agents are told so that mpirun knows the ranks of a plan.
+    """What agents are told so that mpirun knows the ranks of a plan, in one attempt.
 
     Args:
         mpi: whose `mpirun` it is.
@@ -46,10 +46,6 @@ class Mpirun:
         self._nodes = [node.name for node in plan.nodes]
         self._commands: dict[str, str] = {}
         """What starts the daemon of this attempt, by node."""
-
-    def forget(self) -> None:
-        """A new attempt has begun: it has a new mpirun."""
-        self._commands.clear()
 
     def spawn(self, node: str, attempt: int, address: str, interface: str) -> dict[str, Any]:
         """What a node is told besides when it is to start ranks: the first one starts mpirun, the others wait for its daemon.

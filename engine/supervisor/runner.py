@@ -20,11 +20,19 @@ from engine.core import connect_trouble
 from engine.core import events as ev
 from engine.core.actions import AnyAction
 from engine.core.connect_trouble import Trouble
-from engine.core.diagnosis import is_secondary
+from engine.core.diagnosis import explain, is_secondary
 from engine.core.events import AnyEvent
 from engine.core.machine import replay, step
 from engine.core.messages import ENDING
-from engine.core.plan import AttemptPaths, LaunchPlan, PlannedNode, rank_argv, rank_environment
+from engine.core.plan import (
+    AttemptPaths,
+    BackendSettings,
+    LaunchPlan,
+    PlannedNode,
+    plan_on,
+    rank_argv,
+    rank_environment,
+)
 from engine.core.stacks import RankStack
 from engine.core.state import Ended, Holding, Opening, Running, RunState, Starting, rank_word
 from engine.core.story import tell, tell_all
@@ -105,12 +113,14 @@ class Runner:
     """
 
     def __init__(self, paths: RunPaths, plan: LaunchPlan, journal: Journal, bridge: Bridge | None = None) -> None:
-        self.paths, self.plan, self.journal = paths, plan, journal
+        self.paths, self._launched, self.journal = paths, plan, journal
+        self.plan = plan
         self.changed_ranks: set[int] = set(range(plan.world_size))
         self.story: list[EventLine] = []
         self.tails: dict[int, bytes] = {}
         self.ended = asyncio.Event()
         self.state = self._replay()
+        self.plan = plan_on(plan, self.state.backend)
         self.ingest = Ingest(paths, plan.world_size, plan.metric_patterns, self.changed_ranks.add, self._rank_joined)
         self.ingest.start_attempt(self.state.attempt)
         self._collect_tails()
@@ -139,7 +149,7 @@ class Runner:
         self._bringing: dict[str, asyncio.Task[None]] = {}
         """Nodes to which code is being brought."""
         self._way: asyncio.Task[None] | None = None
-        self._mpirun = None if plan.backend.mpi is None else Mpirun(plan.backend.mpi, plan, self._mpirun_files)
+        self._mpirun = self._new_mpirun()
         self._interfaces: tuple[tuple[str, str], ...] = ()
         """That go with the store which is being opened."""
 
@@ -156,7 +166,12 @@ class Runner:
                     nodes=nodes,
                     on_failure=policy.on_failure,
                     max_restarts=policy.max_restarts,
-                    one_fate="one mpirun is one fate" if self.plan.backend.mpi else "",
+                    one_fate=_one_fate(self.plan.backend),
+                    backend=self.plan.backend.name,
+                    backend_note=self.plan.backend_note,
+                    spares=tuple(
+                        ev.Spare(backend=spare.name, one_fate=_one_fate(spare)) for spare in self.plan.fallback
+                    ),
                 )
             )
         self.story = tell_all(self.journal.events)
@@ -239,8 +254,8 @@ class Runner:
             self.tails.clear()
             self._last_words.clear()
             self._unstored.clear()
-            if self._mpirun is not None:
-                self._mpirun.forget()
+            self.plan = plan_on(self._launched, after.backend)
+            self._mpirun = self._new_mpirun()
         if before.nodes is not after.nodes:
             for node, now in zip(before.nodes, after.nodes, strict=True):
                 if node.link != now.link:
@@ -429,6 +444,11 @@ class Runner:
             return {}
         interface = dict(self.state.interfaces).get(action.node, "")
         return {"mpirun": self._mpirun.spawn(action.node, action.attempt, action.address, interface)}
+
+    def _new_mpirun(self) -> Mpirun | None:
+        """What an attempt tells agents of its mpirun, where its backend wants one."""
+        mpi = self.plan.backend.mpi
+        return None if mpi is None else Mpirun(mpi, self.plan, self._mpirun_files)
 
     def _start_daemon(self, node: str) -> None:
         """Starts mpirun's daemon, where there is to be one; what runs already is not started again."""
@@ -721,11 +741,16 @@ class Runner:
     def _rank_ended(self, message: AgentMessage, now: float) -> None:
         attempt, rank, status = message["attempt"], message["rank"], message["status"]
         current = attempt == self.ingest.attempt
+        numbers = message.get("numbers", "").encode()
         if current:
             self.ingest.catch_up()  # whether this rank, or any, can rejoin is said in what it reported
         if current and "errors" in message:
             self._last_words[rank] = message["errors"].encode()
         tail = self._tail(rank) if current and status != 0 else b""
+        forming = ""
+        if self.state.spares and current and status != 0 and self.ingest.is_joining(rank, numbers):
+            said = explain(rank, status, tail, message["reason"])
+            forming = said.detail or said.headline
         kill = self._kills.get((attempt, rank))
         self.handle(
             ev.RankEnded(
@@ -733,10 +758,11 @@ class Runner:
                 attempt=attempt,
                 rank=rank,
                 status=status,
-                step=self.ingest.last_step(rank, message.get("numbers", "").encode()) if current else None,
+                step=self.ingest.last_step(rank, numbers) if current else None,
                 reason=message["reason"],
                 secondary=is_secondary(tail),
                 by=kill.by if kill is not None and kill.signal == -status else "",
+                forming=forming,
                 generation=message["generation"],
             )
         )
@@ -795,6 +821,10 @@ def make_link(tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, hel
         )
 
     return Link(tasks, node.name, argv, first, explain=explain, **more)
+
+
+def _one_fate(backend: BackendSettings) -> str:
+    return "one mpirun is one fate" if backend.mpi else ""
 
 
 def _allow_open_files(count: int) -> None:

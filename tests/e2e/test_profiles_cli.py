@@ -134,7 +134,7 @@ MALFORMED = {
     "a pattern with a huge repeat": HEAD + RUN + "[metrics]\npatterns = ['(?P<loss>x){999999999999}']\n",
 }
 
-VERBS = ["profiles", "plan", "check", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "clean", "completion"]  # fmt: skip
+VERBS = ["profiles", "backends", "plan", "check", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "clean", "completion"]  # fmt: skip
 
 
 class Said:
@@ -319,11 +319,14 @@ def test_a_profile_that_is_not_there_is_a_usage_error(inside, word):
     assert "\x1b" not in said.err
 
 
-def test_every_shipped_profile_can_be_planned(inside):
+def test_every_shipped_profile_can_be_planned_or_says_what_is_missing(inside):
     shipped = [entry["name"] for entry in json.loads(inside("profiles", "--json").out) if entry["source"] == "shipped"]
     assert "quickstart" in shipped
     for name in shipped:
         said = inside("plan", name, "--json")
+        if name.startswith("nccl-") and said.status == 3:  # without a GPU, or on nodes that are only an example
+            assert "NVIDIA GPU" in said.err or "can't ask whether nccl can run" in said.err
+            continue
         assert said.status == 0, said.err
         assert json.loads(said.out)["places"]
 

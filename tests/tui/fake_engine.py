@@ -323,6 +323,8 @@ class FakeEngine:
         self.hold_check: asyncio.Event | None = None
         self.check_error: RankdeckError | None = None
         self.checks = self.checks_closed = 0
+        self.troubles: dict[str, str] = {}
+        """Why backends can't run."""
 
     def add_run(self, name: str = "quickstart-7f3a", **options: Any) -> FakeRun:
         """A run that exists already."""
@@ -337,6 +339,9 @@ class FakeEngine:
 
     def backends(self) -> list[BackendInfo]:
         return list(BACKENDS)
+
+    def available(self, profile: Profile) -> list[BackendInfo]:
+        return [msgspec.structs.replace(info, trouble=self.troubles.get(info.name, "")) for info in BACKENDS]
 
     def preview(self, profile: Profile) -> LaunchPlan:
         return planned(profile)

@@ -13,7 +13,7 @@ from engine.core.profile import to_toml_data
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.form import ARGUMENT, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.form import ARGUMENT, BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.screens.confirm import AskScreen, ConfirmScreen
 from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen
@@ -66,6 +66,14 @@ def test_a_changed_argument_keeps_what_the_form_has_no_line_for():
     after = profile_of({**values_of(before, RECIPES), f"{ARGUMENT}steps": "7"}, before, RECIPES)
     assert after.recipe.args == ("--steps", "7", "--lr", "0.01", "--verbose", "a b")
     assert (after.env, after.metrics, after.launch) == (before.env, before.metrics, before.launch)
+
+
+def test_another_backend_leaves_no_fallback_that_makes_no_sense():
+    before = profile("p", backend='nccl"\nfallback = ["gloo", "mpi"]\n#"')
+    values = values_of(before, RECIPES)
+    assert profile_of(values, before, RECIPES) == before
+    assert profile_of({**values, BACKEND: "gloo"}, before, RECIPES).backend.fallback == ("mpi",)
+    assert profile_of({**values, BACKEND: "auto"}, before, RECIPES).backend.fallback == ()
 
 
 def test_an_own_script_takes_the_recipes_place():
@@ -209,6 +217,18 @@ async def test_another_recipe_brings_its_own_arguments(app: RankdeckApp):
         line(app, "recipe.kind").focus()
         await pilot.press("left", "left")
         await until_seen(pilot, "steps ", "400")
+
+
+async def test_beside_the_backend_stands_which_of_them_can_run_and_why_not(app: RankdeckApp, engine: FakeEngine):
+    engine.troubles = {"nccl": "localhost has no NVIDIA GPU"}
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        line(app, BACKEND).focus()
+        await until_seen(pilot, "✔ gloo", "✖ nccl", "localhost has no NVIDIA GPU")
+        await pilot.press("right")
+        await until_seen(pilot, "nccl: can't run: localhost has no NVIDIA GPU")
+        await pilot.press("left", "down")
+        await until_seen(pilot, "4 ranks on 1 node")
 
 
 async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: RankdeckApp, engine: FakeEngine):

@@ -63,8 +63,19 @@ class Story:
         nodes: tuple[tuple[str, tuple[int, ...]], ...] = (("a", (0, 1)),),
         on_failure: str = "hold",
         restarts: int = 3,
+        backends: tuple[str, ...] = (),
     ) -> None:
-        first = ev.RunLaunched(at=0.0, run="x-1", name="x", nodes=nodes, on_failure=on_failure, max_restarts=restarts)
+        first = ev.RunLaunched(
+            at=0.0,
+            run="x-1",
+            name="x",
+            nodes=nodes,
+            on_failure=on_failure,
+            max_restarts=restarts,
+            one_fate="one mpirun is one fate" if backends[:1] == ("mpi",) else "",
+            backend="".join(backends[:1]),
+            spares=tuple(ev.Spare(backend=backend) for backend in backends[1:]),
+        )
         self.journal: list[AnyEvent] = [first]
         self.state, self.actions = launch(first)
         self.now = 0.0
@@ -106,7 +117,9 @@ class Story:
     def run(self) -> Story:
         return self.connect().open_store().spawn()
 
-    def end(self, rank: int, status: int = 0, *, after: int | None = None, secondary: bool = False) -> Story:
+    def end(
+        self, rank: int, status: int = 0, *, after: int | None = None, secondary: bool = False, forming: str = ""
+    ) -> Story:
         self.tell(
             ev.RankEnded(
                 at=self.at(),
@@ -115,6 +128,7 @@ class Story:
                 status=status,
                 step=after,
                 secondary=secondary,
+                forming=forming,
                 generation=self.state.generation_of(rank),
             )
         )
@@ -168,6 +182,7 @@ SITUATIONS: dict[str, Callable[[], Story]] = {
     "stopping": lambda: Story(TWO).run().stop(),
     "stopping to fail": lambda: Story(TWO, "stop").run().end(1, 1),
     "stopping to restart": lambda: Story(TWO).run().end(1, 1).restart(),
+    "stopping to fall back": lambda: Story(TWO, backends=("nccl", "gloo")).run().end(1, 1, forming="no GPU"),
     "clearing": lambda: Story(TWO).run().end(0).end(1).end(2),
     "clearing to fail": lambda: Story(TWO, "stop").run().end(1, 1).end(0).end(2),
     "clearing to restart": lambda: Story(TWO).run().end(1, 1).restart().end(0).end(2),
@@ -323,6 +338,50 @@ def test_a_run_of_one_node_from_launch_to_success() -> None:
     assert story.end(0).actions == (act.ClearNode(node="a", attempt=0),)
     assert story.clear().actions == (act.CloseNode(node="a"),)
     assert story.close().outcome() == ("succeeded", "")
+
+
+# --- another backend takes over --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["hold", "stop", "restart"])
+def test_a_process_group_that_can_not_be_set_up_is_tried_on_the_next_backend(policy: str) -> None:
+    story = Story(TWO, policy, backends=("mpi", "nccl", "gloo")).run().end(2, 1, forming="no mpi4py")
+    assert story.actions == (act.StopRanks(node="a", attempt=0), act.StopRanks(node="b", attempt=0))
+    assert isinstance(story.state.phase, Stopping)
+    assert story.state.phase.then.reason == "mpi failed on b, rank 2: no mpi4py; running on nccl"
+    story.end(0, -2).end(1, -2).clear()
+    assert (story.state.attempt, story.state.backend, story.state.one_fate) == (1, "nccl", "")
+    story.open_store().spawn().end(0, 1, forming="no GPU").end(1, -2).end(2, -2).clear()
+    assert (story.state.attempt, story.state.backend, story.state.spares) == (2, "gloo", ())
+    story.open_store().spawn().end(0, 1, forming="no route")
+    words = {"hold": "holding", "stop": "running", "restart": "starting"}
+    assert run_word(story.state) == words[policy]
+    assert story.state.restarts == (1 if policy == "restart" else 0)
+
+
+def test_a_rank_whose_group_stood_is_no_reason_for_another_backend() -> None:
+    story = Story(backends=("nccl", "gloo")).run().end(1, 1)
+    assert isinstance(story.state.phase, Holding)
+    assert Story(backends=("nccl",)).run().end(1, 1, forming="no GPU").state.backend == "nccl"
+
+
+def test_a_rejoin_that_fails_keeps_its_backend() -> None:
+    story = Story(TWO, backends=("gloo", "mpi")).run().join().end(1, -9).restart().spawn(1).end(1, 1, forming="x")
+    assert (run_word(story.state), story.state.backend) == ("holding", "gloo")
+
+
+def test_a_user_who_stops_while_the_next_backend_is_coming_is_obeyed() -> None:
+    story = Story(backends=("nccl", "gloo")).run().end(1, 1, forming="no GPU").stop().end(0, -2).clear().close()
+    assert story.outcome() == ("stopped", "stopped by alice")
+
+
+def test_a_restart_goes_on_with_the_backend_that_took_over() -> None:
+    story = Story(backends=("nccl", "gloo")).run().end(1, 1, forming="no GPU").end(0, -2).clear()
+    story.open_store().spawn().end(0).end(1).clear().close()
+    assert story.restart().state.backend == "gloo"
+
+
+# --- failures and restarts ---------------------------------------------------------------------------------------------
 
 
 def test_a_failure_holds_the_others_until_a_user_decides() -> None:

@@ -80,7 +80,7 @@ MACHINE = Machine(
 SPACE = Space(what="temporary folder", path="/tmp", bytes=20 * GIB, files=None, trouble="")
 JOB = Job(
     workdir="", workdir_writable=True, script=Script(size=2048, sha256="12ab34cd" * 8, trouble=""), module=True,
-    torch="2.13.0+cpu", has_torch=True, mpi4py="4.1.2", start="", spaces=(SPACE,), shared_memory=8 * GIB,
+    torch="2.13.0+cpu", torch_cuda="", has_torch=True, mpi4py="4.1.2", start="", spaces=(SPACE,), shared_memory=8 * GIB,
 )  # fmt: skip
 FACTS = TorchFacts(version="2.13.0+cpu", cuda="", gpus=2, distributed=True, backends=("gloo",))
 TORCH = Torch(facts=FACTS, trouble="", timed_out=False, devices=())

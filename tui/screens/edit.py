@@ -17,10 +17,10 @@ from textual.widgets import Input, Static
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.profile import Profile
-from tui.form import Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.form import BACKEND, Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.keys import bindings
 from tui.off_loop import off_loop
-from tui.plan_text import error_text, plan_text
+from tui.plan_text import backends_text, error_text, plan_text
 from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen
 from tui.text import plain_line
@@ -55,6 +55,9 @@ class EditScreen(DeckScreen):
         self._duplicate = duplicate
         self._recipes: list[RecipeInfo] = []
         self._backends: list[BackendInfo] = []
+        self._available: list[BackendInfo] = []
+        """The same for the nodes in the form, as far as they were asked."""
+        self._shows_backends = False
         self._values: dict[str, str] = {}
         self._saved: dict[str, str] = {}
         self._profile: Profile | None = None
@@ -138,14 +141,23 @@ class EditScreen(DeckScreen):
         self.focus_next()
 
     def on_descendant_focus(self) -> None:
-        """Explains the line with the cursor."""
+        """Explains the line with the cursor; beside the backend's, all of them are."""
         self._show_hint()
+        if self._chooses_backend != self._shows_backends:
+            self._shows_backends = self._chooses_backend
+            self._plan()
 
     def _show_hint(self) -> None:
         row = self.focused.parent if self.focused is not None else None
         if isinstance(row, FormRow):
-            meaning = dict(row.field.choices).get(self._values.get(row.field.id, ""), "")
-            text = f"{row.field.help} {self._values[row.field.id]}: {meaning}" if meaning else row.field.help
+            value = self._values.get(row.field.id, "")
+            meaning = dict(row.field.choices).get(value, "")
+            if row.field.id == BACKEND:
+                meaning = next(
+                    (f"can't run: {one.trouble}" for one in self._available if one.name == value and one.trouble),
+                    meaning,
+                )
+            text = f"{row.field.help} {value}: {meaning}" if meaning else row.field.help
             text += " (left, right: another)" if row.field.choices else ""
             self.query_one("#hint", Static).update(plain_line(text))
 
@@ -175,6 +187,9 @@ class EditScreen(DeckScreen):
         if profile is None:
             pane.show_title("Plan, before the last change")
             return
+        if self._chooses_backend:
+            await self._show_backends(profile)
+            return
         try:
             plan = await off_loop(self.engine.preview, profile)
         except RankdeckError as error:
@@ -182,6 +197,25 @@ class EditScreen(DeckScreen):
                 pane.show_text(partial(error_text, error), title="Plan")
         else:
             pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title="Plan")
+
+    @property
+    def _chooses_backend(self) -> bool:
+        row = self.focused.parent if self.focused is not None else None
+        return isinstance(row, FormRow) and row.field.id == BACKEND
+
+    async def _show_backends(self, profile: Profile) -> None:
+        """What could be chosen, in place of the plan."""
+        pane = self.query_one("#plan", TextPane)
+        try:
+            self._available = await off_loop(self.engine.available, profile)
+        except RankdeckError as error:
+            if not self._show_problem(error):
+                pane.show_text(partial(error_text, error), title="Backends")
+            return
+        pane.show_text(
+            partial(backends_text, self._available, profile.backend.name, ascii=self.deck.ascii), title="Backends"
+        )
+        self._show_hint()
 
     def _check(self) -> Profile | None:
         """The profile that the form says; None, with every reason at its line, where it says none."""

@@ -1,0 +1,45 @@
+"""nccl: collectives between NVIDIA GPUs, in torch's wheels for CUDA."""
+
+from __future__ import annotations
+
+from engine.core.errors import CheckError
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
+
+SUMMARY = "GPUs through NVIDIA's NCCL; needs a torch for CUDA and a GPU for each rank"
+
+ASKS_NODES = True
+
+_NO_GPU = 'start fewer ranks there, or set backend.fallback = ["gloo"] to go on without GPUs'
+_NO_CUDA = "install torch from PyTorch's wheels for CUDA, or set launch.python to a Python that has one"
+
+_DIAGNOSTICS = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+}
+"""So that a hang can be explained: torch's flight recorder keeps the newest collectives, and is written down when one of them
+takes longer than the profile's timeout. It is off in some releases of torch, and costs a record for each collective."""
+
+
+def settings(*, one_machine: bool) -> BackendSettings:
+    """On one machine, NCCL's first words go over the loopback interface, which is always there."""
+    env = {**_DIAGNOSTICS, **({"NCCL_SOCKET_IFNAME": "lo"} if one_machine else {})}
+    return BackendSettings(name="nccl", device="cuda", env=env)
+
+
+def check(ranks: int, facts: NodeFacts) -> None:
+    """A GPU for each rank, and a torch that can use it.
+
+    Raises:
+        CheckError: one of them is missing.
+    """
+    if not facts.gpus:
+        raise CheckError(f"{facts.name} has no NVIDIA GPU", hint=_NO_GPU)
+    if facts.torch_cuda == "":
+        raise CheckError(f"torch {facts.torch} on {facts.name} is a build for CPUs", hint=_NO_CUDA)
+    if facts.gpus < ranks:
+        gpus = "1 GPU" if facts.gpus == 1 else f"{facts.gpus} GPUs"
+        raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL wants one for each", hint=_NO_GPU)
+
+
+def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
+    """Nothing shows only in the whole."""

@@ -1,0 +1,34 @@
+"""What `backend.name` may be: one backend, one for each device (`cpu:gloo,cuda:nccl`), or `auto`."""
+
+from __future__ import annotations
+
+import re
+
+AUTO = "auto"
+"""Leaves the choice to rankdeck."""
+
+_PART = re.compile(r"(?:(?P<device>cpu|cuda):)?(?P<backend>[a-z0-9_]+)\Z")
+
+
+def backends_in(name: str) -> tuple[str, ...]:
+    """The backends that a name is made of, in its order.
+
+    Args:
+        name: as a profile has it, and torch: `gloo`, or `cpu:gloo,cuda:nccl`.
+
+    Raises:
+        ValueError: it is no such name; the message continues a sentence that begins with it.
+    """
+    parts = [_PART.match(word) for word in name.split(",")]
+    matched = [part for part in parts if part is not None]
+    devices = [part["device"] for part in matched]
+    if len(matched) < len(parts):
+        raise ValueError("is not a backend, nor one for each device")
+    if len(parts) > 1 and None in devices:
+        raise ValueError("names several backends, but not the device of each")
+    if len(set(devices)) < len(devices):
+        raise ValueError("names two backends for one device")
+    backends = tuple(part["backend"] for part in matched)
+    if AUTO in backends and name != AUTO:
+        raise ValueError("has auto for one device; it stands alone")
+    return backends

@@ -1,0 +1,120 @@
+"""Which backend a launch takes: what can't run is said, with the next step, and another takes over where the profile has one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Deck, use_mpi
+
+MEET = """
+import torch, torch.distributed as dist, rankdeck
+rankdeck.init_process_group()
+tensor = torch.ones(1)
+dist.all_reduce(tensor)
+print("met", dist.get_backend(), int(tensor.item()), flush=True)
+dist.destroy_process_group()
+"""
+
+NO_GPU = "localhost has no NVIDIA GPU"
+
+pytestmark = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
+
+
+@pytest.fixture
+def write(write_script, write_profile) -> Callable[..., Path]:
+    """A profile of two ranks that meet."""
+
+    def write(**backend: Any) -> Path:
+        path: Path = write_profile(write_script("meet.py", MEET), ranks=2, backend=backend)
+        return path
+
+    return write
+
+
+def test_nccl_without_a_gpu_and_without_fallback_ends_before_the_start(rankdeck: Deck, write):
+    done = rankdeck("launch", write(name="nccl"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert NO_GPU in done.stderr
+    assert 'backend.fallback = ["gloo"]' in done.stderr
+    assert rankdeck("ps", "--all").stdout.count("job") == 0
+
+
+def test_nccl_without_a_gpu_runs_on_gloo_where_the_profile_says_so_and_tells_why(rankdeck: Deck, write):
+    profile = write(name="nccl", fallback=["gloo"])
+    plan = rankdeck("plan", profile).stdout
+    assert re.search(rf"backend +gloo, 2 ranks.*\n +nccl can't run: {NO_GPU}\n", plan)
+    done = rankdeck("launch", profile)
+    assert done.returncode == 0
+    assert done.stdout.count("met gloo 2\n") == 2
+    assert f"launched with 2 ranks on gloo; nccl can't run: {NO_GPU}" in done.stderr
+
+
+def test_auto_takes_gloo_without_a_gpu_and_says_why(rankdeck: Deck, write):
+    done = rankdeck("launch", write(name="auto"))
+    assert done.returncode == 0
+    assert done.stdout.count("met gloo 2\n") == 2
+    assert f"on gloo; auto: nccl can't run: {NO_GPU}" in done.stderr
+
+
+def test_a_group_that_can_not_be_set_up_is_tried_on_the_next_backend_in_a_new_attempt(
+    rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("mpi4py")
+    use_mpi("openmpi", tmp_path, monkeypatch)
+    profile = write(name="gloo", fallback=["mpi"], env={"GLOO_SOCKET_IFNAME": "nope0"})
+    done = rankdeck("launch", profile)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("met mpi 2\n") == 2
+    assert re.search(r"gloo failed on localhost, rank [01]: .*nope0.*; running on mpi\n", done.stderr)
+    run = done.stdout.split("\n")[0]
+    status = rankdeck("status", run).stdout.split("\n")[0]
+    assert re.search(r"attempt 1 .* mpi ", status)
+    assert "restart" not in done.stderr
+
+
+def test_every_backend_is_shown_with_what_is_missing(rankdeck: Deck):
+    shown = {one["name"]: one for one in json.loads(rankdeck("backends", "--json").stdout)}
+    assert {"gloo", "mpi", "nccl", "auto"} <= set(shown)
+    assert (shown["gloo"]["trouble"], shown["nccl"]["trouble"], shown["auto"]["found"]) == ("", NO_GPU, "here: gloo")
+    text = rankdeck("backends").stdout
+    assert "● gloo" in text
+    assert re.search(rf"✖ nccl .*\n +{NO_GPU}\n +start fewer ranks there", text)
+    assert rankdeck("--ascii", "backends").stdout.isascii()
+
+
+def test_a_python_without_mpi4py_is_found_before_the_launch(
+    rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    use_mpi("openmpi", tmp_path, monkeypatch)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "mpi4py.py").write_text("raise ImportError('hidden')")
+    monkeypatch.setenv("PYTHONPATH", str(hidden))
+    done = rankdeck("launch", write(name="mpi"))
+    assert done.returncode == 3
+    assert "has no mpi4py, and its torch no MPI of its own" in done.stderr
+    assert "-m pip install mpi4py" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        ({"name": "nccl,gloo"}, "names several backends, but not the device of each"),
+        ({"name": "glo"}, "did you mean gloo?"),
+        ({"name": "cpu:gloo,cuda:ncl"}, "did you mean nccl?"),
+        ({"name": "gloo", "fallback": ["gloo"]}, "would be tried twice"),
+        ({"name": "nccl", "fallback": ["auto"]}, "auto is a choice by itself"),
+        ({"name": "auto", "fallback": ["gloo"]}, "goes with a backend that you name"),
+    ],
+)
+def test_a_backend_that_makes_no_sense_is_an_error_with_its_line(rankdeck: Deck, write, backend, reason):
+    done = rankdeck("plan", write(**backend))
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert re.search(r"job\.toml:\d+: backend\.(name|fallback)", done.stderr)

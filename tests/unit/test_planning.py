@@ -1,0 +1,154 @@
+"""Which backend a plan is made on: the first that can run, and why not the others. Nodes are played."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from engine import planning, preflight
+from engine.core.errors import CheckError
+from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, plan_on
+from engine.core.profile import profile_from_data
+from engine.launchers import local
+
+
+class Nodes:
+    """What the nodes have. `asked`: those that were."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, int] = {}
+        self.torch_cuda: str | None = "12.8"
+        self.trouble: CheckError | None = None
+        self.asked: list[str] = []
+
+    def facts(self, node: str) -> NodeFacts:
+        return NodeFacts(name=node, cores=4, gpus=self.gpus.get(node, 0), python=sys.executable)
+
+    def facts_of(self, plan: LaunchPlan, nodes: Sequence[PlannedNode], *, with_torch: bool) -> tuple[NodeFacts, ...]:
+        self.asked += [node.name for node in nodes]
+        if self.trouble is not None:
+            raise self.trouble
+        cuda = self.torch_cuda if with_torch else None
+        return tuple(
+            NodeFacts(name=node.name, cores=4, gpus=self.gpus.get(node.name, 0), python=plan.python, torch="2.13.0",
+                      torch_cuda=cuda)
+            for node in nodes
+        )  # fmt: skip
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    """A cluster without a GPU."""
+    played = Nodes()
+    monkeypatch.setattr(local, "facts", played.facts)
+    monkeypatch.setattr(preflight, "facts_of", played.facts_of)
+    return played
+
+
+def planned(name: str, *fallback: str, checked: bool = True, **layout: Any) -> LaunchPlan:
+    """The plan of a recipe on two nodes, or on those of the layout."""
+    data = {
+        "schema": 1,
+        "name": "job",
+        "backend": {"name": name, "fallback": list(fallback)},
+        "layout": layout or {"nodes": ["gpu01:2", "gpu02:2"]},
+        "recipe": {"name": "linear"},
+    }
+    return planning.make_plan(profile_from_data(data, "job.toml"), checked=checked)
+
+
+def test_auto_takes_nccl_where_every_rank_has_a_gpu(nodes: Nodes):
+    nodes.gpus = {"gpu01": 2, "gpu02": 8}
+    plan = planned("auto")
+    assert (plan.backend.name, plan.backend.device, plan.fallback) == ("nccl", "cuda", ())
+    assert plan.backend_note == "auto: every node has a GPU for each rank"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cuda", "why"),
+    [
+        ({"gpu01": 2}, "12.8", "gpu02 has no NVIDIA GPU"),
+        ({"gpu01": 2, "gpu02": 1}, "12.8", "gpu02 has 1 GPU for 2 ranks: NCCL wants one for each"),
+        ({"gpu01": 2, "gpu02": 2}, "", "torch 2.13.0 on gpu01 is a build for CPUs"),
+    ],
+)
+def test_auto_takes_gloo_elsewhere_and_says_why(nodes: Nodes, gpus: dict[str, int], cuda: str, why: str):
+    nodes.gpus, nodes.torch_cuda = gpus, cuda
+    plan = planned("auto")
+    assert (plan.backend.name, plan.backend_note) == ("gloo", f"auto: nccl can't run: {why}")
+
+
+def test_a_torch_that_can_not_be_looked_at_is_not_judged(nodes: Nodes):
+    nodes.gpus, nodes.torch_cuda = {"gpu01": 2, "gpu02": 2}, None
+    assert planned("auto").backend.name == "nccl"
+
+
+def test_auto_counts_ranks_as_its_backend_does(nodes: Nodes):
+    nodes.gpus = {"gpu01": 3}
+    assert planned("auto", nodes="gpu01").world_size == 3
+    nodes.gpus = {}
+    assert planned("auto", nodes="gpu01").world_size == 4
+
+
+def test_that_this_machine_has_no_gpu_needs_no_asking(nodes: Nodes):
+    assert planned("auto", nodes="localhost").backend.name == "gloo"
+    assert nodes.asked == []
+    nodes.gpus = {"localhost": 4}
+    assert planned("auto", nodes="localhost").backend.name == "nccl"
+    assert nodes.asked == ["localhost"]
+
+
+def test_without_fallback_a_backend_that_can_not_run_is_an_error_with_the_next_step(nodes: Nodes):
+    with pytest.raises(CheckError) as caught:
+        planned("nccl")
+    assert caught.value.exit_status == 3
+    assert caught.value.message == "gpu01 has no NVIDIA GPU"
+    assert 'backend.fallback = ["gloo"]' in (caught.value.hint or "")
+
+
+def test_fallback_is_tried_in_order(nodes: Nodes):
+    plan = planned("nccl", "gloo")
+    assert (plan.backend.name, plan.fallback) == ("gloo", ())
+    assert plan.backend_note == "nccl can't run: gpu01 has no NVIDIA GPU"
+
+
+def test_what_may_take_over_later_is_part_of_the_plan(nodes: Nodes):
+    nodes.gpus = {"gpu01": 2, "gpu02": 2}
+    plan = planned("nccl", "cpu:gloo,cuda:nccl", "gloo")
+    assert (plan.backend.name, plan.backend_note) == ("nccl", "")
+    assert [spare.name for spare in plan.fallback] == ["cpu:gloo,cuda:nccl", "gloo"]
+    other = plan_on(plan, "gloo")
+    assert (other.backend.name, other.backend.device, other.places) == ("gloo", "cpu", plan.places)
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" in plan.env_defaults
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in other.env_defaults
+    assert plan_on(plan, "nccl") is plan
+
+
+def test_where_none_can_run_all_reasons_are_told(nodes: Nodes):
+    with pytest.raises(
+        CheckError, match=r"no backend .* can run: nccl: gpu01 has no .*; cpu:gloo,cuda:nccl: gpu01 has"
+    ):
+        planned("nccl", "cpu:gloo,cuda:nccl")
+
+
+def test_a_node_that_can_not_be_asked_is_no_reason_to_fall_back(nodes: Nodes):
+    nodes.trouble = CheckError("gpu02: no route")
+    with pytest.raises(CheckError, match="no route"):
+        planned("nccl", "gloo")
+    assert planned("nccl", "gloo", checked=False).backend.name == "nccl"
+
+
+def test_one_for_each_device_gives_ranks_both_environments(nodes: Nodes):
+    nodes.gpus = {"localhost": 2}
+    plan = planned("cpu:gloo,cuda:nccl", nodes="localhost")
+    assert (plan.backend.name, plan.backend.device, plan.world_size) == ("cpu:gloo,cuda:nccl", "cuda", 2)
+    assert plan.env_defaults["GLOO_SOCKET_IFNAME"] == plan.env_defaults["NCCL_SOCKET_IFNAME"] == "lo"
+
+
+def test_mpi_can_not_be_one_of_several(nodes: Nodes):
+    nodes.gpus = {"localhost": 2}
+    with pytest.raises(CheckError, match="mpi can't be one of several"):
+        planned("cpu:mpi,cuda:nccl", nodes="localhost")
