@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any
 
 from engine.client import Argument, BackendInfo, RecipeInfo
-from engine.core.backend_names import AUTO
 from engine.core.errors import ProfileError
 from engine.core.profile import Profile, profile_from_data, to_toml_data
 
@@ -57,6 +56,8 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
         Field(id="description", label="description", help="A line for those who read the list of profiles."),
         Field(id=BACKEND, label="backend", begins_group=True, help="How ranks talk to each other.",
               choices=tuple((backend.name, backend.summary) for backend in backends)),
+        Field(id="backend.fallback", label="fallback", placeholder="none",
+              help="Backends that take over where it can't run or be set up, in order: gloo, or several with blanks between."),
         Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
               help="Where ranks run, with a number of ranks or without: localhost:4"),
         Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
@@ -126,6 +127,7 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
         "name": profile.name,
         "description": profile.description,
         "backend.name": profile.backend.name,
+        "backend.fallback": " ".join(profile.backend.fallback),
         "layout.nodes": _nodes_text(profile),
         "layout.ranks_per_node": "" if layout.ranks_per_node == "auto" else str(layout.ranks_per_node),
         "layout.order": layout.order,
@@ -181,11 +183,7 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
                 "launch.on_failure"):  # fmt: skip
         _put(data, key, values.get(key, "").strip() or None)
     data.setdefault("name", "")
-    spares = base.backend.fallback if base is not None else ()
-    name = values.get(BACKEND, "").strip()
-    left = () if name == AUTO else tuple(spare for spare in spares if spare != name)
-    if left != spares:  # another backend was chosen: what it leaves nothing for goes away
-        _put(data, "backend.fallback", list(left) or None)
+    _put(data, "backend.fallback", values.get("backend.fallback", "").split() or None)
     _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
     nodes = values.get("layout.nodes", "").strip()
     if base is None or nodes != _nodes_text(base):

@@ -120,7 +120,8 @@ def backends_text(
     for info in infos:
         mark, style = ("✖", "$text-error") if info.trouble else ("✔", "$text-success")
         name_style = "bold $text-accent" if info.name == chosen else "bold"
-        said = [(MUTED, info.summary), ("$text-error", info.trouble), ("", info.hint), ("", info.found)]
+        can_run = [(MUTED, info.summary), ("", info.found)]
+        said = [("$text-error", info.trouble), ("", info.hint)] if info.trouble else can_run
         begin = Content.assemble((mark, style), " ", (f"{plain_line(info.name):<6}", name_style), " ")
         for line_style, words in said:
             for line in wrapped(plain_line(words).split(), width - BACKEND_NAME) if words else ():

@@ -9,7 +9,8 @@ SUMMARY = "GPUs through NVIDIA's NCCL; needs a torch for CUDA and a GPU for each
 
 ASKS_NODES = True
 
-_NO_GPU = 'start fewer ranks there, or set backend.fallback = ["gloo"] to go on without GPUs'
+_NO_GPU = 'choose another backend, or set backend.fallback = ["gloo"] to go on without GPUs'
+_FEW_GPUS = 'start fewer ranks there, or set backend.fallback = ["gloo"] to go on without GPUs'
 _NO_CUDA = "install torch from PyTorch's wheels for CUDA, or set launch.python to a Python that has one"
 
 _DIAGNOSTICS = {
@@ -38,7 +39,7 @@ def check(ranks: int, facts: NodeFacts) -> None:
         raise CheckError(f"torch {facts.torch} on {facts.name} is a build for CPUs", hint=_NO_CUDA)
     if facts.gpus < ranks:
         gpus = "1 GPU" if facts.gpus == 1 else f"{facts.gpus} GPUs"
-        raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL wants one for each", hint=_NO_GPU)
+        raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL wants one for each", hint=_FEW_GPUS)
 
 
 def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:

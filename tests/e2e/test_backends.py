@@ -84,7 +84,7 @@ def test_every_backend_is_shown_with_what_is_missing(rankdeck: Deck):
     assert (shown["gloo"]["trouble"], shown["nccl"]["trouble"], shown["auto"]["found"]) == ("", NO_GPU, "here: gloo")
     text = rankdeck("backends").stdout
     assert "● gloo" in text
-    assert re.search(rf"✖ nccl .*\n +{NO_GPU}\n +start fewer ranks there", text)
+    assert re.search(rf"✖ nccl .*\n +{NO_GPU}\n +choose another backend", text)
     assert rankdeck("--ascii", "backends").stdout.isascii()
 
 

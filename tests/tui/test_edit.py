@@ -68,12 +68,15 @@ def test_a_changed_argument_keeps_what_the_form_has_no_line_for():
     assert (after.env, after.metrics, after.launch) == (before.env, before.metrics, before.launch)
 
 
-def test_another_backend_leaves_no_fallback_that_makes_no_sense():
-    before = profile("p", backend='nccl"\nfallback = ["gloo", "mpi"]\n#"')
+def test_what_takes_over_for_a_backend_is_a_line_of_the_form():
+    before = profile("p", backend='nccl"\nfallback = ["cpu:gloo,cuda:nccl", "gloo"]\n#"')
     values = values_of(before, RECIPES)
+    assert values["backend.fallback"] == "cpu:gloo,cuda:nccl gloo"
     assert profile_of(values, before, RECIPES) == before
-    assert profile_of({**values, BACKEND: "gloo"}, before, RECIPES).backend.fallback == ("mpi",)
-    assert profile_of({**values, BACKEND: "auto"}, before, RECIPES).backend.fallback == ()
+    assert profile_of({**values, "backend.fallback": " "}, before, RECIPES).backend.fallback == ()
+    with pytest.raises(ProfileError, match="gloo would be tried twice") as caught:
+        profile_of({**values, BACKEND: "gloo"}, before, RECIPES)
+    assert line_of_error(caught.value, list(values)) == "backend.fallback"
 
 
 def test_an_own_script_takes_the_recipes_place():
@@ -173,9 +176,10 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
 ):
     async with app.run_test(notifications=True, size=size) as pilot:
         await opened(pilot, "n", "New: my-run", "4 ranks on 1 node")
-        for number, keys in enumerate((["end", "x"], [], ["right"], ["2"], ["3"], ["space"], ["l"], list("--x 1"))):
+        typed = (["end", "x"], [], ["right"], [*"gloo"], ["2"], ["3"], ["space"], ["l"], list("--x 1"))
+        for number, keys in enumerate(typed):
             await pilot.press(*keys)
-            if number == 3:
+            if number == 4:
                 # `2` was typed at the nodes: no such host, said at the line.
                 await until_seen(pilot, "'2' is a number, not a node")
                 await pilot.press("backspace")
@@ -187,6 +191,7 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
         launched = engine.launched[0]
         assert (launched.name, launched.backend.name, launched.layout.ranks_per_node) == ("my-runx", "nccl", 3)
+        assert launched.backend.fallback == ("gloo",)
         assert (launched.layout.order, launched.recipe.name, launched.recipe.args) == ("cyclic", "linear", ("--x", "1"))
         await pilot.press("q")
         await until_seen(pilot, "New: my-runx")
@@ -228,7 +233,7 @@ async def test_beside_the_backend_stands_which_of_them_can_run_and_why_not(app: 
         await pilot.press("right")
         await until_seen(pilot, "nccl: can't run: localhost has no NVIDIA GPU")
         await pilot.press("left", "down")
-        await until_seen(pilot, "4 ranks on 1 node")
+        await until_seen(pilot, "4 ranks on 1 node", "none")
 
 
 async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: RankdeckApp, engine: FakeEngine):
