@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.core.backend_names import backends_in
 from engine.core.plan import LaunchPlan, PlannedNode
 from engine.core.preflight import Finding, Job, Machine, Space, State, Torch, TorchFacts, fail, ok, skip, warn
 
@@ -122,8 +123,9 @@ def _leftovers(node: str, machine: Machine) -> Finding:
 
 def names_interface(plan: LaunchPlan) -> str:
     """The variable by which the profile or the backend says which interface is used; empty where none does."""
-    variable = INTERFACE_NAMES.get(plan.backend.name, "")
-    return variable if {**plan.env_defaults, **plan.env}.get(variable) else ""
+    env = {**plan.env_defaults, **plan.env}
+    variables = (INTERFACE_NAMES.get(backend, "") for backend in backends_in(plan.backend.name))
+    return next((variable for variable in variables if env.get(variable)), "")
 
 
 def _interface(plan: LaunchPlan, node: str, machine: Machine) -> list[Finding]:
@@ -133,7 +135,7 @@ def _interface(plan: LaunchPlan, node: str, machine: Machine) -> list[Finding]:
         return [skip(node, "interface", "one node needs no network")] if len(plan.nodes) == 1 else []
     wanted = {**plan.env_defaults, **plan.env}[variable]
     names = list(dict.fromkeys(name for name, address in machine.interfaces if address))
-    chosen = [name for name in names if is_meant(name, wanted, prefixes=plan.backend.name == "nccl")]
+    chosen = [name for name in names if is_meant(name, wanted, prefixes=variable == INTERFACE_NAMES["nccl"])]
     advice = f"set {variable} to one of {', '.join(names)}, or leave it out"
     if not chosen:
         text = f"{variable} is {wanted!r}, and no interface with an address is called so"
@@ -256,8 +258,13 @@ def _installed_torch(node: str, machine: Machine, job: Job) -> Finding:
 
 
 def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: Job) -> Finding:
-    if plan.backend.name == "mpi":
+    backends = backends_in(plan.backend.name)
+    if "mpi" in backends:
         return _mpi(node, machine, job, ())
+    if "nccl" in backends and job.torch_cuda == "":
+        return fail(
+            node, "backend", f"torch {job.torch} is a build for CPUs", "install torch from PyTorch's wheels for CUDA"
+        )
     return skip(node, "backend", "not looked at by a quick check")
 
 
@@ -299,17 +306,17 @@ def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: J
 
 
 def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: TorchFacts) -> Finding:
-    name = plan.backend.name
     if facts.trouble:
         return fail(node, "backend", f"torch raises when asked what it has: {facts.trouble}", "install torch anew")
     if not facts.distributed:
         return fail(node, "backend", "this torch has no torch.distributed", "install one of PyTorch's own wheels")
-    if name == "mpi":
+    wanted = backends_in(plan.backend.name)
+    if "mpi" in wanted:
         return _mpi(node, machine, job, facts.backends)
-    if name not in facts.backends:
-        text = f"this torch was built without {name}; it has {', '.join(facts.backends) or 'none'}"
+    if missing := [backend for backend in wanted if backend not in facts.backends]:
+        text = f"this torch was built without {missing[0]}; it has {', '.join(facts.backends) or 'none'}"
         return fail(node, "backend", text, "install a torch that has it, or choose another backend.name")
-    return ok(node, "backend", f"{name} is in this torch")
+    return ok(node, "backend", f"{' and '.join(wanted)} {'is' if len(wanted) == 1 else 'are'} in this torch")
 
 
 def _visible_gpus(node: PlannedNode, machine: Machine, torch: Torch, facts: TorchFacts) -> Finding:

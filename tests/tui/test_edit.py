@@ -176,7 +176,17 @@ async def test_a_new_run_is_put_together_with_the_keyboard_alone(
 ):
     async with app.run_test(notifications=True, size=size) as pilot:
         await opened(pilot, "n", "New: my-run", "4 ranks on 1 node")
-        typed = (["end", "x"], [], ["right"], [*"gloo"], ["2"], ["3"], ["space"], ["l"], list("--x 1"))
+        typed: tuple[list[str], ...] = (
+            ["end", "x"],
+            [],
+            ["right"],
+            [*"gloo"],
+            ["2"],
+            ["3"],
+            ["space"],
+            ["l"],
+            list("--x 1"),
+        )
         for number, keys in enumerate(typed):
             await pilot.press(*keys)
             if number == 4:

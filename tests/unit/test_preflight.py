@@ -48,6 +48,7 @@ from engine.node import probe
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")
+BOTH = BackendSettings(name="cpu:gloo,cuda:nccl", env={}, device="cuda")
 MPI = BackendSettings(name="mpi", env={}, device="cpu")
 GIB = 1 << 30
 
@@ -232,6 +233,8 @@ def test_a_full_check_leaves_torch_and_backend_to_the_import():
         ("backend", "skip", "not imported in time", replace(TORCH, facts=None, timed_out=True), {}),
         ("backend", "ok", "gloo is in this torch", TORCH, {}),
         ("backend", "fail", "built without nccl; it has gloo", TORCH, {"backend": NCCL}),
+        ("backend", "fail", "built without nccl; it has gloo", TORCH, {"backend": BOTH}),
+        ("backend", "ok", "gloo and nccl are in this torch", replace(TORCH, facts=replace(FACTS, backends=("gloo", "nccl"))), {"backend": BOTH}),
         ("backend", "fail", "built without gloo; it has none", replace(TORCH, facts=replace(FACTS, backends=())), {}),
         ("backend", "fail", "no torch.distributed", replace(TORCH, facts=replace(FACTS, distributed=False)), {}),
         ("backend", "fail", "OSError: libcudnn", replace(TORCH, facts=replace(FACTS, trouble="OSError: libcudnn")), {}),
@@ -248,6 +251,21 @@ def test_what_an_import_of_torch_says(check: Check, state: State, text: str, tor
     assert found.state == state
     assert text in found.text
     assert bool(found.advice) == (state in ("warn", "fail"))
+
+
+@pytest.mark.parametrize(
+    ("cuda", "state", "text"),
+    [
+        ("", "fail", "torch 2.13.0+cpu is a build for CPUs"),
+        ("12.8", "skip", "quick check"),
+        (None, "skip", "quick check"),
+    ],
+)
+def test_a_quick_look_sees_that_torch_was_built_for_cpus(cuda: str | None, state: State, text: str):
+    found = the(
+        job_findings(planned(backend=NCCL), "gpu1", MACHINE, replace(JOB, torch_cuda=cuda), full=False), "backend"
+    )
+    assert (found.state, text in found.text) == (state, True)
 
 
 @pytest.mark.parametrize("full", [False, True])
