@@ -59,7 +59,7 @@ def _complete(layout: Layout, slots: Sequence[Slots], source: str) -> tuple[Slot
 def _text(file: str) -> str:
     """What is in a hostfile; it counts from where rankdeck is started."""
     try:
-        path = Path(file).expanduser()
+        path = Path(os.path.expanduser(file))
         if not path.is_file():  # to open a FIFO would wait for a writer
             raise CheckError(f"the hostfile {file} is not there, or is no file", hint="set layout.hostfile to one")
         with path.open("rb") as opened:

@@ -24,14 +24,16 @@ MAX_SOCKET_PATH = 107
 def home() -> Path:
     """Where rankdeck keeps runs: `$RANKDECK_HOME`, else `$XDG_STATE_HOME/rankdeck`."""
     if chosen := os.environ.get("RANKDECK_HOME"):
-        return Path(chosen).expanduser().absolute()
+        return Path(os.path.expanduser(chosen)).absolute()
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "rankdeck"
+    return Path(os.path.expanduser(state)) / "rankdeck"
 
 
 def profile_folders() -> list[tuple[str, Path]]:
     """Folders that profiles are looked up in, nearest first, each with the word that the user sees for it."""
-    config = Path(os.environ.get("RANKDECK_HOME") or os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    config = Path(
+        os.path.expanduser(os.environ.get("RANKDECK_HOME") or os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    )
     own = config / "profiles" if os.environ.get("RANKDECK_HOME") else config / "rankdeck" / "profiles"
     return [("here", Path(".rankdeck").absolute()), ("yours", own), ("shipped", _shipped_profiles())]
 

@@ -125,7 +125,7 @@ class _Draft:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._slots = slots_of(profile.layout)
-        self._workdir = str(Path(profile.launch.workdir).expanduser().absolute())
+        self._workdir = str(Path(os.path.expanduser(profile.launch.workdir)).absolute())
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
         """This machine, by the names that the layout has for it."""
@@ -232,9 +232,11 @@ def _check_this_machine(decided: LaunchPlan) -> None:
 def _with_absolute_paths(profile: Profile) -> Profile:
     """`script` and `python` count from where rankdeck was started, and ranks start in `workdir`."""
     if profile.recipe.script is not None:
-        script = Path(profile.recipe.script).expanduser().absolute()
+        script = Path(os.path.expanduser(profile.recipe.script)).absolute()
         profile = replace(profile, recipe=replace(profile.recipe, script=str(script)))
     python = profile.launch.python
     if python and os.sep in python:
-        profile = replace(profile, launch=replace(profile.launch, python=str(Path(python).expanduser().absolute())))
+        profile = replace(
+            profile, launch=replace(profile.launch, python=str(Path(os.path.expanduser(python)).absolute()))
+        )
     return profile

@@ -44,7 +44,7 @@ def find_profile(word: str) -> Path:
         UsageError: there is none; the message has the nearest name.
     """
     if os.sep in word or word.endswith(".toml"):
-        path = Path(word).expanduser()
+        path = Path(os.path.expanduser(word))
         if not path.is_file():
             raise UsageError(f"there is no file {word}", hint="rankdeck profiles lists what can be launched by name")
         return path

@@ -140,6 +140,8 @@ def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choice
         ) from None
     except RecursionError:
         raise ProfileError(file, None, "", "is nested too deeply to be a profile") from None
+    except ValueError:  # Python reads no number of more digits
+        raise ProfileError(file, None, "", "holds a number of thousands of digits") from None
     places = _Places(file, key_lines(text))
     for word in overrides:
         path = _apply_override(data, word)
@@ -311,7 +313,7 @@ def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
         raise ProfileError(said, None, "", "is not key=value", hint="for example: --set layout.ranks_per_node=2")
     try:
         value: Any = tomli.loads(f"value = {raw}")["value"] if "\n" not in raw else raw
-    except (tomli.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no TOML, or a number of thousands of digits
         value = raw
     kind = all_keys().get(path) or (str if len(path) > 1 and path[:-1] in (("env",), ("backend", "env")) else None)
     if not isinstance(value, str) and kind in (str, str | None, int | str | None):  # 1234_5, a task, is 12345 to TOML

@@ -78,6 +78,14 @@ def test_a_group_that_can_not_be_set_up_is_tried_on_the_next_backend_in_a_new_at
     assert "restart" not in done.stderr
 
 
+def test_mpi_may_be_named_with_its_device(rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mpi4py")
+    use_mpi("openmpi", tmp_path, monkeypatch)
+    done = rankdeck("launch", write(name="cpu:mpi"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("met cpu:mpi 2\n") == 2
+
+
 def test_every_backend_is_shown_with_what_is_missing(rankdeck: Deck):
     shown = {one["name"]: one for one in json.loads(rankdeck("backends", "--json").stdout)}
     assert {"gloo", "mpi", "nccl", "auto"} <= set(shown)

@@ -331,6 +331,20 @@ def test_every_shipped_profile_can_be_planned_or_says_what_is_missing(inside):
         assert json.loads(said.out)["places"]
 
 
+@pytest.mark.parametrize(
+    ("line", "status", "reason"),
+    [
+        ('launch.workdir = "~nobody-of-that-name/a"', 3, "~nobody-of-that-name/a does not exist"),
+        ('launch.python = "~nobody-of-that-name/python"', 3, "there is no Python"),
+        (f"launch.max_restarts = {'9' * 5000}", 2, "p.toml: holds a number of thousands of digits"),
+    ],
+)
+def test_odd_values_are_a_user_s_mistake_and_no_traceback(inside, work, line, status, reason):
+    (work / "p.toml").write_text(HEAD + f'recipe.name = "linear"\n{line}\n')
+    said = inside("plan", "p.toml")
+    assert (said.status, reason in said.err) == (status, True)
+
+
 def test_plan_names_nodes_ranks_and_the_exact_command(inside, work):
     (work / "my script.py").write_text("")
     (work / "p.toml").write_text(

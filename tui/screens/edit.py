@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -292,7 +293,7 @@ class EditScreen(DeckScreen):
 
         def answered(word: str | None) -> None:
             if word:
-                path = Path(word).expanduser()
+                path = Path(os.path.expanduser(word))
                 self._save(profile, path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml"))
 
         detail = "A file whose name ends with .toml. Profiles in .rankdeck/ are found from this folder."
