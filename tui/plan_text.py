@@ -94,6 +94,7 @@ def _given(plan: LaunchPlan, own: Container[str]) -> dict[str, str]:
         metrics=f"{LIBRARY}/metrics",
         stacks=f"{LIBRARY}/stacks",
         handover=f"{LIBRARY}/state",
+        traces=f"{LIBRARY}/nccl_trace_rank_",
         checkpoints=f"{LIBRARY}/checkpoints",
     )
     address = "127.0.0.1" if len(plan.nodes) == 1 else "found"

@@ -19,6 +19,9 @@ from engine.core.profile import Profile
 SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW(?:OR)?D|CREDENTIAL", re.IGNORECASE)
 """Names of environment variables whose values are never shown, put into argv, or written to a journal."""
 
+TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Where torch's flight recorder writes to, by the name that torch 2.8 and newer have, and the older one."""
+
 HIDDEN = "•••"
 """Stands for a value that must not be shown."""
 
@@ -128,13 +131,15 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one rank of one attempt keeps its files, on its own node."""
+    """Where one rank of one attempt keeps its files, on its own node. `traces`: what names of NCCL's recorded collectives begin
+    with; torch adds the rank."""
 
     library: str
     error: str
     metrics: str
     stacks: str
     handover: str
+    traces: str
     checkpoints: str
 
 
@@ -265,7 +270,9 @@ def rank_environment(
         paths: files of this rank.
         generation: that it is started for; above 0 where it takes a dead rank's place.
     """
+    traces = dict.fromkeys(TRACES, paths.traces) if "nccl" in plan.backend.name else {}
     return {
+        **traces,
         **plan.env,
         "RANK": str(place.rank),
         "LOCAL_RANK": str(place.local_rank),

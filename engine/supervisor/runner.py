@@ -404,6 +404,7 @@ class Runner:
                 metrics=str(folder / f"rank_{rank}.metrics"),
                 stacks=str(folder / f"rank_{rank}.stacks"),
                 handover=str(folder / f"rank_{rank}.state"),
+                traces=str(folder / "nccl_trace_rank_"),
                 checkpoints=str(checkpoints / "checkpoints"),
             )
             env = rank_environment(

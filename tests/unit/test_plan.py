@@ -34,6 +34,7 @@ PATHS = AttemptPaths(
     metrics="/run/a0/3.metrics",
     stacks="/run/a0/3.stacks",
     handover="/run/a0/3.state",
+    traces="/run/a0/nccl_trace_rank_",
     checkpoints="/run/ckpt",
 )
 
@@ -154,6 +155,17 @@ def test_values_are_those_of_the_rank() -> None:
         "RANKDECK_METRICS": "/run/a0/3.metrics",
         "RANKDECK_CHECKPOINTS": "/run/ckpt",
     }
+
+
+def test_with_nccl_torchs_flight_recorder_writes_beside_the_logs_unless_the_profile_says_where() -> None:
+    def traces(plan: LaunchPlan) -> list[str | None]:
+        env = rank_environment(plan, plan.places[0], run="r", attempt=0, address="a", port=1, paths=PATHS)
+        return [env.get("TORCH_FR_DUMP_TEMP_FILE"), env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")]
+
+    assert traces(make()) == [None, None]
+    assert traces(make(backend=NCCL)) == ["/run/a0/nccl_trace_rank_"] * 2
+    own = make({"env": {"TORCH_FR_DUMP_TEMP_FILE": "/mine/"}}, backend=NCCL)
+    assert traces(own) == ["/mine/", "/run/a0/nccl_trace_rank_"]
 
 
 def test_a_profile_adds_variables_but_can_not_move_a_rank() -> None:
