@@ -11,10 +11,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from engine.backends import BACKENDS
+from engine.backends.environment import environment_warnings
 from engine.core.errors import CheckError
 from engine.core.layout import LOCAL_NAMES, Slots
 from engine.core.plan import LaunchPlan, NodeFacts, plan
-from engine.core.profile import Choices, Profile, check_choices
+from engine.core.profile import Choices, Places, Profile, check_choices
 from engine.launchers import local
 from engine.node_sources import slots_of
 from engine.recipes import recipes
@@ -25,7 +26,7 @@ def choices() -> Choices:
     return {("backend", "name"): BACKENDS, ("recipe", "name"): recipes()}
 
 
-def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
+def make_plan(profile: Profile, *, checked: bool = True, places: Places | None = None) -> LaunchPlan:
     """What a profile comes to on its nodes, started from the current directory.
 
     Another node is asked what it has only where the profile leaves its number of ranks to that. What must be there is looked
@@ -34,6 +35,7 @@ def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
     Args:
         profile: what the user asked for.
         checked: False asks no node and looks for nothing; other nodes that are to count for themselves then have one rank.
+        places: where the keys of the profile stand, for warnings; None: nobody knows.
 
     Raises:
         ProfileError: the profile names a backend or a recipe that does not exist.
@@ -65,7 +67,7 @@ def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
         if is_here:
             _check_this_machine(decided)
         backend.check_plan(decided, is_here=is_here)
-    return decided
+    return replace(decided, warnings=environment_warnings(profile, decided, os.environ, places))
 
 
 def _asked(draft: LaunchPlan, slots: Sequence[Slots]) -> dict[str, NodeFacts]:
