@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.environment import EnvWarning
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.profile import Profile
 from tui.form import Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
@@ -182,6 +184,7 @@ class EditScreen(DeckScreen):
                 pane.show_text(partial(error_text, error), title="Plan")
         else:
             pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title="Plan")
+            self._show_warnings(plan.warnings)
 
     def _check(self) -> Profile | None:
         """The profile that the form says; None, with every reason at its line, where it says none."""
@@ -201,6 +204,12 @@ class EditScreen(DeckScreen):
             return False
         rows[key].show_problem(plain_line(f"{error.reason}; {error.hint}" if error.hint else error.reason))
         return True
+
+    def _show_warnings(self, warnings: Sequence[EnvWarning]) -> None:
+        """Puts warnings below the variables that they are about."""
+        for row in self.query(FormRow):
+            own = [warning for warning in warnings if warning.table == row.field.id]
+            row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.advice}") for one in own))
 
     def _checked(self) -> Profile | None:
         """The profile for an act; where there is none, the cursor goes to the first line that is wrong."""

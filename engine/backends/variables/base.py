@@ -105,7 +105,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     gone: tuple[Gone, ...] = ()
     others: str = ""
     is_complete: bool = False
-    likeness: float = 0.85
+    likeness: float = 0.88
 
     @property
     def names(self) -> frozenset[str]:

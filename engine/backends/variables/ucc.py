@@ -95,7 +95,9 @@ UCC = Family(
         Variable("UCC_TL_SHM_TUNE", "none", "As UCC_TL_UCP_TUNE, for shared memory"),
         Variable("UCC_LOG_LEVEL", "warn", "How much UCC says", takes=_LEVELS),
         Variable("UCC_LOG_FILE", "standard output", "File for that; %h and %p stand for host and process"),
-        Variable("UCC_COLL_TRACE", "warn", "info: a line for each collective", takes=_LEVELS),
+        Variable(
+            "UCC_COLL_TRACE", "warn", "How much UCC says of collectives; a line for each with info", takes=_LEVELS
+        ),
         Variable("UCC_CONFIG_FILE", "~/ucc.conf", "A file with the same settings"),
         Variable("UCC_NET_DEVICES", "all", "Which network devices may be used"),
         Variable("UCC_INTERNAL_OOB", "1", "Ranks exchange addresses through UCC's own service team"),
