@@ -15,7 +15,7 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from engine import __version__, report
-from engine.backends.variables import BACKEND_NAMES
+from engine.backends import BACKEND_NAMES
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.events import Scope
 from engine.core.profile import Places, Profile

@@ -11,7 +11,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from engine.backends import BACKENDS
-from engine.backends.environment import environment_warnings
 from engine.core.errors import CheckError
 from engine.core.layout import LOCAL_NAMES, Slots
 from engine.core.plan import LaunchPlan, NodeFacts, plan
@@ -67,6 +66,8 @@ def make_plan(profile: Profile, *, checked: bool = True, places: Places | None =
         if is_here:
             _check_this_machine(decided)
         backend.check_plan(decided, is_here=is_here)
+    from engine.backends.environment import environment_warnings  # hundreds of variables, which --help can do without
+
     return replace(decided, warnings=environment_warnings(profile, decided, os.environ, places))
 
 

@@ -26,4 +26,7 @@ class BackendModule(Protocol):
         ...
 
 
+BACKEND_NAMES = ("gloo", "mpi", "nccl", "ucc")
+"""Backends of torch that there is something to say about; those that a profile may name are in `BACKENDS`."""
+
 BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "mpi": mpi}

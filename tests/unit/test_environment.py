@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from engine.backends import BACKEND_NAMES
 from engine.backends.environment import environment_warnings, trouble_with
-from engine.backends.variables import ALIASES, BACKEND_NAMES, FAMILIES, GONE, VARIABLES, families_of, family_of
+from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, families_of, family_of
 from engine.backends.variables.base import Family, Takes, one_of
 from engine.core.environment import EnvWarning
 from engine.core.layout import Slots

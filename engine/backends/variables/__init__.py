@@ -22,9 +22,6 @@ FAMILIES: tuple[Family, ...] = (
 )
 """In the order in which they are shown: what is a backend's own comes first."""
 
-BACKEND_NAMES = ("gloo", "mpi", "nccl", "ucc")
-"""Backends that there are variables for."""
-
 VARIABLES: dict[str, tuple[Family, Variable]] = {
     one.name: (family, one) for family in FAMILIES for one in family.variables
 }

@@ -98,7 +98,7 @@ TORCH = Family(
         Variable(
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
             "0",
-            "torchrun opens a new store for each attempt; rankdeck always does",
+            "Each attempt of torchrun has a store of its own, as it always has with rankdeck",
         ),
         Variable("TORCH_HOME", "~/.cache/torch", "Where torch.hub keeps what it has downloaded"),
         Variable("TORCH_LOGS", "none", "What torch.compile and others report, such as +dynamo or recompiles"),
