@@ -57,11 +57,15 @@ def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone
     lines = [family.title]
     for one in known:
         mark = "*" if one.sets else " "
-        lines += ["", f" {mark} {one.name}  [{one.default}]", *_wrapped(f"{one.does}.")]
+        lines += [
+            "",
+            f" {mark} {one.name}  [{one.default}]",
+            *_wrapped(f"{one.does}."),
+        ]
         if one.takes is not None:
             lines += _wrapped(f"Takes {one.takes.words}.")
         if one.when:
-            lines += _wrapped(f"When {one.when}.")
+            lines += _wrapped(f"Set it when {one.when}.")
         if one.since or one.until:
             lines += _wrapped(_versions(one))
         if one.aliases:

@@ -24,6 +24,9 @@ VAGUE = 0.5
 INHERITED = "your environment"
 """Where a variable stands that the profile does not name."""
 
+LONGEST = 40
+"""Characters of a value that are repeated."""
+
 _NAMES = frozenset().union(*(family.names for family in FAMILIES))
 
 
@@ -54,7 +57,7 @@ def environment_warnings(
     if any(node.transport == "local" for node in plan.nodes):
         for name, value in inherited.items():
             trouble = None if name in plan.env else _trouble_with_inherited(name, value, plan)
-            if trouble is not None:
+            if trouble is not None and name.isascii():  # a plan is JSON, and bytes of no encoding can't be
                 found.append(EnvWarning(place=INHERITED, table="", name=name, **trouble._asdict()))
     return tuple(found)
 
@@ -132,7 +135,8 @@ def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
 def _misunderstood(known: Variable | None, family: Family, value: str) -> Trouble | None:
     if known is None or known.takes is None or not value or known.takes.allows(value):
         return None
-    return Trouble(f"is {value!r}, which {family.reader} does not understand", f"it takes {known.takes.words}")
+    said = value if len(value) <= LONGEST else f"{value[:LONGEST]}…"
+    return Trouble(f"is {said!r}, which {family.reader} does not understand", f"it takes {known.takes.words}")
 
 
 def _unknown(name: str, family: Family) -> Trouble | None:

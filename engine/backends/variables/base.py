@@ -45,7 +45,7 @@ class Variable(msgspec.Struct, frozen=True):
         name: of the variable.
         default: what holds where it is not set.
         does: a sentence without its full stop.
-        when: to set it; empty: where the sentence says it all.
+        when: it should be set, as a clause; empty: where the sentence says it all.
         takes: None: nothing is checked.
         since: first version, of torch, of NCCL or of Open MPI.
         until: last version.

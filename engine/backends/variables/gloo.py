@@ -47,7 +47,7 @@ FAMILY = Family(
         Variable(
             "GLOO_LOG_LEVEL",
             "WARN",
-            "How much gloo itself says, in capitals; it takes any other word for ERROR",
+            "How much gloo says, in capitals; any other word is taken for ERROR",
             when="ranks do not find each other: DEBUG",
             takes=one_of("DEBUG", "INFO", "WARN", "ERROR", exact=True),
         ),

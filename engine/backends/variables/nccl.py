@@ -38,7 +38,7 @@ TORCH_NCCL = Family(
         Variable(
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
             "480 (600 before torch 2.8)",
-            "After how many seconds without a sign of the watchdog that is",
+            "Seconds without a sign of the watchdog until a rank is ended",
             when="loading or compiling holds the GIL for minutes",
             takes=WHOLE,
         ),
@@ -56,7 +56,7 @@ TORCH_NCCL = Family(
         Variable(
             "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
             "15000",
-            "Milliseconds that a rank then waits for the files",
+            "Milliseconds that a rank waits after a timeout for the flight recorder's files",
             takes=WHOLE,
         ),
         Variable(
@@ -81,7 +81,10 @@ TORCH_NCCL = Family(
         ),
         Variable("TORCH_NCCL_NAN_CHECK", "0", "Ends the rank when it sends NaN", takes=TORCH_SWITCH),
         Variable(
-            "TORCH_NCCL_EXTRA_DUMP_ON_EXEC", "0", "Writes the files after an exception as well", takes=TORCH_SWITCH
+            "TORCH_NCCL_EXTRA_DUMP_ON_EXEC",
+            "0",
+            "Writes the flight recorder's files after an exception as well",
+            takes=TORCH_SWITCH,
         ),
         Variable(
             "TORCH_NCCL_PROPAGATE_ERROR", "0", "Tells the other ranks of an error through the store", takes=TORCH_SWITCH
@@ -95,7 +98,12 @@ TORCH_NCCL = Family(
         Variable("TORCH_NCCL_BCAST_UNIQUEID", "1", "The id of a group goes from rank 0 to all", takes=TORCH_SWITCH),
         Variable("TORCH_NCCL_RANKS_PER_ROOT", "128", "Ranks for each root while thousands connect", takes=WHOLE),
         Variable("TORCH_NCCL_USE_COMM_NONBLOCKING", "0", "NCCL's calls return at once", takes=TORCH_SWITCH),
-        Variable("TORCH_NCCL_NONBLOCKING_TIMEOUT", "1800", "Seconds that such a call may take", takes=WHOLE),
+        Variable(
+            "TORCH_NCCL_NONBLOCKING_TIMEOUT",
+            "1800",
+            "Seconds that a call of NCCL may take, where calls return at once",
+            takes=WHOLE,
+        ),
         Variable(
             "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
             "0",
@@ -134,11 +142,13 @@ NCCL = Family(
         Variable(
             "NCCL_DEBUG_SUBSYS",
             "INIT,BOOTSTRAP,ENV",
-            "Parts that say it: INIT, NET, COLL, GRAPH, TUNING, …, ALL; ^NET: not that",
+            "Which parts of NCCL say something: INIT, NET, COLL, GRAPH, TUNING and more, or ALL; ^NET: all but that",
         ),
-        Variable("NCCL_DEBUG_FILE", "standard output", "File for that; %h and %p stand for host and process"),
+        Variable(
+            "NCCL_DEBUG_FILE", "standard output", "File that NCCL writes to; %h and %p stand for host and process"
+        ),
         Variable("NCCL_DEBUG_TIMESTAMP_LEVELS", "WARN", "Which lines begin with the time", since="2.26"),
-        Variable("NCCL_DEBUG_TIMESTAMP_FORMAT", "[%F %T]", "How that is written", since="2.26"),
+        Variable("NCCL_DEBUG_TIMESTAMP_FORMAT", "[%F %T]", "How NCCL writes the time", since="2.26"),
         Variable(
             "NCCL_SOCKET_IFNAME",
             "all but lo and docker*",
@@ -153,20 +163,23 @@ NCCL = Family(
         Variable(
             "NCCL_SOCKET_RETRY_SLEEP_MSEC",
             "100",
-            "Milliseconds before the first of these; each waits longer",
+            "Milliseconds before a refused connection is tried again; longer each time",
             takes=WHOLE,
         ),
         Variable("NCCL_SOCKET_NTHREADS", "auto", "Threads of each connection over TCP", takes=WHOLE),
         Variable(
-            "NCCL_NSOCKS_PERTHREAD", "auto", "Sockets of each such thread; 64 for a connection at most", takes=WHOLE
+            "NCCL_NSOCKS_PERTHREAD",
+            "auto",
+            "Sockets of each thread of a connection over TCP; 64 for a connection at most",
+            takes=WHOLE,
         ),
         Variable(
             "NCCL_NET",
             "auto",
             "Which network is used: IB, Socket, or a plugin's name",
-            when="to find out whether InfiniBand is at fault: Socket",
+            when="InfiniBand may be at fault: Socket shows whether it is",
         ),
-        Variable("NCCL_NET_PLUGIN", "found", "Which network plugin is loaded; none: none"),
+        Variable("NCCL_NET_PLUGIN", "found", "Which network plugin is loaded; none for none of them"),
         Variable(
             "NCCL_NET_GDR_LEVEL", "auto", "How far GPU and network card may be apart for direct transfers", takes=_LEVEL
         ),
@@ -178,11 +191,11 @@ NCCL = Family(
         Variable(
             "NCCL_IB_TIMEOUT",
             "20",
-            "How long a packet may be unanswered: 4 µs doubled so many times",
+            "How long an InfiniBand packet may be unanswered: 4 µs doubled so many times",
             when="transfers end with IBV_WC_RETRY_EXC_ERR on large networks: 22",
             takes=WHOLE,
         ),
-        Variable("NCCL_IB_RETRY_CNT", "7", "How often it is sent again", takes=WHOLE),
+        Variable("NCCL_IB_RETRY_CNT", "7", "How often an InfiniBand packet is sent again", takes=WHOLE),
         Variable("NCCL_IB_TC", "-1", "Traffic class of InfiniBand packets", takes=WHOLE),
         Variable("NCCL_IB_SL", "-1", "Service level of InfiniBand packets", takes=WHOLE),
         Variable("NCCL_IB_QPS_PER_CONNECTION", "1", "Queue pairs of each connection", takes=WHOLE),
@@ -195,13 +208,13 @@ NCCL = Family(
             when="they hang at the start: 1 shows whether PCI is at fault",
             takes=SWITCH,
         ),
-        Variable("NCCL_P2P_LEVEL", "auto", "How far apart two GPUs may be for that", takes=_LEVEL),
+        Variable("NCCL_P2P_LEVEL", "auto", "How far apart two GPUs may be that read each other's memory", takes=_LEVEL),
         Variable("NCCL_SHM_DISABLE", "0", "Ranks of a node do not use shared memory", takes=SWITCH),
         Variable("NCCL_CUMEM_ENABLE", "auto", "Allocates by the cuMem functions", takes=WHOLE),
         Variable(
             "NCCL_CUMEM_HOST_ENABLE",
             "auto",
-            "The same for memory of the host",
+            "Allocates memory of the host by the cuMem functions",
             when="a container has no NUMA: 0",
             takes=WHOLE,
         ),
@@ -217,21 +230,29 @@ NCCL = Family(
             "NCCL_ALGO",
             "auto",
             "Which algorithms: Ring, Tree, CollnetChain, NVLS, …; ^Tree: not that",
-            when="to measure, never to leave it set",
+            when="algorithms are measured, and never for good",
         ),
-        Variable("NCCL_PROTO", "auto", "Which protocols: LL, LL128, Simple", when="to measure, never to leave it set"),
+        Variable(
+            "NCCL_PROTO",
+            "auto",
+            "Which protocols: LL, LL128, Simple",
+            when="algorithms are measured, and never for good",
+        ),
         Variable("NCCL_MIN_NCHANNELS", "auto", "Channels at least, a block of the GPU each", takes=WHOLE),
-        Variable("NCCL_MAX_NCHANNELS", "auto", "Channels at most", takes=WHOLE),
+        Variable("NCCL_MAX_NCHANNELS", "auto", "Channels at most, a block of the GPU each", takes=WHOLE),
         Variable("NCCL_MIN_CTAS", "auto", "Blocks of the GPU at least", takes=WHOLE),
         Variable("NCCL_MAX_CTAS", "auto", "Blocks of the GPU at most", takes=WHOLE),
         Variable("NCCL_BUFFSIZE", "4 MiB", "Bytes of the buffer between two ranks"),
         Variable("NCCL_NTHREADS", "auto", "GPU threads of each block: 64, 128, 256 or 512", takes=WHOLE),
         Variable(
-            "NCCL_IGNORE_CPU_AFFINITY", "0", "Its threads go near the GPU, wherever the rank is bound to", takes=SWITCH
+            "NCCL_IGNORE_CPU_AFFINITY",
+            "0",
+            "Threads of NCCL go near the GPU, wherever the rank is bound to",
+            takes=SWITCH,
         ),
         Variable("NCCL_TOPO_FILE", "found", "A description of the node to be used for the true one"),
-        Variable("NCCL_TOPO_DUMP_FILE", "none", "Where the description that was found is written"),
-        Variable("NCCL_GRAPH_DUMP_FILE", "none", "Where rings and trees are written"),
+        Variable("NCCL_TOPO_DUMP_FILE", "none", "File for the description of the node that was found"),
+        Variable("NCCL_GRAPH_DUMP_FILE", "none", "File for the rings and trees that were found"),
         Variable("NCCL_COMM_BLOCKING", "as asked", "Whether NCCL's calls wait", takes=SWITCH),
         Variable("NCCL_RUNTIME_CONNECT", "1", "Ranks connect when they first need to", takes=SWITCH),
         Variable("NCCL_LAUNCH_ORDER_IMPLICIT", "0", "Keeps the order of kernels of several groups", takes=SWITCH),
@@ -242,10 +263,10 @@ NCCL = Family(
             takes=one_of("PARALLEL", "GROUP"),
         ),
         Variable("NCCL_RAS_ENABLE", "1", "Each rank answers the ncclras command", since="2.24", takes=SWITCH),
-        Variable("NCCL_RAS_ADDR", "localhost:28028", "Where it answers", since="2.24"),
-        Variable("NCCL_RAS_TIMEOUT_FACTOR", "1", "Multiplies all its timeouts", since="2.24"),
+        Variable("NCCL_RAS_ADDR", "localhost:28028", "Where a rank answers the ncclras command", since="2.24"),
+        Variable("NCCL_RAS_TIMEOUT_FACTOR", "1", "Multiplies all timeouts of the ncclras service", since="2.24"),
         Variable("NCCL_MULTI_RANK_GPU_ENABLE", "0", "Two ranks may share a GPU", since="2.30", takes=SWITCH),
-        Variable("NCCL_CONF_FILE", "/etc/nccl.conf", "A file with the same settings"),
+        Variable("NCCL_CONF_FILE", "/etc/nccl.conf", "File with settings of NCCL"),
         Variable("NCCL_TUNER_PLUGIN", "found", "A plugin that chooses algorithms"),
         Variable("NCCL_PXN_DISABLE", "0", "GPUs do not send through another GPU's network card", takes=SWITCH),
     ),

@@ -20,15 +20,32 @@ OPENMPI = Family(
     backends=frozenset({"mpi"}),
     likeness=0.93,
     variables=(
-        Variable("OMPI_ALLOW_RUN_AS_ROOT", "0", "Lets root start mpirun, with the next one", sets="1 for root"),
+        Variable(
+            "OMPI_ALLOW_RUN_AS_ROOT",
+            "0",
+            "Lets root start mpirun, together with OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+            sets="1 for root",
+        ),
         Variable(
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
             "0",
-            "Lets root start mpirun, with the one before",
+            "Lets root start mpirun, together with OMPI_ALLOW_RUN_AS_ROOT",
             sets="1 for root",
         ),
-        Variable("PRTE_ALLOW_RUN_AS_ROOT", "0", "The same for Open MPI 5", since="5", sets="1 for root"),
-        Variable("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "0", "The same for Open MPI 5", since="5", sets="1 for root"),
+        Variable(
+            "PRTE_ALLOW_RUN_AS_ROOT",
+            "0",
+            "Lets root start mpirun, together with PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+            since="5",
+            sets="1 for root",
+        ),
+        Variable(
+            "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+            "0",
+            "Lets root start mpirun, together with PRTE_ALLOW_RUN_AS_ROOT",
+            since="5",
+            sets="1 for root",
+        ),
         Variable(
             "OMPI_MCA_btl_tcp_if_include",
             "all but lo",
@@ -36,7 +53,11 @@ OPENMPI = Family(
             when="nodes have networks that lead nowhere, such as docker0",
             sets="on several nodes, the interface that leads to the first",
         ),
-        Variable("OMPI_MCA_btl_tcp_if_exclude", "127.0.0.1/8,sppp", "Those that they do not; it must name lo again"),
+        Variable(
+            "OMPI_MCA_btl_tcp_if_exclude",
+            "127.0.0.1/8,sppp",
+            "Network interfaces or networks that ranks do not talk over; the loopback must be named again",
+        ),
         Variable("OMPI_MCA_btl_tcp_links", "1", "Connections between two ranks", takes=WHOLE),
         Variable("OMPI_MCA_btl_tcp_eager_limit", "65536", "Bytes up to which a message is sent at once", takes=WHOLE),
         Variable(
@@ -46,11 +67,16 @@ OPENMPI = Family(
             when="a firewall leaves a range open",
             takes=WHOLE,
         ),
-        Variable("OMPI_MCA_btl_tcp_port_range_v4", "64511", "How many ports from there", takes=WHOLE),
+        Variable(
+            "OMPI_MCA_btl_tcp_port_range_v4",
+            "64511",
+            "How many ports, from OMPI_MCA_btl_tcp_port_min_v4 on, ranks listen on",
+            takes=WHOLE,
+        ),
         Variable(
             "OMPI_MCA_btl",
             "all",
-            "Ways of sending bytes: self,vader,tcp with 4, self,sm,tcp with 5; ^tcp: all but that",
+            "Ways of sending bytes: self,vader,tcp with 4, self,sm,tcp with 5, ^tcp for all but that",
         ),
         Variable("OMPI_MCA_pml", "best", "Way of sending messages: ob1 or ucx", when="one of them fails: the other"),
         Variable("OMPI_MCA_mtl", "best", "Way of networks that match messages themselves: ofi, psm2"),
@@ -62,12 +88,22 @@ OPENMPI = Family(
             "Collectives through UCC, where Open MPI was built with it",
             takes=MCA_SWITCH,
         ),
-        Variable("OMPI_MCA_coll_ucc_priority", "10", "Above 40 it wins over the others: 100", takes=WHOLE),
-        Variable("OMPI_MCA_coll_tuned_use_dynamic_rules", "false", "Lets the next one choose", takes=MCA_SWITCH),
+        Variable(
+            "OMPI_MCA_coll_ucc_priority",
+            "10",
+            "Rank of UCC among those that do collectives; 100 is above all others",
+            takes=WHOLE,
+        ),
+        Variable(
+            "OMPI_MCA_coll_tuned_use_dynamic_rules",
+            "false",
+            "Lets variables such as OMPI_MCA_coll_tuned_allreduce_algorithm choose algorithms",
+            takes=MCA_SWITCH,
+        ),
         Variable(
             "OMPI_MCA_coll_tuned_allreduce_algorithm",
             "ignore",
-            "Which algorithm an all-reduce uses",
+            "Which algorithm an all-reduce uses, with OMPI_MCA_coll_tuned_use_dynamic_rules",
             takes=Takes(
                 words="ignore, basic_linear, nonoverlapping, recursive_doubling, ring, segmented_ring, rabenseifner or 0 to 7",
                 pattern="ignore|basic_linear|nonoverlapping|recursive_doubling|ring|segmented_ring|rabenseifner|allgather_reduce|[0-7]",
@@ -89,11 +125,15 @@ OPENMPI = Family(
         ),
         Variable("OMPI_MCA_mpi_leave_pinned", "auto", "Keeps memory registered with the network", takes=MCA_SWITCH),
         Variable(
-            "OMPI_MCA_mpi_show_mca_params", "none", "Prints these settings at the start: all, default, file, enviro"
+            "OMPI_MCA_mpi_show_mca_params",
+            "none",
+            "Prints settings of Open MPI at the start: all, default, file, enviro",
         ),
-        Variable("OMPI_MCA_btl_base_verbose", "0", "How much the choice of ways says: 100", takes=_LEVELS),
-        Variable("OMPI_MCA_pml_base_verbose", "0", "The same for messages", takes=_LEVELS),
-        Variable("OMPI_MCA_coll_base_verbose", "0", "The same for collectives", takes=_LEVELS),
+        Variable("OMPI_MCA_btl_base_verbose", "0", "How much the choice of ways of sending bytes says", takes=_LEVELS),
+        Variable(
+            "OMPI_MCA_pml_base_verbose", "0", "How much the choice of ways of sending messages says", takes=_LEVELS
+        ),
+        Variable("OMPI_MCA_coll_base_verbose", "0", "How much the choice of collectives says", takes=_LEVELS),
         Variable("OMPI_MCA_pml_ucx_tls", "InfiniBand and GPUs", "UCX transports for which UCX is taken; any: always"),
         Variable("OMPI_MCA_pml_ucx_devices", "mlx*", "Devices for which UCX is taken; any: always"),
         Variable(
@@ -158,14 +198,14 @@ OPENMPI = Family(
         Variable(
             "OMPI_MCA_oob_tcp_if_exclude",
             "none",
-            "Those that they do not use",
+            "Network interfaces that the daemons do not use",
             until="4",
             instead="PRTE_MCA_prte_if_exclude",
         ),
         Variable(
             "PRTE_MCA_prte_if_exclude",
             "none",
-            "Those that they do not use",
+            "Network interfaces that the daemons do not use",
             since="5",
             instead="OMPI_MCA_oob_tcp_if_exclude",
         ),
