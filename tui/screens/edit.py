@@ -140,8 +140,14 @@ class EditScreen(DeckScreen):
         self.focus_next()
 
     def on_descendant_focus(self) -> None:
-        """Explains the line with the cursor."""
+        """Explains the line with the cursor, and shows all of it: what is said below it too."""
         self._show_hint()
+        self._show_whole_row()
+
+    def _show_whole_row(self) -> None:
+        row = self.focused.parent if self.focused is not None else None
+        if isinstance(row, FormRow):
+            self.call_after_refresh(row.scroll_visible, animate=False)
 
     def _show_hint(self) -> None:
         row = self.focused.parent if self.focused is not None else None
@@ -210,6 +216,7 @@ class EditScreen(DeckScreen):
         for row in self.query(FormRow):
             own = [warning for warning in warnings if warning.table == row.field.id]
             row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.advice}") for one in own))
+        self._show_whole_row()
 
     def _checked(self) -> Profile | None:
         """The profile for an act; where there is none, the cursor goes to the first line that is wrong."""
