@@ -67,7 +67,7 @@ def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone
         if one.when:
             lines += _wrapped(f"Set it when {one.when}.")
         if one.since or one.until:
-            lines += _wrapped(_versions(one))
+            lines += _wrapped(_versions(family, one))
         if one.aliases:
             lines += _wrapped(f"Old name: {', '.join(one.aliases)}.")
         if one.sets:
@@ -79,13 +79,11 @@ def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone
     return lines
 
 
-def _versions(one: Variable) -> str:
-    span = f"Since {one.since}" if one.since else f"Up to {one.until}"
-    return (
-        f"{span}; before: {one.instead}."
-        if one.instead and one.since
-        else f"{span}{f'; then {one.instead}' if one.instead else ''}."
-    )
+def _versions(family: Family, one: Variable) -> str:
+    if one.since:
+        before = f"; before: {one.instead}" if one.instead else ""
+        return f"Since {family.reader} {one.since}{before}."
+    return f"Up to {family.reader} {one.until}{f'; then: {one.instead}' if one.instead else ''}."
 
 
 def _wrapped(text: str, *, hanging: bool = False) -> list[str]:

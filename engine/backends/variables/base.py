@@ -27,9 +27,9 @@ def one_of(*values: str, exact: bool = False) -> Takes:
     return Takes(words=f"{', '.join(most)} or {last}" if most else last, pattern=pattern, exact=exact)
 
 
-WHOLE = Takes(words="a whole number", pattern=r"\s*[+-]?\d+\s*")
+WHOLE = Takes(words="a whole number", pattern=r"\s*[+-]?(?:0x[0-9a-f]+|\d+)\s*")
 
-SWITCH = Takes(words="0 or 1", pattern=r"[+-]?\d+")
+SWITCH = Takes(words="0 or 1", pattern=WHOLE.pattern)
 """A number that is a switch: other numbers are read as well, words are not."""
 
 TORCH_SWITCH = Takes(words="0 or 1", pattern="y|yes|1|t|true|n|no|0|f|false")

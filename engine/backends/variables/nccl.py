@@ -1,4 +1,4 @@
-"""NCCL (its source at 2.30), and what torch's process group around it reads (torch 2.13)."""
+"""NCCL (its source and its user guide at 2.30), and what torch's process group around it reads (torch 2.13)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,12 @@ TORCH_NCCL = Family(
         ),
         Variable("TORCH_NCCL_HIGH_PRIORITY", "0", "Communication runs on streams of high priority", takes=TORCH_SWITCH),
         Variable("TORCH_NCCL_CUDA_EVENT_CACHE", "1", "CUDA events are used again", takes=TORCH_SWITCH),
-        Variable("TORCH_NCCL_AVOID_RECORD_STREAMS", "1", "Keeps tensors alive by references", takes=TORCH_SWITCH),
+        Variable(
+            "TORCH_NCCL_AVOID_RECORD_STREAMS",
+            "depends on the version",
+            "Keeps tensors alive by references",
+            takes=TORCH_SWITCH,
+        ),
         Variable("TORCH_NCCL_BCAST_UNIQUEID", "1", "The id of a group goes from rank 0 to all", takes=TORCH_SWITCH),
         Variable("TORCH_NCCL_RANKS_PER_ROOT", "128", "Ranks for each root while thousands connect", takes=WHOLE),
         Variable("TORCH_NCCL_USE_COMM_NONBLOCKING", "0", "NCCL's calls return at once", takes=TORCH_SWITCH),
@@ -159,12 +164,15 @@ NCCL = Family(
         Variable("NCCL_SOCKET_FAMILY", "both", "AF_INET or AF_INET6: only IPv4 or only IPv6", takes=_FAMILIES),
         Variable("NCCL_COMM_ID", "none", "Host and port of the first rank, for programs without a launcher"),
         Variable("NCCL_HOSTID", "the host's name", "Which ranks count as being on one machine"),
-        Variable("NCCL_SOCKET_RETRY_CNT", "34", "How often a refused connection is tried again", takes=WHOLE),
+        Variable(
+            "NCCL_SOCKET_RETRY_CNT", "34", "How often a refused connection is tried again", takes=WHOLE, since="2.24"
+        ),
         Variable(
             "NCCL_SOCKET_RETRY_SLEEP_MSEC",
             "100",
             "Milliseconds before a refused connection is tried again; longer each time",
             takes=WHOLE,
+            since="2.24",
         ),
         Variable("NCCL_SOCKET_NTHREADS", "auto", "Threads of each connection over TCP", takes=WHOLE),
         Variable(
@@ -210,13 +218,14 @@ NCCL = Family(
         ),
         Variable("NCCL_P2P_LEVEL", "auto", "How far apart two GPUs may be that read each other's memory", takes=_LEVEL),
         Variable("NCCL_SHM_DISABLE", "0", "Ranks of a node do not use shared memory", takes=SWITCH),
-        Variable("NCCL_CUMEM_ENABLE", "auto", "Allocates by the cuMem functions", takes=WHOLE),
+        Variable("NCCL_CUMEM_ENABLE", "auto", "Allocates by the cuMem functions", takes=WHOLE, since="2.18"),
         Variable(
             "NCCL_CUMEM_HOST_ENABLE",
             "auto",
             "Allocates memory of the host by the cuMem functions",
             when="a container has no NUMA: 0",
             takes=WHOLE,
+            since="2.23",
         ),
         Variable(
             "NCCL_NVLS_ENABLE",
@@ -224,8 +233,9 @@ NCCL = Family(
             "Reductions in the NVLink switch; 2: where it can",
             when="it takes too much GPU memory: 0",
             takes=WHOLE,
+            since="2.17",
         ),
-        Variable("NCCL_MNNVL_ENABLE", "2", "NVLink between nodes; 2: where it is", takes=WHOLE),
+        Variable("NCCL_MNNVL_ENABLE", "2", "NVLink between nodes; 2: where it is", takes=WHOLE, since="2.21"),
         Variable(
             "NCCL_ALGO",
             "auto",
@@ -240,8 +250,8 @@ NCCL = Family(
         ),
         Variable("NCCL_MIN_NCHANNELS", "auto", "Channels at least, a block of the GPU each", takes=WHOLE),
         Variable("NCCL_MAX_NCHANNELS", "auto", "Channels at most, a block of the GPU each", takes=WHOLE),
-        Variable("NCCL_MIN_CTAS", "auto", "Blocks of the GPU at least", takes=WHOLE),
-        Variable("NCCL_MAX_CTAS", "auto", "Blocks of the GPU at most", takes=WHOLE),
+        Variable("NCCL_MIN_CTAS", "auto", "Blocks of the GPU at least", takes=WHOLE, since="2.17"),
+        Variable("NCCL_MAX_CTAS", "auto", "Blocks of the GPU at most", takes=WHOLE, since="2.17"),
         Variable("NCCL_BUFFSIZE", "4 MiB", "Bytes of the buffer between two ranks"),
         Variable("NCCL_NTHREADS", "auto", "GPU threads of each block: 64, 128, 256 or 512", takes=WHOLE),
         Variable(
@@ -253,9 +263,15 @@ NCCL = Family(
         Variable("NCCL_TOPO_FILE", "found", "A description of the node to be used for the true one"),
         Variable("NCCL_TOPO_DUMP_FILE", "none", "File for the description of the node that was found"),
         Variable("NCCL_GRAPH_DUMP_FILE", "none", "File for the rings and trees that were found"),
-        Variable("NCCL_COMM_BLOCKING", "as asked", "Whether NCCL's calls wait", takes=SWITCH),
-        Variable("NCCL_RUNTIME_CONNECT", "1", "Ranks connect when they first need to", takes=SWITCH),
-        Variable("NCCL_LAUNCH_ORDER_IMPLICIT", "0", "Keeps the order of kernels of several groups", takes=SWITCH),
+        Variable("NCCL_COMM_BLOCKING", "as asked", "Whether NCCL's calls wait", takes=SWITCH, since="2.14"),
+        Variable("NCCL_RUNTIME_CONNECT", "1", "Ranks connect when they first need to", takes=SWITCH, since="2.22"),
+        Variable(
+            "NCCL_LAUNCH_ORDER_IMPLICIT",
+            "0",
+            "Keeps the order of kernels of several groups",
+            takes=SWITCH,
+            since="2.26",
+        ),
         Variable(
             "NCCL_LAUNCH_MODE",
             "PARALLEL",
@@ -266,7 +282,7 @@ NCCL = Family(
         Variable("NCCL_RAS_ADDR", "localhost:28028", "Where a rank answers the ncclras command", since="2.24"),
         Variable("NCCL_RAS_TIMEOUT_FACTOR", "1", "Multiplies all timeouts of the ncclras service", since="2.24"),
         Variable("NCCL_MULTI_RANK_GPU_ENABLE", "0", "Two ranks may share a GPU", since="2.30", takes=SWITCH),
-        Variable("NCCL_CONF_FILE", "/etc/nccl.conf", "File with settings of NCCL"),
+        Variable("NCCL_CONF_FILE", "/etc/nccl.conf", "File with settings of NCCL", since="2.23"),
         Variable("NCCL_TUNER_PLUGIN", "found", "A plugin that chooses algorithms"),
         Variable("NCCL_PXN_DISABLE", "0", "GPUs do not send through another GPU's network card", takes=SWITCH),
     ),
@@ -283,6 +299,8 @@ NCCL = Family(
         Gone("NCCL_SINGLE_RING_THRESHOLD", "NCCL has removed it", "set NCCL_MIN_NCHANNELS or NCCL_MAX_NCHANNELS"),
         Gone("NCCL_RINGS", "NCCL has removed it", "set NCCL_GRAPH_FILE"),
         Gone("NCCL_CHECKS_DISABLE", "NCCL has removed it", "set NCCL_CHECK_POINTERS = 0, which is the default"),
+        Gone("NCCL_IB_GDR_LEVEL", "NCCL has renamed it", "set NCCL_NET_GDR_LEVEL"),
+        Gone("NCCL_IB_GDR_READ", "NCCL has renamed it", "set NCCL_NET_GDR_READ"),
         Gone("NCCL_IB_CUDA_SUPPORT", "NCCL has removed it", "set NCCL_NET_GDR_LEVEL"),
     ),
     others="""
