@@ -15,12 +15,14 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from engine import __version__, report
+from engine.backends import BACKEND_NAMES
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.events import Scope
-from engine.core.profile import Profile
+from engine.core.profile import Places, Profile
 from engine.core.terminal_text import terminal_line
 from engine.local import LocalEngine, LocalRun, all_runs, find_run, summaries
-from engine.profiles import find_profile, list_profiles, read_profile
+from engine.profiles import find_profile, list_profiles, read_with_places
+from engine.record import read_plan
 
 EPILOG = """\b
 Start here:
@@ -111,7 +113,7 @@ def backends(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], as
 
     Without PROFILE, on this machine. Nothing is started. `rankdeck check` looks closer at the one that a profile names.
     """
-    infos = LocalEngine().available(_read(profile, overrides))
+    infos = LocalEngine().available(_read(profile, overrides)[0])
     report.show_backends(infos, as_json=as_json, ascii_only=ctx.obj["ascii"])
 
 
@@ -121,7 +123,9 @@ def backends(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], as
 @JSON
 def plan(profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what would run: every rank's node, command line and environment. Nothing is started."""
-    report.show_plan(LocalEngine().preview(_read(profile, overrides)), as_json=as_json)
+    decided = LocalEngine().preview(*_read(profile, overrides))
+    report.show_plan(decided, as_json=as_json)
+    report.warn(decided)
 
 
 @cli.command()
@@ -137,12 +141,12 @@ def check(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], quick
     the first one, and more. The exit status is 3 where a check failed; warnings do not change it.
     """
     checklist = report.Checklist(as_json=as_json, ascii_only=ctx.obj["ascii"])
-    asyncio.run(_fill(checklist, _read(profile, overrides), full=not quick))
+    asyncio.run(_fill(checklist, *_read(profile, overrides), full=not quick))
     ctx.exit(checklist.show())
 
 
-async def _fill(checklist: report.Checklist, profile: Profile, *, full: bool) -> None:
-    async with contextlib.aclosing(LocalEngine().check(profile, full=full)) as findings:
+async def _fill(checklist: report.Checklist, profile: Profile, places: Places, *, full: bool) -> None:
+    async with contextlib.aclosing(LocalEngine().check(profile, full=full, places=places)) as findings:
         async for news in findings:
             checklist.take(news)
 
@@ -159,17 +163,32 @@ def launch(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], deta
     The exit status is that of the first rank that failed, 128 + n for signal n. Ctrl-C asks whether to detach or to stop;
     without a terminal it stops the run.
     """
-    chosen = _read(profile, overrides)
-    run = asyncio.run(LocalEngine().launch(chosen))
+    run = asyncio.run(LocalEngine().launch(*_read(profile, overrides)))
     click.echo(msgspec.json.encode({"run": run}).decode() if as_json else run)
+    report.warn(read_plan(find_run(run)))
     if not detach:
         from engine.watch import watch
 
         ctx.exit(asyncio.run(watch(LocalRun(find_run(run)))))
 
 
-def _read(profile: str, overrides: tuple[str, ...]) -> Profile:
-    return read_profile(find_profile(profile), overrides)
+def _read(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:
+    return read_with_places(find_profile(profile), overrides)
+
+
+@cli.command()
+@click.argument("backend", type=click.Choice(BACKEND_NAMES))
+@click.argument("word", required=False)
+@JSON
+def env(backend: str, word: str | None, *, as_json: bool) -> None:
+    """Look up environment variables of a backend: what there is, what it does, and what only seems to be there.
+
+    WORD shows only those that have it in their name or description, such as ifname or timeout. Variables that rankdeck sets
+    by itself are marked; what a profile or your own environment says wins over nearly all of these.
+    """
+    from engine.variable_list import show_variables
+
+    show_variables(backend, word, as_json=as_json)
 
 
 @cli.command()

@@ -21,7 +21,7 @@ from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, Supe
 from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
 from engine.core.preflight import Begun, Finding
-from engine.core.profile import Profile
+from engine.core.profile import Places, Profile
 from engine.core.stacks import story
 from engine.core.state import ENDED_WORDS
 from engine.core.view import RunSummary, Snapshot, Update
@@ -267,9 +267,9 @@ class LocalEngine:
         """See `EngineClient.available`."""
         return planning.available_backends(profile)
 
-    def preview(self, profile: Profile) -> LaunchPlan:
-        """See `EngineClient.preview`."""
-        return planning.make_plan(profile)
+    def preview(self, profile: Profile, places: Places | None = None) -> LaunchPlan:
+        """See `EngineClient.preview`. `places`: where the profile's keys stand, for warnings."""
+        return planning.make_plan(profile, places=places)
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         """See `EngineClient.save_profile`."""
@@ -279,13 +279,15 @@ class LocalEngine:
         """See `EngineClient.runs`."""
         return summaries()
 
-    async def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
-        """See `EngineClient.check`."""
+    async def check(
+        self, profile: Profile, *, full: bool = True, places: Places | None = None
+    ) -> AsyncGenerator[Begun | Finding, None]:
+        """See `EngineClient.check`, and `preview` for `places`."""
 
         def prepare() -> AsyncGenerator[Begun | Finding, None]:
             from engine import preflight  # which takes a few frames of the app
 
-            return preflight.check(planning.make_plan(profile, checked=False), full=full)
+            return preflight.check(planning.make_plan(profile, checked=False, places=places), full=full)
 
         async with contextlib.aclosing(await asyncio.to_thread(prepare)) as findings:
             async for finding in findings:
@@ -308,9 +310,9 @@ class LocalEngine:
             if wanted is not None and self._standby is None:
                 self._standby = Standby(wanted)
 
-    async def launch(self, profile: Profile) -> str:
-        """See `EngineClient.launch`."""
-        plan = await asyncio.to_thread(planning.make_plan, profile)
+    async def launch(self, profile: Profile, places: Places | None = None) -> str:
+        """See `EngineClient.launch`, and `preview` for `places`."""
+        plan = await asyncio.to_thread(planning.make_plan, profile, places=places)
         paths = await asyncio.to_thread(_new_run, profile.name)
         replace_file(paths.profile, profiles.to_toml(profile).encode())
         replace_file(paths.plan, msgspec.json.encode(plan))

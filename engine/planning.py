@@ -16,7 +16,7 @@ from engine.core.backend_names import AUTO
 from engine.core.errors import CheckError
 from engine.core.layout import LOCAL_NAMES
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan, plan_on
-from engine.core.profile import Choices, Profile, check_choices
+from engine.core.profile import Choices, Places, Profile, check_choices
 from engine.launchers import local
 from engine.node_sources import slots_of
 from engine.recipes import recipes
@@ -31,7 +31,7 @@ def choices() -> Choices:
     }
 
 
-def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
+def make_plan(profile: Profile, *, checked: bool = True, places: Places | None = None) -> LaunchPlan:
     """What a profile comes to on its nodes, started from the current directory.
 
     Another node is asked what it has only where its number of ranks, or whether the backend can run there, depends on it. What
@@ -42,13 +42,21 @@ def make_plan(profile: Profile, *, checked: bool = True) -> LaunchPlan:
         profile: what the user asked for.
         checked: False looks for nothing, and asks nodes only to choose among backends; other nodes that are to count for
             themselves then have one rank.
+        places: where the keys of the profile stand, for warnings; None: nobody knows.
 
     Raises:
         ProfileError: the profile names a backend or a recipe that does not exist.
         CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
     """
     check_choices(profile, choices(), "profile")
-    draft = _Draft(_with_absolute_paths(profile))
+    decided = _decided(profile, _Draft(_with_absolute_paths(profile)), checked=checked)
+    from engine.backends.environment import environment_warnings  # hundreds of variables, which --help can do without
+
+    return replace(decided, warnings=environment_warnings(profile, decided, os.environ, places))
+
+
+def _decided(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
+    """The plan on the first backend that can run."""
     wanted = AUTOMATIC if profile.backend.name == AUTO else (profile.backend.name, *profile.backend.fallback)
     if not checked and len(wanted) == 1:
         return draft.planned(settings_of(wanted[0], one_machine=draft.is_one_machine), asked=False)

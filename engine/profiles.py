@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.client import ProfileEntry
 from engine.core.errors import ProfileError, UsageError
-from engine.core.profile import Profile, parse_profile, to_toml_data
+from engine.core.profile import Places, Profile, parse_with_places, to_toml_data
 from engine.paths import profile_folders
 from engine.planning import choices
 
@@ -67,6 +67,11 @@ def read_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
     Raises:
         ProfileError: it can't be read, or is no profile.
     """
+    return read_with_places(path, overrides)[0]
+
+
+def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
+    """As `read_profile`, with where its keys stand."""
     try:
         if not path.is_file():
             raise ProfileError(str(path), None, "", "is not a file")
@@ -77,7 +82,7 @@ def read_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
         raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
-    return parse_profile(text, file=str(path), overrides=overrides, choices=choices())
+    return parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
 
 
 def to_toml(profile: Profile) -> str:

@@ -124,6 +124,12 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
         click.echo(f"  {name}={visible(value)}{default}")
 
 
+def warn(plan: LaunchPlan) -> None:
+    """What will not do what was meant, apart from all other output."""
+    for warning in plan.warnings:
+        narrate(f"warning: {warning.line}")
+
+
 MARKS: dict[State, tuple[str, str, str]] = {
     "ok": ("●", "*", "ok"),
     "warn": ("▲", "!", "warn"),

@@ -1,6 +1,6 @@
 """A profile as the lines of a form, and back. Pure: what a user typed goes in as text, a checked `Profile` comes out.
 
-What the form has no line for (environment, stop ladder, metrics, …) is taken over from the profile that is edited.
+What the form has no line for (stop ladder, metrics, secret variables, …) is taken over from the profile that is edited.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.client import Argument, BackendInfo, RecipeInfo
 from engine.core.errors import ProfileError
+from engine.core.plan import SECRET_NAME
 from engine.core.profile import Profile, profile_from_data, to_toml_data
 
 Values = Mapping[str, str]
@@ -31,6 +32,9 @@ NO = "no"
 
 BACKEND = "backend.name"
 """The line where a backend is chosen."""
+
+ENVIRONMENTS = ("backend.env", "env")
+"""Lines with variables, which are tables of a profile."""
 
 ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
@@ -78,6 +82,10 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
         Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
               choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
                        ("restart", "dead ranks rejoin where the script can, else all start again; a few times"))),
+        Field(id="env", label="environment", placeholder="NAME=value", begins_group=True,
+              help="Environment of every rank, quoted as in a shell. Secret values are not shown, and stay."),
+        Field(id="backend.env", label="of the backend", placeholder="NAME=value",
+              help="Environment that only this backend needs, quoted as in a shell."),
     ]  # fmt: skip
 
 
@@ -128,6 +136,7 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
         "description": profile.description,
         "backend.name": profile.backend.name,
         "backend.fallback": " ".join(profile.backend.fallback),
+        "backend.env": _env_text(profile.backend.env),
         "layout.nodes": _nodes_text(profile),
         "layout.ranks_per_node": "" if layout.ranks_per_node == "auto" else str(layout.ranks_per_node),
         "layout.order": layout.order,
@@ -139,8 +148,18 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
         "launch.workdir": "" if launch.workdir == "." else launch.workdir,
         "launch.warm": YES if launch.warm else NO,
         "launch.on_failure": launch.on_failure,
+        "env": _env_text(profile.env),
         **{f"{ARGUMENT}{name}": value for name, value in arguments.items()},
     }
+
+
+def _env_text(env: Mapping[str, str]) -> str:
+    return shlex.join(f"{name}={value}" for name, value in env.items() if _is_shown(name, value))
+
+
+def _is_shown(name: str, value: str) -> bool:
+    """Whether a variable stands in the form: a secret must not, and what a terminal would act on can't."""
+    return value.isprintable() and SECRET_NAME.search(name) is None
 
 
 def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
@@ -191,6 +210,10 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
     ranks = values.get("layout.ranks_per_node", "").strip()
     _put(data, "layout.ranks_per_node", int(ranks) if ranks.isdecimal() else ranks or None)
     data["recipe"] = _recipe(values, base, recipes)
+    for key, before in zip(ENVIRONMENTS, (base.backend.env, base.env) if base is not None else ({}, {}), strict=True):
+        if (text := values.get(key, "")) != _env_text(before):
+            hidden = {name: value for name, value in before.items() if not _is_shown(name, value)}
+            _put(data, key, hidden | _env(key, text) or None)
     return profile_from_data(data, FORM)
 
 
@@ -230,6 +253,18 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
     if base is not None and _is_same_program(base, recipe, args, _declared(kind, recipes)):
         args = list(base.recipe.args)
     return {**recipe, "args": args} if args else recipe
+
+
+def _env(key: str, text: str) -> dict[str, str]:
+    """The variables that a line says."""
+    try:
+        pairs = [(word, *word.partition("=")) for word in shlex.split(text)]
+    except ValueError as error:
+        raise ProfileError(FORM, None, key, f"can't be read as words: {str(error).lower()}") from None
+    for word, name, equals, _ in pairs:
+        if not name or not equals:
+            raise ProfileError(FORM, None, key, f"{word!r} is not NAME=value")
+    return {name: value for _, name, _, value in pairs}
 
 
 def _checked(argument: Argument, value: str) -> str:
@@ -284,4 +319,5 @@ def line_of_error(error: ProfileError, lines: Sequence[str]) -> str | None:
     """The id of the line that an error is about; None where the form has no such line."""
     aliases = {"recipe": "recipe.kind", "recipe.name": "recipe.kind", "layout": "layout.nodes"}
     key = aliases.get(error.key, error.key)
+    key = next((table for table in ENVIRONMENTS if key.startswith(f"{table}.")), key)
     return key if key in lines else None

@@ -66,6 +66,8 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content: 
     if plan.description:
         lines += wrapped(plain_line(plan.description).split(), width)
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
+    for warning in plan.warnings:
+        lines += labelled("warning", plain_line(warning.line).split(), width, style="$text-warning")
     argv = [visible(shlex.quote(word)) for word in rank_argv(plan, LIBRARY)]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)

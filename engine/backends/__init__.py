@@ -39,6 +39,9 @@ class BackendModule(Protocol):
         ...
 
 
+BACKEND_NAMES = ("gloo", "mpi", "nccl", "ucc")
+"""Backends of torch that there is something to say about; those that a profile may name are in `BACKENDS`."""
+
 BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl, "mpi": mpi}
 
 

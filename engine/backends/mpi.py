@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 
 from engine.core.errors import CheckError
-from engine.core.mpirun import Implementation, Mpi, can_place
+from engine.core.mpirun import NAMES, Implementation, Mpi, can_place
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
@@ -34,8 +34,6 @@ _LIBRARIES: tuple[tuple[Implementation, str], ...] = (
     ("mpich", r"MPICH Version:\s*([\d.]+)"),
 )
 """How their libraries tell it."""
-
-_NAMES: dict[Implementation, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
 
 _OTHER_HINT = "is its module loaded whole? Another mpirun may come first on PATH"
 
@@ -70,7 +68,7 @@ def settings(*, one_machine: bool) -> BackendSettings:
         device="cpu",
         env=env,
         mpi=mpi,
-        found=f"{_NAMES[mpi.implementation]} {mpi.version}, {mpi.path}",
+        found=f"{NAMES[mpi.implementation]} {mpi.version}, {mpi.path}",
         library_path=_library_path(mpi),
         library_links=_library_links(mpi),
     )
@@ -125,7 +123,7 @@ def _check_library(decided: LaunchPlan, mpi: Mpi) -> None:
     same = kind == "mpich" or version.split(".")[0] == mpi.version.split(".")[0]
     if kind != mpi.implementation or not same:
         raise CheckError(
-            f"mpi4py uses {_NAMES[kind]} {version}, but {mpi.path} is of {_NAMES[mpi.implementation]} {mpi.version}: every "
+            f"mpi4py uses {NAMES[kind]} {version}, but {mpi.path} is of {NAMES[mpi.implementation]} {mpi.version}: every "
             "rank would be alone",
             hint="put the mpirun of that library first on PATH, or the folder of mpirun's libmpi first on LD_LIBRARY_PATH",
         )

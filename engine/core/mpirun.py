@@ -11,6 +11,9 @@ import msgspec
 
 Implementation = Literal["openmpi", "mpich"]
 
+NAMES: dict[Implementation, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
+"""What people call them."""
+
 LAUNCHER = "launcher"
 """Shell script in the folder that `mpirun` starts in: `sh launcher HOST COMMAND…` runs a command on another node."""
 
@@ -32,6 +35,11 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     path: str
     slots: int
+
+    @property
+    def has_prrte(self) -> bool:
+        """Whether its `mpirun` is PRRTE, as Open MPI's is from 5 on."""
+        return self.implementation == "openmpi" and self.version.split(".")[0] >= "5"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,16 +87,15 @@ def mpirun_argv(mpi: Mpi, parts: Sequence[Part], address: str = "") -> list[str]
 
 
 def _openmpi_argv(mpi: Mpi, parts: Sequence[Part]) -> list[str]:
-    is_new = mpi.version.split(".")[0] >= "5"
     argv = [mpi.path]
     if _is_spread(parts):
         # Whatever batch system is around: its own way to other nodes may not be the agents'. The daemons must stay
         # children of those who start them, and all be started from here.
-        option, ways, remote = ("--prtemca", "plm_ssh", "ssh") if is_new else ("--mca", "plm_rsh", "rsh")
+        option, ways, remote = ("--prtemca", "plm_ssh", "ssh") if mpi.has_prrte else ("--mca", "plm_rsh", "rsh")
         argv += [option, "plm", remote, option, f"{ways}_agent", f"sh {LAUNCHER}", option, f"{ways}_no_tree_spawn", "1"]
         others = len({part.host for part in parts} - {HEAD})
         argv += [option, f"{ways}_num_concurrent", str(others), "--leave-session-attached"]
-    argv += ["--map-by", ":OVERSUBSCRIBE"] if is_new else ["--oversubscribe"]
+    argv += ["--map-by", ":OVERSUBSCRIBE"] if mpi.has_prrte else ["--oversubscribe"]
     argv += ["--bind-to", "none"]
     for index, part in enumerate(parts):
         slots = part.ranks if _is_spread(parts) else mpi.slots

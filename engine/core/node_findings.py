@@ -73,11 +73,25 @@ def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> l
     """What can be said of a node before the job's files are looked at."""
     return [
         ok(node.name, "python", f"{machine.python}, {machine.executable}, {machine.architecture}"),
+        _environment(plan, node),
         _gpus(plan, node, machine.gpus),
         _limits(plan, node, machine),
         _leftovers(node.name, machine),
         *_interface(plan, node.name, machine),
     ]
+
+
+def _environment(plan: LaunchPlan, node: PlannedNode) -> Finding:
+    """It is the same for all nodes, and said once."""
+    if not plan.warnings:
+        return ok(
+            node.name, "env", f"{count(len(plan.env), 'variable')} of the profile" if plan.env else "nothing is set"
+        )
+    if node != plan.nodes[0]:
+        return skip(node.name, "env", f"as said of {plan.nodes[0].name}")
+    text = "; ".join(warning.fact for warning in plan.warnings)
+    advice = "; ".join(f"{warning.name}: {warning.advice}" for warning in plan.warnings)
+    return warn(node.name, "env", text, advice if len(plan.warnings) > 1 else plan.warnings[0].advice)
 
 
 def _gpus(plan: LaunchPlan, node: PlannedNode, gpus: int) -> Finding:

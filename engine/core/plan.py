@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from engine.core.environment import EnvWarning
 from engine.core.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.mpirun import Mpi
 from engine.core.profile import Profile
@@ -123,6 +124,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     lease: float
     stop_ladder: tuple[tuple[str, float], ...]
     metric_patterns: tuple[str, ...]
+    warnings: tuple[EnvWarning, ...] = ()
+    """What will not do what was meant. It changes nothing of what runs."""
 
     @property
     def world_size(self) -> int:

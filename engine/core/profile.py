@@ -132,6 +132,13 @@ def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choice
     Raises:
         ProfileError: at the first thing that is wrong, in the order syntax, unknown key, type, sense.
     """
+    return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]
+
+
+def parse_with_places(
+    text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None
+) -> tuple[Profile, Places]:
+    """As `parse_profile`, with where its keys stand."""
     try:
         data = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
@@ -142,17 +149,17 @@ def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choice
         raise ProfileError(file, None, "", "is nested too deeply to be a profile") from None
     except ValueError:  # Python reads no number of more digits
         raise ProfileError(file, None, "", "holds a number of thousands of digits") from None
-    places = _Places(file, key_lines(text))
+    places = Places(file, key_lines(text))
     for word in overrides:
         path = _apply_override(data, word)
         places.overridden[path] = _printable(f"--set {'.'.join(path)}")
     profile = profile_from_data(data, places)
     check_choices(profile, choices or {}, places)
-    return profile
+    return profile, places
 
 
-class _Places:
-    """Turns a key path into file and line for an error."""
+class Places:
+    """Turns a key path into file and line for an error or a warning."""
 
     def __init__(self, file: str, lines: dict[tuple[str, ...], int]) -> None:
         self.file = file
@@ -166,8 +173,15 @@ class _Places:
                 return ProfileError(word, None, "", reason, hint=hint)
         return ProfileError(self.file, line_of(self.lines, path), key, reason, hint=hint)
 
+    def where(self, path: tuple[str, ...]) -> str:
+        """Where a key stands: `profile.toml:12`, or `--set`."""
+        if any(path[: len(overridden)] == overridden for overridden in self.overridden):
+            return "--set"
+        line = line_of(self.lines, path)
+        return f"{self.file}:{line}" if line else self.file
 
-def profile_from_data(data: dict[str, Any], places: _Places | str) -> Profile:
+
+def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
     """Checks a document that is already parsed (the editor's form, or `parse_profile`).
 
     Args:
@@ -178,7 +192,7 @@ def profile_from_data(data: dict[str, Any], places: _Places | str) -> Profile:
         ProfileError: at the first thing that is wrong.
     """
     if isinstance(places, str):
-        places = _Places(places, {})
+        places = Places(places, {})
     if "schema" not in data:
         raise places.error((), "has no schema number", hint=f"begin the file with: schema = {SCHEMA}")
     if isinstance(data["schema"], int) and data["schema"] > SCHEMA:
@@ -215,7 +229,7 @@ def _first_odd_name(data: dict[str, Any], path: tuple[str, ...]) -> str | None:
     )
 
 
-def check_choices(profile: Profile, choices: Choices, places: _Places | str) -> None:
+def check_choices(profile: Profile, choices: Choices, places: Places | str) -> None:
     """Checks keys whose values are names of things that exist or not.
 
     Args:
@@ -227,7 +241,7 @@ def check_choices(profile: Profile, choices: Choices, places: _Places | str) -> 
         ProfileError: there is nothing of that name; the hint has the nearest one.
     """
     if isinstance(places, str):
-        places = _Places(places, {})
+        places = Places(places, {})
     for (table, key), known in choices.items():
         for value in _named(getattr(getattr(profile, table), key), table):
             if value not in known:
@@ -269,7 +283,7 @@ def _readable(message: str) -> tuple[str, tuple[str, ...]]:
     return reason.replace("Invalid enum value ", "there is no choice "), path
 
 
-def _refuse_unknown_keys(data: dict[str, Any], section: type[Section], path: tuple[str, ...], places: _Places) -> None:
+def _refuse_unknown_keys(data: dict[str, Any], section: type[Section], path: tuple[str, ...], places: Places) -> None:
     hints = typing.get_type_hints(section)
     for key, value in data.items():
         if key not in hints:
@@ -328,7 +342,7 @@ def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
     return path
 
 
-def _check_sense(profile: Profile, places: _Places) -> None:
+def _check_sense(profile: Profile, places: Places) -> None:
     """What types can't say: ranges, names, and keys that exclude each other."""
     if not _PROFILE_NAME.match(profile.name):
         raise places.error(
@@ -389,7 +403,7 @@ def _check_sense(profile: Profile, places: _Places) -> None:
         _check_pattern(pattern, places)
 
 
-def _check_backend(backend: Backend, places: _Places) -> None:
+def _check_backend(backend: Backend, places: Places) -> None:
     for key, names in (("name", (backend.name,)), ("fallback", backend.fallback)):
         for name in names:
             try:
@@ -407,7 +421,7 @@ def _check_backend(backend: Backend, places: _Places) -> None:
         raise places.error(("backend", "fallback"), f"{again[0]} would be tried twice")
 
 
-def _check_layout(layout: Layout, places: _Places) -> None:
+def _check_layout(layout: Layout, places: Places) -> None:
     given = [name for name in ("hostfile", "slurm", "pbs") if getattr(layout, name) is not None]
     if layout.nodes != "localhost":  # which is also what it is where nobody says anything
         given.insert(0, "nodes")
@@ -443,7 +457,7 @@ def _is_slurm_job(job: int | str) -> bool:
     return job == "current" or _SLURM_JOB.match(job) is not None
 
 
-def _check_pattern(pattern: str, places: _Places) -> None:
+def _check_pattern(pattern: str, places: Places) -> None:
     path = ("metrics", "patterns")
     try:
         compiled = re.compile(pattern.encode())

@@ -134,7 +134,7 @@ MALFORMED = {
     "a pattern with a huge repeat": HEAD + RUN + "[metrics]\npatterns = ['(?P<loss>x){999999999999}']\n",
 }
 
-VERBS = ["profiles", "backends", "plan", "check", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "clean", "completion"]  # fmt: skip
+VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "clean", "completion"]  # fmt: skip
 
 
 class Said:
@@ -393,7 +393,12 @@ def test_the_completion_script_is_valid_bash(inside):
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
-    [("rankdeck laun", {"launch"}), ("rankdeck launch quick", {"quickstart"}), ("rankdeck stop mine", {"mine-abcd"})],
+    [
+        ("rankdeck laun", {"launch"}),
+        ("rankdeck launch quick", {"quickstart"}),
+        ("rankdeck stop mine", {"mine-abcd"}),
+        ("rankdeck env u", {"ucc"}),
+    ],
 )
 def test_completion_knows_verbs_profiles_and_runs(rankdeck, words, wanted):
     folder = rankdeck.home / "runs" / "mine-abcd"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.backends.environment import environment_warnings
 from engine.client import Argument, BackendInfo, EngineClient, ProfileEntry, RecipeInfo, RunClient
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
 from engine.core.events import Scope
@@ -80,7 +81,8 @@ def planned(profile: Profile, *, cores: int = 4) -> LaunchPlan:
         raise ProfileError("profile", None, "backend.name", f"there is no backend {profile.backend.name!r}")
     facts = tuple(NodeFacts(name=slot.node, cores=cores, gpus=0, python="/opt/torch/bin/python3") for slot in slots)
     settings = BackendSettings(name=profile.backend.name, env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
-    return plan(profile, slots, facts, settings, workdir="/home/someone/work")
+    decided = plan(profile, slots, facts, settings, workdir="/home/someone/work")
+    return msgspec.structs.replace(decided, warnings=environment_warnings(profile, decided, {}))
 
 
 class FakeRun:

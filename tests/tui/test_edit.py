@@ -79,6 +79,25 @@ def test_what_takes_over_for_a_backend_is_a_line_of_the_form():
     assert line_of_error(caught.value, list(values)) == "backend.fallback"
 
 
+def test_variables_are_words_of_a_line_and_what_can_not_be_shown_stays():
+    more = '[env]\nA = "1 2"\nHF_TOKEN = "swordfish"\nTEXT = "a\\nb"\n'
+    before = profile("p", more=more)
+    values = values_of(before, RECIPES)
+    assert values["env"] == "'A=1 2'"
+    assert profile_of(values, before, RECIPES) == before
+    after = profile_of({**values, "env": "B=x=y 'C=3 4'", "backend.env": "NCCL_DEBUG=INFO"}, before, RECIPES)
+    assert after.env == {"HF_TOKEN": "swordfish", "TEXT": "a\nb", "B": "x=y", "C": "3 4"}
+    assert after.backend.env == {"NCCL_DEBUG": "INFO"}
+    assert list(profile_of({**values, "env": ""}, before, RECIPES).env) == ["HF_TOKEN", "TEXT"]
+
+
+@pytest.mark.parametrize("text", ["DEBUG", "=1", "1A=2", "A='", "A-B=1"])
+@pytest.mark.parametrize("key", ["env", "backend.env"])
+def test_what_is_no_variable_is_said_at_its_line(key, text):
+    errors = errors_of({**values_of(None, RECIPES), "name": "p", key: text}, None, RECIPES)
+    assert [line_of_error(error, ["env", "backend.env"]) for error in errors] == [key]
+
+
 def test_an_own_script_takes_the_recipes_place():
     before = profile("p")
     values = {
@@ -217,6 +236,28 @@ async def test_the_plan_follows_what_is_typed(app: RankdeckApp):
         line(app, f"{ARGUMENT}steps").focus()
         await pilot.press(*"123")
         await until_seen(pilot, "gpt.py --steps 123")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_variable_that_does_nothing_is_warned_of_below_its_line_and_stops_no_launch(
+    app: RankdeckApp, engine: FakeEngine, size: tuple[int, int]
+):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await opened(pilot, "e", "4 ranks on 1 node")
+        env = line(app, "env")
+        env.focus()
+        await pilot.press(*"GLOO_TIMEOUT=5")
+        row = env.parent
+        assert isinstance(row, FormRow)
+        await until(pilot, lambda: row.has_class("-warned"), "the warning")
+        await until_seen(pilot, "GLOO_TIMEOUT does nothing")
+        assert not row.has_class("-wrong")
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        assert engine.launched[0].env == {"GLOO_TIMEOUT": "5"}
+        await pilot.press("q")
+        env.value = "OMP_NUM_THREADS=1"
+        await until(pilot, lambda: not row.has_class("-warned"), "no warning any more")
 
 
 async def test_another_recipe_brings_its_own_arguments(app: RankdeckApp):

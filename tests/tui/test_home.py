@@ -55,6 +55,13 @@ async def test_values_of_secret_variables_are_not_shown(engine: FakeEngine):
         assert "swordfish" not in text
 
 
+async def test_the_plan_says_which_variables_do_nothing(engine: FakeEngine):
+    engine.entries = [entry(profile("hasty", more='[env]\nNCCL_TIMEOUT = "5"\n'), engine.folder)]
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "warning", "env.NCCL_TIMEOUT does nothing", "backend.timeout")
+
+
 async def test_a_broken_profile_is_listed_with_its_error_and_cannot_be_launched(engine: FakeEngine):
     error = "broken.toml:3: layout.ranks: unknown key [/red"
     engine.entries.append(

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.core.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
+from engine.core.environment import EnvWarning
 from engine.core.layout import Slots
 from engine.core.node_findings import (
     clock_finding,
@@ -41,6 +42,7 @@ from engine.core.preflight import (
     Ways,
     fail,
     ok,
+    skip,
     warn,
 )
 from engine.core.profile import profile_from_data
@@ -118,6 +120,8 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
     ("check", "state", "text", "fields", "options"),
     [
         ("python", "ok", "3.11.7, /venv/bin/python, x86_64", {}, {}),
+        ("env", "ok", "nothing is set", {}, {}),
+        ("env", "ok", "1 variable of the profile", {}, {"env": {"A": "1"}}),
         ("gpus", "skip", "ranks compute on the CPU", {"gpus": 0}, {}),
         ("gpus", "ok", "2 GPUs for 2 ranks", {}, {"backend": NCCL}),
         ("gpus", "fail", "1 GPU for 2 ranks", {"gpus": 1}, {"backend": NCCL}),
@@ -151,6 +155,24 @@ def test_what_a_node_has(check: Check, state: State, text: str, fields: dict[str
     assert (found.node, found.state) == ("gpu1", state)
     assert text in found.text
     assert bool(found.advice) == (state in ("warn", "fail"))
+
+
+def test_variables_that_do_nothing_are_told_once_for_all_nodes():
+    def warned(*names: str) -> list[Finding]:
+        warnings = tuple(
+            EnvWarning(place="job.toml:9", table="env", name=name, problem="does nothing", advice=f"leave {name} out")
+            for name in names
+        )
+        launch = replace(planned(), warnings=warnings)
+        return [the(machine_findings(launch, node, MACHINE), "env") for node in launch.nodes]
+
+    assert warned("A") == [
+        warn("gpu1", "env", "job.toml:9: env.A does nothing", "leave A out"),
+        skip("gpu2", "env", "as said of gpu1"),
+    ]
+    both = warned("A", "B")[0]
+    assert both.text == "job.toml:9: env.A does nothing; job.toml:9: env.B does nothing"
+    assert both.advice == "A: leave A out; B: leave B out"
 
 
 def test_an_interface_that_no_variable_names_is_found_by_the_way_to_the_head():

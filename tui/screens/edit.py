@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.environment import EnvWarning
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.profile import Profile
 from tui.form import BACKEND, Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
@@ -142,11 +144,17 @@ class EditScreen(DeckScreen):
         self.focus_next()
 
     def on_descendant_focus(self) -> None:
-        """Explains the line with the cursor; beside the backend's, all of them are."""
+        """Explains the line with the cursor, and shows all of it: what is said below it too. Beside the backend's, all are told."""
         self._show_hint()
+        self._show_whole_row()
         if self._chooses_backend != self._shows_backends:
             self._shows_backends = self._chooses_backend
             self._plan()
+
+    def _show_whole_row(self) -> None:
+        row = self.focused.parent if self.focused is not None else None
+        if isinstance(row, FormRow):
+            self.call_after_refresh(row.scroll_visible, animate=False)
 
     def _show_hint(self) -> None:
         row = self.focused.parent if self.focused is not None else None
@@ -198,6 +206,7 @@ class EditScreen(DeckScreen):
                 pane.show_text(partial(error_text, error), title="Plan")
         else:
             pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title="Plan")
+            self._show_warnings(plan.warnings)
 
     @property
     def _chooses_backend(self) -> bool:
@@ -236,6 +245,13 @@ class EditScreen(DeckScreen):
             return False
         rows[key].show_problem(plain_line(f"{error.reason}; {error.hint}" if error.hint else error.reason))
         return True
+
+    def _show_warnings(self, warnings: Sequence[EnvWarning]) -> None:
+        """Puts warnings below the variables that they are about."""
+        for row in self.query(FormRow):
+            own = [warning for warning in warnings if warning.table == row.field.id]
+            row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.advice}") for one in own))
+        self._show_whole_row()
 
     def _checked(self) -> Profile | None:
         """The profile for an act; where there is none, the cursor goes to the first line that is wrong."""

@@ -1,4 +1,4 @@
-"""One line of a form: a label, what is typed or chosen, and below it what is wrong with it."""
+"""One line of a form: a label, what is typed or chosen, and below it what is wrong with it or may be."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ class FormRow(Horizontal):
 
     DEFAULT_CSS = """
     FormRow {
-        height: auto; layout: grid; grid-size: 2; grid-columns: 16 1fr; grid-rows: 1 auto;
+        height: auto; layout: grid; grid-size: 2; grid-columns: 16 1fr; grid-rows: 1 auto auto;
         Label { color: $text-muted; width: 15; }
         Input { width: 1fr; background: $surface; }
         Input:focus { background: $block-cursor-blurred-background; }
         Static.problem { column-span: 2; color: $text-error; padding-left: 16; display: none; height: auto; }
+        Static.warning { column-span: 2; color: $text-warning; padding-left: 16; display: none; height: auto; }
+        &.-warned Static.warning { display: block; }
         &.-wrong Label { color: $text-error; text-style: bold; }
         &.-wrong Static.problem { display: block; }
         &.-group { margin-top: 1; }
@@ -36,14 +38,21 @@ class FormRow(Horizontal):
             self.line = Input(value, placeholder=field.placeholder, compact=True, select_on_focus=False)
             self.line.cursor_blink = False
         self._problem = Static(classes="problem", markup=False)
+        self._warning = Static(classes="warning", markup=False)
 
     def compose(self) -> ComposeResult:
-        """Label, line, problem."""
+        """Label, line, problem, warning."""
         yield Label(self.field.label, markup=False)
         yield self.line
         yield self._problem
+        yield self._warning
 
     def show_problem(self, text: str) -> None:
         """Says what is wrong; empty: nothing is."""
         self.set_class(bool(text), "-wrong")
         self._problem.update(text)
+
+    def show_warning(self, text: str) -> None:
+        """Says what will not do what was meant, in lines; empty: nothing is known."""
+        self.set_class(bool(text), "-warned")
+        self._warning.update(text)

@@ -1,0 +1,156 @@
+"""What is wrong with the environment that a plan gives its ranks: names that nothing reads, values that nothing understands.
+
+Nobody else says so: gloo, NCCL and Open MPI ignore names that they do not know.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, family_of
+from engine.backends.variables.base import Family, Variable
+from engine.backends.variables.mpich import MPICH
+from engine.backends.variables.openmpi import OPENMPI
+from engine.core.backend_names import backends_in
+from engine.core.environment import EnvWarning
+from engine.core.mpirun import NAMES, Mpi
+from engine.core.plan import LaunchPlan
+from engine.core.profile import Places, Profile
+
+VAGUE = 0.5
+"""Likeness from which on a name is offered for one that surely does not exist."""
+
+INHERITED = "your environment"
+"""Where a variable stands that the profile does not name."""
+
+LONGEST = 40
+"""Characters of a value that are repeated."""
+
+_NAMES = frozenset().union(*(family.names for family in FAMILIES))
+
+
+class Trouble(NamedTuple):
+    """What is wrong with a variable, as the end of a sentence that begins with its name, and the next step."""
+
+    problem: str
+    advice: str
+
+
+def environment_warnings(
+    profile: Profile, plan: LaunchPlan, inherited: Mapping[str, str], places: Places | None = None
+) -> tuple[EnvWarning, ...]:
+    """What to say of a plan's environment.
+
+    Args:
+        profile: what the user asked for.
+        plan: what it comes to.
+        inherited: the user's own environment, which ranks on this machine get as well.
+        places: where the keys of the profile stand; None: nobody knows.
+    """
+    found: list[EnvWarning] = []
+    for path, env in ((("backend", "env"), profile.backend.env), (("env",), profile.env)):
+        for name, value in env.items():
+            if (trouble := trouble_with(name, value, plan)) is not None:
+                place = places.where((*path, name)) if places is not None else ""
+                found.append(EnvWarning(place=place, table=".".join(path), name=name, **trouble._asdict()))
+    if any(node.transport == "local" for node in plan.nodes):
+        for name, value in inherited.items():
+            trouble = None if name in plan.env else _trouble_with_inherited(name, value, plan)
+            if trouble is not None and name.isascii():  # a plan is JSON, and bytes of no encoding can't be
+                found.append(EnvWarning(place=INHERITED, table="", name=name, **trouble._asdict()))
+    return tuple(found)
+
+
+def trouble_with(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
+    """What is wrong with a variable that a profile sets; None: nothing that is known.
+
+    Args:
+        name: of the variable.
+        value: of the variable.
+        plan: that it belongs to.
+    """
+    family = family_of(name)
+    if family is None:
+        return None
+    if name in GONE:
+        gone = GONE[name][1]
+        return Trouble(f"does nothing: {gone.why}", gone.advice)
+    known = VARIABLES[name][1] if name in VARIABLES else None
+    if known is not None and known.fixed:
+        return Trouble("does nothing: rankdeck sets it for every rank", "leave it out")
+    return (
+        _no_effect(family, plan)
+        or _old_name(name)
+        or _other_version(known, plan.backend.mpi)
+        or _misunderstood(known, family, value)
+        or _unknown(name, family)
+    )
+
+
+def _trouble_with_inherited(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
+    """Modules and shells set variables for all that may ever run: only what was meant for this backend is looked at."""
+    family = family_of(name)
+    if family is None or _no_effect(family, plan) is not None:
+        return None
+    if name in GONE:
+        return trouble_with(name, value, plan)
+    known = VARIABLES[name][1] if name in VARIABLES else None
+    return _misunderstood(known, family, value) or _unknown(name, family)
+
+
+def _no_effect(family: Family, plan: LaunchPlan) -> Trouble | None:
+    """A variable of another backend, or of another MPI. A script of the user's own may still make a group that reads it."""
+    mpi, title = plan.backend.mpi, plan.backend.name
+    backends = {backend for one in (plan.backend, *plan.fallback) for backend in backends_in(one.name)}
+    if backends & family.backends:
+        other = {"openmpi": MPICH, "mpich": OPENMPI}.get(mpi.implementation) if mpi is not None else None
+        if family is not other or mpi is None:
+            return None
+        title = NAMES[mpi.implementation]
+    elif family.backends == {"nccl"} and plan.program.kind != "recipe":
+        return Trouble(f"has no effect with {title}", "leave it out, unless the script itself makes an nccl group")
+    return Trouble(f"has no effect with {title}", f"leave it out: only {family.reader} reads it")
+
+
+def _old_name(name: str) -> Trouble | None:
+    if name not in ALIASES:
+        return None
+    family, new = ALIASES[name]
+    advice = f"write {new.name}" + (f", with torch {new.since} and newer" if new.since else "")
+    return Trouble(f"is an old name that {family.reader} still reads", advice)
+
+
+def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
+    """A name of Open MPI 4 for 5, or the other way round."""
+    if known is None or mpi is None or VARIABLES[known.name][0] is not OPENMPI:
+        return None
+    theirs = known.until if mpi.has_prrte else known.since
+    if not theirs:
+        return None
+    advice = f"write {known.instead}" if known.instead else "leave it out"
+    return Trouble(f"is a name of Open MPI {theirs}, and {mpi.path} is of {mpi.version}", advice)
+
+
+def _misunderstood(known: Variable | None, family: Family, value: str) -> Trouble | None:
+    if known is None or known.takes is None or not value or known.takes.allows(value):
+        return None
+    said = value if len(value) <= LONGEST else f"{value[:LONGEST]}…"
+    return Trouble(f"is {said!r}, which {family.reader} does not understand", f"it takes {known.takes.words}")
+
+
+def _unknown(name: str, family: Family) -> Trouble | None:
+    """A name that nothing reads: surely, where all names are known, and else where it is much like one that is."""
+    prefix = max((prefix for prefix in family.prefixes if name.startswith(prefix)), key=len, default="")
+    if not prefix or name in _NAMES:
+        return None
+    rests = [known.removeprefix(prefix) for known in _NAMES if known.startswith(prefix)]
+    near = difflib.get_close_matches(
+        name.removeprefix(prefix), rests, 1, VAGUE if family.is_complete else family.likeness
+    )
+    if not near and not family.is_complete:
+        return None
+    backend = min(family.backends)
+    advice = f"did you mean {prefix}{near[0]}?" if near else f"rankdeck env {backend} lists what there is"
+    return Trouble(f"does nothing: {family.reader} has no such variable", advice)

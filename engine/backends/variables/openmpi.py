@@ -1,0 +1,301 @@
+"""Open MPI: 4, whose mpirun is ORTE, and 5, whose mpirun is PRRTE (4.1.4 and 5.0.11, by `ompi_info`; PRRTE's source at 3.0 and newer).
+
+PRRTE reads names of ORTE that begin with `orte_`, `oob_` and `plm_rsh_` as its own, so these still work under Open MPI 5.
+"""
+
+from __future__ import annotations
+
+from engine.backends.variables.base import MCA_SWITCH, WHOLE, Family, Gone, Takes, Variable, one_of
+
+_LEVELS = Takes(
+    words="a number from 0 to 100, or none, error, warn, info, debug",
+    pattern=r"-?\d+|none|error|component|warn|info|trace|debug|max",
+)
+_OURS = "rankdeck's agents start daemons"
+
+OPENMPI = Family(
+    title="Open MPI",
+    reader="Open MPI",
+    prefixes=("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"),
+    backends=frozenset({"mpi"}),
+    likeness=0.93,
+    variables=(
+        Variable(
+            "OMPI_ALLOW_RUN_AS_ROOT",
+            "0",
+            "Lets root start mpirun, together with OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+            sets="1 for root",
+        ),
+        Variable(
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+            "0",
+            "Lets root start mpirun, together with OMPI_ALLOW_RUN_AS_ROOT",
+            sets="1 for root",
+        ),
+        Variable(
+            "PRTE_ALLOW_RUN_AS_ROOT",
+            "0",
+            "Lets root start mpirun, together with PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+            since="5",
+            sets="1 for root",
+        ),
+        Variable(
+            "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+            "0",
+            "Lets root start mpirun, together with PRTE_ALLOW_RUN_AS_ROOT",
+            since="5",
+            sets="1 for root",
+        ),
+        Variable(
+            "OMPI_MCA_btl_tcp_if_include",
+            "all but lo",
+            "Network interfaces or networks that ranks talk over: eth0, or 10.0.0.0/16; not together with _exclude",
+            when="nodes have networks that lead nowhere, such as docker0",
+            sets="on several nodes, the interface that leads to the first",
+        ),
+        Variable(
+            "OMPI_MCA_btl_tcp_if_exclude",
+            "127.0.0.1/8,sppp",
+            "Network interfaces or networks that ranks do not talk over; the loopback must be named again",
+        ),
+        Variable("OMPI_MCA_btl_tcp_links", "1", "Connections between two ranks", takes=WHOLE),
+        Variable("OMPI_MCA_btl_tcp_eager_limit", "65536", "Bytes up to which a message is sent at once", takes=WHOLE),
+        Variable(
+            "OMPI_MCA_btl_tcp_port_min_v4",
+            "1024",
+            "First port that ranks listen on",
+            when="a firewall leaves a range open",
+            takes=WHOLE,
+        ),
+        Variable(
+            "OMPI_MCA_btl_tcp_port_range_v4",
+            "64511",
+            "How many ports, from OMPI_MCA_btl_tcp_port_min_v4 on, ranks listen on",
+            takes=WHOLE,
+        ),
+        Variable(
+            "OMPI_MCA_btl",
+            "all",
+            "Ways of sending bytes: self,vader,tcp with 4, self,sm,tcp with 5, ^tcp for all but that",
+        ),
+        Variable("OMPI_MCA_pml", "best", "Way of sending messages: ob1 or ucx", when="one of them fails: the other"),
+        Variable("OMPI_MCA_mtl", "best", "Way of networks that match messages themselves: ofi, psm2"),
+        Variable("OMPI_MCA_osc", "best", "Way of one-sided transfers"),
+        Variable("OMPI_MCA_coll", "all", "Parts that do collectives: tuned, han, ucc, …; ^ucc: all but that"),
+        Variable(
+            "OMPI_MCA_coll_ucc_enable",
+            "0",
+            "Collectives through UCC, where Open MPI was built with it",
+            takes=MCA_SWITCH,
+        ),
+        Variable(
+            "OMPI_MCA_coll_ucc_priority",
+            "10",
+            "Rank of UCC among those that do collectives; 100 is above all others",
+            takes=WHOLE,
+        ),
+        Variable(
+            "OMPI_MCA_coll_tuned_use_dynamic_rules",
+            "false",
+            "Lets variables such as OMPI_MCA_coll_tuned_allreduce_algorithm choose algorithms",
+            takes=MCA_SWITCH,
+        ),
+        Variable(
+            "OMPI_MCA_coll_tuned_allreduce_algorithm",
+            "ignore",
+            "Which algorithm an all-reduce uses, with OMPI_MCA_coll_tuned_use_dynamic_rules",
+            takes=Takes(
+                words="ignore, basic_linear, nonoverlapping, recursive_doubling, ring, segmented_ring, rabenseifner or 0 to 7",
+                pattern="ignore|basic_linear|nonoverlapping|recursive_doubling|ring|segmented_ring|rabenseifner|allgather_reduce|[0-7]",
+            ),
+        ),
+        Variable(
+            "OMPI_MCA_mpi_yield_when_idle",
+            "false",
+            "A rank that waits lets others have its core",
+            when="there are more ranks than cores",
+            takes=MCA_SWITCH,
+            sets="1, where a node has more ranks than cores",
+        ),
+        Variable(
+            "OMPI_MCA_mpi_warn_on_fork",
+            "true",
+            "Warns when a rank forks, as a DataLoader's workers do",
+            takes=MCA_SWITCH,
+        ),
+        Variable("OMPI_MCA_mpi_leave_pinned", "auto", "Keeps memory registered with the network", takes=MCA_SWITCH),
+        Variable(
+            "OMPI_MCA_mpi_show_mca_params",
+            "none",
+            "Prints settings of Open MPI at the start: all, default, file, enviro",
+        ),
+        Variable("OMPI_MCA_btl_base_verbose", "0", "How much the choice of ways of sending bytes says", takes=_LEVELS),
+        Variable(
+            "OMPI_MCA_pml_base_verbose", "0", "How much the choice of ways of sending messages says", takes=_LEVELS
+        ),
+        Variable("OMPI_MCA_coll_base_verbose", "0", "How much the choice of collectives says", takes=_LEVELS),
+        Variable("OMPI_MCA_pml_ucx_tls", "InfiniBand and GPUs", "UCX transports for which UCX is taken; any: always"),
+        Variable("OMPI_MCA_pml_ucx_devices", "mlx*", "Devices for which UCX is taken; any: always"),
+        Variable(
+            "OMPI_MCA_opal_warn_on_missing_libcuda",
+            "true",
+            "Warns where CUDA is built in and not there",
+            takes=MCA_SWITCH,
+        ),
+        Variable(
+            "OMPI_MCA_btl_vader_single_copy_mechanism",
+            "cma",
+            "How ranks of a node copy each other's memory",
+            when="a container forbids it (Read -1, expected …, errno = 1): none",
+            takes=one_of("none", "cma", "knem", "xpmem", "emulated", "1", "2", "3", "4"),
+            until="4",
+            instead="OMPI_MCA_smsc",
+        ),
+        Variable(
+            "OMPI_MCA_smsc",
+            "best",
+            "How ranks of a node copy each other's memory",
+            when="a container forbids it: ^cma",
+            since="5",
+            instead="OMPI_MCA_btl_vader_single_copy_mechanism",
+        ),
+        Variable(
+            "OMPI_MCA_btl_vader_backing_directory",
+            "/dev/shm",
+            "Folder of the shared memory",
+            until="4",
+            instead="OMPI_MCA_btl_sm_backing_directory",
+        ),
+        Variable(
+            "OMPI_MCA_btl_sm_backing_directory",
+            "/dev/shm",
+            "Folder of the shared memory",
+            since="5",
+            instead="OMPI_MCA_btl_vader_backing_directory",
+        ),
+        Variable(
+            "OMPI_MCA_btl_openib_allow_ib",
+            "false",
+            "InfiniBand without UCX",
+            takes=MCA_SWITCH,
+            until="4",
+            instead="OMPI_MCA_pml",
+        ),
+        Variable(
+            "OMPI_MCA_oob_tcp_if_include",
+            "all",
+            "Network interfaces of the daemons",
+            until="4",
+            instead="PRTE_MCA_prte_if_include",
+        ),
+        Variable(
+            "PRTE_MCA_prte_if_include",
+            "all",
+            "Network interfaces of the daemons",
+            since="5",
+            instead="OMPI_MCA_oob_tcp_if_include",
+        ),
+        Variable(
+            "OMPI_MCA_oob_tcp_if_exclude",
+            "none",
+            "Network interfaces that the daemons do not use",
+            until="4",
+            instead="PRTE_MCA_prte_if_exclude",
+        ),
+        Variable(
+            "PRTE_MCA_prte_if_exclude",
+            "none",
+            "Network interfaces that the daemons do not use",
+            since="5",
+            instead="OMPI_MCA_oob_tcp_if_exclude",
+        ),
+        Variable(
+            "OMPI_MCA_plm_rsh_agent",
+            "ssh : rsh",
+            f"The command that starts daemons on other nodes; {_OURS}",
+            until="4",
+            instead="PRTE_MCA_plm_ssh_agent",
+        ),
+        Variable(
+            "PRTE_MCA_plm_ssh_agent",
+            "ssh : rsh",
+            f"The command that starts daemons on other nodes; {_OURS}",
+            since="5",
+            instead="OMPI_MCA_plm_rsh_agent",
+        ),
+        Variable(
+            "OMPI_MCA_rmaps_base_oversubscribe",
+            "false",
+            "More ranks than cores; rankdeck always allows it",
+            takes=MCA_SWITCH,
+            until="4",
+            instead="PRTE_MCA_rmaps_default_mapping_policy",
+        ),
+        Variable(
+            "PRTE_MCA_rmaps_default_mapping_policy",
+            "by slot",
+            "How ranks are placed; rankdeck places them itself",
+            since="5",
+            instead="OMPI_MCA_rmaps_base_mapping_policy",
+        ),
+        Variable(
+            "OMPI_MCA_rmaps_base_mapping_policy",
+            "by slot",
+            "How ranks are placed; rankdeck places them itself",
+            until="4",
+            instead="PRTE_MCA_rmaps_default_mapping_policy",
+        ),
+        Variable(
+            "OMPI_MCA_orte_tmpdir_base",
+            "$TMPDIR",
+            "Folder of the daemons' files",
+            until="4",
+            instead="PRTE_MCA_prte_tmpdir_base",
+        ),
+        Variable(
+            "PRTE_MCA_prte_tmpdir_base",
+            "$TMPDIR",
+            "Folder of the daemons' files",
+            since="5",
+            instead="OMPI_MCA_orte_tmpdir_base",
+        ),
+        Variable(
+            "OMPI_MCA_plm_base_verbose",
+            "0",
+            "How much the start of daemons says",
+            takes=_LEVELS,
+            until="4",
+            instead="PRTE_MCA_plm_base_verbose",
+        ),
+        Variable(
+            "PRTE_MCA_plm_base_verbose",
+            "0",
+            "How much the start of daemons says",
+            takes=_LEVELS,
+            since="5",
+            instead="OMPI_MCA_plm_base_verbose",
+        ),
+        Variable(
+            "PMIX_MCA_gds",
+            "best",
+            "How ranks share what they know of each other: hash",
+            when="PMIx fails with gds errors",
+        ),
+        Variable(
+            "OMPI_MCA_mpi_ft_enable", "false", "Lets a job outlive a rank, with ULFM", takes=MCA_SWITCH, since="5"
+        ),
+    ),
+    gone=(
+        Gone("OMPI_MCA_timeout", "Open MPI has no such variable", "set backend.timeout = 600 (seconds)"),
+        Gone("OMPI_MCA_btl_tcp_if", "Open MPI has no such variable", "set OMPI_MCA_btl_tcp_if_include"),
+        Gone(
+            "OMPI_MCA_mpi_paffinity_alone", "Open MPI has removed it", "leave it out: ranks are not bound to cores here"
+        ),
+        Gone("OMPI_MCA_btl_sm_use_knem", "Open MPI has removed it", "leave it out"),
+    ),
+    others="""
+        OMPI_MCA_btl_tcp_port_min_v6 OMPI_MCA_btl_tcp_port_range_v6 OMPI_MCA_coll_tuned_reduce_algorithm
+        OMPI_MCA_rmaps_base_no_oversubscribe OMPI_MCA_bml_base_verbose OMPI_MCA_fbtl_base_verbose
+        OMPI_MCA_fcoll_base_verbose OMPI_MCA_mtl_base_verbose OMPI_MCA_rml_base_verbose
+    """,
+)

@@ -1,0 +1,94 @@
+"""What `rankdeck env` prints: the variables of a backend, and the names that only seem to be some."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable
+
+import click
+import msgspec
+
+from engine.backends.variables import families_of
+from engine.backends.variables.base import Family, Gone, Variable
+from engine.core.errors import UsageError
+
+WIDEST = 100
+"""Columns: longer lines are hard to read, however wide the terminal is."""
+
+INDENT = " " * 6
+
+
+def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
+    """Prints what there is for a backend.
+
+    Args:
+        backend: its name.
+        word: that the name or the description must have, whatever its capitals; None: all.
+        as_json: for scripts.
+
+    Raises:
+        UsageError: nothing has that word.
+    """
+    chosen = [(family, *_matching(family, (word or "").lower())) for family in families_of(backend)]
+    chosen = [(family, known, gone) for family, known, gone in chosen if known or gone]
+    if not chosen:
+        raise UsageError(f"no variable of {backend} has {word!r}", hint=f"rankdeck env {backend} lists them all")
+    if as_json:
+        known = [_plain(family, one) for family, variables, _ in chosen for one in variables]
+        gone = [{"name": one.name, "why": one.why, "advice": one.advice} for _, _, names in chosen for one in names]
+        click.echo(msgspec.json.format(msgspec.json.encode({"variables": known, "gone": gone}), indent=2).decode())
+        return
+    click.echo("\n\n".join("\n".join(_family_lines(*part)) for part in chosen))
+
+
+def _matching(family: Family, word: str) -> tuple[list[Variable], list[Gone]]:
+    known = [one for one in family.variables if word in " ".join((one.name, *one.aliases, one.does, one.when)).lower()]
+    return known, [one for one in family.gone if word in f"{one.name} {one.why} {one.advice}".lower()]
+
+
+def _plain(family: Family, one: Variable) -> dict[str, object]:
+    return {"name": one.name, "of": family.title, "default": one.default, "does": one.does, "when": one.when,
+            "takes": one.takes.words if one.takes is not None else "", "since": one.since, "until": one.until,
+            "instead": one.instead, "aliases": one.aliases, "set_by_rankdeck": one.sets}  # fmt: skip
+
+
+def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone]) -> list[str]:
+    lines = [family.title]
+    for one in known:
+        mark = "*" if one.sets else " "
+        lines += [
+            "",
+            f" {mark} {one.name}  [{one.default}]",
+            *_wrapped(f"{one.does}."),
+        ]
+        if one.takes is not None:
+            lines += _wrapped(f"Takes {one.takes.words}.")
+        if one.when:
+            lines += _wrapped(f"Set it when {one.when}.")
+        if one.since or one.until:
+            lines += _wrapped(_versions(family, one))
+        if one.aliases:
+            lines += _wrapped(f"Old name: {', '.join(one.aliases)}.")
+        if one.sets:
+            lines += _wrapped(f"* rankdeck sets it: {one.sets}.")
+    names = list(gone)
+    if names:
+        lines += ["", "   These do nothing:"]
+        lines += [line for one in names for line in _wrapped(f"{one.name}: {one.why}; {one.advice}", hanging=True)]
+    return lines
+
+
+def _versions(family: Family, one: Variable) -> str:
+    if one.since:
+        before = f"; before: {one.instead}" if one.instead else ""
+        return f"Since {family.reader} {one.since}{before}."
+    return f"Up to {family.reader} {one.until}{f'; then: {one.instead}' if one.instead else ''}."
+
+
+def _wrapped(text: str, *, hanging: bool = False) -> list[str]:
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    after = INDENT + "  " if hanging else INDENT
+    return textwrap.wrap(
+        text, width, initial_indent=INDENT, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,425 @@
+"""Environment variables: what is known of them agrees with what is installed, and only what is wrong is warned of."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.backends import BACKEND_NAMES
+from engine.backends.environment import environment_warnings, trouble_with
+from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, families_of, family_of
+from engine.backends.variables.base import Family, Takes, one_of
+from engine.core.environment import EnvWarning
+from engine.core.layout import Slots
+from engine.core.mpirun import Implementation, Mpi
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.profile import Profile, parse_with_places, profile_from_data
+from tests.support import WHEEL
+
+KNOWN = sorted({name for family in FAMILIES for name in family.names})
+
+ORDINARY = """
+    OMP_NUM_THREADS MKL_NUM_THREADS CUDA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING TORCH_HOME TORCH_LOGS TORCHINDUCTOR_CACHE_DIR
+    TORCH_EXTENSIONS_DIR TORCH_COMPILE_DEBUG PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF PATH PYTHONPATH LD_LIBRARY_PATH
+    HF_TOKEN HF_HOME WANDB_API_KEY HOME TMPDIR NVIDIA_VISIBLE_DEVICES KMP_AFFINITY MALLOC_ARENA_MAX TOKENIZERS_PARALLELISM
+    TRITON_CACHE_DIR PMIX_MCA_gds OMPI_COMM_WORLD_RANK PMI_RANK FI_PROVIDER FI_EFA_USE_DEVICE_RDMA TORCH_MY_OWN_THING
+    NCCL_OFI_RECOMMENDED NCCL_FASTRAK_NUM_FLOWS NCCL_GPUDIRECTTCPX_SOCKET_IFNAME NCCL_IBEXT_DISABLE
+    OMPI_MCA_pml_monitoring_enable UCX_DC_MLX5_NUM_DCI UCX_CUDA_COPY_MAX_REG_RATIO MPIR_CVAR_IALLREDUCE_TREE_KVAL
+""".split()  # noqa: SIM905
+"""What people set with good reason, or what belongs to others."""
+
+
+def mpi(implementation: Implementation = "openmpi", version: str = "4.1.4") -> Mpi:
+    return Mpi(implementation=implementation, version=version, path="/usr/bin/mpirun", slots=2)
+
+
+def planned(
+    backend: str = "gloo", library: Mpi | None = None, *, nodes: str = "localhost", **sections: Any
+) -> LaunchPlan:
+    """A plan that no machine was asked for."""
+    return _planned(backend, library, nodes=nodes, **sections)[1]
+
+
+def _planned(backend: str, library: Mpi | None, *, nodes: str, **sections: Any) -> tuple[Profile, LaunchPlan]:
+    data = {"schema": 1, "name": "p", "recipe": {"name": "gpt"}, "layout": {"nodes": nodes}, **sections}
+    profile = profile_from_data(data, "p.toml")
+    library = library or (mpi() if backend == "mpi" else None)
+    settings = BackendSettings(name=backend, env={}, device="cpu", mpi=library)
+    facts = (NodeFacts(name=nodes, cores=2, gpus=0, python="python3"),)
+    return profile, plan(profile, (Slots(node=nodes, ranks=2),), facts, settings, workdir="/")
+
+
+def told(name: str, value: str = "1", backend: str = "gloo", library: Mpi | None = None) -> str:
+    """What is said of a variable; empty: nothing."""
+    trouble = trouble_with(name, value, planned(backend, library))
+    return f"{name} {trouble.problem}; {trouble.advice}" if trouble is not None else ""
+
+
+# --- what is known ------------------------------------------------------------------------------------------------------
+
+
+def test_no_name_is_known_twice():
+    names = [name for family in FAMILIES for one in family.variables for name in (one.name, *one.aliases)]
+    names += [one.name for family in FAMILIES for one in family.gone]
+    assert len(names) == len(set(names))
+    assert not set(names) & {name for family in FAMILIES for name in family.others.split()}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.title)
+def test_every_variable_is_described_in_one_plain_sentence(family: Family):
+    for one in family.variables:
+        assert re.fullmatch(r"[A-Z0-9^][^\n]{3,140}[^.\s]", one.does), one
+        assert one.default, one
+        assert (family_of(one.name), one.fixed and not one.sets) == (family, False)
+        assert not one.instead or one.instead in VARIABLES
+    for gone in family.gone:
+        assert gone.why, gone
+        assert gone.advice, gone
+        for name in re.findall(r"\b[A-Z][A-Z0-9]+_[A-Za-z0-9_]+\b", gone.advice):
+            assert name in KNOWN, f"{gone.name} is to be replaced by {name}, which is not known"
+
+
+@pytest.mark.parametrize("backend", BACKEND_NAMES)
+def test_every_backend_has_variables_of_its_own_and_torchs(backend: str):
+    families = families_of(backend)
+    assert families[-1].title.startswith("what every rank is given")
+    assert len(families) > 2
+
+
+@pytest.mark.parametrize(("value", "allowed"), [("WARN", True), ("warn", True), ("WARNING", False), ("", False)])
+def test_values_are_compared_whole(value: str, allowed: bool):
+    assert one_of("WARN", "INFO").allows(value) is allowed
+    assert Takes(words="", pattern="WARN|INFO", exact=True).allows(value) is (value == "WARN")
+
+
+# --- what is installed --------------------------------------------------------------------------------------------------
+
+OTHER_BUILDS = re.compile(r"GLOO_DEVICE_TRANSPORT_TCP_TLS_|TORCH_NCCL_|NCCL_|TORCH_DIST_NAN_CHECK|TORCH_DIST_USE_NCCL2")
+"""Read by code that only builds with OpenSSL or CUDA have, or that came after torch 2.13."""
+
+
+@cache
+def torch_words() -> frozenset[str]:
+    """Every word in capitals of torch's libraries, sources and headers."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    files = [*(folder / "lib").glob("lib*.so"), *folder.rglob("*.py"), *(folder / "include" / "torch").rglob("*.h*")]
+    words: set[str] = set()
+    for path in files:
+        words.update(match.decode() for match in re.findall(rb"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", path.read_bytes()))
+    return frozenset(words)
+
+
+OF_TORCH = [name for name in KNOWN if family_of(name) in families_of("gloo") and not OTHER_BUILDS.match(name)]
+
+
+def test_what_is_said_to_be_gloos_or_torchs_stands_in_torch():
+    missing = set(OF_TORCH) - torch_words() - {"RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"}
+    assert missing == set()
+
+
+def test_what_a_cuda_build_reads_stands_in_the_headers_of_this_one():
+    names = {one.name for family in FAMILIES if family.prefixes == ("TORCH_NCCL_",) for one in family.variables}
+    elsewhere = {"TORCH_NCCL_USE_COMM_NONBLOCKING", "TORCH_NCCL_NONBLOCKING_TIMEOUT"}  # in sources of CUDA builds only
+    assert names - torch_words() - elsewhere == set()
+
+
+def test_every_name_of_gloo_in_torch_is_known():
+    """The base is complete there, and warns of all others."""
+    data = b"".join(path.read_bytes() for path in Path(str(_library("libtorch_cpu.so"))).parent.glob("libtorch_*.so"))
+    names = {match.decode() for match in re.findall(rb"\0((?:TORCH_)?GLOO_[A-Z0-9_]+)\0", data)}
+    assert "GLOO_SOCKET_IFNAME" in names
+    assert names <= set(KNOWN)
+
+
+def _library(name: str) -> Path:
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "lib" / name
+
+
+@pytest.mark.parametrize("name", [name for name in GONE if name not in ("HYDRA_BOOTSTRAP",)])
+def test_what_is_said_to_do_nothing_stands_nowhere_in_torch_but_in_lists(name: str):
+    tables = {"NCCL_CHECKS_DISABLE", "NCCL_IB_CUDA_SUPPORT", "NCCL_LL_THRESHOLD", "NCCL_RINGS", "NCCL_SINGLE_RING_THRESHOLD",
+              "NCCL_TREE_THRESHOLD"}  # fmt: skip  # `torch.nn.parallel.distributed` prints these where they are set
+    assert name not in torch_words() or name in tables
+
+
+@cache
+def mca_names(ompi_info: str) -> frozenset[str]:
+    done = subprocess.run([ompi_info, "--all", "--parsable"], capture_output=True, text=True, timeout=60, check=True)
+    return frozenset(f"OMPI_MCA_{name}" for name in re.findall(r":param:(\w+):", done.stdout))
+
+
+@pytest.fixture(params=["4", "5"])
+def installed(request: pytest.FixtureRequest) -> tuple[str, frozenset[str]]:
+    """A version of Open MPI and the names that it tells."""
+    path = shutil.which("ompi_info") if request.param == "4" else os.path.join(os.path.dirname(WHEEL), "ompi_info")
+    said = (
+        subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        if path and os.path.exists(path)
+        else None
+    )
+    if path is None or said is None or f"v{request.param}." not in said.stdout:
+        pytest.skip(f"there is no Open MPI {request.param}")
+    return request.param, mca_names(path)
+
+
+NOT_EVERYWHERE = {"OMPI_MCA_coll_ucc_enable", "OMPI_MCA_coll_ucc_priority"}
+"""Only where Open MPI was built with UCC."""
+
+
+def test_open_mpi_has_what_is_said_to_be_its_own(installed: tuple[str, frozenset[str]]):
+    version, names = installed
+    wanted = {
+        name
+        for name, (_, one) in VARIABLES.items()
+        if name.startswith("OMPI_MCA_")
+        and (not one.since or one.since <= version)
+        and (not one.until or version <= one.until)
+    }
+    assert wanted - names - NOT_EVERYWHERE == set()
+
+
+def test_open_mpi_does_not_have_what_is_said_to_do_nothing(installed: tuple[str, frozenset[str]]):
+    assert not installed[1] & set(GONE)
+
+
+def test_no_setting_of_open_mpi_is_taken_for_a_misspelt_one(installed: tuple[str, frozenset[str]]):
+    version, names = installed
+    library = mpi(version=f"{version}.0.0")
+    assert len(names) > 300
+    assert {name for name in names if "no such variable" in told(name, "", "mpi", library)} == set()
+
+
+def test_no_variable_of_mpich_is_taken_for_a_misspelt_one():
+    folders = [Path("/usr/lib"), *Path("/usr/lib").glob("*-linux-gnu")]
+    library = next((path for folder in folders if (path := folder / "libmpich.so.12").exists()), None)
+    if library is None:
+        pytest.skip("there is no MPICH")
+    names = {match.decode() for match in re.findall(rb"\0(MPIR_CVAR_[A-Z0-9_]+)\0", library.read_bytes())}
+    assert len(names) > 100
+    assert {name for name in names if "no such variable" in told(name, "", "mpi", mpi("mpich", "4.0.2"))} == set()
+    described = {name for name in KNOWN if name.startswith("MPIR_CVAR_")}
+    assert described - names <= {"MPIR_CVAR_CH4_NUM_VNIS"}
+
+
+# --- what is said -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize("name", sorted(GONE))
+def test_a_variable_that_nothing_reads_is_told_with_what_does_what_was_meant(name: str, backend: str):
+    gone = GONE[name][1]
+    assert told(name, backend=backend) == f"{name} does nothing: {gone.why}; {gone.advice}"
+
+
+def test_the_best_known_of_them_is_told_in_a_friendly_sentence():
+    said = "NCCL_TIMEOUT does nothing: NCCL has no such variable; set backend.timeout = 600 (seconds)"
+    assert told("NCCL_TIMEOUT", "1800") == said
+
+
+@pytest.mark.parametrize(
+    ("backend", "wrong", "right"),
+    [
+        ("nccl", "NCCL_SOCKET_IFNAM", "NCCL_SOCKET_IFNAME"),
+        ("nccl", "NCCL_SOCKET_IFACE", "NCCL_SOCKET_IFNAME"),
+        ("nccl", "NCCL_IB_DISABLED", "NCCL_IB_DISABLE"),
+        ("nccl", "NCCL_DEBUGS", "NCCL_DEBUG"),
+        ("nccl", "TORCH_NCCL_BLOCKING_WAITS", "TORCH_NCCL_BLOCKING_WAIT"),
+        ("nccl", "TORCH_NCCL_ASYNC_ERROR_HANDLNG", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        ("gloo", "GLOO_SOCKET_IFACE", "GLOO_SOCKET_IFNAME"),
+        ("gloo", "GLOO_LOGLEVEL", "GLOO_LOG_LEVEL"),
+        ("gloo", "TORCH_GLOO_LAZY", "TORCH_GLOO_LAZY_INIT"),
+        ("gloo", "TORCH_DISTRIBUTE_DEBUG", "TORCH_DISTRIBUTED_DEBUG"),
+        ("gloo", "TORCH_CPP_LOGLEVEL", "TORCH_CPP_LOG_LEVEL"),
+        ("ucc", "UCX_NET_DEVICE", "UCX_NET_DEVICES"),
+        ("ucc", "UCC_LOGLEVEL", "UCC_LOG_LEVEL"),
+        ("mpi", "OMPI_MCA_btl_tcp_if_includ", "OMPI_MCA_btl_tcp_if_include"),
+        ("mpi", "OMPI_MCA_btl_tcp_ifinclude", "OMPI_MCA_btl_tcp_if_include"),
+        ("mpi", "PMIX_MCA_gdss", ""),
+        ("mpi", "MPI4PY_RC_THREADLEVEL", "MPI4PY_RC_THREAD_LEVEL"),
+    ],
+)
+def test_a_misspelt_name_is_told_with_the_nearest(backend: str, wrong: str, right: str):
+    said = told(wrong, backend=backend)
+    assert said == "" if not right else said.endswith(f"has no such variable; did you mean {right}?"), said
+
+
+def test_a_name_that_gloo_can_not_know_is_told_even_where_none_is_near():
+    assert told("GLOO_XYZ") == "GLOO_XYZ does nothing: gloo has no such variable; rankdeck env gloo lists what there is"
+
+
+@pytest.mark.parametrize("backend", BACKEND_NAMES)
+def test_ordinary_variables_are_no_matter(backend: str):
+    said = {name: told(name, "x", backend) for name in ORDINARY}
+    assert {name for name in ORDINARY if "no such variable" in said[name]} == set()
+    assert {name for name in ORDINARY if family_of(name) is None and said[name]} == set()
+
+
+@pytest.mark.parametrize(
+    ("backend", "library"),
+    [
+        ("gloo", None),
+        ("nccl", None),
+        ("ucc", None),
+        ("mpi", mpi()),
+        ("mpi", mpi(version="5.0.11")),
+        ("mpi", mpi("mpich", "4.0.2")),
+    ],
+)
+def test_a_variable_that_exists_is_never_taken_for_one_that_does_not(backend: str, library: Mpi | None):
+    assert len(KNOWN) > 500
+    assert {name for name in KNOWN if "no such variable" in told(name, "", backend, library)} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "ok"),
+    [
+        ("NCCL_DEBUG", "verbose", False), ("NCCL_DEBUG", "info", True), ("NCCL_DEBUG", "INFO", True), ("NCCL_DEBUG", "", True),
+        ("NCCL_IB_DISABLE", "true", False), ("NCCL_IB_DISABLE", "1", True), ("NCCL_P2P_LEVEL", "NVL", True),
+        ("NCCL_P2P_LEVEL", "NVLINK", False), ("NCCL_IB_TIMEOUT", "22", True), ("NCCL_SOCKET_IFNAME", "^docker,lo", True),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "4", False), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3", True),
+        ("TORCH_NCCL_BLOCKING_WAIT", "on", False), ("TORCH_NCCL_BLOCKING_WAIT", "True", True),
+        ("GLOO_SOCKET_IFNAME", "^lo", False), ("GLOO_SOCKET_IFNAME", "=eth0", False), ("GLOO_SOCKET_IFNAME", "eth0,eth1", True),
+        ("GLOO_LOG_LEVEL", "debug", False), ("GLOO_LOG_LEVEL", "DEBUG", True), ("TORCH_DISTRIBUTED_DEBUG", "full", False),
+        ("TORCH_DISTRIBUTED_DEBUG", "detail", True), ("TORCH_CPP_LOG_LEVEL", "DEBUG", False), ("TORCH_CPP_LOG_LEVEL", "2", True),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_not_understood_is_told_with_those_that_are(name: str, value: str, ok: bool):
+    said = told(name, value, "nccl")
+    assert said == "" if ok else f"is {value!r}, which " in said, said
+    assert ok or "it takes " in said
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "library", "said"),
+    [
+        ("gloo", "NCCL_DEBUG", None, "has no effect with gloo; leave it out: only NCCL reads it"),
+        ("gloo", "OMPI_MCA_pml", None, "has no effect with gloo; leave it out: only Open MPI reads it"),
+        ("mpi", "GLOO_SOCKET_IFNAME", None, "has no effect with mpi; leave it out: only gloo reads it"),
+        (
+            "mpi",
+            "OMPI_MCA_pml",
+            mpi("mpich", "4.0.2"),
+            "has no effect with MPICH; leave it out: only Open MPI reads it",
+        ),
+        ("mpi", "HYDRA_DEBUG", mpi(), "has no effect with Open MPI; leave it out: only MPICH reads it"),
+        ("mpi", "UCX_TLS", mpi(), ""),
+        ("nccl", "GLOO_SOCKET_IFNAME", None, ""),
+        ("ucc", "UCX_TLS", None, ""),
+    ],
+)
+def test_a_variable_of_another_backend_has_no_effect(backend: str, name: str, library: Mpi | None, said: str):
+    assert told(name, "1", backend, library) == (f"{name} {said}" if said else "")
+
+
+def test_a_script_of_ones_own_may_have_a_group_of_its_own():
+    with_script = planned("gloo", None, recipe={"script": "train.py"})
+    trouble = trouble_with("NCCL_DEBUG", "INFO", with_script)
+    assert trouble is not None
+    assert trouble.advice == "leave it out, unless the script itself makes an nccl group"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "advice"),
+    [
+        ("OMPI_MCA_btl_vader_single_copy_mechanism", "5.0.11", "write OMPI_MCA_smsc"),
+        ("OMPI_MCA_smsc", "4.1.4", "write OMPI_MCA_btl_vader_single_copy_mechanism"),
+        ("OMPI_MCA_oob_tcp_if_include", "5.0.11", "write PRTE_MCA_prte_if_include"),
+        ("PRTE_MCA_prte_if_include", "4.1.4", "write OMPI_MCA_oob_tcp_if_include"),
+        ("OMPI_MCA_orte_tmpdir_base", "5.0.11", "write PRTE_MCA_prte_tmpdir_base"),
+        ("OMPI_MCA_mpi_ft_enable", "4.1.4", "leave it out"),
+        ("OMPI_MCA_smsc", "5.0.11", ""),
+        ("OMPI_MCA_oob_tcp_if_include", "4.1.4", ""),
+    ],
+)
+def test_a_name_of_the_other_open_mpi_is_told_with_its_name_here(name: str, version: str, advice: str):
+    said = told(name, "", "mpi", mpi(version=version))
+    other = "4" if version[0] == "5" else "5"
+    wanted = f"{name} is a name of Open MPI {other}, and /usr/bin/mpirun is of {version}; {advice}" if advice else ""
+    assert said == wanted
+
+
+@pytest.mark.parametrize("old", sorted(ALIASES))
+def test_an_old_name_that_still_works_is_told_with_the_new_one(old: str):
+    family, new = ALIASES[old]
+    library = mpi("mpich", "4.0.2") if "mpi" in family.backends else None
+    said = told(old, "1", "mpi" if library else "nccl", library)
+    assert said.startswith(f"{old} is an old name that {family.reader} still reads; write {new.name}")
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"])
+def test_what_rankdeck_gives_every_rank_can_not_be_set(name: str):
+    assert told(name) == f"{name} does nothing: rankdeck sets it for every rank; leave it out"
+
+
+# --- where it stands ----------------------------------------------------------------------------------------------------
+
+TEXT = """schema = 1
+name = "p"
+[recipe]
+name = "gpt"
+[backend.env]
+NCCL_TIMEOUT = "5"
+[env]
+OMP_NUM_THREADS = "1"
+GLOO_LOG_LEVEL = "debug"
+"""
+
+
+def of_text(inherited: dict[str, str], *overrides: str) -> list[EnvWarning]:
+    profile, places = parse_with_places(TEXT, file="p.toml", overrides=overrides)
+    return list(environment_warnings(profile, planned("gloo", None), inherited, places))
+
+
+def test_a_warning_says_the_place_what_is_wrong_and_what_to_do():
+    assert [one.line for one in of_text({})] == [
+        "p.toml:6: backend.env.NCCL_TIMEOUT does nothing: NCCL has no such variable; set backend.timeout = 600 (seconds)",
+        "p.toml:9: env.GLOO_LOG_LEVEL is 'debug', which gloo does not understand; it takes DEBUG, INFO, WARN or ERROR",
+    ]
+
+
+def test_an_override_is_told_as_one():
+    assert of_text({}, "env.GLOO_TIMEOUT=3")[-1].fact.startswith("--set: env.GLOO_TIMEOUT does nothing")
+
+
+def test_bytes_of_no_encoding_and_long_values_are_no_reason_to_fail():
+    profile, decided = _planned("gloo", None, nodes="localhost")
+    inherited = {"GLOO_\udcff": "1", "GLOO_LOG_LEVEL": "\udcff" + "x" * 1000}
+    (found,) = environment_warnings(profile, decided, inherited)
+    assert found.name == "GLOO_LOG_LEVEL"
+    assert len(found.line) < 300
+    assert msgspec.json.encode(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "warned"),
+    [
+        ("GLOO_TIMEOUT", "5", True), ("GLOO_SOCKET_IFNAM", "lo", True), ("GLOO_SOCKET_IFNAME", "^lo", True),
+        ("NCCL_TIMEOUT", "5", False), ("NCCL_DEBUG", "INFO", False), ("OMPI_MCA_pml", "ucx", False), ("RANK", "3", False),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "5", False),
+    ],
+)  # fmt: skip
+def test_of_the_users_own_environment_only_what_is_meant_for_the_backend_is_looked_at(
+    name: str, value: str, warned: bool
+):
+    profile, decided = _planned("gloo", None, nodes="localhost")
+    found = environment_warnings(profile, decided, {name: value})
+    assert [(one.place, one.key) for one in found] == ([("your environment", name)] if warned else [])
+    profile, remote = _planned("gloo", None, nodes="gpu01")
+    assert environment_warnings(profile, remote, {name: value}) == ()
+    profile, overridden = _planned("gloo", None, nodes="localhost", env={name: "x"})
+    assert all(one.table for one in environment_warnings(profile, overridden, {name: value}))
