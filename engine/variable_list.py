@@ -43,7 +43,11 @@ def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
 
 
 def _matching(family: Family, word: str) -> tuple[list[Variable], list[Gone]]:
-    known = [one for one in family.variables if word in " ".join((one.name, *one.aliases, one.does, one.when)).lower()]
+    known = [
+        one
+        for one in family.variables
+        if word in " ".join((one.name, *one.aliases, one.does, one.when, one.instead)).lower()
+    ]
     return known, [one for one in family.gone if word in f"{one.name} {one.why} {one.advice}".lower()]
 
 

@@ -49,7 +49,7 @@ class Variable(msgspec.Struct, frozen=True):
         takes: None: nothing is checked.
         since: first version, of torch, of NCCL or of Open MPI.
         until: last version.
-        instead: what the other versions of Open MPI call it.
+        instead: what the other versions of Open MPI call it, with a value in brackets where that differs.
         aliases: old names that are still read.
         sets: what rankdeck sets it to; empty: it leaves it alone.
         fixed: whether rankdeck's value wins over the profile's.

@@ -149,7 +149,7 @@ OPENMPI = Family(
             when="a container forbids it (Read -1, expected …, errno = 1): none",
             takes=one_of("none", "cma", "knem", "xpmem", "emulated", "1", "2", "3", "4"),
             until="4",
-            instead="OMPI_MCA_smsc",
+            instead="OMPI_MCA_smsc (^cma for none)",
         ),
         Variable(
             "OMPI_MCA_smsc",
@@ -157,7 +157,7 @@ OPENMPI = Family(
             "How ranks of a node copy each other's memory",
             when="a container forbids it: ^cma",
             since="5",
-            instead="OMPI_MCA_btl_vader_single_copy_mechanism",
+            instead="OMPI_MCA_btl_vader_single_copy_mechanism (none for ^cma)",
         ),
         Variable(
             "OMPI_MCA_btl_vader_backing_directory",
@@ -179,7 +179,7 @@ OPENMPI = Family(
             "InfiniBand without UCX",
             takes=MCA_SWITCH,
             until="4",
-            instead="OMPI_MCA_pml",
+            instead="OMPI_MCA_pml (ucx)",
         ),
         Variable(
             "OMPI_MCA_oob_tcp_if_include",
@@ -229,7 +229,7 @@ OPENMPI = Family(
             "More ranks than cores; rankdeck always allows it",
             takes=MCA_SWITCH,
             until="4",
-            instead="PRTE_MCA_rmaps_default_mapping_policy",
+            instead="PRTE_MCA_rmaps_default_mapping_policy (:oversubscribe)",
         ),
         Variable(
             "PRTE_MCA_rmaps_default_mapping_policy",
