@@ -47,6 +47,7 @@ TORCH_NCCL = Family(
             "1 (0 to torch 2.5)",
             "Writes the flight recorder's files after a timeout",
             takes=TORCH_SWITCH,
+            sets="1",
         ),
         Variable(
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
@@ -159,7 +160,7 @@ NCCL = Family(
             "all but lo and docker*",
             "Network interfaces that ranks find each other over: beginnings of names; =eth0: that one; ^docker: not those",
             when="a node has networks that lead nowhere",
-            sets="on several nodes, the interface that leads to the first",
+            sets="lo on one node; on several, the interface that leads to the first",
         ),
         Variable("NCCL_SOCKET_FAMILY", "both", "AF_INET or AF_INET6: only IPv4 or only IPv6", takes=_FAMILIES),
         Variable("NCCL_COMM_ID", "none", "Host and port of the first rank, for programs without a launcher"),
