@@ -79,6 +79,7 @@ TORCH = Family(
             since="2.8",
             takes=WHOLE,
             aliases=("TORCH_NCCL_TRACE_BUFFER_SIZE",),
+            sets="2000, with nccl",
         ),
         Variable(
             "TORCH_FR_DUMP_TEMP_FILE",
@@ -86,6 +87,7 @@ TORCH = Family(
             "Beginning of the files that the flight recorder writes; torchfrtrace reads them",
             since="2.8",
             aliases=("TORCH_NCCL_DEBUG_INFO_TEMP_FILE",),
+            sets="with nccl, nccl_trace_rank_ beside the rank's log",
         ),
         Variable(
             "TORCH_FR_CPP_STACK",
