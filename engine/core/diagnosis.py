@@ -122,7 +122,7 @@ def is_secondary(stderr_tail: bytes | str) -> bool:
     words = chain[0].message if chain and chain[0].message else text[-_LAST_WORDS:]
     if find(words, "consequence") is None:
         return False
-    return not any(find(one.message) for one in chain[1:])  # as DataLoader's own, which follows a lost connection
+    return not any(find(one.message) for one in chain)  # it knows why, as nccl does that quotes InfiniBand's error
 
 
 def last_traceback(stderr_tail: bytes) -> str:

@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from engine.core.diagnosis import is_secondary
+from engine.core.diagnosis import TAIL, is_secondary
 from engine.core.known import Found, find, find_all
 from engine.core.terminal_text import SEQUENCE
 from engine.core.tracebacks import all_chains
@@ -233,7 +233,7 @@ def _without_help(lines: Iterable[str]) -> list[str]:
 
 
 def _witness(rank: int | None, process: _Process) -> Witness:
-    text = "\n".join(process.lines)
+    text = _telling("\n".join(process.lines))
     if rank is None:
         failed = process.status is not None or bool(all_chains(text, fatal=True)) or _shows_failure(text)
     else:
@@ -248,6 +248,17 @@ def _witness(rank: int | None, process: _Process) -> Witness:
         word=process.word,
         line=process.line,
     )
+
+
+def _telling(text: str) -> str:
+    """Of what a process wrote, the part that tells of its failure, as much as is explained."""
+    tail = text[-TAIL:]
+    if len(text) <= TAIL or all_chains(tail, fatal=True) or find(tail):
+        return tail
+    begin = text.rfind("Traceback (most recent call last)")
+    if begin < 0 and (found := find(text)):
+        begin = text.find(found.line)
+    return text[begin : begin + TAIL] if begin >= 0 else tail
 
 
 def _shows_failure(text: str) -> bool:

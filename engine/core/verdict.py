@@ -87,7 +87,7 @@ def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
     if not failed:
         return None
     secondary = {id(one): _is_secondary(one) for one in failed}
-    first = min(failed, key=lambda one: (secondary[id(one)], not one.claimed, one.order))
+    first = min(failed, key=lambda one: (secondary[id(one)], not one.claimed, one.rank is None, one.order))
     said = _explain(first)
     others = [one for one in failed if one is not first]
     complaints = [said, *map(_explain, others[:MAX_EXPLAINED])] if said.ranks else []
@@ -146,7 +146,9 @@ def _explain(one: Witness) -> Explanation:
         return _of_ssh(said, plain(one.said))
     if one.rank is not None:
         return msgspec.structs.replace(said, headline=f"rank {one.rank} failed")
-    return msgspec.structs.replace(said, headline=said.detail, detail=said.line)  # nobody knows how it ended
+    return msgspec.structs.replace(
+        said, headline=said.blames or said.detail, detail=said.line
+    )  # nobody knows how it ended
 
 
 def _of_ssh(said: Explanation, text: str) -> Explanation:
@@ -220,7 +222,7 @@ def _followed(
         if explained is None:
             words = "failed too"
         elif one.status == -signal.SIGTERM and explained.cause == "E2":
-            words = "ended by the launcher"
+            words = "{be} ended by the launcher"
         elif secondary[id(one)]:
             words = "lost the store" if explained.cause == "T4" else "lost the connection to it"
         elif explained.cause == said.cause and (said.ranks or said.waits or explained.detail == said.detail):
@@ -238,6 +240,7 @@ def _followed(
 def _folded(ranks: Sequence[int], words: str) -> str:
     """`3 other ranks lost the connection to it: 0, 1, 2`."""
     count = "1 other rank" if len(ranks) == 1 else f"{len(ranks)} other ranks"
+    words = words.replace("{be}", "was" if len(ranks) == 1 else "were")
     return f"{count} {words}: {rank_list(ranks).partition(' ')[2]}"
 
 

@@ -27,7 +27,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
     """A line to be copied: a command, or a setting of a profile."""
     blames: str = ""
-    """A headline where groups of `pattern` whose names begin with `rank` hold the ranks whose fault it is: `{who}`."""
+    """A headline. Groups of `pattern` whose names begin with `rank` hold the ranks whose fault it is: `{who}`."""
     kind: Kind = "cause"
     waits: bool = False
     """Whether it waited for others in vain, so that whoever is silent is to blame."""

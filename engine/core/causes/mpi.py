@@ -122,7 +122,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="M13",
-        pattern=r"at least one MPI process is unreachable|unable to reach (?:each other for MPI communications|at least)|pml-add-procs",
+        pattern=r"at least one MPI process is unreachable|unable to reach each other for\s+MPI|pml-add-procs",
         detail="two ranks have no transport in common: a setting excludes the one that they need",
         advice="take settings of btl and pml out, or allow for shared memory and TCP",
         fix="export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp",
@@ -180,6 +180,12 @@ CAUSES: tuple[Cause, ...] = (
         waits=True,
     ),
     Cause(
+        id="U5",
+        pattern=r"network device '(?P<name>[^'\n]{1,100})' is not available, please use one or more of: (?P<devices>[^\n]{1,300})",
+        detail="this node has no network device {name}; it has {devices}",
+        advice="take UCX_NET_DEVICES out, or name one of these",
+    ),
+    Cause(
         id="U4",
         pattern=r"UCX\s+ERROR\s+no active messages transport to",
         detail="ucx has no transport to another rank: UCX_TLS leaves none over",
@@ -187,17 +193,19 @@ CAUSES: tuple[Cause, ...] = (
         fix='env.UCX_TLS = "self,sm,tcp"',
     ),
     Cause(
-        id="U5",
-        pattern=r"network device '(?P<name>[^'\n]{1,100})' is not available, please use one or more of: (?P<devices>[^\n]{1,300})",
-        detail="this node has no network device {name}; it has {devices}",
-        advice="take UCX_NET_DEVICES out, or name one of these",
-    ),
-    Cause(
         id="U6",
         pattern=r"process_vm_readv\([^\n]{0,300}returned -1: (?:Bad address|Operation not permitted)",
         detail="the container does not let ranks copy memory between each other",
         advice="do without, or give the container CAP_SYS_PTRACE",
         fix='env.UCX_TLS = "^cma"',
+    ),
+    Cause(
+        id="U8",
+        pattern=r"\bucc_\w{1,60} failed",
+        detail="ucc failed",
+        advice="read what ucc and ucx wrote before that",
+        fix='env.UCC_LOG_LEVEL = "info"',
+        general="U",
     ),
     Cause(
         id="U7",

@@ -87,7 +87,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         id="N12",
         pattern=r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<what>\w+)"
-        r"(?:[^)\n]|\(ms\)){0,200}\)(?: ran for (?P<ms>\d+) milliseconds)?",
+        r"(?:[^\n]{0,200}? ran for (?P<ms>\d+) milliseconds)?",
         detail="{what} number {number} did not end within {ms} ms: a rank did not enter it, or hangs in it",
         advice="look for the rank that is behind: where it is, and which branch it took; raise backend.timeout if it is only slow",
         fix="rankdeck stacks -",

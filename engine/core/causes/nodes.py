@@ -21,7 +21,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="S1",
-        pattern=r"^(?P<who>\S{1,200}): Permission denied \((?P<ways>[^)\n]{1,200})\)",
+        pattern=r"^(?P<user>\S{1,200}): Permission denied \((?P<ways>[^)\n]{1,200})\)",
         advice=_WORDS,
         fix="ssh-copy-id NODE",
     ),

@@ -85,7 +85,16 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         id="R4",
         pattern=r"oom-kill|[Oo]ut of memory: Killed process|Memory cgroup out of memory|oom_kill event|OOM Killed",
+        blames="a process was killed for want of memory",
         advice="use a smaller model or batch, or fewer ranks on this node",
+        fix="dmesg -T | grep -i 'killed process'",
+    ),
+    Cause(
+        id="E8",
+        pattern=r"^[^\n]{0,100}: line \d+: +\d+ (?P<how>Killed|Bus error|Segmentation fault|Aborted)\b",
+        detail="the shell says of it: {how}",
+        blames="a process was killed",
+        advice="Killed: by the out-of-memory killer, or by somebody with `kill -9`; the others: by a fault in native code",
         fix="dmesg -T | grep -i 'killed process'",
     ),
     Cause(

@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
@@ -47,6 +48,7 @@ class Net(torch.nn.Module):
     def forward(self, batch):
         return self.used(batch)
 """
+CGROUP = "group=/sys/fs/cgroup/memory/rankdeck; mkdir $group; echo 1500M > $group/memory.limit_in_bytes; "
 UNUSED = (
     DDP + "init()\nmodel = DistributedDataParallel(Net(4))\n"
     "for step in range(2):\n    model(torch.ones(2, 4)).sum().backward()\n"
@@ -68,7 +70,7 @@ class Recording(NamedTuple):
 
     command: str
     script: str = ""
-    env: dict[str, str] = {}
+    env: Mapping[str, str] = MappingProxyType({})
 
 
 def torchrun(script: str, *, ranks: int = 4, options: str = "--standalone", **env: str) -> Recording:
@@ -181,6 +183,15 @@ RECORDINGS: dict[str, Recording] = {
     ),
     # --- memory
     "torchrun-cpu-memory": torchrun(STEPS + "    if rank == 1:\n        torch.empty(1 << 48)\n", ranks=2),
+    "torchrun-oom": Recording(
+        CGROUP
+        + "(echo $BASHPID > $group/cgroup.procs; exec torchrun --standalone --nproc-per-node 2 train.py); rmdir $group",
+        HEADER + STEPS + "    if rank == 1:\n        kept = [torch.ones(1 << 24) for _ in range(64)]\n",
+    ),
+    "python-oom": Recording(
+        CGROUP + "(echo $BASHPID > $group/cgroup.procs; python train.py; true); rmdir $group",
+        HEADER + "kept = [torch.ones(1 << 24) for _ in range(64)]\n",
+    ),
     "python-memory-limit": Recording("ulimit -v 3000000; python train.py", HEADER + "kept = torch.ones(1 << 30)\n"),
     "python-memory-error": python("bytes(1 << 60)\n"),
     "python-loader-killed": python(LOADER.format("os.kill(os.getpid(), signal.SIGKILL)") + "list(loader)\n"),
