@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from engine.core.causes import CAUSES
-from engine.core.causes.cause import Cause
+from engine.core.causes.cause import Cause, Kind
 from engine.core.known import find, find_all
 from engine.core.launcher_log import read_log
 from engine.core.verdict import find_verdict
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 INDEX = tomllib.loads((FAILURES / "index.toml").read_text())
-KINDS = ("cause", "consequence", "end", "remark")
+KINDS: tuple[Kind, ...] = ("cause", "consequence", "end", "remark")
 
 SAMPLES: list[tuple[str, str]] = [
     # what no recording shows
