@@ -23,11 +23,11 @@ MAX_LINE = 8192
 """Characters of a line that are looked at."""
 
 _TAGS = re.compile(
-    r"\[rank(?P<rank>\d{1,6})\]: ?"  # torch's excepthook, and its messages from C++
-    r"|\[r(?P<deck>\d{1,6}) [^\]\n]{1,200}\] "  # rankdeck logs
-    r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,6})\]: ?"  # torchrun --tee: role and local rank
-    r"|\[[^\],<>\n]{1,120},(?P<mpi>\d{1,6})\]<std\w{3}>: ?"  # mpirun --tag-output
-    r"|\[(?P<hydra>\d{1,6})\] "  # mpirun.mpich -prepend-rank
+    r"\[rank(?P<rank>\d{1,5})\]: ?"  # torch's excepthook, and its messages from C++
+    r"|\[r(?P<deck>\d{1,5}) [^\]\n]{1,200}\] "  # rankdeck logs
+    r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,5})\]: ?"  # torchrun --tee: role and local rank
+    r"|\[[^\],<>\n]{1,120},(?P<mpi>\d{1,5})\]<std\w{3}>: ?"  # mpirun --tag-output
+    r"|\[(?P<hydra>\d{1,5})\] "  # mpirun.mpich -prepend-rank
 )
 _INNER_TAG = re.compile(r"\[\d{1,9},\d{1,6}\]<std\w{3}>:|(?:(?<=\S)|(?<=    ))\[\d{1,6}\] ")
 """Open MPI 4 and MPICH tag each piece that a process writes, not each line."""
@@ -36,11 +36,15 @@ _BLOCK = re.compile(r"^(?:\[\d+\]:|Root Cause \(first observed failure\):)$")
 _FIELD = re.compile(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<value>.*)$")
 _RULE = re.compile(r"^[=-]{20,}$")
 _HELP_RULE = re.compile(r"^-{60,}$")
+_TRACEBACK = "Traceback (most recent"
 _AGENT_EXCEPTION = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _AGENT_LINE = re.compile(r"^[WEI]\d{4} \S+ \d+ .{0,200}torch/distributed/elastic/|^rankdeck: ")
-_LOCAL_END = re.compile(r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<local>\d+) ")
-_HYDRA_SIGNAL = re.compile(r"EXIT STRING: [^\n]{1,80}\(signal (?P<signal>\d+)\)")
-_HYDRA_RANK = re.compile(r"^=\s+RANK (?P<rank>\d+) PID \d+ RUNNING AT", re.MULTILINE)
+_LOCAL_END = re.compile(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank: (?P<local>\d{1,5}) ")
+_HYDRA_SIGNAL = re.compile(r"EXIT STRING: [^\n]{1,80}\(signal (?P<signal>\d{1,3})\)")
+_HYDRA_RANK = re.compile(r"^=\s+RANK (?P<rank>\d{1,5}) PID \d+ RUNNING AT", re.MULTILINE)
+_LONGEST_TRACEBACK = 200
+"""Lines that torchrun's own traceback has at most."""
+
 _DECK_END = re.compile(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0,300})", re.MULTILINE)
 
 
@@ -71,7 +75,7 @@ def read_log(text: str) -> list[Witness]:
     untagged = _Process()
     for number, (rank, line) in enumerate(_tagged(_clean_lines(text))):
         process = untagged if rank is None else ranks.setdefault(rank, _Process())
-        if process.begin is None and (line.startswith("Traceback (most recent") or "Error" in line):
+        if process.begin is None and (line.startswith(_TRACEBACK) or "Error" in line):
             process.begin = number
         process.lines.append(line)
     own = _read_torchrun(untagged.lines, ranks)
@@ -116,27 +120,29 @@ def _read_torchrun(lines: list[str], ranks: dict[int, _Process]) -> list[str]:
     Returns:
         The lines that are not torchrun's.
     """
-    own: list[str] = []
-    begin = end = None
+    own: list[tuple[int, str]] = []
+    begin: int | None = None
+    rules = 0
     for at, line in enumerate(lines):
         if line.startswith(_AGENT_EXCEPTION):
-            begin = next((back for back in range(at, -1, -1) if lines[back].startswith("Traceback (most recent")), at)
-            del own[len(own) - (at - begin) :]
-            end = None
+            first = max(0, at - _LONGEST_TRACEBACK)
+            begin = next((back for back in range(at, first, -1) if lines[back].startswith(_TRACEBACK)), at)
+            rules = 0
+            while own and own[-1][0] >= begin:
+                own.pop()
         elif begin is not None:
-            if _RULE.match(line) and line.startswith("="):
-                end = at if end is not None else -1
-                if end > 0:
-                    _read_block(lines[begin:at], ranks)
-                    begin = end = None
+            rules += line.startswith("=") and _RULE.match(line) is not None
+            if rules == 2:  # it stands between two
+                _read_block(lines[begin:at], ranks)
+                begin = None
         elif _AGENT_LINE.match(line):
             if found := _LOCAL_END.search(line):
                 _end_of(ranks, int(found["local"]), int(found["status"]), line=line)
         else:
-            own.append(line)
+            own.append((at, line))
     if begin is not None:
         _read_block(lines[begin:], ranks)
-    return own
+    return [line for _, line in own]
 
 
 def _read_block(lines: list[str], ranks: dict[int, _Process]) -> None:
@@ -159,7 +165,9 @@ def _take_fields(fields: dict[str, list[str]], ranks: dict[int, _Process], *, cl
     if not numbers[0] or not numbers[1]:
         return
     process = _end_of(ranks, int(numbers[0][0]), int(numbers[1][0]))
-    process.claimed, process.time = claimed, fields.get("time", [""])[0]
+    if process.time:
+        return  # an attempt before this one has listed it
+    process.claimed, process.time = claimed, fields.get("time", ["?"])[0]
     said = fields.get("traceback", [""])
     if said[0].startswith("Traceback") and not all_chains("\n".join(process.lines), fatal=True):
         process.lines += said
@@ -181,8 +189,9 @@ def _read_ends(launcher: str, ranks: dict[int, _Process], untagged: _Process) ->
         elif untagged.status is None:
             untagged.status, untagged.word = status, found
     if ends := _DECK_END.search(launcher):
-        for rank, word in re.findall(r"rank (\d{1,6}):? (exit \d{1,3}|SIG[A-Z]{2,6})", ends["ends"]):
-            _end_of(ranks, int(rank), _status_of_word(word), line=ends[0])
+        for rank, word in re.findall(r"rank (\d{1,5}):? (exit \d{1,3}|SIG[A-Z]{2,6})", ends["ends"]):
+            if status := _status_of_word(word):
+                _end_of(ranks, int(rank), status, line=ends[0])
 
 
 def _status(found: Found, launcher: str) -> int:
@@ -194,7 +203,10 @@ def _status(found: Found, launcher: str) -> int:
 
 
 def _status_of_word(word: str) -> int:
-    return int(word.removeprefix("exit ")) if word.startswith("exit") else -signal.Signals[word].value
+    """The number of `exit 3` or `SIGKILL`; 0 of a signal that there is not."""
+    if word.startswith("exit"):
+        return int(word.removeprefix("exit "))
+    return -signal.Signals[word].value if word in signal.Signals.__members__ else 0
 
 
 def _end_of(ranks: dict[int, _Process], rank: int, status: int, *, line: str = "") -> _Process:
@@ -208,15 +220,17 @@ def _end_of(ranks: dict[int, _Process], rank: int, status: int, *, line: str = "
 def _give_away(own: str, ranks: dict[int, _Process], untagged: _Process) -> None:
     """Who wrote what has no tag: the rank that its launcher says failed first, where that left nothing else."""
     untagged.lines = own.split("\n")
-    failed = [process for process in ranks.values() if process.claimed and process.status]
-    for process in failed:
-        if process.lines or process.status == -15:
+    for process in ranks.values():
+        if not process.claimed or process.status in (None, 0, -signal.SIGTERM):
             continue
-        chains = all_chains(own, fatal=True)
-        mine = (
-            [chain for chain in chains if not is_secondary("\n".join(chain[-1].lines))] if process.status == 1 else []
-        )
-        process.lines = [line for one in mine[0] for line in one.lines] if mine else _without_help(own.split("\n"))
+        text = "\n".join(process.lines)
+        if all_chains(text, fatal=True) or find(text):
+            continue
+        mine = _without_help(untagged.lines)
+        if process.status == 1:
+            chains = (chain for chain in all_chains(own, fatal=True) if not is_secondary("\n".join(chain[-1].lines)))
+            mine = [line for one in next(chains, []) for line in one.lines] or mine
+        process.lines += mine
         untagged.lines = []
         return
 
@@ -262,4 +276,4 @@ def _telling(text: str) -> str:
 
 
 def _shows_failure(text: str) -> bool:
-    return find(text) is not None or find(text, "consequence") is not None
+    return find(text) is not None or find(text[-LAST:], "consequence") is not None

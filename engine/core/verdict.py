@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from engine.core import connect_trouble
 from engine.core.diagnosis import Explanation, explain, is_secondary, plain
 from engine.core.known import Found, find, find_all
 from engine.core.tracebacks import last_chain
@@ -28,8 +27,8 @@ MAX_LINE = 300
 """Characters of a line that is shown as evidence, or of a sentence."""
 
 _PROGRESS = re.compile(
-    r"\[PG (?P<group>[^\]\n]{0,120}?) ?Rank \d+\][^\n]{0,200}? last enqueued (?:NCCL )?work: (?P<enqueued>\d+), "
-    r"last completed (?:NCCL )?work: (?P<completed>\d+)"
+    r"\[PG (?P<group>[^\]\n]{0,120}?) ?Rank \d+\][^\n]{0,200}? last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), "
+    r"last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
 )
 """What torch's watchdog of nccl says of how far a rank has come (N13)."""
 
@@ -133,10 +132,12 @@ def remarks(witnesses: Iterable[Witness]) -> list[str]:
 
 
 def _explain(one: Witness) -> Explanation:
+    """Why one process failed, also where nobody says how it ended, or only its launcher does."""
     is_lost = one.status is None and bool(one.reason)
     said = explain(one.rank, one.status if one.status is not None or is_lost else 1, one.said, one.reason, one.by)
     if one.word is not None and said.cause in ("exit", "E1", "E2"):  # it left nothing itself that says more
-        words = one.word.cause.blames.format(who=f"rank {one.rank}") or said.headline
+        who = "a rank" if one.rank is None else f"rank {one.rank}"
+        words = one.word.cause.blames.format(who=who) or said.headline
         is_text = said.cause == "exit" and bool(said.detail.strip())
         detail = said.detail if is_text or said.cause != "exit" else one.word.detail
         return msgspec.structs.replace(said, headline=words, detail=detail, cause=one.word.cause.id)
@@ -146,13 +147,13 @@ def _explain(one: Witness) -> Explanation:
         return _of_ssh(said, plain(one.said))
     if one.rank is not None:
         return msgspec.structs.replace(said, headline=f"rank {one.rank} failed")
-    return msgspec.structs.replace(
-        said, headline=said.blames or said.detail, detail=said.line
-    )  # nobody knows how it ended
+    return msgspec.structs.replace(said, headline=said.blames or said.detail, detail=said.line)
 
 
 def _of_ssh(said: Explanation, text: str) -> Explanation:
-    """What ssh says is taken apart where launches that fail are."""
+    """What ssh says is taken apart where launches that fail are, by patterns that take long to compile."""
+    from engine.core import connect_trouble
+
     found = find(text, letters="S")
     node = (found.words.get("host") if found else "") or "NODE"
     trouble = connect_trouble.explain(node, status=connect_trouble.EXIT_SSH, said=text, python="python3", setup=False)
@@ -204,7 +205,7 @@ def _is_silent(one: Witness) -> bool:
 def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> str:
     waiting = sorted(one.rank for one in witnesses if one.failed and one.rank is not None and one.rank not in late)
     missing = rank_list(late) if len(late) == 1 else f"one of {rank_list(late)}"
-    return f"{rank_list(waiting)} waited for {missing}"
+    return f"{rank_list(waiting)} waited for {missing}" if waiting else f"{missing} did not come"
 
 
 # --- what followed ---------------------------------------------------------------------------------------------------

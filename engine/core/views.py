@@ -259,6 +259,9 @@ def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | N
     )
 
 
+UNKNOWN = "nobody knows how it ended"
+"""Why a rank is lost where no reason is known."""
+
 _remembered_verdict = lru_cache(maxsize=4)(find_verdict)
 """A run that holds is looked at ten times a second."""
 
@@ -283,7 +286,7 @@ def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
                 by=by,
             )
         case Gone(order=order, reason=reason) if failed:
-            return Witness(rank=rank, said=tail, failed=True, order=(order,), secondary=False, reason=reason)
+            return Witness(rank=rank, said=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN)
         case _:  # it had not ended by itself
             return Witness(rank=rank, said=tail, failed=False)
 

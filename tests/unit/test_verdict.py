@@ -243,3 +243,33 @@ def test_binary_junk_shows_nothing_that_is_known(tmp_path: Path) -> None:
     junk.write_bytes(bytes(range(256)) * 5000)
     found = diagnose.diagnose_file(str(junk))
     assert (found.verdict, found.exit_status) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "bit",
+    [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        + "=" * 20
+        + "\n  rank : 1 (local_rank: 1)\n"
+        "  exitcode : 1 (pid: 1)\n  traceback : Traceback (most recent call last):\n" + "=" * 20 + "\n",
+        "Traceback (most recent call last):\n",
+        "[rank1]: Traceback (most recent call last):\n",
+        "rankdeck: x failed: rank 1 SIGFOO, rank 2 exit 1\n",
+        "[PG ID 0 Rank 1] last enqueued work: " + "9" * 5000 + ", last completed work: 1\n",
+        "process rank 1 with PID 1 on node x exited on signal " + "9" * 5000 + "\n",
+        "\x1b]0;",
+        "[1,1]<stderr>:",
+    ],
+)
+def test_a_hostile_log_is_read_in_time(bit: str) -> None:
+    begin = time.process_time()
+    find_verdict(read_log(bit * (1_000_000 // len(bit))))
+    assert time.process_time() - begin < 20
+
+
+def test_a_log_of_very_many_ranks_is_read_in_time() -> None:
+    begin = time.process_time()
+    verdict = find_verdict(read_log("".join(f"[rank{rank}]: MemoryError\n" for rank in range(5000))))
+    assert time.process_time() - begin < 20
+    assert verdict is not None
