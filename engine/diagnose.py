@@ -10,8 +10,10 @@ from typing import BinaryIO
 
 import msgspec
 
+from engine.core.diagnosis import plain
 from engine.core.errors import UsageError
 from engine.core.events import RunLaunched
+from engine.core.known import find
 from engine.core.launcher_log import read_log
 from engine.core.machine import launch, step
 from engine.core.state import RunState, rank_word, run_word
@@ -23,6 +25,12 @@ from engine.record import read_tail
 
 HEAD, TAIL = 1 << 20, 1 << 23
 """Bytes of a log that are looked at: its beginning, where a job does not get ready, and its end, where it fails."""
+
+OUT_TAIL, ERR_TAIL = 1 << 14, (1 << 15) + (1 << 14)
+"""Bytes of a rank's stdout and stderr that are looked at."""
+
+WORDLESS = ("exit", "lost", "start")
+"""Causes that are none: somebody else may know better."""
 
 BLOCK = 1 << 18
 """Bytes that are read from a pipe at a time."""
@@ -86,6 +94,8 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
             cause="start", rank=None, headline=failure.headline, detail=failure.detail,
             advice="correct what the reason names, then restart the run", fix="rankdeck check PROFILE", traceback="",
         )  # fmt: skip
+    if verdict is not None:
+        verdict = _with_word_of_mpirun(verdict, paths, chosen)
     return Diagnosis(
         subject=paths.run,
         state=run_word(states[newest]),
@@ -114,9 +124,29 @@ def _states(paths: RunPaths) -> dict[int, RunState]:
 
 
 def _tails(paths: RunPaths, state: RunState, attempt: int) -> dict[int, bytes]:
-    """The end of what ranks complained about: of those that failed, and of the others as far as there is room."""
+    """The end of what ranks wrote, of those first that failed. stderr has the last word; nccl warns on stdout."""
     order = sorted(range(len(state.ranks)), key=lambda rank: _urgency(state, rank))
-    return {rank: read_tail(paths.log(attempt, rank, "err")) for rank in order[:MOST_TAILS]}
+    return {
+        rank: read_tail(paths.log(attempt, rank, "out"), OUT_TAIL)
+        + b"\n"
+        + read_tail(paths.log(attempt, rank, "err"), ERR_TAIL)
+        for rank in order[:MOST_TAILS]
+    }
+
+
+def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Verdict:
+    """Where the ranks tell nothing, mpirun may."""
+    found = find(plain(read_tail(paths.attempt(attempt) / "mpirun.log"))) if verdict.cause in WORDLESS else None
+    if found is None:
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        cause=found.cause.id,
+        detail=found.detail or found.line,
+        advice=found.advice,
+        fix=found.fix,
+        evidence=(*verdict.evidence, found.line),
+    )
 
 
 def _urgency(state: RunState, rank: int) -> tuple[bool, int]:

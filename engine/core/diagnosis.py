@@ -137,7 +137,7 @@ def last_traceback(stderr_tail: bytes) -> str:
     return shortened(last_chain(plain(stderr_tail), fatal=False))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def explain(
     rank: int | None, status: int | None, stderr_tail: bytes | str, reason: str = "", by: str = ""
 ) -> Explanation:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +27,12 @@ MAX_EXPLAINED = 32
 
 MAX_LINE = 300
 """Characters of a line that is shown as evidence, or of a sentence."""
+
+LOOKED_AT = 1 << 14
+"""Bytes at the end of what a rank wrote that tell whether others waited for it."""
+
+_QUIET = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
+"""How a rank may have ended that others waited for."""
 
 _PROGRESS = re.compile(
     r"\[PG (?P<group>[^\]\n]{0,120}?) ?Rank \d+\][^\n]{0,200}? last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), "
@@ -94,7 +102,7 @@ def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
     if blamed := _blamed(said, complaints):
         rank = min(blamed)
         headline = said.blames.format(who=rank_list(sorted(blamed)))
-    elif said.waits and (late := _late(witnesses)):
+    elif said.waits and 0 < len(late := _late(witnesses)) <= MAX_NAMED:
         rank = min(late) if len(late) == 1 else rank
         headline = _late_words(sorted(late), witnesses)
     elif secondary[id(first)]:
@@ -178,28 +186,38 @@ def _blamed(said: Explanation, complaints: Iterable[Explanation]) -> frozenset[i
 
 def _late(witnesses: Sequence[Witness]) -> frozenset[int]:
     """The ranks that others wait for: those that nccl's watchdog has behind, or those that say nothing at all."""
+    looks = [(one, one.rank, _look(one.said)) for one in witnesses if one.rank is not None]
     progress: dict[str, dict[int, tuple[int, int]]] = {}
-    for one in witnesses:
-        for found in _PROGRESS.finditer(plain(one.said)) if one.rank is not None else ():
-            group = progress.setdefault(found["group"], {})
-            group[one.rank or 0] = int(found["enqueued"]), int(found["completed"])
-    ranks = {one.rank for one in witnesses if one.rank is not None}
-    for group in progress.values():
-        least, most = min(group.values()), max(group.values())
+    for _, rank, look in looks:
+        for group, enqueued, completed in look.progress:
+            progress.setdefault(group, {})[rank] = enqueued, completed
+    for of_group in progress.values():
+        least, most = min(of_group.values()), max(of_group.values())
         if least < most:
-            return frozenset(rank for rank, at in group.items() if at == least)
-    silent = {one.rank for one in witnesses if one.rank is not None and _is_silent(one)}
-    return frozenset(silent) if len(silent) < len(ranks) else frozenset()
+            return frozenset(rank for rank, at in of_group.items() if at == least)
+    silent = frozenset(rank for one, rank, look in looks if look.is_quiet and not one.reason and one.status in _QUIET)
+    return silent if len(silent) < len(looks) else frozenset()
 
 
-def _is_silent(one: Witness) -> bool:
-    """Whether a rank neither failed by itself nor complains of others: it waits elsewhere, or has not come."""
-    if one.status not in (None, 0, -signal.SIGTERM, -signal.SIGKILL) or one.reason:
-        return False
-    text = plain(one.said)
+class _Look(NamedTuple):
+    """What the newest words of a rank tell of where it is."""
+
+    progress: tuple[tuple[str, int, int], ...]
+    """Of each process group of nccl: its name, and the numbers of the works that were enqueued and completed."""
+    is_quiet: bool
+    """Whether it neither failed by itself nor complains of others: it waits elsewhere, or has not come."""
+
+
+@lru_cache(maxsize=8192)
+def _look(said: bytes | str) -> _Look:
+    """Remembered, since ranks fail one after the other, and each time all are looked at."""
+    text = plain(said[-LOOKED_AT:])
+    progress = tuple(
+        (found["group"], int(found["enqueued"]), int(found["completed"])) for found in _PROGRESS.finditer(text)
+    )
     chain = last_chain(text, fatal=True)
     is_interrupted = bool(chain) and chain[-1].message.startswith("KeyboardInterrupt")
-    return is_interrupted or not (chain or is_secondary(text) or _PROGRESS.search(text))
+    return _Look(progress, is_interrupted or not (chain or progress or is_secondary(text)))
 
 
 def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> str:
