@@ -32,6 +32,9 @@ _TAGS = re.compile(
 _INNER_TAG = re.compile(r"\[\d{1,9},\d{1,6}\]<std\w{3}>:|(?:(?<=\S)|(?<=    ))\[\d{1,6}\] ")
 """Open MPI 4 and MPICH tag each piece that a process writes, not each line."""
 
+_LABEL = re.compile(r" {0,4}(\d{1,5}): ")
+"""srun's, which is one only where most lines have it."""
+
 _BLOCK = re.compile(r"^(?:\[\d+\]:|Root Cause \(first observed failure\):)$")
 _FIELD = re.compile(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<value>.*)$")
 _RULE = re.compile(r"^[=-]{20,}$")
@@ -93,11 +96,22 @@ def _clean_lines(text: str) -> list[str]:
     return [line[:MAX_LINE] for line in plain.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n").split("\n")]
 
 
-def _tagged(lines: Iterable[str]) -> Iterator[tuple[int | None, str]]:
+def _labelled(lines: list[str]) -> Iterator[tuple[int | None, str]]:
+    """Each line without the task number that `srun --label` sets before it. Under torchrun a task is a node, not a rank."""
+    labels = [_LABEL.match(line) for line in lines]
+    if 2 * sum(label is not None for label in labels) <= sum(bool(line.strip()) for line in lines):
+        yield from ((None, line) for line in lines)
+        return
+    are_nodes = any("torch/distributed/elastic" in line for line in lines)
+    for line, label in zip(lines, labels, strict=True):
+        yield (None, line) if label is None else (None if are_nodes else int(label[1]), line[label.end() :])
+
+
+def _tagged(lines: list[str]) -> Iterator[tuple[int | None, str]]:
     """Each line without its tags, and the rank that they name. A global rank counts for more than a local one."""
     globals_of: dict[int, int] = {}
-    for line in lines:
-        rank = local = None
+    for task, line in _labelled(lines):
+        rank, local = None, None
         while tag := _TAGS.match(line):
             line = line[tag.end() :]
             if tag["local"]:
@@ -108,7 +122,9 @@ def _tagged(lines: Iterable[str]) -> Iterator[tuple[int | None, str]]:
                     line = _INNER_TAG.sub("", line)
         if rank is not None and local is not None:
             globals_of[local] = rank
-        yield globals_of.get(local, local) if rank is None and local is not None else rank, line
+        if rank is None:
+            rank = task if local is None else globals_of.get(local, local)
+        yield rank, line
 
 
 # --- what launchers say of ends --------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
             if left
             else f"{headline}; who failed first is not known"
         )
-    lines = [said.line, first.word.line if first.word else first.line]
+    lines = [said.line if said.line not in said.traceback else "", first.word.line if first.word else first.line]
     return Verdict(
         cause=said.cause,
         rank=rank,

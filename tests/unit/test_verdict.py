@@ -144,6 +144,8 @@ TAGGED = [
     ("[3] {}", "MPICH"),
     ("[r3 gpu01] {}", "rankdeck logs"),
     ("[r3 gpu01] [rank3]: {}", "rankdeck logs of torch"),
+    ("3: {}", "srun --label"),
+    ("  3: [rank3]: {}", "srun --label of torch"),
     ("\x1b[31m[rank3]: {}\x1b[0m", "colours"),
 ]
 
@@ -164,6 +166,14 @@ def test_a_local_rank_of_another_node_is_known_by_its_global_one() -> None:
     verdict = find_verdict(read_log(text))
     assert verdict is not None
     assert verdict.rank == 9
+
+
+def test_under_torchrun_a_task_of_srun_is_a_node() -> None:
+    lines = (FAILURES / "torchrun-exception.txt").read_text().splitlines()
+    verdict = find_verdict(read_log("\n".join(f"1: {line}" for line in lines)))
+    assert verdict is not None
+    assert (verdict.rank, verdict.detail) == (3, "ValueError: bad batch")
+    assert verdict.followed[0] == "2 other ranks lost the connection to it: 0, 2"
 
 
 def test_a_log_that_breaks_off_in_torchruns_list_still_tells() -> None:
