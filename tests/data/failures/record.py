@@ -372,10 +372,10 @@ def cleaned(text: str, folder: str) -> str:
         (str(BIN.parent), "/home/user/env"),
         (str(ROOT), "/home/user/rankdeck"),
         (sys.base_prefix, "/usr"),
-        (socket.getfqdn(), "node1"),
-        (socket.gethostname(), "node1"),
     ):
         text = text.replace(old, new)
+    for host in (socket.getfqdn(), socket.gethostname()):
+        text = re.sub(rf"\b{re.escape(host)}\b", "node1", text)
     return re.sub(r"\broot@", "user@", text)
 
 
