@@ -209,6 +209,29 @@ def status(run: str, *, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("run", type=_Run(), required=False)
+@click.option("--file", "-f", "log", metavar="LOG", help="The log of any job; - reads standard input.")
+@click.option("--attempt", type=click.IntRange(min=0), help="One attempt; left out: the newest that failed.")
+@JSON
+@click.pass_context
+def diagnose(ctx: click.Context, run: str | None, *, log: str | None, attempt: int | None, as_json: bool) -> None:
+    """Say why a run failed: the root cause, what helps, and what only followed from it.
+
+    RUN may go on, hold, or have ended. With --file, any log: torchrun's, mpirun's, a single script's, ssh's. The exit status
+    is 1 where a log shows nothing that is known.
+    """
+    if (run is None) == (log is None):
+        raise UsageError("diagnose takes a run, or a log", hint="rankdeck diagnose -, or rankdeck diagnose --file LOG")
+    if log is not None and attempt is not None:
+        raise UsageError("a log has no attempts to choose from", hint="leave out --attempt")
+    from engine.diagnose import diagnose_file, diagnose_run
+
+    found = diagnose_file(log) if log is not None else diagnose_run(find_run(run or "-"), attempt)
+    report.show_diagnosis(found, as_json=as_json)
+    ctx.exit(found.exit_status)
+
+
+@cli.command()
 @RUN
 @click.option("--rank", "-r", type=click.IntRange(min=0), help="One rank only, its bytes unchanged.")
 @click.option("--attempt", type=click.IntRange(min=0), help="An earlier attempt; left out: the newest.")

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -19,6 +20,12 @@ from engine.core.preflight import CHECKS, Begun, Finding, Grid, State
 from engine.core.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import terminal_line, visible
 from engine.core.view import RunSummary, Snapshot
+
+if TYPE_CHECKING:
+    from engine.diagnose import Diagnosis
+
+MAX_LINE = 500
+"""Characters of a line that others wrote."""
 
 
 def _print_json(value: object) -> None:
@@ -280,11 +287,39 @@ def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:
         return
     click.echo("", err=err)
     said = [failure.headline, failure.detail, *failure.traceback.splitlines(), failure.advice]
+    said += [f"  {failure.fix}"] if failure.fix else []
     if snapshot.run.restart:
         said.append(f"rankdeck restart {snapshot.run.run}: {snapshot.run.restart}")
     for line in said:
         if line:
             click.echo(terminal_line(line, colour=False), err=err)
+
+
+def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
+    """`rankdeck diagnose`."""
+    if as_json:
+        _print_json(diagnosis)
+        return
+    verdict = diagnosis.verdict
+    if verdict is not None:
+        _say(f"{diagnosis.subject}: {verdict.headline}" + (f"  [{verdict.cause}]" if verdict.cause else ""))
+        shown = [verdict.detail, *(f"  | {line}" for line in verdict.evidence)]
+        shown += [f"  {line}" for line in verdict.traceback.splitlines()]
+        _say(*shown)
+        _say("", f"what helps: {verdict.advice}", *([f"  {verdict.fix}"] if verdict.fix else []))
+        _say(*["", *verdict.followed] if verdict.followed else ())
+    elif diagnosis.attempt is not None:
+        _say(f"{diagnosis.subject}: nothing has failed in attempt {diagnosis.attempt}; the run is {diagnosis.state}")
+    else:
+        _say(f"{diagnosis.subject}: nothing that is known was found; its last lines:")
+        _say(*(f"  | {line}" for line in diagnosis.last_lines))
+    _say(*["", *(f"noticed: {words}" for words in diagnosis.noticed)] if diagnosis.noticed else ())
+    _say(*["", diagnosis.note] if diagnosis.note else ())
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        click.echo(terminal_line(line[:MAX_LINE], colour=False))
 
 
 def exit_status(snapshot: Snapshot) -> int:
@@ -293,9 +328,10 @@ def exit_status(snapshot: Snapshot) -> int:
     if run.state == "succeeded":
         return 0
     if run.failure is not None and run.failure.rank is not None:
-        status = snapshot.ranks[run.failure.rank].exit
-        if status:
-            return status if status > 0 else 128 - status
+        for rank in (run.failure.rank, *run.failure.others):  # the one to blame may have been stopped
+            status = snapshot.ranks[rank].exit
+            if status:
+                return status if status > 0 else 128 - status
     return 1
 
 

@@ -100,7 +100,8 @@ def _value_line(header: Header, width: int) -> Content:
 
 
 def why_text(run: RunView, width: int, *, ascii: bool) -> Content:  # noqa: A002
-    """The card beside the log: what failed, what `r` would do about it, the next step, the end of the traceback."""
+    """The card beside the log: what failed, what `r` would do about it, the next step with a line to copy, what
+    followed, the end of the traceback."""
     failure = run.failure
     if failure is None:
         return Content("Nothing has failed.")
@@ -117,8 +118,12 @@ def why_text(run: RunView, width: int, *, ascii: bool) -> Content:  # noqa: A002
         ]
     if failure.advice:
         lines += ["", *wrapped(plain_line(failure.advice).split(), width)]
-    if failure.others:
-        lines += ["", *(Content.styled(line, MUTED) for line in wrapped(_others(failure).split(), width))]
+    if failure.fix:
+        lines += [Content.styled(line, "$text-accent") for line in wrapped(plain_line(failure.fix).split(), width)]
+    followed = [plain_line(sentence) for sentence in failure.followed] or ([_others(failure)] if failure.others else [])
+    lines += [""] if followed else []
+    for sentence in followed:
+        lines += [Content.styled(line, MUTED) for line in wrapped(sentence.split(), width)]
     if failure.traceback.strip():
         shown = clean(failure.traceback).rstrip().split("\n")
         cut = len(shown) - TRACEBACK_LINES

@@ -67,6 +67,12 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     """The next step."""
     others: tuple[int, ...] = ()
     """Ranks that failed too, as a consequence or by themselves."""
+    fix: str = ""
+    """A line to be copied that may help: a command, or a setting of a profile. Raw; empty where there is none."""
+    cause: str = ""
+    """The id of the known cause, or a word; see `engine.core.diagnosis.Explanation`."""
+    followed: tuple[str, ...] = ()
+    """What followed from it, a sentence for all ranks that it happened to: raw."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

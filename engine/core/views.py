@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
-from engine.core.diagnosis import explain
 from engine.core.events import Scope
 from engine.core.machine import why_no_rejoin
 from engine.core.plan import LaunchPlan
@@ -33,6 +33,7 @@ from engine.core.state import (
     run_word,
     status_words,
 )
+from engine.core.verdict import Witness, find_verdict
 from engine.core.view import FailureView, NodeView, RankView, RunView
 
 
@@ -239,20 +240,55 @@ def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | N
                 advice="",
             )
         return None
-    rank, phase = cause
-    status, by = (phase.status, phase.by) if isinstance(phase, Done) else (None, "")
-    said = explain(rank, status, tails.get(rank, b""), phase.reason, by)
+    verdict = _remembered_verdict(witnesses(state, tails))
+    assert verdict is not None
+    rank = verdict.rank if verdict.rank is not None else cause[0]
     others = tuple(
         other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
     )
     return FailureView(
         rank=rank,
-        headline=said.headline,
-        detail=said.detail,
-        traceback=said.traceback,
-        advice=said.advice,
+        headline=verdict.headline,
+        detail=verdict.detail,
+        traceback=verdict.traceback,
+        advice=verdict.advice,
         others=others,
+        fix=verdict.fix,
+        cause=verdict.cause,
+        followed=verdict.followed,
     )
+
+
+UNKNOWN = "nobody knows how it ended"
+"""Why a rank is lost where no reason is known."""
+
+_remembered_verdict = lru_cache(maxsize=4)(find_verdict)
+"""A run that holds is looked at ten times a second."""
+
+
+def witnesses(state: RunState, tails: Mapping[int, bytes]) -> tuple[Witness, ...]:
+    """What is known of each rank of the current attempt, for the verdict."""
+    return tuple(_witness(rank, phase, tails.get(rank, b"")) for rank, phase in enumerate(state.ranks))
+
+
+def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
+    failed = rank_word(phase) in ("failed", "lost")
+    match phase:
+        case Done(status=status, order=order, secondary=secondary, reason=reason, by=by) if failed or status == 0:
+            return Witness(
+                rank=rank,
+                said=tail,
+                failed=failed,
+                status=status,
+                order=(order,),
+                secondary=secondary,
+                reason=reason,
+                by=by,
+            )
+        case Gone(order=order, reason=reason) if failed:
+            return Witness(rank=rank, said=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN)
+        case _:  # it had not ended by itself
+            return Witness(rank=rank, said=tail, failed=False)
 
 
 def restart_words(state: RunState, scope: Scope = "smallest") -> str:

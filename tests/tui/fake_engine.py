@@ -144,7 +144,15 @@ class FakeRun:
         total = None if throughput is None else throughput * len(self.ranks)
         self.change(step=step, loss=loss, throughput=total, ranks=tuple(self.ranks), points=tuple(points))
 
-    def fail(self, rank: int = 2, *, note: str = "SIGKILL", traceback: str = "") -> None:
+    def fail(
+        self,
+        rank: int = 2,
+        *,
+        note: str = "SIGKILL",
+        traceback: str = "",
+        fix: str = "",
+        followed: tuple[str, ...] = (),
+    ) -> None:
         """One rank dies by SIGKILL, and the run holds."""
         self.ranks[rank] = msgspec.structs.replace(
             self.ranks[rank], state="failed", exit=-9, pid=None, note=note, since=self.now
@@ -153,6 +161,7 @@ class FakeRun:
             rank=rank, headline=f"rank {rank} was killed by SIGKILL", traceback=traceback,
             detail="nothing that rankdeck sent; often the kernel, out of memory",
             advice="look at the memory of localhost; r starts all ranks again from the last checkpoint",
+            fix=fix, followed=followed,
         )  # fmt: skip
         self.change(
             state="holding", alive=len(self.ranks) - 1, failure=failure, restart=f"stop the {len(self.ranks) - 1} that run and start attempt {self.view.attempt + 1} of all {len(self.ranks)} ranks",

@@ -71,6 +71,13 @@ async def test_a_failed_rank_shows_its_signal_and_the_card_with_the_next_step(ap
         assert "r  stop the 3 that run and start" in text
 
 
+async def test_the_card_has_the_line_that_helps_and_what_followed(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        run.fail(2, fix="ulimit\x1b]0;x\x07 -n 4096", followed=("2 other ranks lost the connection to it: 0, 1",))
+        await until_seen(pilot, "Why", "ulimit -n 4096", "2 other ranks lost the")
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_the_cursor_goes_to_the_rank_that_failed_first_and_its_log_is_shown(
     app: RankdeckApp, run: FakeRun, size: tuple[int, int]

@@ -1,0 +1,150 @@
+"""Python's tracebacks in what a rank printed: the one that ended it, those that it is chained to, and how they are shown."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+MAX_LINES = 60
+MAX_BYTES = 8192
+"""How much of a traceback is shown: both its ends, since the beginning says where and the end says what."""
+
+MAX_LINE = 500
+"""Characters of one line of it: some messages hold a whole tensor."""
+
+_KEPT_BEGIN = 5
+_CUT = "  …"
+
+_HEADER = re.compile(r"(?:  \+ Exception Group )?Traceback \(most recent call last\):[ \t]*$")
+_INNER_HEADER = re.compile(r"^(?:\s*\||.*\bOriginal Traceback)")
+"""A traceback that is part of a message: of an exception group's member, of a DataLoader's worker."""
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_HARMLESS = ("Exception ignored in", "Exception in thread", "Error in atexit.")
+"""Begins of the line before a traceback that did not end the process."""
+_UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')
+"""Where a script that can't be compiled is shown without a traceback."""
+_SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
+_GROUP_EXCEPTION = re.compile(r"  \| \S")
+EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")
+_NATIVE_FRAME = re.compile(r"^frame #\d+: |^Exception raised from .*\(most recent call first\):$")
+_NO_MESSAGE = re.compile(
+    r"$|\[[WEIF]\d{4} |terminate called|Fatal Python error|Exception (?:ignored |in thread)|\S+\.py:\d+: "
+)
+"""Ends an exception's message: a blank line, or what others print."""
+
+
+class Traceback(msgspec.Struct, frozen=True, kw_only=True):
+    """One traceback, chained ones apart. `message`: the exception's name and message, of one line or several."""
+
+    lines: tuple[str, ...]
+    message: str
+
+
+def last_chain(text: str, *, fatal: bool) -> list[Traceback]:
+    """The last traceback and those that it is chained to, oldest first.
+
+    Args:
+        text: what a rank printed: no colours, none of torch's prefixes, `\\n` as the only line end.
+        fatal: only what ended the process; otherwise one that ended nothing is taken too, for want of others.
+    """
+    chains = all_chains(text, fatal=fatal)
+    return chains[-1] if chains else []
+
+
+def all_chains(text: str, *, fatal: bool) -> list[list[Traceback]]:
+    """Every traceback, each with those that it is chained to; the arguments are those of `last_chain`."""
+    lines = text.split("\n")
+    heads = [at for at in range(len(lines)) if _is_head(lines, at)]
+    deadly = [at for at in heads if not (at and lines[at - 1].startswith(_HARMLESS))]
+    chains: list[list[Traceback]] = []
+    end = len(lines)
+    for head in reversed(deadly if fatal else deadly or heads):
+        if chains and _leads_to(lines, head, end):
+            chains[-1].insert(0, _traceback(lines, head, end, chained=True))
+        else:
+            chains.append([_traceback(lines, head, end, chained=False)])
+        end = head
+    return chains[::-1]
+
+
+def _is_head(lines: list[str], at: int) -> bool:
+    line = lines[at]
+    if _HEADER.search(line):
+        return _INNER_HEADER.match(line) is None
+    if not _UNCOMPILED.match(line) or (at and lines[at - 1].startswith((" ", "Traceback "))):
+        return False
+    return any(_SYNTAX_ERROR.match(following) for following in lines[at + 1 : at + 6])
+
+
+def _leads_to(lines: list[str], head: int, end: int) -> bool:
+    """Whether the traceback that begins at `head` is chained to the one that begins at `end`."""
+    before = next((line for line in reversed(lines[head:end]) if line.strip()), "")
+    return before.strip() in _CHAINED
+
+
+def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Traceback:
+    """Takes the lines of one traceback apart.
+
+    Args:
+        lines: the whole text.
+        head: index of its first line.
+        end: index of the line that it ends before at the latest.
+        chained: whether the next traceback follows from it, so that the line between them is kept.
+    """
+    in_group = lines[head].startswith("  + ")
+    exception = None
+    stop = end
+    for at in range(head + 1, end):
+        line = lines[at]
+        if exception is None:
+            if line and (_GROUP_EXCEPTION.match(line) if in_group else not line.startswith(" ")):
+                exception = at
+        elif line.startswith("Original Traceback"):
+            exception = next((later for later in range(at + 1, end) if not lines[later].startswith(" ")), exception)
+        elif at > exception and _NO_MESSAGE.match(line):
+            stop = at
+            break
+    body = list(lines[head : end if chained else stop])
+    if begin := _HEADER.search(body[0]):
+        body[0] = body[0][begin.start() :]
+    message_end = stop - head
+    return Traceback(
+        lines=tuple(body), message="" if exception is None else "\n".join(body[exception - head : message_end])
+    )
+
+
+def exception_line(raised: Traceback) -> str:
+    """`ValueError: bad batch`, the message's first line that says something."""
+    lines = raised.message.split("\n")
+    named = [line.strip(" |") for line in lines if line.strip(" |")]
+    found = EXCEPTION.match(named[0]) if named else None
+    if found and not (found["message"] or "").strip() and len(named) > 1:
+        return f"{found['name']}: {named[1]}"
+    return named[0] if named else ""
+
+
+def shortened(chain: list[Traceback]) -> str:
+    """A chain of tracebacks as it is shown."""
+    lines = [line for one in chain for line in one.lines if not _NATIVE_FRAME.match(line)]
+    lines = [line if len(line) <= MAX_LINE else line[:MAX_LINE] + "…" for line in lines]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if len(lines) > MAX_LINES or _size(lines) > MAX_BYTES:
+        begin, end = lines[:_KEPT_BEGIN], lines[max(_KEPT_BEGIN, len(lines) - MAX_LINES + _KEPT_BEGIN + 1) :]
+        while len(end) > 1 and _size(begin) + _size(end) + len(_CUT.encode()) > MAX_BYTES:
+            end.pop(0)
+        lines = [*begin, _CUT, *end]
+    return "\n".join(lines)
+
+
+def _size(lines: list[str]) -> int:
+    return sum(len(line.encode()) + 1 for line in lines)
+
+
+def without_frames(text: str) -> str:
+    """The text without the native frames that C++ exceptions print, which may be longer than all else."""
+    return "\n".join(line for line in text.split("\n") if not _NATIVE_FRAME.match(line))

@@ -1,0 +1,99 @@
+"""`rankdeck diagnose`: a run that holds, one that has ended, one that never began, and the log of a real torchrun."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.support import DEADLINE, SLOWEST
+
+TRAIN = """
+import os, time, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+for step in range(3):
+    dist.all_reduce(torch.ones(4))
+    if rank == 1 and step == 1:
+        raise ValueError("bad batch")
+"""
+FAILS = (
+    "import os, sys, time\nif os.environ['RANK'] == '1': raise OSError(24, 'Too many open files')\n"
+    "while True: time.sleep(0.1)"
+)
+
+
+def test_a_run_that_holds_and_one_that_has_ended_are_told_alike(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("train.py", FAILS), ranks=2))
+    rankdeck.wait_state(run, "holding")
+    holding = rankdeck("diagnose", run)
+    assert holding.returncode == 0
+    assert "rank 1 raised OSError  [P7]" in holding.stdout
+    assert 'launch.setup = "ulimit -n 65536"' in holding.stdout
+    rankdeck("stop", run, "--now")
+    rankdeck.wait_state(run, "stopped")
+    assert rankdeck("diagnose", run).stdout == holding.stdout
+    found = json.loads(rankdeck("diagnose", "-", "--json").stdout)
+    assert (found["verdict"]["cause"], found["verdict"]["rank"], found["state"]) == ("P7", 1, "stopped")
+
+
+def test_ranks_that_lost_their_peer_are_folded_below_the_root_cause(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("train.py", TRAIN), ranks=3))
+    rankdeck.wait_status(run, lambda status: [rank["state"] for rank in status["ranks"]] == ["failed"] * 3)
+    said = rankdeck("diagnose", run).stdout
+    assert said.startswith(f"{run}: rank 1 raised ValueError")
+    assert "2 other ranks lost the connection to it: 0, 2" in said
+    assert "ValueError: bad batch" in rankdeck("status", run).stdout
+
+
+def test_an_earlier_attempt_is_told_of_while_the_newest_is_well(rankdeck, write_script, write_profile, work):
+    script = write_script(
+        "once.py", "import os, time\nif not os.path.exists('well'): raise KeyError('x')\nwhile True: time.sleep(0.1)"
+    )
+    run = rankdeck.launch(write_profile(script))
+    rankdeck.wait_state(run, "holding")
+    (work / "well").touch()
+    rankdeck("restart", run)
+    rankdeck.wait_status(run, lambda status: status["attempt"] == 1 and status["state"] == "running")
+    said = rankdeck("diagnose", run).stdout
+    assert "rank 0 raised KeyError" in said
+    assert "this is attempt 0; attempt 1 is newer" in said
+    assert "nothing has failed in attempt 1; the run is running" in rankdeck("diagnose", run, "--attempt", "1").stdout
+    assert "the newest is 1" in rankdeck("diagnose", run, "--attempt", "2").stderr
+
+
+def test_a_run_in_which_nothing_failed_is_said_to_be_well(rankdeck, write_script, write_profile):
+    rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
+    done = rankdeck("diagnose", "-")
+    assert done.returncode == 0
+    assert "nothing has failed in attempt 0; the run is succeeded" in done.stdout
+
+
+def test_the_log_of_a_real_torchrun_names_the_rank(rankdeck, write_script, work):
+    write_script("train.py", TRAIN)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"],
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE * SLOWEST, check=False,
+    )  # fmt: skip
+    (work / "job.log").write_bytes(done.stdout + done.stderr)
+    found = rankdeck("diagnose", "--file", "job.log")
+    assert found.returncode == 0
+    assert "job.log: rank 1 raised ValueError  [exception]" in found.stdout
+    assert "ValueError: bad batch" in found.stdout
+    assert ": 0" in found.stdout.rpartition("1 other rank")[2]
+
+
+def test_a_log_that_says_nothing_known_ends_with_1_and_shows_its_last_lines(rankdeck, work):
+    (work / "odd.log").write_bytes(b"\x1b]0;title\x07one\ntwo\n")
+    done = rankdeck("diagnose", "--file", "odd.log")
+    assert done.returncode == 1
+    assert "nothing that is known was found" in done.stdout
+    assert done.stdout.endswith("  | one\n  | two\n")
+    assert "\x1b" not in done.stdout
+
+
+def test_a_wrong_command_line_is_one_clear_error(rankdeck, work):
+    for words in ((), ("-", "--file", "x"), ("--file", "no.log"), ("--file", "no.log", "--attempt", "1")):
+        done = rankdeck("diagnose", *words)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr

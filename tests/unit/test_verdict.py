@@ -1,0 +1,285 @@
+"""The root cause among several ranks, and logs of whole jobs."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import diagnose
+from engine.core.errors import UsageError
+from engine.core.launcher_log import read_log
+from engine.core.verdict import MAX_EXPLAINED, Witness, find_verdict
+
+FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34201."
+TIMED_OUT = (
+    "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation to complete"
+)
+STORE_GONE = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed."
+
+
+def raised(message: str) -> str:
+    return f'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    step()\n{message}\n'
+
+
+def failed(rank: int, message: str, order: int = 0, status: int = 1) -> Witness:
+    return Witness(rank=rank, said=raised(message) if message else "", failed=True, status=status, order=(order,))
+
+
+def alive(rank: int) -> Witness:
+    return Witness(rank=rank, said="step 3\n", failed=False)
+
+
+# --- who is to blame -------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_blames_another_never_wins() -> None:
+    verdict = find_verdict([failed(0, CLOSED, 0), failed(1, STORE_GONE, 1), failed(2, "ValueError: bad batch", 2)])
+    assert verdict is not None
+    assert (verdict.rank, verdict.headline) == (2, "rank 2 raised ValueError")
+
+
+def test_of_those_that_blame_nobody_the_first_wins() -> None:
+    verdict = find_verdict([failed(0, "KeyError: 'b'", 5), failed(1, "ValueError: a", 3), failed(2, CLOSED, 1)])
+    assert verdict is not None
+    assert verdict.headline == "rank 1 raised ValueError"
+
+
+def test_a_rank_that_was_killed_silently_wins_over_those_that_lost_it() -> None:
+    verdict = find_verdict([failed(0, CLOSED, 0), failed(1, "", 1, status=-9), failed(2, CLOSED, 2)])
+    assert verdict is not None
+    assert (verdict.rank, verdict.cause) == (1, "E1")
+
+
+def test_what_followed_is_folded_into_one_sentence() -> None:
+    verdict = find_verdict([failed(rank, CLOSED if rank != 3 else "ValueError: bad batch", rank) for rank in range(4)])
+    assert verdict is not None
+    assert verdict.followed == ("3 other ranks lost the connection to it: 0, 1, 2",)
+
+
+def test_the_only_silent_rank_is_the_one_that_others_waited_for() -> None:
+    verdict = find_verdict([failed(0, TIMED_OUT, 0), failed(1, TIMED_OUT, 1), alive(2), failed(3, TIMED_OUT, 2)])
+    assert verdict is not None
+    assert (verdict.rank, verdict.headline) == (2, "ranks 0, 1, 3 waited for rank 2")
+
+
+def test_of_several_silent_ranks_none_is_called_the_culprit() -> None:
+    verdict = find_verdict([failed(0, TIMED_OUT), alive(1), alive(2)])
+    assert verdict is not None
+    assert (verdict.rank, verdict.headline) == (0, "rank 0 waited for one of ranks 1, 2")
+
+
+def test_a_rank_that_stopped_where_it_hung_counts_as_silent() -> None:
+    hung = Witness(rank=1, said=raised("KeyboardInterrupt"), failed=False)
+    verdict = find_verdict([failed(0, TIMED_OUT), hung, failed(2, TIMED_OUT, 1)])
+    assert verdict is not None
+    assert verdict.rank == 1
+
+
+def test_a_rank_that_came_to_its_end_while_others_need_it_is_named() -> None:
+    verdict = find_verdict([Witness(rank=0, said="", failed=False, status=0), failed(1, CLOSED)])
+    assert verdict is not None
+    assert (verdict.rank, verdict.headline) == (0, "rank 0 ended while others still needed it")
+
+
+def test_where_all_blame_another_that_nobody_saw_none_is_named() -> None:
+    verdict = find_verdict([failed(0, CLOSED), failed(1, CLOSED, 1)])
+    assert verdict is not None
+    assert verdict.rank is None
+    assert "who failed first is not known" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("enqueued", "late"), [((9, 9, 8, 9), 2), ((9, 9, 9, 7), 3), ((4, 9, 9, 9), 0)], ids=lambda value: str(value)
+)
+def test_the_rank_that_the_watchdog_has_behind_is_the_one(enqueued: tuple[int, ...], late: int) -> None:
+    def said(rank: int, last: int) -> str:
+        return (
+            f"[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={last}, OpType=ALLREDUCE, "
+            "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+            f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected by watchdog at work sequence id: {last} "
+            f"PG status: last enqueued work: {last}, last completed work: {last - 1}\n"
+        )
+
+    told = [
+        Witness(rank=rank, said=said(rank, last), failed=True, status=-6, order=(rank,))
+        for rank, last in enumerate(enqueued)
+    ]
+    verdict = find_verdict(told)
+    assert verdict is not None
+    assert (verdict.rank, verdict.cause) == (late, "N12")
+
+
+def test_nothing_failed_is_no_verdict() -> None:
+    assert find_verdict([alive(0), alive(1)]) is None
+    assert find_verdict([]) is None
+
+
+def test_a_thousand_failures_are_told_in_time() -> None:
+    told = [failed(rank, f"ValueError: shard {rank}", rank) for rank in range(1000)]
+    begin = time.process_time()
+    verdict = find_verdict(told)
+    assert time.process_time() - begin < 10
+    assert verdict is not None
+    assert verdict.rank == 0
+    assert verdict.followed[-1].startswith(f"{999 - MAX_EXPLAINED} other ranks failed too: ")
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+
+TAGGED = [
+    ("[rank3]: {}", "torch"),
+    ("[default3]:[rank3]: {}", "torchrun --tee"),
+    ("[default3]:{}", "torchrun --tee, before there is a group"),
+    ("[worker_a3]:{}", "another role"),
+    ("[1,3]<stderr>:{}", "Open MPI 4"),
+    ("[1,3]<stderr>: {}", "Open MPI 5"),
+    ("[prterun-node1-4100@1,3]<stderr>: {}", "PRRTE"),
+    ("[3] {}", "MPICH"),
+    ("[r3 gpu01] {}", "rankdeck logs"),
+    ("[r3 gpu01] [rank3]: {}", "rankdeck logs of torch"),
+    ("3: {}", "srun --label"),
+    ("  3: [rank3]: {}", "srun --label of torch"),
+    ("\x1b[31m[rank3]: {}\x1b[0m", "colours"),
+]
+
+
+@pytest.mark.parametrize(("form", "_"), TAGGED, ids=[name for _, name in TAGGED])
+def test_the_tags_of_launchers_name_the_rank(form: str, _: str) -> None:
+    lines = [form.format(line) for line in raised("ValueError: bad batch").splitlines()]
+    other = [form.replace("3", "1").format(line) for line in raised(CLOSED).splitlines()]
+    mixed = [line for pair in zip(other, lines, strict=True) for line in pair]
+    verdict = find_verdict(read_log("\r\n".join(mixed)))
+    assert verdict is not None
+    assert (verdict.rank, verdict.detail) == (3, "ValueError: bad batch")
+    assert verdict.followed == ("1 other rank lost the connection to it: 1",)
+
+
+def test_a_local_rank_of_another_node_is_known_by_its_global_one() -> None:
+    text = "[default1]:[rank9]: warm\n[default1]:" + "\n[default1]:".join(raised("ValueError: x").splitlines())
+    verdict = find_verdict(read_log(text))
+    assert verdict is not None
+    assert verdict.rank == 9
+
+
+def test_under_torchrun_a_task_of_srun_is_a_node() -> None:
+    lines = (FAILURES / "torchrun-exception.txt").read_text().splitlines()
+    verdict = find_verdict(read_log("\n".join(f"1: {line}" for line in lines)))
+    assert verdict is not None
+    assert (verdict.rank, verdict.detail) == (3, "ValueError: bad batch")
+    assert verdict.followed[0] == "2 other ranks lost the connection to it: 0, 2"
+
+
+def test_a_log_that_breaks_off_in_torchruns_list_still_tells() -> None:
+    text = (FAILURES / "torchrun-sigkill.txt").read_text()
+    verdict = find_verdict(read_log(text[: text.index("  error_file")]))
+    assert verdict is not None
+    assert (verdict.rank, verdict.headline) == (2, "rank 2 was killed by SIGKILL")
+
+
+def test_harmless_warnings_are_not_the_cause() -> None:
+    text = "[rank0]:[W1121] Warning: destroy_process_group() was not called before program exit\nstep 9 loss 0.1\n"
+    assert find_verdict(read_log(text)) is None
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["[rank1]: ", "[default0]:", "[1,2]<stderr>:", "[3] ", "Traceback (most recent call last):\n", "\n", "=" * 60,
+             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", "Root Cause (first observed failure):\n",
+             "  rank      : 1 (local_rank: 1)\n", "  exitcode  : -9 (pid: 1)\n", "  traceback : x\n", "-" * 70, "[0]:\n",
+             "ValueError: x\n", "MPI_ABORT was invoked on rank 1\n", "\x1b[31m", "\x9b", "\0"]
+        )
+        | st.text(max_size=8),
+        max_size=40,
+    ).map("".join)
+)  # fmt: skip
+@settings(deadline=None, max_examples=300)
+def test_no_log_makes_it_fail(text: str) -> None:
+    verdict = find_verdict(read_log(text))
+    assert verdict is None or (verdict.headline is not None and verdict.advice)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_gigabytes_is_read_at_both_its_ends(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    with log.open("wb") as file:
+        file.write(b"starting\n")
+        os.truncate(log, 4 << 30)
+        file.seek(4 << 30)
+        file.write(b"\n" + raised("ValueError: bad batch").encode())
+    found = diagnose.diagnose_file(str(log))
+    assert found.verdict is not None
+    assert found.verdict.detail == "ValueError: bad batch"
+    assert "were not looked at" in found.note
+
+
+def test_a_pipe_is_read_with_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pipe(io.RawIOBase):
+        """Says much, then fails."""
+
+        left = [b"x" * 100 + b"\n"] * 50 + [raised("ValueError: bad batch").encode()]
+
+        def read(self, size: int = -1) -> bytes:
+            return self.left.pop(0) if self.left else b""
+
+        def seekable(self) -> bool:
+            return False
+
+    monkeypatch.setattr(diagnose, "TAIL", 1000)
+    data, left_out = diagnose._ends(Pipe())  # type: ignore[arg-type]
+    assert data.endswith(b"ValueError: bad batch\n")
+    assert len(data) < 101 + 1000 + 200
+    assert left_out == 101 * 50 + len(raised("ValueError: bad batch")) - len(data) + 1
+
+
+def test_a_log_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="can't be read: No such file"):
+        diagnose.diagnose_file(str(tmp_path / "no.log"))
+    with pytest.raises(UsageError, match="can't be read: Is a directory"):
+        diagnose.diagnose_file(str(tmp_path))
+
+
+def test_binary_junk_shows_nothing_that_is_known(tmp_path: Path) -> None:
+    junk = tmp_path / "junk"
+    junk.write_bytes(bytes(range(256)) * 5000)
+    found = diagnose.diagnose_file(str(junk))
+    assert (found.verdict, found.exit_status) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "bit",
+    [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        + "=" * 20
+        + "\n  rank : 1 (local_rank: 1)\n"
+        "  exitcode : 1 (pid: 1)\n  traceback : Traceback (most recent call last):\n" + "=" * 20 + "\n",
+        "Traceback (most recent call last):\n",
+        "[rank1]: Traceback (most recent call last):\n",
+        "rankdeck: x failed: rank 1 SIGFOO, rank 2 exit 1\n",
+        "[PG ID 0 Rank 1] last enqueued work: " + "9" * 5000 + ", last completed work: 1\n",
+        "process rank 1 with PID 1 on node x exited on signal " + "9" * 5000 + "\n",
+        "\x1b]0;",
+        "[1,1]<stderr>:",
+    ],
+)
+def test_a_hostile_log_is_read_in_time(bit: str) -> None:
+    begin = time.process_time()
+    find_verdict(read_log(bit * (1_000_000 // len(bit))))
+    assert time.process_time() - begin < 20
+
+
+def test_a_log_of_very_many_ranks_is_read_in_time() -> None:
+    begin = time.process_time()
+    verdict = find_verdict(read_log("".join(f"[rank{rank}]: MemoryError\n" for rank in range(5000))))
+    assert time.process_time() - begin < 20
+    assert verdict is not None
