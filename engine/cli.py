@@ -321,6 +321,63 @@ def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) 
 
 @cli.command()
 @click.argument("runs", nargs=-1, type=_Run())
+@click.option("--backends", metavar="NAMES", help="Comma-separated; left out: all that there are.")
+@click.option("--profile", type=_Profile(), help="Take layout, launch policy and environment from this profile.")
+@click.option("--nodes", metavar="NODES", help="Where ranks go; left out: this machine.")
+@click.option(
+    "--ranks", type=click.IntRange(min=1), metavar="N", help="On each node; left out: 2 on this machine alone."
+)
+@click.option("--collectives", metavar="NAMES", help="Comma-separated, or all; left out: all_reduce.")
+@click.option("--sizes", metavar="SIZES", help="Such as 4:400M, 4:64M:x4 (the default), or 4,1K,2G.")
+@click.option("--dtype", metavar="TYPE", help="Of the elements; left out: float32.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="For each size; left out: 0.5."
+)
+@click.option("--compare", is_flag=True, help="Measure nothing: show the results of these RUNS side by side.")
+@JSON
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    *,
+    runs: tuple[str, ...],
+    backends: str | None,
+    profile: str | None,
+    nodes: str | None,
+    ranks: int | None,
+    collectives: str | None,
+    sizes: str | None,
+    dtype: str | None,
+    seconds: float | None,
+    compare: bool,
+    as_json: bool,
+) -> None:
+    """Measure backends against each other: latency and bandwidth of collectives, one run for each backend.
+
+    A backend that can't run here is named with the reason, and the others go on; where none can, the exit status is 3.
+    With --compare, results of earlier runs; of one RUN, beside those of the run before it with the same layout.
+    """
+    from engine import bench as measure
+
+    if compare:
+        if not runs:
+            raise UsageError("--compare needs a run", hint="rankdeck bench --compare - takes the newest")
+        measure.compare([find_run(run) for run in runs], as_json=as_json)
+        return
+    if runs:
+        raise UsageError(f"{runs[0]!r} is no option", hint="runs are compared by: rankdeck bench --compare RUN RUN")
+    if profile is not None and nodes is not None:
+        raise UsageError("--profile and --nodes exclude each other", hint="leave one of them out")
+    options = {"collectives": collectives, "sizes": sizes, "dtype": dtype}
+    options["seconds"] = None if seconds is None else f"{seconds:g}"
+    base = None if profile is None else _read(profile, ())[0]
+    profiles = measure.make_profiles(backends, base, nodes, ranks, options)
+    outcomes, interrupted = asyncio.run(measure.bench(profiles))
+    measure.show_outcomes(outcomes, as_json=as_json)
+    ctx.exit(measure.exit_status(outcomes, interrupted=interrupted))
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, type=_Run())
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @JSON
 def clean(runs: tuple[str, ...], *, yes: bool, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from engine.core.bench import Result
 from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
 from engine.core.preflight import Begun, Finding
@@ -37,6 +38,8 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["int", "float", "str"]
     default: int | float | str
     help: str
+    pattern: str = ""
+    """Regular expression that the whole of a value matches; empty: any does."""
 
 
 class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +94,10 @@ class RunClient(Protocol):
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
         """The file that holds what a rank wrote. It grows; it may not exist yet."""
+        ...
+
+    def results(self, attempt: int) -> list[Result]:
+        """What an attempt of the recipe allreduce has measured so far. Reads a file; call it off the event loop."""
         ...
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from engine import planning, profiles, recipes
 from engine.client import BackendInfo, ProfileEntry, RecipeInfo
 from engine.connection import Connection, host_elsewhere, socket_of, start_supervisor
 from engine.core import messages as msg
+from engine.core.bench import Result
 from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError, SupervisorLostError
 from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
@@ -26,7 +27,7 @@ from engine.core.stacks import story
 from engine.core.state import ENDED_WORDS
 from engine.core.view import RunSummary, Snapshot, Update
 from engine.paths import RunPaths, Stream, private_folder, runs_folder
-from engine.record import read_summary, replace_file, summary_of
+from engine.record import read_results, read_summary, replace_file, summary_of
 from engine.standby import Standby
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -210,6 +211,10 @@ class LocalRun:
     def log_path(self, attempt: int, rank: int, stream: Stream) -> Path:
         """See `RunClient.log_path`."""
         return self.paths.log(attempt, rank, stream)
+
+    def results(self, attempt: int) -> list[Result]:
+        """See `RunClient.results`."""
+        return read_results(self.paths, attempt)
 
     async def close(self) -> None:
         """See `RunClient.close`. Nothing is held open between requests."""

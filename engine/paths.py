@@ -124,6 +124,10 @@ class RunPaths:
         """What a rank wrote: its bytes, unchanged."""
         return self.attempt(attempt) / f"rank_{rank}.{stream}"
 
+    def metrics(self, attempt: int, rank: int) -> Path:
+        """What a rank reported by `rankdeck.log`: JSON lines."""
+        return self.attempt(attempt) / f"rank_{rank}.metrics"
+
 
 def runs_folder() -> Path:
     """The folder of all runs."""

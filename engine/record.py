@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.core.bench import Result, parse_results
 from engine.core.errors import SupervisorError
 from engine.core.plan import LaunchPlan
 from engine.core.view import RunSummary, RunView
@@ -15,6 +16,10 @@ from engine.paths import RunPaths
 
 TAIL = 1 << 16
 """Bytes of a failed rank's stderr that an explanation is made from: several long tracebacks."""
+
+
+MOST_READ = 1 << 22
+"""Bytes of rank 0's metrics that are looked at for results of collectives."""
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,3 +100,12 @@ def read_summary(paths: RunPaths) -> RunSummary | None:
         return msgspec.json.decode(paths.summary.read_bytes(), type=RunSummary)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def read_results(paths: RunPaths, attempt: int) -> list[Result]:
+    """What rank 0 of an attempt has reported of collectives so far; nothing where it reported none."""
+    try:
+        with paths.metrics(attempt, 0).open("rb") as file:
+            return parse_results(file.read(MOST_READ))
+    except OSError:
+        return []

@@ -5,6 +5,7 @@ What the form has no line for (stop ladder, metrics, secret variables, …) is t
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -274,6 +275,8 @@ def _checked(argument: Argument, value: str) -> str:
     except ValueError:
         words = {"int": "a whole number", "float": "a number", "str": "text"}[argument.type]
         raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", f"must be {words}, not {value!r}") from None
+    if argument.pattern and not re.fullmatch(argument.pattern, value):
+        raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", f"{value!r} is not understood", hint=argument.help)
     return value
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 _TYPES: dict[str, Callable[[str], int | float | str]] = {"int": int, "float": float, "str": str}
 
@@ -34,9 +36,23 @@ def arguments(recipe: str, argv: Sequence[str] | None = None) -> argparse.Namesp
         suffix = f" (default: {default})" if default != "" else ""
         parser.add_argument(
             f"--{argument['name']}",
-            type=_TYPES[argument["type"]],
+            type=_reader(argument),
             default=default,
             metavar=argument["type"],
             help=(argument["help"] + suffix).replace("%", "%%"),
         )
     return parser.parse_args(argv)
+
+
+def _reader(argument: dict[str, Any]) -> Callable[[str], int | float | str]:
+    """Makes a value of an argument's word, which must be as the declaration says."""
+    pattern = argument.get("pattern")
+    if pattern is None:
+        return _TYPES[argument["type"]]
+
+    def read(word: str) -> int | float | str:
+        if not re.fullmatch(pattern, word):
+            raise argparse.ArgumentTypeError(f"{word!r} is not understood: {argument['help']}")
+        return _TYPES[argument["type"]](word)
+
+    return read

@@ -134,7 +134,7 @@ MALFORMED = {
     "a pattern with a huge repeat": HEAD + RUN + "[metrics]\npatterns = ['(?P<loss>x){999999999999}']\n",
 }
 
-VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "clean", "completion"]  # fmt: skip
+VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion"]  # fmt: skip
 
 
 class Said:

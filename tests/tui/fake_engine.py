@@ -16,6 +16,7 @@ import msgspec
 
 from engine.backends.environment import environment_warnings
 from engine.client import Argument, BackendInfo, EngineClient, ProfileEntry, RecipeInfo, RunClient
+from engine.core.bench import Result
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
 from engine.core.events import Scope
 from engine.core.layout import parse_nodes
@@ -105,6 +106,7 @@ class FakeRun:
         self.attached = 0
         self.answer: RankdeckError | None = None
         self.hold_answers: asyncio.Event | None = None
+        self.results: list[Result] = []
         self.stacks = ["ranks 0-3: waiting in all_reduce", "    step  /home/someone/train.py:41"]
         self.subscribers: list[asyncio.Queue[Update | Exception | None]] = []
         self.ranks = [self._rank(rank, attempt=0) for rank in range(ranks)]
@@ -302,6 +304,9 @@ class FakeClient:
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
         return self.truth.log_path(attempt, rank, stream)
+
+    def results(self, attempt: int) -> list[Result]:
+        return list(self.truth.results)
 
     async def close(self) -> None:
         self.closed = True

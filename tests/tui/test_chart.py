@@ -122,7 +122,7 @@ async def test_a_constant_curve_and_the_largest_values_are_drawn(value):
 
 
 def test_the_largest_span_is_drawn():
-    picture = chart.picture(chart._Request((("r", series([-1.7e308, 0.0, 1.7e308])),), 60, 11, True, False))
+    picture = chart.picture(chart.Request((("r", series([-1.7e308, 0.0, 1.7e308])),), 60, 11, True, False))
     assert picture is not None
     assert "2e+308┤" in picture.lines[0][0]
 
@@ -200,7 +200,7 @@ def test_plotext_is_used_by_one_thread_at_a_time(monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(chart, "_plotted", plotted)
-    chart.picture(chart._Request((("r", series(FALLING)),), 60, 11, True, False))
+    chart.picture(chart.Request((("r", series(FALLING)),), 60, 11, True, False))
     assert locked == [True]
 
 
@@ -283,7 +283,7 @@ def test_any_values_come_to_finite_points(ranks, columns):
 @given(st.lists(st.floats(), min_size=1, max_size=30))
 def test_any_values_are_drawn(values):
     for ascii_only in (True, False):
-        chart.picture(chart._Request((("r", series(values)),), 40, 8, True, ascii_only))
+        chart.picture(chart.Request((("r", series(values)),), 40, 8, True, ascii_only))
 
 
 # --- restarts --------------------------------------------------------------------------------------------------------

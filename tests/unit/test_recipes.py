@@ -40,7 +40,11 @@ def declarations() -> dict[str, dict[str, Any]]:
 
 
 def test_every_public_script_has_a_declaration_and_the_other_way_round():
-    assert sorted(declarations()) == sorted(path.stem for path in RECIPES.glob("[!_]*.py")) == ["gpt", "linear"]
+    assert (
+        sorted(declarations())
+        == sorted(path.stem for path in RECIPES.glob("[!_]*.py"))
+        == ["allreduce", "gpt", "linear"]
+    )
 
 
 @pytest.mark.parametrize("recipe", declarations())
@@ -48,7 +52,8 @@ def test_every_default_has_the_type_that_is_declared(recipe: str):
     declaration = declarations()[recipe]
     assert set(declaration) == {"title", "summary", "arguments"}
     for argument in declaration["arguments"]:
-        assert set(argument) == {"name", "type", "default", "help"}
+        assert set(argument) - {"pattern"} == {"name", "type", "default", "help"}
+        assert re.fullmatch(argument.get("pattern", ".*"), str(argument["default"]))
         assert type(argument["default"]).__name__ == argument["type"]
 
 

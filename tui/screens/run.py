@@ -18,15 +18,18 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from engine.core.bench import RECIPE
 from engine.core.errors import RankdeckError, UsageError
 from tui.keys import bindings
 from tui.model import RunModel
+from tui.off_loop import off_loop
 from tui.run_link import RunLink
 from tui.run_text import events_text, why_text
 from tui.screens.base import DeckScreen
 from tui.screens.run_acts import Act, is_rejoin, is_stopping, kill_act, restart_act, stop_act
 from tui.screens.stacks import StacksScreen
 from tui.text import plain_line
+from tui.widgets.bench_pane import BenchPane
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankRow, RankTable
@@ -44,7 +47,9 @@ CHART_HZ = 1
 FEW = 16
 """Ranks of one node that the table shows well enough."""
 
-Pane = Literal["ranks", "chart", "log", "events", "why"]
+Pane = Literal["ranks", "chart", "log", "events", "bench", "why"]
+LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
+"""Panes of which one stands below the ranks."""
 
 
 class Ranks(RankTable, inherit_bindings=False):
@@ -91,6 +96,7 @@ class RunScreen(DeckScreen):
             yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")
             yield RunLog(ascii=ascii, id="log", classes="pane")
             yield TextPane(id="events", ascii=ascii)
+            yield BenchPane(id="bench", ascii=ascii, slow=self.deck.slow)
             yield TextPane(id="why", ascii=ascii)
         search = Input(id="search", compact=True, placeholder="search the log; n and N go from match to match")
         search.cursor_blink = False
@@ -99,8 +105,8 @@ class RunScreen(DeckScreen):
 
     def on_mount(self) -> None:
         """Starts listening and painting."""
-        for name in ("ranks", "chart", "log", "events", "why"):
-            self._widget(name).border_title = Content(name.capitalize())
+        for name in ("ranks", *LOWER, "why"):
+            self._widget(name).border_title = Content("Results" if name == "bench" else name.capitalize())
         self.query_one("#events", TextPane).anchor()  # follows its end until somebody scrolls up
         self._widget("search").display = False
         self._widget("banner").display = False
@@ -109,6 +115,7 @@ class RunScreen(DeckScreen):
         self.set_interval(1.0 if slow else 1 / PAINT_HZ, self._paint, name="paint")
         self.set_interval(1.0 if slow else 1 / LOG_HZ, self._poll_log, name="poll")
         self.set_interval(2.0 if slow else 1 / CHART_HZ, self._paint_chart, name="paint chart")
+        self.set_interval(2.0 if slow else 1 / CHART_HZ, self._poll_results, name="poll results")
         self._watch()
 
     async def on_unmount(self) -> None:
@@ -159,6 +166,10 @@ class RunScreen(DeckScreen):
             self.query_one(Ranks).styles.height = model.world_size + 3
         if self._changed("attempt", model.run.attempt):
             self._show_log()
+        if self._changed("measures", self._measures) and self._measures and self.pane == "log":
+            self.pane = "bench"  # the log says no more than its table
+            self._arrange()
+            self._poll_results()
         if self._changed("valid", (model.run.restart, model.run.state, model.run.doing[:8])):
             self.refresh_bindings()
         events = self.query_one("#events", TextPane)
@@ -191,6 +202,18 @@ class RunScreen(DeckScreen):
         if self.is_seen and log.display:
             log.poll()
 
+    @property
+    def _measures(self) -> bool:
+        """Whether this run measures collectives."""
+        return self.model.run is not None and self.model.run.program == RECIPE
+
+    @work(exclusive=True, group="results", exit_on_error=False)
+    async def _poll_results(self) -> None:
+        pane, client, revision = self.query_one(BenchPane), self._link.client, self.model.revision
+        if self.is_seen and pane.display and client is not None and self._painted.get("results") != revision:
+            pane.show_results(await off_loop(client.results, self.model.attempt))
+            self._painted["results"] = revision
+
     def _show_failure(self) -> None:
         """Brings the card in or takes it away; a new root cause takes the cursor to its rank once."""
         run = self.model.run
@@ -214,11 +237,11 @@ class RunScreen(DeckScreen):
             self.zoom, self.pane = None, "log"
         for widget in (self.query_one(Ranks), self.query_one(NodeGrid)):
             widget.display = self.zoom is None and widget is self._widget("ranks")
-        for name in ("chart", "log", "events"):
+        for name in LOWER:
             self._widget(name).display = self.pane == name and self.zoom in (None, name)
         self._widget("why").display = failed and self.zoom in (None, "why")
         if self.focused is not None and not self.focused.display:
-            self._widget(self.zoom or "ranks").focus()
+            self.set_focus(self._widget(self.zoom or "ranks"))  # at once: whoever goes elsewhere now comes after it
         self.refresh_bindings()
 
     def action_pane(self, name: Pane) -> None:
@@ -228,13 +251,18 @@ class RunScreen(DeckScreen):
             self.zoom = None
         elif here:
             self.zoom = None if self.zoom == name else name
-        if name in ("chart", "log", "events"):
+        if name in LOWER:
             self.pane = name
         self._arrange()
         self._paint()
         self._paint_chart()
+        self._poll_results()
         # At once, unlike `Widget.focus`: a second press of the same key must find the focus where the first one put it.
         self.set_focus(self._widget(name))
+
+    def action_next_curves(self) -> None:
+        """The next curves of the results, or their table."""
+        self.query_one(BenchPane).next_curves()
 
     def action_by_node(self) -> None:
         """Boxes of nodes, or the table."""
@@ -361,6 +389,10 @@ class RunScreen(DeckScreen):
                 return not self.model.ended and view is not None and view.pid is not None and view.exit is None
             case "by_node":
                 return run is not None and (len(run.nodes) > 1 or run.world_size > FEW)
+            case "pane" if parameters == ("bench",):
+                return self._measures
+            case "next_curves":
+                return self.is_mounted and self._widget("bench").display
             case "pane" if parameters == ("why",):
                 return run is not None and run.failure is not None
             case "next_match" | "previous_match":

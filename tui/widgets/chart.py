@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 import plotext
@@ -34,15 +34,15 @@ SLOW_EVERY = 2.0
 SHARE = 0.05
 """Part of a core that drawing may take: hundreds of ranks are drawn less often."""
 
-DARK = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167))
-LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130))
+DARK = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
+LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130), (120, 114, 33), (30, 140, 200))
 """Colours that people of every colour vision can tell apart (Okabe and Ito, 2008), for each kind of theme."""
 
 ALARM = (213, 94, 0)
 """Of the same palette: marks where a value was not finite."""
 
-MARKERS = {"braille": "⣤", "hd": "▟", "+": "+", "o": "o"}
-ASCII_MARKERS = {"*": "*", "+": "+", "o": "o", ".": "."}
+MARKERS = {"braille": "⣤", "hd": "▟", "+": "+", "o": "o", "x": "x", "#": "#"}
+ASCII_MARKERS = {"*": "*", "+": "+", "o": "o", ".": ".", "x": "x", "#": "#"}
 """How each curve is drawn, so that colour is not the only difference, and how the legend shows it."""
 
 BAND_MARKERS = {"hd": "▟", "braille": "⣤"}
@@ -65,13 +65,16 @@ AXIS = 7
 SMALLEST = (24, 5)
 """Cells below which there is no chart but a line of text."""
 
+SWATCH = 4
+"""Cells of a curve's sign in the legend, with those around it."""
+
 _ASCII_FRAME = str.maketrans("┌┐└┘─│┬┴├┤┼", "++++-|+++++")
 
 # plotext has one figure for everybody.
 _PLOTEXT = threading.Lock()
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """Everything that a drawing depends on."""
 
     series: tuple[tuple[str, Series], ...]
@@ -81,7 +84,14 @@ class _Request(NamedTuple):
     ascii: bool
 
 
-class _Picture(NamedTuple):
+class Ticks(NamedTuple):
+    """(value, label) of the places that are marked on each axis."""
+
+    x: list[tuple[float, str]]
+    y: list[tuple[float, str]]
+
+
+class Picture(NamedTuple):
     """Finished lines: text and colours."""
 
     lines: list[tuple[str, list[Span]]]
@@ -110,7 +120,7 @@ class Chart(Widget):
     class Drawn(Message, bubble=False):
         """The thread has finished a picture."""
 
-        def __init__(self, request: _Request, picture: _Picture | None, seconds: float) -> None:
+        def __init__(self, request: Request, picture: Picture | None, seconds: float) -> None:
             super().__init__()
             self.request = request
             self.picture = picture
@@ -130,7 +140,7 @@ class Chart(Widget):
         self.every = SLOW_EVERY if slow else EVERY
         self._title = ""
         self._series: tuple[tuple[str, Series], ...] = ()
-        self._picture: _Picture | None = None
+        self._picture: Picture | None = None
         self._is_drawing = False
         self._due_at = -math.inf
         self._drawn_state: object = None
@@ -182,14 +192,32 @@ class Chart(Widget):
         width, height = self.size
         if width < SMALLEST[0] or height < SMALLEST[1] or time.monotonic() < self._due_at:
             return
-        request = _Request(self._series, width, height - 1, self.app.current_theme.dark, self.ascii)
-        state = (request[1:], [_state(name, series) for name, series in self._series])
+        request = Request(self._series, width, height - self._legend(), self.app.current_theme.dark, self.ascii)
+        state = (request[1:], self._contents())
         if state == self._drawn_state:
             return
         self._drawn_state = state
         self._due_at = time.monotonic() + self.every
         self._is_drawing = True
-        self.run_worker(lambda: self._draw(request), thread=True, exit_on_error=False, group="chart")
+        drawing = self._drawing(request)
+        self.run_worker(lambda: self._draw(request, drawing), thread=True, exit_on_error=False, group="chart")
+
+    def _contents(self) -> object:
+        """What is different when there is something else to draw."""
+        return [_state(name, series) for name, series in self._series]
+
+    def _drawing(self, request: Request) -> Callable[[], Picture | None]:
+        """Draws, in a thread."""
+        return lambda: picture(request)
+
+    def _legend(self) -> int:
+        """Lines of the title and the legend."""
+        return 1
+
+    def _words(self) -> str:
+        """Stands in for a picture."""
+        latest = [text for name, series in self._series[:1] if (text := _latest(name, series))]
+        return latest[0] if latest else "no values yet"
 
     def on_show(self) -> None:
         """Draws what has changed while nobody could see it."""
@@ -200,10 +228,10 @@ class Chart(Widget):
         if event.state is WorkerState.ERROR:
             self._is_drawing = False
 
-    def _draw(self, request: _Request) -> None:
+    def _draw(self, request: Request, drawing: Callable[[], Picture | None]) -> None:
         begin = time.thread_time()
-        drawn = picture(request)
-        self.post_message(self.Drawn(request, drawn, time.thread_time() - begin))
+        result = drawing()
+        self.post_message(self.Drawn(request, result, time.thread_time() - begin))
 
     def on_chart_drawn(self, message: Drawn) -> None:
         """Shows what the thread has drawn."""
@@ -229,12 +257,16 @@ class Chart(Widget):
         picture = self._picture
         if picture is None or width < SMALLEST[0] or self.size.height < SMALLEST[1]:
             empty = self.get_component_rich_style("chart--empty")
-            latest = [text for name, series in self._series[:1] if (text := _latest(name, series))]
-            words = f"  {latest[0] if latest else 'no values yet'}"
-            return [Strip([*head, Segment(words, empty)]).adjust_cell_length(width, base)]
-        for swatch, name, style in picture.names:
-            head += [Segment("  ", base), Segment(swatch, base + style), Segment(f" {plain_line(name)}", base)]
-        strips = [Strip(head).adjust_cell_length(width, base)]
+            return [Strip([*head, Segment(f"  {self._words()}", empty)]).adjust_cell_length(width, base)]
+        heads = [head, *([] for _ in range(self._legend() - 1))]
+        lines = lines_of([len(self._title), *(len(name) + SWATCH for _, name, _ in picture.names)], width)
+        for line, (swatch, name, style) in zip(lines[1:], picture.names, strict=True):
+            heads[min(line, len(heads) - 1)] += [
+                Segment("  ", base),
+                Segment(swatch, base + style),
+                Segment(f" {plain_line(name)}", base),
+            ]
+        strips = [Strip(segments).adjust_cell_length(width, base) for segments in heads]
         frame = self.get_component_rich_style("chart--frame")
         for text, spans in picture.lines:
             segments: list[Segment] = []
@@ -247,6 +279,23 @@ class Chart(Widget):
         return strips
 
 
+def lines_of(lengths: Sequence[int], width: int) -> list[int]:
+    """In which line each of some pieces stands, where a line takes as many as fit.
+
+    Args:
+        lengths: cells of the pieces.
+        width: cells of a line.
+    """
+    lines: list[int] = []
+    line = taken = 0
+    for length in lengths:
+        if taken and taken + length > width:
+            line, taken = line + 1, 0
+        lines.append(line)
+        taken += length
+    return lines
+
+
 def _state(name: str, series: Series) -> tuple[object, ...]:
     """What is different after a point was added."""
     last = series.buckets[-1] if series.buckets else None
@@ -257,27 +306,36 @@ def _latest(name: str, series: Series) -> str:
     return f"{plain_line(name)} {number(series.last, AXIS).strip()}" if series.last is not None else ""
 
 
-def picture(request: _Request) -> _Picture | None:
+def picture(request: Request) -> Picture | None:
     """Draws curves with plotext. Takes a few milliseconds; for a thread.
 
     Returns:
         None while there is no finite value.
     """
     found = curves(request.series, request.width - AXIS - 1)
-    if found is None:
-        return None
+    return None if found is None else draw_curves(found, request)
+
+
+def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> Picture:
+    """Draws curves.
+
+    Args:
+        found: what to draw.
+        request: how large, and for which theme.
+        ticks: what stands at the axes; None: steps or seconds, and values.
+    """
     with _PLOTEXT:
-        text = _plotted(found, request)
+        text = _plotted(found, request, ticks)
     if request.ascii:
         text = text.translate(_ASCII_FRAME)
     names = [
         (markers[1], curve.name, Style(color=f"rgb({','.join(map(str, colour))})"))
         for curve, markers, colour in _drawn_as(found, request)
     ]
-    return _Picture([segments_line(line) for line in text.splitlines()][: request.height], names)
+    return Picture([segments_line(line) for line in text.splitlines()][: request.height], names)
 
 
-def _drawn_as(found: Curves, request: _Request) -> Iterable[tuple[Curve, tuple[str, str], tuple[int, int, int]]]:
+def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, tuple[str, str], tuple[int, int, int]]]:
     """Each curve with its (marker, swatch) and its colour."""
     if found.is_band:
         line, edge = (ASCII_BAND_MARKERS if request.ascii else BAND_MARKERS).items()
@@ -287,7 +345,7 @@ def _drawn_as(found: Curves, request: _Request) -> Iterable[tuple[Curve, tuple[s
     return zip(found.curves, markers, DARK if request.dark else LIGHT, strict=False)
 
 
-def _plotted(found: Curves, request: _Request) -> str:
+def _plotted(found: Curves, request: Request, ticks: Ticks | None) -> str:
     """The figure as text with SGR colours."""
     figure = plotext.figure
     plotext.terminal.limit(False, False)
@@ -308,16 +366,27 @@ def _plotted(found: Curves, request: _Request) -> str:
         top = [1.0] * len(found.odd)
         mark = ASCII_ODD if request.ascii else ODD
         figure.draw(_signal(map(x_axis.place, found.odd), top, mark, ALARM, lines=False))
-    places = [0.0, 1 / 3, 2 / 3, 1.0] if request.height >= 8 else [0.0, 1.0]
-    figure.ruler("y", "left").lim(0, 1).ticks(places, [number(y_axis.value(place), AXIS) for place in places])
-    span = x_axis.high - x_axis.low
-    parts = min(4, max(1, round(span))) if found.by_step else 4
-    places = [part / parts for part in range(parts + 1)]
-    steps = [x_axis.value(place) for place in places]
-    labels = [str(round(step)) if found.by_step else duration(step) for step in steps]
-    figure.ruler("x", "lower").lim(0, 1).ticks(places, labels)
+    ticks = ticks or _linear_ticks(found, request, x_axis, y_axis)
+    figure.ruler("y", "left").lim(0, 1).ticks(*_placed(ticks.y, y_axis))
+    figure.ruler("x", "lower").lim(0, 1).ticks(*_placed(ticks.x, x_axis))
     text: str = figure.build().string()
     return text
+
+
+def _linear_ticks(found: Curves, request: Request, x_axis: _Axis, y_axis: _Axis) -> Ticks:
+    places = [0.0, 1 / 3, 2 / 3, 1.0] if request.height >= 8 else [0.0, 1.0]
+    values = [y_axis.value(place) for place in places]
+    span = x_axis.high - x_axis.low
+    parts = min(4, max(1, round(span))) if found.by_step else 4
+    steps = [x_axis.value(part / parts) for part in range(parts + 1)]
+    return Ticks(
+        [(step, str(round(step)) if found.by_step else duration(step)) for step in steps],
+        [(value, number(value, AXIS)) for value in values],
+    )
+
+
+def _placed(ticks: Sequence[tuple[float, str]], axis: _Axis) -> tuple[list[float], list[str]]:
+    return [axis.place(value) for value, _ in ticks], [label for _, label in ticks]
 
 
 def _signal(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from textual import on
+from textual import events, on
 from textual.binding import BindingType
 from textual.content import Content
 
@@ -67,6 +67,10 @@ class RunLog(LogView, inherit_bindings=False):
         """See `LogView.search`. The text stays when other files are shown."""
         self._sought = text or ""
         return super().search(text)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Fits the border's words: a pane that was not displayed so far had no room for any."""
+        self.show_border()
 
     @on(LogView.Changed)
     def show_border(self) -> None:

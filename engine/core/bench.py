@@ -1,0 +1,195 @@
+"""Measured collectives: what rank 0 reported of them, and how runs compare, as data and as lines of text.
+
+A rank reports a result by one `rankdeck.log` with the names of `Result`; `docs/bench.md` says what they mean.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+RECIPE = "allreduce"
+"""The built-in script that reports results."""
+
+LONGEST_LINE = 4096
+"""Bytes of a line that may hold a result: the file is the rank's, and may hold anything."""
+
+MOST = 2000
+"""Results of one run that are taken in: seven collectives over forty sizes are 280."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective on one size. Times are of the slowest rank, in microseconds; bandwidths in 10^9 bytes per second, None where
+    nothing is moved."""
+
+    collective: str
+    dtype: str
+    bytes: int
+    repetitions: int
+    median_us: float
+    p95_us: float
+    algbw: float | None = None
+    busbw: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What makes results of two runs comparable."""
+        return self.collective, self.dtype, self.bytes
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its numbers can be shown and compared."""
+        rates = [rate for rate in (self.algbw, self.busbw) if rate is not None]
+        names = self.collective + self.dtype
+        return (
+            all(math.isfinite(number) and number >= 0 for number in (self.median_us, self.p95_us, *rates))
+            and self.median_us > 0
+            and 0 <= self.bytes < 1 << 50
+            and names.isascii()
+            and names.isprintable()
+            and len(names) <= 40
+        )
+
+
+_decoder = msgspec.json.Decoder(Result)
+
+
+def parse_results(data: bytes) -> list[Result]:
+    """The results among a rank's metrics, in the order in which they came; of two of the same kind the later.
+
+    Args:
+        data: lines of JSON; what is no result is passed over, and so is a last line that is not complete.
+    """
+    found: dict[tuple[str, str, int], Result] = {}
+    for line in data.split(b"\n")[:-1]:
+        if b'"collective"' not in line or len(line) > LONGEST_LINE:
+            continue
+        try:
+            result = _decoder.decode(line)
+        except msgspec.MsgspecError:
+            continue
+        if result.is_sound and (len(found) < MOST or result.key in found):
+            found[result.key] = result
+    return list(found.values())
+
+
+# --- words -----------------------------------------------------------------------------------------------------------------
+
+
+def size_words(size: int) -> str:
+    """Bytes in at most eight cells: `4 B`, `64 KiB`, `1.5 MiB`; `-` where nothing is moved."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
+    return f"{size} B" if size else "-"
+
+
+def time_words(microseconds: float) -> str:
+    """A time in three digits, in at most seven cells: `8.12 us`, `612 us`, `45.1 ms`, `1.23 s`."""
+    for unit, name in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= 0.9995 * unit:
+            return f"{_three_digits(microseconds / unit)} {name}"
+    return f"{_three_digits(microseconds)} us"
+
+
+def rate_words(rate: float | None) -> str:
+    """A bandwidth in 10^9 bytes per second, in at most seven cells; `-` where nothing is moved."""
+    return "-" if rate is None else f"{rate:.3f}" if rate < 99.95 else f"{rate:.1f}" if rate < 9999.5 else f"{rate:.0e}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+# --- side by side ------------------------------------------------------------------------------------------------------------
+
+
+class Column(NamedTuple):
+    """What is compared: a backend or a run, and its results."""
+
+    title: str
+    results: Sequence[Result]
+
+
+def told_apart(one: Result, other: Result) -> bool:
+    """Whether the slower median is above what 95 of 100 calls of the faster one stay below: else it may be noise."""
+    faster, slower = sorted((one, other), key=lambda result: result.median_us)
+    return slower.median_us > faster.p95_us
+
+
+_SIZE, _FIRST, _OTHER = 8, 28, 38
+"""Cells of the sizes, of the first column, and of each other, which has a ratio."""
+
+LEGEND = (
+    "median and p95 are of the slowest rank, GB/s is bus bandwidth; * the lowest median; x: times as fast as {}; "
+    "~ within the noise"
+)
+
+
+def comparison(columns: Sequence[Column], width: int) -> list[str]:
+    """Tables of all sizes that any of the columns has, one for each collective and type.
+
+    Args:
+        columns: the first is what the others are compared with.
+        width: cells of a line; what does not fit beside the first column comes in tables of its own.
+
+    Returns:
+        Lines.
+    """
+    fitting = max(1, (width - _SIZE - _FIRST) // _OTHER)
+    places = range(len(columns))
+    groups = [(0, *places[begin : begin + fitting]) for begin in range(1, len(columns), fitting)] or [(0,)]
+    by_key = [{result.key: result for result in column.results} for column in columns]
+    lines: list[str] = []
+    for kind in dict.fromkeys(result.key[:2] for column in columns for result in column.results):
+        sizes = sorted({result.bytes for column in columns for result in column.results if result.key[:2] == kind})
+        for group in groups:
+            lines += ["", ", ".join(kind), *_head([columns[place] for place in group])]
+            for size in sizes:
+                row = [found.get((*kind, size)) for found in by_key]
+                medians = [result.median_us for result in row if result]
+                lines.append(_row(size, [row[place] for place in group], min(medians) if len(medians) > 1 else 0.0))
+    if lines and len(columns) > 1:
+        lines += ["", *textwrap.wrap(LEGEND.format(columns[0].title), width)]
+    return lines[1:]
+
+
+def _head(columns: Sequence[Column]) -> list[str]:
+    titles, words = " " * _SIZE, f"{'size':>{_SIZE}}"
+    for index, column in enumerate(columns):
+        titles += _cut(column.title, _OTHER if index else _FIRST)
+        words += f"{'median':>9} {'p95':>9}{'GB/s':>9}" + (f"{'x':>8}  " if index else "")
+    return [titles.rstrip(), words.rstrip()]
+
+
+def _cut(title: str, width: int) -> str:
+    """A title over the middle of its column."""
+    room = width - 4
+    return f"{title if len(title) <= room else title[: room - 3] + '...':^{width}}"
+
+
+def _row(size: int, results: Sequence[Result | None], best: float) -> str:
+    first = results[0]
+    line = f"{size_words(size):>{_SIZE}}"
+    for index, result in enumerate(results):
+        if result is None:
+            line += " " * (_OTHER if index else _FIRST)
+            continue
+        mark = "*" if result.median_us == best else " "
+        line += f"{time_words(result.median_us):>9}{mark}{time_words(result.p95_us):>9}{rate_words(result.busbw):>9}"
+        if index:
+            ratio = _ratio(first, result)
+            line += f"{ratio:>8}{'~' if first and not told_apart(first, result) else ' '} "
+    return line.rstrip()
+
+
+def _ratio(first: Result | None, result: Result) -> str:
+    """How many times as fast."""
+    if first is None:
+        return "-"
+    times = first.median_us / result.median_us
+    return f"{times:.2f}" if times < 99.95 else f"{times:.0f}" if times < 1e6 else f"{times:.0e}"

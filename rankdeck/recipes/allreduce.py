@@ -1,0 +1,233 @@
+# ruff: noqa: T201 - a recipe speaks to its user by printing
+"""Measures collectives over sizes: how long the slowest rank takes, and the bandwidth that comes of it as nccl-tests defines it.
+
+Each call comes after a barrier, and its time is that of the slowest rank. The first call of each size is checked: a wrong result ends
+the run. What is found is printed by rank 0, and reported by `rankdeck.log` with the names in `docs/bench.md`, from where
+`rankdeck bench` and the app have it. What the arguments are is said in `allreduce.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+import rankdeck
+from rankdeck.recipes import arguments
+from rankdeck.recipes._collectives import COLLECTIVES, DTYPES, Case
+from rankdeck.recipes._sizes import parse_sizes, size_text, time_text
+from rankdeck.recipes._stop import StopSignal
+
+FEWEST, MOST = 5, 2000
+"""Calls that count, of one collective on one size: fewer say nothing, more say nothing new."""
+
+PERCENTILE = 0.95
+
+NOT_THERE = ("support", "implement", "not available", "no backend")
+"""Words of an error by which a backend says that it lacks a collective."""
+
+
+class Result(NamedTuple):
+    """Times in microseconds, bandwidths in 10^9 bytes per second."""
+
+    repetitions: int
+    median: float
+    p95: float
+    algbw: float
+    busbw: float
+
+
+def check(args: argparse.Namespace) -> list[int]:
+    """The sizes, in bytes.
+
+    Raises:
+        SystemExit: an argument is out of its range.
+    """
+    if not 0 < args.seconds < math.inf:
+        raise SystemExit(f"allreduce: --seconds {args.seconds}: more than 0 is needed")
+    if args.warmup < 1:
+        raise SystemExit(f"allreduce: --warmup {args.warmup}: 1 or more is needed")
+    try:
+        return parse_sizes(args.sizes)
+    except ValueError as error:
+        raise SystemExit(f"allreduce: --sizes {args.sizes}: {error}") from None
+
+
+def percentile(times: list[float], part: float) -> float:
+    """The value that so large a part of them does not exceed (the nearest rank)."""
+    return sorted(times)[max(0, math.ceil(part * len(times)) - 1)]
+
+
+def result(name: str, size: int, world: int, times: list[float]) -> Result:
+    """What times of the slowest rank come to.
+
+    Args:
+        name: of the collective.
+        size: bytes.
+        world: number of ranks.
+        times: in seconds, by repetition.
+    """
+    median = statistics.median(times)
+    algbw = size / max(median, 1e-9) / 1e9
+    bus_factor = COLLECTIVES[name].bus_factor(world)
+    return Result(len(times), median * 1e6, percentile(times, PERCENTILE) * 1e6, algbw, algbw * bus_factor)
+
+
+class Bench:
+    """One rank's part in measuring.
+
+    Args:
+        args: of the recipe.
+        device: of this rank.
+    """
+
+    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+        self._args, self._device = args, device
+        self._dtype = DTYPES[args.dtype]
+
+    def cases(self, name: str, sizes: list[int]) -> Iterator[Case]:
+        """The sizes that a collective has, rising: for many ranks small ones are the same, and a barrier has none."""
+        before = -1
+        for size in sizes:
+            case = COLLECTIVES[name].make(size, self._dtype, self._device)
+            if case.size > before:
+                before = case.size
+                yield case
+
+    def lacks(self, name: str) -> str:
+        """Why this backend or layout has no such collective; empty where it has."""
+        least = COLLECTIVES[name].least
+        if dist.get_world_size() < least:
+            return f"{least} ranks are needed"
+        try:
+            COLLECTIVES[name].make(1, self._dtype, self._device).call()
+        except (RuntimeError, NotImplementedError) as error:
+            said = str(error)
+            if not any(word in said.lower() for word in NOT_THERE):
+                raise
+            return said.strip().split("\n")[0]
+        return ""
+
+    def measure(self, name: str, case: Case) -> Result:
+        """Checks, warms up and measures one collective on one size. A collective: all ranks call it.
+
+        Raises:
+            SystemExit: a rank got a wrong result; every rank raises it.
+        """
+        case.fill()
+        self._timed(case)
+        wrong = self._highest([0.0 if case.is_right() else dist.get_rank() + 1.0])[0]
+        if wrong:
+            what = f"{name} of {size_text(case.size)} ({case.size} bytes) in {self._args.dtype}"
+            raise SystemExit(f"allreduce: {what} over {dist.get_backend()} gave rank {int(wrong) - 1} a wrong result")
+        for buffer in case.buffers:
+            buffer.zero_()  # sums of sums would soon be infinite
+        for _ in range(self._args.warmup):
+            self._timed(case)
+        times: list[float] = []
+        spent, batch = 0.0, FEWEST
+        while batch > 0:
+            began = time.perf_counter()
+            mine = [self._timed(case) for _ in range(batch)]
+            # Agreed on, like the times: all ranks must come to the same number of calls.
+            *slowest, took = self._highest([*mine, time.perf_counter() - began])
+            times += slowest
+            spent += took
+            batch = min(len(times), MOST - len(times), int((self._args.seconds - spent) / spent * len(times)))
+        return result(name, case.size, dist.get_world_size(), times)
+
+    def _timed(self, case: Case) -> float:
+        """Seconds of one call, which begins where all ranks are."""
+        dist.barrier()
+        self._wait_device()
+        began = time.perf_counter()
+        case.call()
+        self._wait_device()
+        return time.perf_counter() - began
+
+    def _wait_device(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _highest(self, values: list[float]) -> list[float]:
+        """Of each value the highest of all ranks."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        found: list[float] = tensor.tolist()
+        return found
+
+
+def run(args: argparse.Namespace, sizes: list[int]) -> None:
+    """Measures all that was asked for, or until a signal arrives."""
+    device, rank = rankdeck.device(), dist.get_rank()
+    bench = Bench(args, device)
+    names = list(COLLECTIVES) if args.collectives == "all" else list(dict.fromkeys(args.collectives.split(",")))
+    step, steps = 0, sum(1 if name == "barrier" else len(sizes) for name in names)
+    world = dist.get_world_size()
+    ranks = f"{world} rank{'s' if world > 1 else ''}"
+    say(f"{ranks}, {dist.get_backend()} on {device.type}, {args.dtype}; times are of the slowest rank")
+    with StopSignal(device) as stop:
+        for name in names:
+            if why := bench.lacks(name):
+                say(f"\n{name}: not measured: {why}")
+                steps -= 1 if name == "barrier" else len(sizes)
+                continue
+            say(f"\n{name}\n{'size':>8}{'calls':>7}{'median':>10}{'p95':>10}{'algbw':>10}{'busbw':>10} GB/s")
+            last = step
+            for case in bench.cases(name, sizes):
+                found = bench.measure(name, case)
+                step += 1
+                rankdeck.log(
+                    step=step, steps=steps, **(_record(name, args.dtype, case.size, found) if rank == 0 else {})
+                )
+                say(_line(case.size, found))
+                if stopped := stop.agreed():
+                    say(f"stopped by a signal after {name} of {size_text(case.size)}")
+                    stop.leave(stopped)
+            if name != "barrier":
+                steps -= len(sizes) - (step - last)  # sizes that came to the same
+    say("\ndone: every result was right")
+
+
+def say(text: str) -> None:
+    """Rank 0 prints."""
+    if dist.get_rank() == 0:
+        print(text)
+
+
+def _record(name: str, dtype: str, size: int, found: Result) -> dict[str, object]:
+    bandwidths = {"algbw": found.algbw, "busbw": found.busbw} if size else {}
+    return {
+        "collective": name,
+        "dtype": dtype,
+        "bytes": size,
+        "repetitions": found.repetitions,
+        "median_us": found.median,
+        "p95_us": found.p95,
+        **bandwidths,
+    }
+
+
+def _line(size: int, found: Result) -> str:
+    bandwidths = f"{found.algbw:10.3f}{found.busbw:10.3f}" if size else ""
+    shown = size_text(size) if size else "-"
+    return f"{shown:>8}{found.repetitions:7}{time_text(found.median):>10}{time_text(found.p95):>10}{bandwidths}"
+
+
+def main() -> None:
+    """Runs the recipe with the arguments of this process."""
+    args = arguments("allreduce")
+    sizes = check(args)
+    rankdeck.init_process_group()
+    run(args, sizes)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

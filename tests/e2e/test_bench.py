@@ -1,0 +1,207 @@
+"""The recipe allreduce and `rankdeck bench`, with real ranks over real backends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_ssh import fake_ssh, fake_ssh_hosts
+from tests.support import DEADLINE, ROOT, SLOWEST, Deck, use_mpi, wait_until
+
+__all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
+
+RECIPE = ROOT / "rankdeck" / "recipes" / "allreduce.py"
+FEW = ("--sizes", "4,64K", "--seconds", "0.01")
+MOVING = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mpi")]
+
+
+@pytest.fixture
+def mpi(tmp_path, monkeypatch):
+    pytest.importorskip("mpi4py")
+    use_mpi("openmpi", tmp_path, monkeypatch)
+
+
+def benched(rankdeck: Deck, *words: str, status: int = 0) -> Any:
+    """What `rankdeck bench --json` says."""
+    done = rankdeck("bench", "--json", *words, seconds=2 * DEADLINE)
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)
+
+
+# --- the recipe
+
+
+def run_recipe(
+    work: Path, *words: str, launcher: tuple[str, ...] = (), before: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    foreign = ("RANKDECK_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    env.update(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    return subprocess.run(
+        [sys.executable, *launcher, *before, str(RECIPE), *words],
+        cwd=work, env=env, capture_output=True, text=True, timeout=DEADLINE * SLOWEST, check=False,
+    )  # fmt: skip
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def test_under_torchrun_every_collective_is_measured_and_told_in_eighty_columns(home, work):
+    done = run_recipe(work, "--collectives", "all", *FEW, launcher=TORCHRUN)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "2 ranks, gloo on cpu, float32; times are of the slowest rank"
+    assert [line for line in lines if line in (*MOVING, "barrier")] == [*MOVING, "barrier"]
+    assert lines[-1] == "done: every result was right"
+    assert max(map(len, lines)) <= 80
+    row = re.compile(r" +(4 B|8 B|64 KiB) +\d+ +[\d.]+ [mu]?s +[\d.]+ [mu]?s +[\d.]+ +[\d.]+")
+    assert sum(bool(row.fullmatch(line)) for line in lines) == 2 * len(MOVING)
+
+
+def test_one_rank_without_any_launcher_measures_what_it_can(home, work):
+    done = run_recipe(work, "--collectives", "all_reduce,sendrecv", *FEW)
+    assert done.returncode == 0, done.stderr
+    assert "1 rank, gloo on cpu" in done.stdout
+    assert "sendrecv: not measured: 2 ranks are needed" in done.stdout
+
+
+WRONG = """
+import runpy, sys, torch.distributed as dist
+sys.argv, right = sys.argv[1:], dist.all_reduce
+def wrong(tensor, *args, **kwargs):
+    right(tensor, *args, **kwargs)
+    if tensor.numel() == 1024 and dist.get_rank() == 1:
+        tensor[-1] += 1
+dist.all_reduce = wrong
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_wrong_result_is_an_error_with_collective_size_and_rank(home, work, write_script):
+    script = write_script("wrong.py", WRONG)
+    done = run_recipe(work, "--sizes", "1K,4K,16K", "--seconds", "0.01", launcher=TORCHRUN, before=(str(script),))
+    assert done.returncode == 1
+    assert "allreduce: all_reduce of 4 KiB (4096 bytes) in float32 over gloo gave rank 1 a wrong result" in done.stderr
+    assert " 1 KiB" in done.stdout
+    assert "16 KiB" not in done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "int64"])
+def test_every_type_is_summed_right(home, work, dtype):
+    done = run_recipe(work, "--sizes", "2,1000", "--dtype", dtype, "--seconds", "0.01", launcher=TORCHRUN)
+    assert done.returncode == 0, done.stderr
+    assert "done: every result was right" in done.stdout
+
+
+# --- the command
+
+
+def test_backends_are_measured_one_after_the_other_and_their_results_stay(rankdeck, mpi):
+    done = rankdeck("bench", "--backends", "gloo,mpi", "--collectives", "all", *FEW, seconds=2 * DEADLINE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("                    gloo                             mpi\n") == len(MOVING) + 1
+    assert "x: times as fast as gloo" in done.stdout
+    runs = re.findall(r"^rankdeck: \w+: (bench-\w+-\w{4}), 2 ranks on localhost$", done.stderr, re.MULTILINE)
+    assert [run[:-5] for run in runs] == ["bench-gloo", "bench-mpi"]
+    assert [rankdeck.status(run)["state"] for run in runs] == ["succeeded", "succeeded"]
+
+    compared = rankdeck("bench", "--compare", *runs)
+    assert compared.returncode == 0, compared.stderr
+    assert re.search(rf"{runs[0]}: gloo +{runs[1]}: mpi", compared.stdout)
+    found = json.loads(rankdeck("bench", "--compare", *runs, "--json").stdout)
+    for outcome in found:
+        kinds = {(result["collective"], result["bytes"]) for result in outcome["results"]}
+        assert {kind for kind, _ in kinds} == {*MOVING, "barrier"}
+        assert {("all_reduce", 4), ("all_gather", 8), ("barrier", 0)} <= kinds
+        assert all(0 < result["median_us"] <= result["p95_us"] for result in outcome["results"])
+    assert rankdeck.processes() == []
+
+
+def test_results_come_back_from_another_node(rankdeck, fake_ssh):
+    (outcome,) = benched(rankdeck, "--backends", "gloo", "--nodes", "nodea", "--ranks", "2", *FEW)
+    assert outcome["state"] == "succeeded"
+    assert [result["bytes"] for result in outcome["results"]] == [4, 1 << 16]
+    assert {call.host for call in fake_ssh.calls()} == {"nodea"}
+
+
+def test_a_run_is_compared_with_the_one_before_it_of_the_same_backend_and_layout(rankdeck):
+    words = ("--backends", "gloo", *FEW)
+    (first,) = benched(rankdeck, *words)
+    alone = rankdeck("bench", "--compare", "-")
+    assert alone.returncode == 2
+    assert "nothing was measured before" in alone.stderr
+    benched(rankdeck, *words, "--ranks", "1")
+    done = rankdeck("bench", *words, seconds=2 * DEADLINE)
+    hint = re.search(r"rankdeck bench --compare (\S+) (\S+)", done.stderr)
+    assert hint is not None
+    assert hint[1] == first["run"]
+    compared = rankdeck("bench", "--compare", "-")
+    assert re.search(rf"{hint[1]}: gloo +{hint[2]}: gloo", compared.stdout)
+    assert f"x: times as fast as {hint[1]}: gloo" in " ".join(compared.stdout.split())
+
+
+def test_a_backend_that_is_missing_is_named_with_the_reason_and_the_others_go_on(rankdeck, tmp_path, monkeypatch):
+    if (ROOT / ".venv/bin/mpirun").exists():
+        pytest.skip("this environment has an mpirun of its own")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gloo, missing = benched(rankdeck, "--backends", "gloo,mpi", *FEW)
+    assert gloo["state"] == "succeeded"
+    assert missing["run"] == ""
+    assert missing["problem"] == "there is no mpirun"
+    assert "load your site's MPI module" in missing["hint"]
+    (missing,) = benched(rankdeck, "--backends", "mpi", *FEW, status=3)
+    assert missing["problem"] == "there is no mpirun"
+
+
+def test_a_run_that_fails_is_explained_and_the_others_go_on(rankdeck, mpi):
+    found = benched(rankdeck, "--backends", "gloo,mpi", "--sizes", "8:4", status=1)
+    assert [outcome["state"] for outcome in found] == ["failed", "failed"]
+    assert all("8 is more than 4: the smaller size comes first" in outcome["problem"] for outcome in found)
+    refused = rankdeck("bench", "--compare", "-")
+    assert refused.returncode == 2
+    assert "has no results" in refused.stderr
+
+
+def test_ctrl_c_stops_the_run_and_shows_what_there_is(rankdeck):
+    with rankdeck.start("bench", "--backends", "gloo", "--sizes", "4:64M", "--seconds", "0.5") as command:
+        folder = rankdeck.home / "runs"
+        measured = lambda: [path for path in folder.glob("*/attempt_0/rank_0.metrics") if b"bytes" in path.read_bytes()]  # noqa: E731
+        (metrics,) = wait_until(measured, what="a result")
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=DEADLINE * SLOWEST)
+    assert command.returncode == 130, err
+    assert out.startswith("all_reduce, float32\n")
+    assert "  4 B" in out
+    assert "64 MiB" not in out
+    assert rankdeck.status(metrics.parents[1].name)["state"] == "stopped"
+    assert rankdeck.processes() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--backends", "foo"], "there is no backend 'foo'"),
+        (["--sizes", "4X"], "--sizes: '4X' is not understood\n  it takes: bytes, such as 4:400M"),
+        (["--collectives", "reduce"], "--collectives: 'reduce' is not understood"),
+        (["--nodes", "a", "--profile", "smoke"], "--profile and --nodes exclude each other"),
+        (["--compare"], "--compare needs a run"),
+        (["some-run"], "'some-run' is no option"),
+        (["--compare", "none"], "there is no run 'none'"),
+        (["--seconds", "0"], "0.0 is not in the range x>0"),
+    ],
+)
+def test_a_wrong_word_starts_nothing(rankdeck, words, said):
+    done = rankdeck("bench", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (rankdeck.home / "runs").exists()

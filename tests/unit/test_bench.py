@@ -1,0 +1,348 @@
+"""Measured collectives: sizes, bandwidths, what is taken for a result, and how runs stand beside each other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import bench
+from engine.core.bench import Column, Result, comparison, parse_results, rate_words, size_words, time_words, told_apart
+from engine.core.errors import UsageError
+from engine.core.profile import parse_profile
+from engine.recipes import recipes
+from rankdeck.recipes import allreduce, arguments
+from rankdeck.recipes._collectives import COLLECTIVES
+from rankdeck.recipes._sizes import parse_sizes, size_text, time_text
+
+MIB = 1 << 20
+
+# --- sizes
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ("4", [4]),
+        ("4:32", [4, 8, 16, 32]),
+        ("4:4", [4]),
+        ("1k:4K", [1024, 2048, 4096]),
+        ("4:256:x8", [4, 32, 256]),
+        ("4:300:x8", [4, 32, 256, 300]),
+        ("100M:400M", [100 * MIB, 200 * MIB, 400 * MIB]),
+        ("2G,4,1K,4", [4, 1024, 2 << 30]),
+        ("3:10", [3, 6, 10]),
+    ],
+)
+def test_sizes_are_doubled_multiplied_or_listed(words: str, sizes: list[int]):
+    assert parse_sizes(words) == sizes
+
+
+@given(low=st.integers(1, 1 << 40), high=st.integers(1, 1 << 40), factor=st.integers(2, 1000))
+def test_a_range_of_sizes_rises_from_its_first_to_its_last(low: int, high: int, factor: int):
+    low, high = sorted((low, high))
+    sizes = parse_sizes(f"{low}:{high}:x{factor}")
+    assert sizes[0] == low
+    assert sizes[-1] == high
+    assert sizes == sorted(set(sizes))
+    assert all(later <= earlier * factor for earlier, later in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize(
+    "words", ["", "x", "4:", ":4", "4:8:3", "4:8:x", "4X", "4KB", "-4", "4,,8", "4:8,16", "4.5K", "4 :8"]
+)
+def test_words_that_are_no_sizes_are_refused_with_what_is_allowed(words: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        arguments("allreduce", [f"--sizes={words}"])
+    said = capsys.readouterr().err
+    assert f"argument --sizes: {words!r} is not understood: bytes, such as 4:400M" in said
+    with pytest.raises(UsageError, match="is not understood") as caught:
+        bench.make_profiles("gloo", None, None, None, {"sizes": words})
+    assert "4:400M (doubling)" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--sizes", "4M:4"], "--sizes 4M:4: 4M is more than 4: the smaller size comes first"),
+        (["--sizes", "0"], "--sizes 0: 0 is no size: 1 byte or more is needed"),
+        (["--sizes", "4:8:x1"], "--sizes 4:8:x1: x1 never gets from 4 to 8: x2 or more is needed"),
+        (["--seconds", "0"], "--seconds 0.0: more than 0 is needed"),
+        (["--seconds", "nan"], "--seconds nan: more than 0 is needed"),
+        (["--warmup", "0"], "--warmup 0: 1 or more is needed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: list[str], why: str):
+    with pytest.raises(SystemExit) as caught:
+        allreduce.check(arguments("allreduce", words))
+    assert str(caught.value) == f"allreduce: {why}"
+
+
+@pytest.mark.parametrize("words", ["all", "barrier", "all_reduce,sendrecv", *COLLECTIVES])
+def test_every_collective_can_be_chosen(words: str):
+    assert arguments("allreduce", ["--collectives", words]).collectives == words
+
+
+def test_another_collective_or_type_is_refused(capsys: pytest.CaptureFixture[str]):
+    for words in (["--collectives", "reduce"], ["--collectives", "all,barrier"], ["--dtype", "float8"]):
+        with pytest.raises(SystemExit, match="2"):
+            arguments("allreduce", words)
+    assert "'float8' is not understood: float32, float64, float16, bfloat16, int32 or int64" in capsys.readouterr().err
+
+
+# --- what times come to
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "size", "seconds", "algbw", "busbw"),
+    [
+        # 1 GB in 10 ms is 100 GB/s; by nccl-tests' PERFORMANCE.md times 2(n-1)/n, (n-1)/n, or 1.
+        ("all_reduce", 8, 10**9, 0.01, 100.0, 175.0),
+        ("all_reduce", 2, 10**9, 0.01, 100.0, 100.0),
+        ("all_reduce", 1, 10**9, 0.01, 100.0, 0.0),
+        ("all_gather", 8, 10**9, 0.01, 100.0, 87.5),
+        ("reduce_scatter", 4, 10**9, 0.01, 100.0, 75.0),
+        ("all_to_all", 2, 10**9, 0.01, 100.0, 50.0),
+        ("broadcast", 8, 10**9, 0.01, 100.0, 100.0),
+        ("sendrecv", 8, 4096, 0.001, 0.004096, 0.004096),
+    ],
+)
+def test_bandwidths_are_those_of_nccl_tests(name, world, size, seconds, algbw, busbw):
+    found = allreduce.result(name, size, world, [seconds] * 5)
+    assert found.algbw == pytest.approx(algbw)
+    assert found.busbw == pytest.approx(busbw)
+    assert found.median == found.p95 == pytest.approx(seconds * 1e6)
+
+
+def test_median_and_p95_are_of_the_repetitions():
+    times = [number / 1e6 for number in range(100, 0, -1)]
+    found = allreduce.result("all_reduce", 4, 2, times)
+    assert found.repetitions == 100
+    assert found.median == pytest.approx(50.5)
+    assert found.p95 == pytest.approx(95)
+    assert allreduce.percentile([3.0], 0.95) == 3.0
+    assert allreduce.percentile([1.0, 2.0, 3.0, 4.0, 5.0], 0.95) == 5.0
+
+
+# --- words
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (4, "4 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (64 * MIB, "64 MiB"),
+        (400 * MIB, "400 MiB"),
+        (3 << 30, "3 GiB"),
+    ],
+)
+def test_a_size_is_told_in_its_unit_in_the_run_and_in_front_of_it(size: int, words: str):
+    assert size_words(size) == size_text(size) == words
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "words"),
+    [
+        (0.5, "0.50 us"),
+        (8.123, "8.12 us"),
+        (99.96, "100 us"),
+        (612.4, "612 us"),
+        (999.6, "1.00 ms"),
+        (45_123, "45.1 ms"),
+        (1.5e6, "1.50 s"),
+    ],
+)
+def test_a_time_is_told_in_three_digits_in_the_run_and_in_front_of_it(microseconds: float, words: str):
+    assert time_words(microseconds) == time_text(microseconds) == words
+
+
+@given(size=st.integers(0, 1 << 49), time=st.floats(0, 1e9), rate=st.floats(0, 1e12))
+def test_words_keep_to_their_cells(size: int, time: float, rate: float):
+    assert len(size_words(size)) <= 8
+    assert len(time_words(time)) <= 8
+    assert len(rate_words(rate)) <= 7
+
+
+# --- results in a file
+
+
+def line(**changes: object) -> bytes:
+    values = {"t": 1.0, "step": 1, "collective": "all_reduce", "dtype": "float32", "bytes": 1024, "repetitions": 9,
+              "median_us": 10.0, "p95_us": 20.0, "algbw": 0.1, "busbw": 0.1}  # fmt: skip
+    return json.dumps({**values, **changes}).encode() + b"\n"
+
+
+def test_results_are_read_among_other_metrics_and_the_later_of_two_counts():
+    data = b'{"t":1,"step":1,"loss":2.0}\n' + line() + line(bytes=4) + line(median_us=11.0)
+    assert [(result.bytes, result.median_us) for result in parse_results(data)] == [(1024, 11.0), (4, 10.0)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        line().rstrip(b"\n"),
+        line(median_us=math.nan),
+        line(median_us=-1.0),
+        line(median_us=0),
+        line(busbw=math.inf),
+        line(bytes=-4),
+        line(bytes=1 << 60),
+        line(bytes="many"),
+        line(collective="\x1b]0;title\x07"),
+        line(collective="x" * 500),
+        line(note="x" * 5000),
+        b'{"collective": 1}\n',
+        b'"collective"\n',
+        b'\xff\xfe"collective"\x00\n',
+        b"[" * 2000 + b'"collective"\n',
+    ],
+)
+def test_what_is_no_result_is_passed_over(data: bytes):
+    assert parse_results(data) == []
+    assert len(parse_results(line(bytes=8) + data + line(bytes=4))) >= 1
+
+
+def test_a_rank_that_reports_without_end_fills_no_memory():
+    assert len(parse_results(b"".join(line(bytes=size) for size in range(5000)))) == 2000
+
+
+# --- side by side
+
+
+def result(
+    size: int, median: float, p95: float, *, collective: str = "all_reduce", busbw: float | None = 1.0
+) -> Result:
+    return Result(
+        collective=collective, dtype="float32", bytes=size, repetitions=9, median_us=median, p95_us=p95, algbw=busbw, busbw=busbw
+    )  # fmt: skip
+
+
+GLOO = Column(
+    "gloo",
+    [result(4, 600, 900), result(MIB, 7000, 7700, busbw=0.15), result(0, 50, 60, collective="barrier", busbw=None)],
+)
+MPI = Column("mpi", [result(4, 8, 12), result(MIB, 6900, 8000, busbw=0.152)])
+
+
+def test_backends_stand_beside_each_other_with_the_ratio_and_the_best_marked():
+    assert comparison([GLOO, MPI], 80) == [
+        "all_reduce, float32",
+        "                    gloo                             mpi",
+        "    size   median       p95     GB/s   median       p95     GB/s       x",
+        "     4 B   600 us    900 us    1.000  8.00 us*  12.0 us    1.000   75.00",
+        "   1 MiB  7.00 ms   7.70 ms    0.150  6.90 ms*  8.00 ms    0.152    1.01~",
+        "",
+        "barrier, float32",
+        "                    gloo                             mpi",
+        "    size   median       p95     GB/s   median       p95     GB/s       x",
+        "       -  50.0 us   60.0 us        -",
+        "",
+        "median and p95 are of the slowest rank, GB/s is bus bandwidth; * the lowest",
+        "median; x: times as fast as gloo; ~ within the noise",
+    ]
+
+
+def test_one_backend_alone_is_compared_with_nothing():
+    assert comparison([MPI], 80) == [
+        "all_reduce, float32",
+        "                    mpi",
+        "    size   median       p95     GB/s",
+        "     4 B  8.00 us   12.0 us    1.000",
+        "   1 MiB  6.90 ms   8.00 ms    0.152",
+    ]
+
+
+def test_nothing_measured_is_no_table():
+    assert comparison([], 80) == comparison([Column("gloo", [])], 80) == []
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 120, 1000])
+def test_a_table_keeps_to_the_width_and_shows_every_backend(width: int):
+    columns = [GLOO, MPI, Column("another", MPI.results), Column("n" * 90, GLOO.results)]
+    lines = comparison(columns, width)
+    assert max(map(len, lines)) <= max(width, 8 + 28 + 38)
+    for title in ("gloo", "mpi", "another", "nnn..."):
+        assert any(title in line for line in lines)
+
+
+def test_a_size_that_the_first_has_not_is_shown_without_a_ratio():
+    lines = comparison([Column("a", [result(4, 10, 11)]), Column("b", [result(8, 10, 11)])], 80)
+    assert [text.split() for text in lines[3:5]] == [
+        ["4", "B", "10.0", "us", "11.0", "us", "1.000"],
+        ["8", "B", "10.0", "us", "11.0", "us", "1.000", "-"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ((100, 110), (120, 200), True),
+        ((120, 200), (100, 110), True),
+        ((100, 130), (120, 125), False),
+        ((100, 100), (100, 100), False),
+    ],
+)
+def test_medians_are_told_apart_where_the_slower_is_above_the_faster_ones_p95(one, other, apart):
+    assert told_apart(result(4, *one), result(4, *other)) is apart
+
+
+# --- what is launched
+
+
+def test_there_is_a_profile_for_each_backend_that_exists():
+    from engine.backends import BACKENDS
+
+    profiles = bench.make_profiles(None, None, None, None, {"sizes": "4:8", "dtype": None})
+    assert [profile.backend.name for profile in profiles] == list(BACKENDS)
+    assert {profile.recipe.args for profile in profiles} == {("--sizes", "4:8")}
+    assert {(profile.layout.nodes, profile.layout.ranks_per_node) for profile in profiles} == {("localhost", 2)}
+    assert {profile.launch.on_failure for profile in profiles} == {"stop"}
+
+
+def test_a_profile_lends_its_layout_environment_and_launch_and_its_backend_only_to_itself():
+    base = parse_profile(
+        'schema = 1\nname = "mine"\n[backend]\nname = "gloo"\nfallback = ["mpi"]\n[backend.env]\nA = "1"\n[layout]\nnodes = "n[1-2]:4"\n'
+        '[recipe]\nname = "gpt"\n[launch]\nsetup = "module load x"\non_failure = "hold"\n[env]\nB = "2"\n',
+        file="mine.toml",
+    )
+    gloo, mpi = bench.make_profiles("gloo,mpi", base, None, None, {})
+    assert (gloo.name, mpi.name) == ("bench-gloo", "bench-mpi")
+    assert (gloo.backend.env, mpi.backend.env) == ({"A": "1"}, {})
+    for profile in (gloo, mpi):
+        assert profile.backend.fallback == ()
+        assert (profile.layout, profile.env, profile.launch.setup) == (base.layout, base.env, "module load x")
+        assert profile.recipe.name == "allreduce"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"backends": "gloo,foo"}, "there is no backend 'foo'"),
+        ({"backends": ","}, "--backends names none"),
+        ({"nodes": "a["}, "layout.nodes: 'a\\[' can't be a node"),
+        ({"ranks": 10**9}, "layout.ranks_per_node: must be 1 to 65536"),
+    ],
+)
+def test_a_wrong_word_is_one_clear_error(words, why):
+    with pytest.raises(UsageError, match=why):
+        bench.make_profiles(words.get("backends"), None, words.get("nodes"), words.get("ranks"), {})
+
+
+def test_the_options_of_the_command_are_arguments_of_the_recipe():
+    assert {"collectives", "sizes", "dtype", "seconds"} <= {
+        argument.name for argument in recipes()["allreduce"].arguments
+    }
+
+
+def test_names_that_are_documented_are_those_that_are_reported():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "bench.md").read_text()
+    assert all(f"`{name}`" in text for name in Result.__struct_fields__)
