@@ -248,8 +248,8 @@ def test_a_node_without_that_mpi_is_named(
     cluster.node(2).hide(Path(WHEEL).parent)
     run = launch(MPI_TRAIN, backend={"name": "mpi"}, launch={"on_failure": "stop"})
     failure = rankdeck.wait_state(run, "failed")["failure"]
-    assert "mpirun's daemon ended" in str(failure)
-    assert "prted" in str(failure)
+    assert failure["detail"] == "the other node does not find prted, which mpirun starts there"
+    assert "install the same MPI there" in failure["advice"]
 
 
 # --- links ---------------------------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ CAUSES: tuple[Cause, ...] = (
         pattern=r"(?P<name>orted|prted|hydra_pmi_proxy): (?:command not found|not found|No such file or directory"
         r"|error while loading shared libraries)",
         detail="the other node does not find {name}, which mpirun starts there",
-        advice="install the same MPI there, and have it on PATH in shells without a terminal",
-        fix="mpirun --prefix /path/to/openmpi …",
+        advice="install the same MPI there, at the same path: rankdeck starts it by that; of a job of your own, PATH in shells without "
+        "a terminal has to lead there, or mpirun --prefix",
     ),
     Cause(
         id="M6",
