@@ -14,18 +14,9 @@ from mpi4py import MPI
 
 from rankdeck.c10d import _mpi_tensors
 from rankdeck.c10d._mpi_job import Communicator
-from rankdeck.c10d._mpi_tensors import (
-    Block,
-    Reduction,
-    buffer,
-    combine,
-    divide,
-    memory,
-    overlaps,
-    pieces,
-    premultiply,
-    unit,
-)
+from rankdeck.c10d._mpi_tensors import Block, buffer, memory, pieces, unit
+from rankdeck.c10d._reductions import Reduction, combine, divide, premultiply
+from rankdeck.c10d._tensors import overlaps
 
 _COMBINED_AT_ONCE = 1 << 20
 """Items of a rank's share when torch does the reduction: what is needed of extra memory, and small enough for its caches."""
