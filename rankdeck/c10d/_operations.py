@@ -295,6 +295,10 @@ class Operations:
                 if running is not None and running.in_caller:
                     self._background.see_hang(str(self._failure))
 
+    def is_busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._pending)
+
     def see_fork(self) -> None:
         """In a child of this process, which is no rank. No lock may be taken: another thread may have had it."""
         self._failure = dist.DistBackendError("this process was forked from a rank, and is none itself")

@@ -1,0 +1,64 @@
+"""The process group over UCC: how it is made, and its point-to-point transfers."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rankdeck.c10d import _group, _ucc_collectives, _ucc_process
+from rankdeck.c10d._operations import Operations
+from rankdeck.c10d._ucc_agreement import Agreement
+from rankdeck.c10d._ucc_exchange import Exchange, MissingError
+from rankdeck.c10d._ucx_transfers import Transfer
+
+
+class ProcessGroup(_group.ProcessGroup):
+    """Ranks that talk through UCC.
+
+    Args:
+        name: the group's.
+        store: torch's, with the group's prefix.
+        rank, size: of this process in the group, and how many it has.
+        timeout: for making it, and for operations that name none.
+
+    Raises:
+        RuntimeError: UCC is not there, or something is wrong with it.
+        torch.distributed.DistBackendError: members are missing.
+    """
+
+    NAME = "ucc"
+
+    def __init__(self, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        seconds = timeout.total_seconds()
+        process = _ucc_process.join()
+        self._place = place = process.form(name, store, rank, size, seconds)
+        agreement = Agreement(place.team, place.peers)
+
+        def free() -> None:
+            place.peers.close()
+            agreement.free()
+            place.team.free()
+
+        operations = Operations(process, name, rank, agreement, free, seconds)
+        super().__init__(rank, size, place.team, _ucc_collectives, _ucc_collectives.reduction, operations)
+        self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
+
+    def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
+        exchange = Exchange(self._store, self.rank(), self.size(), time.monotonic() + seconds)
+        try:
+            exchange.all_gather(b"")
+        except MissingError as error:
+            return error.ranks if name_all else error.ranks[:1]
+        return []
+
+    def _send(self, host: torch.Tensor, rank: int, tag: int) -> Transfer:
+        place = self._place
+        transfers = place.team.context.transfers
+        return transfers.send(host, place.members[rank], place.number, self.rank(), tag)
+
+    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> Transfer:
+        return self._place.team.context.transfers.receive(host, self._place.number, rank, tag)
