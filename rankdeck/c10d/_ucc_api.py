@@ -28,7 +28,7 @@ ERROR = -6
 """UCC_ERR_NO_MESSAGE: what a callback of ours returns when it fails."""
 
 ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV = 1 << 0, 1 << 2, 1 << 3, 1 << 4
-BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER = 1 << 6, 1 << 9, 1 << 11, 1 << 12, 1 << 14
+BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTERV = 1 << 6, 1 << 9, 1 << 11, 1 << 12, 1 << 15
 
 INT8, INT16, INT32, INT64 = (number << 3 for number in range(4))
 UINT8, UINT16, UINT32, UINT64 = (number << 3 for number in range(5, 9))

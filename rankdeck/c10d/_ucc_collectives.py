@@ -42,6 +42,8 @@ _OPERATIONS = {
     "BXOR": api.BXOR,
 }
 
+_WIDE = api.COUNTS_64_BIT | api.DISPLACEMENTS_64_BIT
+
 reduction = Reductions("ucc", _OPERATIONS, _DATATYPES)
 """How to do one of torch's reductions."""
 
@@ -126,16 +128,24 @@ def reduce_scatter_uneven(team: Team, output: torch.Tensor, tensors: Sequence[to
 
 def gather(team: Team, output: torch.Tensor | None, tensor: torch.Tensor, root: int) -> None:
     """All ranks' tensors, one after the other, to one rank. `output` is None on the others."""
-    if tensor.numel():
+    if team.size == 1 and output is not None:  # UCC can't do it alone
+        output.view(-1).copy_(tensor.view(-1))
+    elif tensor.numel():
         there = {} if output is None else {"dst": _bytes(output)}
         team.run(api.GATHER, src=_bytes(tensor), root=root, **there)
 
 
 def scatter(team: Team, output: torch.Tensor, tensor: torch.Tensor | None, root: int) -> None:
     """Gives each rank its share of the root's tensor, which is None on the others."""
-    if output.numel():
-        here = {} if tensor is None else {"src": _bytes(tensor)}
-        team.run(api.SCATTER, dst=_bytes(output), root=root, **here)
+    if not output.numel():
+        return
+    if tensor is None:
+        team.run(api.SCATTERV, dst=_bytes(output), root=root)
+    elif team.size == 1:
+        output.view(-1).copy_(tensor.view(-1))
+    else:  # UCC has no scatter of equal shares that works by itself
+        sent = _Pieces(tensor.view(team.size, -1).unbind())
+        team.run(api.SCATTERV, src=sent.info, dst=_bytes(output), root=root, flags=_WIDE)
 
 
 def all_to_all(team: Team, output: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -150,8 +160,7 @@ def all_to_all(team: Team, output: torch.Tensor, tensor: torch.Tensor) -> None:
 def all_to_all_uneven(team: Team, outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """Tensor i of rank j becomes output j of rank i, whatever their sizes. No output overlaps a tensor."""
     sent, received = _Pieces(tensors), _Pieces(outputs)
-    flags = api.COUNTS_64_BIT | api.DISPLACEMENTS_64_BIT
-    team.run(api.ALLTOALLV, src=sent.info, dst=received.info, flags=flags)
+    team.run(api.ALLTOALLV, src=sent.info, dst=received.info, flags=_WIDE)
 
 
 class _Pieces:
