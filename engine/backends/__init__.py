@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.backends import gloo, mpi
+from engine.backends import gloo, mpi, ucc
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
 
@@ -26,4 +26,4 @@ class BackendModule(Protocol):
         ...
 
 
-BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "mpi": mpi}
+BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "mpi": mpi, "ucc": ucc}

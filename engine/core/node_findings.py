@@ -306,6 +306,8 @@ def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: Tor
         return fail(node, "backend", "this torch has no torch.distributed", "install one of PyTorch's own wheels")
     if name == "mpi":
         return _mpi(node, machine, job, facts.backends)
+    if name == "ucc" and name not in facts.backends:
+        return skip(node, "backend", "rankdeck's own, over the libucc that a rank finds when it starts")
     if name not in facts.backends:
         text = f"this torch was built without {name}; it has {', '.join(facts.backends) or 'none'}"
         return fail(node, "backend", text, "install a torch that has it, or choose another backend.name")

@@ -34,7 +34,11 @@ arrives as an error with more words than theirs."""
 
 
 class LibraryError(RuntimeError):
-    """The library can't be used; says why, and what to do."""
+    """The library can't be used. Given the fact, and what to do."""
+
+    def __init__(self, fact: str, hint: str) -> None:
+        super().__init__(f"{fact}: {hint}")
+        self.fact, self.hint = fact, hint
 
 
 class Library:
@@ -71,7 +75,7 @@ def load() -> Library:
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    trouble = ""
+    trouble = None
     for name in candidates(os.environ, sys.prefix):
         try:
             functions = ctypes.CDLL(name)
@@ -82,26 +86,28 @@ def load() -> Library:
         missing = missing_components(path)
         if missing:
             raise LibraryError(
-                f"UCC at {path} is without its components ({', '.join(missing)} in {os.path.dirname(path)}/ucc): "
-                "install libucc-dev as well, which on Debian and Ubuntu has the names by which they are found"
+                f"UCC at {path} is without its components ({', '.join(missing)} in {os.path.dirname(path)}/ucc)",
+                "install libucc-dev as well, which on Debian and Ubuntu has the names by which they are found",
             )
         version = _version_of(functions)
         if not OLDEST <= version[:2] < NEWEST:
             raise LibraryError(
-                f"UCC at {path} is of version {'.'.join(map(str, version))}; {OLDEST[0]}.{OLDEST[1]} or newer is needed, "
-                f"below {NEWEST[0]}.{NEWEST[1]}"
+                f"UCC at {path} is of version {'.'.join(map(str, version))}",
+                f"take {OLDEST[0]}.{OLDEST[1]} or newer, below {NEWEST[0]}.{NEWEST[1]}: {INSTALL}",
             )
         return Library(path, functions, version)
-    raise LibraryError(trouble)
+    raise trouble or LibraryError(f"there is no {NAME}", INSTALL)
 
 
-def explain(name: str, said: str) -> str:
+def explain(name: str, said: str) -> LibraryError:
     """What the dynamic linker said, with what to do about it."""
     if newer := re.search(r"version .(GLIBC\w*_[\d.]+). not found", said):
-        return f"UCC ({name}) was built for a newer system: it needs {newer[1]}. Take one that was built for this system: {INSTALL}"
+        return LibraryError(
+            f"UCC ({name}) was built for a newer system and needs {newer[1]}", f"{INSTALL}, as built for this one"
+        )
     if name == NAME and f"{NAME}: cannot open" in said:
-        return f"there is no {NAME}: {INSTALL}, or let {VARIABLE} name the file"
-    return f"UCC can't be loaded: {said}. {VARIABLE} may name another file, or {INSTALL}"
+        return LibraryError(f"there is no {NAME}", f"{INSTALL}, or let {VARIABLE} name the file")
+    return LibraryError(f"UCC can't be loaded ({said})", f"let {VARIABLE} name another file, or {INSTALL}")
 
 
 def missing_components(path: str) -> list[str]:
@@ -135,7 +141,7 @@ def _main() -> int:
     try:
         found = load()
     except LibraryError as error:
-        sys.stdout.write(f"{error}\n")
+        sys.stdout.write(f"{error.fact}\n{error.hint}\n")
         return 1
     sys.stdout.write(f"{found.path} {'.'.join(map(str, found.version))}\n")
     return 0
