@@ -169,6 +169,7 @@ _BLAMES_ANOTHER = re.compile(
     r"|remote process exited or there was a network error|ncclRemoteError"  # N5
     r"|NCCL communicator was aborted on rank"
     r"|Sending process \d+ closing signal SIGTERM"  # E3: torchrun ends the innocent
+    r"|the process of rank [\d, ]+ has ended|ranks? [\d, ]+: leaves the group"  # rankdeck.c10d
 )
 """Ids are those of the failure knowledge base."""
 _LAST_WORDS = 4096

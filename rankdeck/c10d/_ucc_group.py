@@ -47,6 +47,11 @@ class ProcessGroup(_group.ProcessGroup):
         super().__init__(rank, size, place.team, _ucc_collectives, _ucc_collectives.reduction, operations)
         self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 
+    def abort(self) -> None:
+        """Ends all that is under way with an error, without asking the other ranks. What is stuck in UCC stays behind."""
+        self._place.team.context.broken = True
+        super().abort()
+
     def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
         exchange = Exchange(self._store, self.rank(), self.size(), time.monotonic() + seconds)
         try:
