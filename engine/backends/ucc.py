@@ -45,7 +45,7 @@ def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
     if not is_here or decided.reach.setup:  # what the setup loads is there for ranks only
         return
     env = {**decided.backend.env, **os.environ, **decided.env}
-    found = _ask([decided.python, str(PROBE)], env)
+    found = _ask([decided.python, "-I", str(PROBE)], env)
     if found is None or found.returncode != 1 or not found.stdout.strip():
         return
     own = _ask([decided.python, "-c", _HAS_ITS_OWN], env)

@@ -97,6 +97,16 @@ class Process(Background):
         members = [context.members.index(name) for name in names]
         return Place(team, number, members, Peers({other: str(one[1]) for other, one in enumerate(said)}))
 
+    # the background
+
+    def _check(self, now: float) -> None:
+        super()._check(now)
+        with self._lock:
+            contexts = [context for context in self._contexts if not context.broken]
+        for context in contexts:  # over TCP a message may be under way still when the collective is done on this rank
+            with context.lock:
+                context.progress()
+
     # the end
 
     def _see_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

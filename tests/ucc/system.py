@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -141,11 +142,15 @@ def python() -> Path:
     if not has_ucc(sys.executable):
         return Path(sys.executable)
     folder = libraries(set_up())
-    wrapper = Path(tempfile.mkdtemp(prefix="rankdeck-ucc-")) / "python"
     words = [folder / "ld-linux-x86-64.so.2", "--library-path", folder, "--argv0", sys.executable]
     real = os.path.realpath(sys.executable)
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, [*words, real]))} "$@"\n')
-    wrapper.chmod(0o755)
+    text = f'#!/bin/sh\nexec {shlex.join(map(str, [*words, real]))} "$@"\n'
+    wrapper = cache() / f"python-{zlib.crc32(text.encode()):08x}"
+    if not wrapper.exists():
+        draft = wrapper.with_name(f"{wrapper.name}.{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o755)
+        draft.rename(wrapper)
     if trouble := has_ucc(wrapper):
         raise UnavailableError(trouble)
     return wrapper

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_elastic import TRAIN as ELASTIC
-from tests.support import kill_hard, wait_until
+from tests.support import Deck, kill_hard, wait_until
 from tests.ucc.system import need_ucc
 
 TRAIN = """
@@ -83,20 +83,24 @@ def test_a_missing_libucc_is_found_before_the_launch(rankdeck, tmp_path, monkeyp
     assert "Traceback" not in done.stderr
 
 
+def wait_step(deck: Deck, run: str, step: int) -> Any:
+    """Waits until every rank has finished a step. Returns what is known of the ranks."""
+    return deck.wait_status(run, lambda now: min(one["step"] or 0 for one in now["ranks"]) >= step)["ranks"]
+
+
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_dead_rank_comes_back_alone(rankdeck, write_script, write_profile, work, warm):
     recipe = {"script": str(write_script("train.py", ELASTIC)), "args": ["100000", "0.01"]}
     sections = {"backend": {"name": "ucc"}, "launch": {"python": str(need_ucc()), "on_failure": "hold", "warm": warm}}
     run = rankdeck.launch(write_profile(recipe, ranks=3, **sections))
     for victim in (1, 0):
-        before = rankdeck.wait_status(run, lambda now: min(one["step"] or 0 for one in now["ranks"]) >= 10)["ranks"]
+        before = wait_step(rankdeck, run, 10)
         kill_hard(before[victim]["pid"])
         rankdeck.wait_state(run, "holding")
         assert rankdeck("restart", run).returncode == 0
         rankdeck.wait_state(run, "running")
-        after = rankdeck.wait_status(
-            run, lambda now: min(one["step"] or 0 for one in now["ranks"]) > max(one["step"] for one in before) + 10
-        )["ranks"]
+        wanted = max(one["step"] for one in before) + 10
+        after = wait_step(rankdeck, run, wanted)
         others = [rank for rank in range(3) if rank != victim]
         assert [after[rank]["pid"] for rank in others] == [before[rank]["pid"] for rank in others]
     (work / "finish").touch()
