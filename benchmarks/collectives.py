@@ -70,7 +70,8 @@ def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[]
         "all_gather": lambda group: dist.all_gather_into_tensor(whole, part, group=group),
         "reduce_scatter": lambda group: dist.reduce_scatter_tensor(part, whole, group=group),
     }
-    ours = {peer: functools.partial(backend[name], groups[peer]) for peer in ("mpi", "ucc") if peer in groups}
+    ours: dict[str, Callable[[], object]] = {}
+    ours |= {peer: functools.partial(backend[name], groups[peer]) for peer in ("mpi", "ucc") if peer in groups}
     return {
         **ours,
         "mpi4py": raw[name],

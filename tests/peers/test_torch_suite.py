@@ -143,14 +143,14 @@ def test_torchs_own_suite_passes(backend: str, ranks: int, tmp_path: Path) -> No
     for name in ("barrier", "test_dir"):
         (tmp_path / name).mkdir()
     left_out = " ".join((*LEFT_OUT.values(), *([NEEDS_THREE_RANKS] if ranks == 2 else []))).split()
-    arguments = (ranks, Path(__file__).with_name("torch_suite.py"), backend, str(tmp_path), *left_out)
+    script, arguments = Path(__file__).with_name("torch_suite.py"), (backend, str(tmp_path), *left_out)
     env = {"TEMP_DIR": str(tmp_path), "WORLD_SIZE": str(ranks)}
     done: Any
     if backend == "mpi":
         need_mpi()
-        done = run_job(*arguments, seconds=140, env=env)
+        done = run_job(ranks, script, *arguments, seconds=140, env=env)
     else:
-        done = run_ranks(*arguments, seconds=140, env=env)
+        done = run_ranks(ranks, script, *arguments, seconds=140, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
     everybody = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
     for rank, verdicts in enumerate(everybody):

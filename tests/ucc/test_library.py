@@ -73,8 +73,8 @@ def test_the_structures_are_as_large_as_those_of_ucc() -> None:
 
 def test_halves_are_never_reduced_by_the_library() -> None:
     for dtype in _reductions.HALVES:
-        assert reduction(ReduceOp(ReduceOp.SUM), dtype).native is None  # type: ignore[no-untyped-call]
-    assert reduction(ReduceOp(ReduceOp.SUM), torch.bool).native == (_ucc_api.BOR, _ucc_api.UINT8)  # type: ignore[no-untyped-call]
+        assert reduction(ReduceOp(ReduceOp.SUM), dtype).native is None
+    assert reduction(ReduceOp(ReduceOp.SUM), torch.bool).native == (_ucc_api.BOR, _ucc_api.UINT8)
 
 
 def test_importing_the_backend_loads_no_library() -> None:
