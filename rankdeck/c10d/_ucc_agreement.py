@@ -48,14 +48,19 @@ class Agreement:
 
     def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> int:
         """Says it, and waits until all others have said the same. See `_operations.Agreement`."""
-        self._team.is_over = is_over
+
+        def is_given_up() -> bool:
+            self._peers.check()
+            return is_over()
+
+        self._team.is_over = is_given_up
         self.start(what, vote)
-        self._wait(self._call.is_done, is_over, spin)
+        self._wait(self._call.is_done, is_given_up, spin)
         found = self._all[:]
         if found[::2].count(found[0]) < self._team.size:
             self._check_complete()
             words = _Words(self._team, what)
-            self._wait(words.are_complete, is_over, spin)
+            self._wait(words.are_complete, is_given_up, spin)
             raise DisagreementError(words.texts())
         return max(found[1::2])
 
@@ -79,12 +84,8 @@ class Agreement:
         self._call.free()
 
     def _wait(self, is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float) -> None:
-        def is_given_up() -> bool:
-            self._peers.check()
-            return is_over()
-
         try:
-            if not poll(is_done, is_given_up, spin):
+            if not poll(is_done, is_over, spin):
                 raise NotHereError
         except Exception:
             self._team.context.broken = True

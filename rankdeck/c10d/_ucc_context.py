@@ -26,11 +26,8 @@ _API = (1, 3)
 _LAST_TEAM = (1 << 15) - 1
 """UCC's largest number of a team that its user has numbered."""
 
-_POLLS = 200
-"""Looks after which a collective that all ranks have come to makes room for other threads and processes of this core."""
-
 _LOOKS = 64
-"""Looks after that between two at the clock."""
+"""Looks at a collective between two at the clock."""
 
 _kept: list[object] = []
 """What UCC may still write to, or call."""
@@ -114,7 +111,7 @@ class Team:
     def __init__(self, context: Context, number: int, rank: int, size: int, exchange: Exchange) -> None:
         self.context, self.rank, self.size = context, rank, size
         self.is_over: Callable[[], bool] = lambda: False
-        """Whether to give up the collective that is under way."""
+        """Whether to give up the collective that is under way; may raise why."""
         self._handle = ctypes.c_void_p()
         callbacks = exchange.callbacks()
         _kept.append(callbacks)
@@ -154,18 +151,14 @@ class Team:
             UccError: it has failed.
         """
         call = self.call(coll_type, **arguments)
-        for _ in range(_POLLS):
-            if call.is_done():
-                return
-        while True:
-            for _ in range(_LOOKS):
-                os.sched_yield()
-                if call.is_done():
-                    return
-            if self.is_over():
-                self.context.broken = True
-                _kept.append(call)
-                raise NotHereError
+        try:
+            while not any(call.is_done() for _ in range(_LOOKS)):
+                if self.is_over():
+                    raise NotHereError
+        except Exception:
+            self.context.broken = True
+            _kept.append(call)
+            raise
 
     def free(self) -> None:
         """Gives the team back. All ranks have left it."""
@@ -206,17 +199,19 @@ class Call:
         self._context.check("ucc_collective_post", status)
 
     def is_done(self) -> bool:
-        """Whether it has ended. Raises UccError where it has failed."""
+        """Whether it has ended; if not, others have had a chance of this core. Raises UccError where it has failed."""
         with self._context.lock:
             if self._words[0] == api.IN_PROGRESS:
                 self._context.progress()
-                if self._words[0] == api.IN_PROGRESS:
-                    return False
+            is_done = self._words[0] != api.IN_PROGRESS
             worst = min(self._words)
-            if not self._is_persistent:
+            if is_done and not self._is_persistent:
                 self._finalize(self._handle)
-        self._context.check("the collective", worst)
-        return True
+        if is_done:
+            self._context.check("the collective", worst)
+        else:
+            os.sched_yield()
+        return is_done
 
     def free(self) -> None:
         """Gives a persistent one back, which is not under way."""

@@ -13,6 +13,7 @@ from rankdeck.c10d import _group, _ucc_collectives, _ucc_process
 from rankdeck.c10d._operations import Operations
 from rankdeck.c10d._ucc_agreement import Agreement
 from rankdeck.c10d._ucc_exchange import Exchange, MissingError
+from rankdeck.c10d._ucc_peers import Peers
 from rankdeck.c10d._ucx_transfers import Transfer
 
 
@@ -60,10 +61,31 @@ class ProcessGroup(_group.ProcessGroup):
             return error.ranks if name_all else error.ranks[:1]
         return []
 
-    def _send(self, host: torch.Tensor, rank: int, tag: int) -> Transfer:
+    def _send(self, host: torch.Tensor, rank: int, tag: int) -> _Message:
         place = self._place
         transfers = place.team.context.transfers
-        return transfers.send(host, place.members[rank], place.number, self.rank(), tag)
+        return _Message(transfers.send(host, place.members[rank], place.number, self.rank(), tag), place.peers)
 
-    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> Transfer:
-        return self._place.team.context.transfers.receive(host, self._place.number, rank, tag)
+    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Message:
+        place = self._place
+        return _Message(place.team.context.transfers.receive(host, place.number, rank, tag), place.peers)
+
+
+class _Message:
+    """A transfer, which nobody waits for once a rank of the group is gone."""
+
+    def __init__(self, transfer: Transfer, peers: Peers) -> None:
+        self._transfer, self._peers = transfer, peers
+        self.cancel = transfer.cancel
+
+    @property
+    def source(self) -> int:
+        """The rank that it has come from."""
+        return self._transfer.source
+
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        if self._transfer.is_done():
+            return True
+        self._peers.check()
+        return False
