@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from rankdeck.c10d import _reductions, _ucc_api
+from engine.backends import ucc
+from rankdeck.c10d import _reductions, _ucc_api, _ucc_library
 from rankdeck.c10d._ucc_collectives import reduction
 from rankdeck.c10d._ucc_library import NAME, candidates, explain, missing_components
 from tests.support import ROOT
@@ -85,3 +86,15 @@ def test_importing_the_backend_loads_no_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == ["False", "True", str(not torch.distributed.is_ucc_available()), "gloo"]
+
+
+def test_on_one_machine_nobody_else_is_talked_to() -> None:
+    alone, several = ucc.settings(one_machine=True).env, ucc.settings(one_machine=False).env
+    assert (alone["UCX_TLS"], alone["UCX_NET_DEVICES"]) == ("self,sm,tcp", "lo")
+    assert not several.keys() & {"UCX_TLS", "UCX_NET_DEVICES"}
+    for env in (alone, several):
+        assert (env["RANKDECK_BACKEND"], env["UCX_ERROR_SIGNALS"]) == ("ucc", "")
+
+
+def test_the_check_asks_in_the_words_of_the_ranks() -> None:
+    assert Path(_ucc_library.__file__) == ucc.PROBE
