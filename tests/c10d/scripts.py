@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 folder = sys.argv[1]
-start()
+start_beside_gloo()
 gloo = dist.new_group(backend="gloo")
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.BatchNorm1d(32)) for _ in range(3)])

@@ -28,6 +28,11 @@ def start(seconds=30):
     dist.init_process_group("mpi", timeout=timedelta(seconds=seconds))
 
 
+def start_beside_gloo():
+    store = f"file://{sys.argv[1]}/store"
+    dist.init_process_group("cpu:mpi", init_method=store, rank=rank, world_size=world)
+
+
 def error_of(function, *args, **kwargs):
     try:
         function(*args, **kwargs)
