@@ -37,7 +37,8 @@ Dir::State "{folder}/state";
 Dir::State::status "{folder}/status";
 Dir::Cache "{folder}/cache";
 Acquire::Languages "none";
-Acquire::Retries "3";
+Acquire::Retries "2";
+APT::Update::Error-Mode "any";
 APT::Sandbox::User "root";
 """
 """Of an apt that knows unstable only and keeps its lists apart."""
@@ -132,7 +133,6 @@ def _run(folder: Path, *argv: str) -> None:
         raise UnavailableError(f"{argv[0]} {argv[1]} failed: {(done.stderr or done.stdout).strip()[-300:]}")
 
 
-@functools.cache
 def python() -> Path:
     """The Python of these tests, with UCC within its reach.
 
@@ -156,12 +156,21 @@ def python() -> Path:
     return wrapper
 
 
-def need_ucc() -> Path:
-    """Skips the test where there is no such Python."""
+@functools.cache
+def _python_or_why_not() -> Path | UnavailableError:
+    """Asked once: what failed would fail again."""
     try:
         return python()
     except UnavailableError as error:
-        pytest.skip(f"needs UCC: {error}")
+        return error
+
+
+def need_ucc() -> Path:
+    """Skips the test where there is no such Python."""
+    found = _python_or_why_not()
+    if isinstance(found, UnavailableError):
+        pytest.skip(f"needs UCC: {found}")
+    return found
 
 
 if __name__ == "__main__":
