@@ -1,8 +1,9 @@
-"""Collectives over the backend mpi beside gloo, the bare blocking calls of mpi4py, and a copy in memory: in one job, in turns.
+"""Collectives over the backends mpi and ucc beside gloo, the bare blocking calls of mpi4py, and a copy in memory: in one job, in turns.
 
-The first table has microseconds of a synchronous call (of the best round, since what else the machine does only adds), how the backend mpi compares with the bare call and
-with gloo, and how long copying the buffer takes, which no collective can undercut. A size is that of the larger buffer of a
+The first table has microseconds of a synchronous call (of the best round, since what else the machine does only adds), how our backends compare with the bare call and
+with gloo (times as fast), and how long copying the buffer takes, which no collective can undercut. A size is that of the larger buffer of a
 collective: what comes out of an all-gather, what goes into a reduce-scatter. The second has steps of DistributedDataParallel.
+Where the Python that runs this finds no libucc, `--python` may name one that does; without, ucc is left out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+PROBE = ROOT / "rankdeck/c10d/_ucc_library.py"
 
 SIZES = (4, 1024, 1 << 16, 1 << 20, 1 << 24, 400_000_000)
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
@@ -67,8 +70,10 @@ def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[]
         "all_gather": lambda group: dist.all_gather_into_tensor(whole, part, group=group),
         "reduce_scatter": lambda group: dist.reduce_scatter_tensor(part, whole, group=group),
     }
+    ours: dict[str, Callable[[], object]] = {}
+    ours |= {peer: functools.partial(backend[name], groups[peer]) for peer in ("mpi", "ucc") if peer in groups}
     return {
-        "mpi": lambda: backend[name](groups["mpi"]),
+        **ours,
         "mpi4py": raw[name],
         "gloo": lambda: backend[name](groups["gloo"]),
         "memcpy": lambda: copy.copy_(whole),
@@ -106,7 +111,7 @@ def steps(groups: dict[str, Any], rounds: int) -> Row:
         optimizer.step()
 
     peers: dict[str, Callable[[], object]] = {}
-    for peer in ("mpi", "gloo", "alone"):
+    for peer in ("mpi", *(["ucc"] if "ucc" in groups else []), "gloo", "alone"):
         torch.manual_seed(0)
         model: Any = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
         if peer != "alone":
@@ -123,7 +128,8 @@ def run_rank(options: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    import rankdeck.c10d.mpi  # noqa: F401 - so that torch knows it
+    import rankdeck.c10d.mpi
+    import rankdeck.c10d.ucc  # noqa: F401 - so that torch knows them
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -133,6 +139,8 @@ def run_rank(options: argparse.Namespace) -> None:
     from mpi4py import MPI
 
     groups = {"mpi": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "comm": MPI.COMM_WORLD.Dup()}
+    if options.with_ucc:
+        groups["ucc"] = dist.new_group(backend="ucc")
     found: dict[str, Any] = {"collectives": {}, "ddp step": steps(groups, options.rounds)}
     for name in options.collectives:
         found["collectives"][name] = {
@@ -152,7 +160,8 @@ def run_job(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="collectives") as folder:
         results = Path(folder) / "results"
         mpirun = shutil.which("mpirun.openmpi") or "mpirun"
-        argv = [mpirun, "-np", str(ranks), "--oversubscribe", sys.executable, __file__, "--rank", str(results)]
+        argv = [mpirun, "-np", str(ranks), "--oversubscribe", options.python, __file__, "--rank", str(results)]
+        argv += ["--with-ucc"] if options.with_ucc else []
         argv += [
             "--rounds",
             str(options.rounds),
@@ -166,6 +175,8 @@ def run_job(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_mpi_yield_when_idle": str(int(ranks > len(os.sched_getaffinity(0)))),
             "OMP_NUM_THREADS": "1",
+            "UCX_TLS": "self,sm,tcp",
+            "UCX_NET_DEVICES": "lo",
         }
         subprocess.run(argv, check=True, env={**os.environ, **settings}, stdout=sys.stderr)
         found: dict[str, Any] = json.loads(results.read_text())
@@ -174,23 +185,25 @@ def run_job(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def show(ranks: int, found: dict[str, Any]) -> None:
     """The tables of one job."""
+    peers = ("mpi", *(["ucc"] if "ucc" in found["ddp step"] else []), "mpi4py", "gloo", "memcpy")
     print(f"\n{ranks} ranks on {len(os.sched_getaffinity(0))} cores, microseconds")
     print(
-        f"  {'':15}{'bytes':>11}{'mpi':>12}{'mpi4py':>12}{'gloo':>12}{'memcpy':>12}   mpi4py/mpi   gloo/mpi   mpi-mpi4py"
+        f"  {'':15}{'bytes':>11}{''.join(f'{peer:>12}' for peer in peers)}   mpi4py/mpi   gloo/mpi"
+        + ("   gloo/ucc   mpi/ucc" if "ucc" in peers else "")
     )
     for name, rows in found["collectives"].items():
         for size, row in rows.items():
-            times = "".join(f"{row[peer]:12.1f}" for peer in ("mpi", "mpi4py", "gloo", "memcpy"))
-            ratios = (
-                f"{row['mpi4py'] / row['mpi']:13.2f}{row['gloo'] / row['mpi']:11.2f}{row['mpi'] - row['mpi4py']:13.1f}"
-            )
+            times = "".join(f"{row[peer]:12.1f}" for peer in peers)
+            ratios = f"{row['mpi4py'] / row['mpi']:13.2f}{row['gloo'] / row['mpi']:11.2f}"
+            if "ucc" in row:
+                ratios += f"{row['gloo'] / row['ucc']:11.2f}{row['mpi'] / row['ucc']:10.2f}"
             print(f"  {name:15}{int(size):11}{times}{ratios}")
     row = found["ddp step"]
-    print(
-        f"  a DDP step: mpi {row['mpi']:.0f}, gloo {row['gloo']:.0f}, without communication {row['alone']:.0f};",
-        end=" ",
-    )
-    print(f"{row['gloo'] / row['mpi']:.2f} times as fast as gloo")
+    print(f"  a DDP step: gloo {row['gloo']:.0f}, without communication {row['alone']:.0f}", end="")
+    for peer in ("mpi", "ucc"):
+        if peer in row:
+            print(f"; {peer} {row[peer]:.0f}, {row['gloo'] / row[peer]:.2f} times as fast as gloo", end="")
+    print()
 
 
 def main() -> None:
@@ -201,11 +214,14 @@ def main() -> None:
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--python", default=sys.executable, help="of the ranks: one that finds libucc, say")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
+    parser.add_argument("--with-ucc", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         run_rank(options)
         return
+    options.with_ucc = subprocess.run([options.python, PROBE], check=False, stdout=sys.stderr).returncode == 0
     found = {ranks: run_job(ranks, options) for ranks in options.ranks}
     if options.json:
         print(json.dumps(found))

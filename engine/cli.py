@@ -15,7 +15,7 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from engine import __version__, report
-from engine.backends import BACKEND_NAMES
+from engine.backends import BACKENDS
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.events import Scope
 from engine.core.profile import Places, Profile
@@ -177,7 +177,7 @@ def _read(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:
 
 
 @cli.command()
-@click.argument("backend", type=click.Choice(BACKEND_NAMES))
+@click.argument("backend", type=click.Choice(BACKENDS))
 @click.argument("word", required=False)
 @JSON
 def env(backend: str, word: str | None, *, as_json: bool) -> None:

@@ -18,7 +18,9 @@ def register() -> None:
     try:
         _report_joining()
         if "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
-            import rankdeck.c10d.mpi  # noqa: F401
+            import rankdeck.c10d.mpi
+        if "ucc" in os.environ.get("RANKDECK_BACKEND", ""):
+            import rankdeck.c10d.ucc  # noqa: F401
     except Exception as error:  # noqa: BLE001
         sys.stderr.write(f"rankdeck: torch can't be prepared for this backend: {type(error).__name__}: {error}\n")
 

@@ -38,7 +38,9 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
 
     backend = backend or _default_backend()
     if "mpi" in backend:
-        import rankdeck.c10d.mpi  # noqa: F401 - it makes torch know the backend
+        import rankdeck.c10d.mpi  # it makes torch know the backend
+    if "ucc" in backend:
+        import rankdeck.c10d.ucc  # noqa: F401 - the same
     seconds = _timeout(timeout)
     if seconds is not None:
         kwargs["timeout"] = timedelta(seconds=seconds)

@@ -322,7 +322,7 @@ class _Session:
     def _peer_lost(self, generation: int, store: Any) -> None:
         """In the listening thread: frees the main thread, wherever it waits for a peer that is gone.
 
-        With nccl nobody notices that a peer is gone, so the group is aborted under the main thread. Gloo's ranks notice by
+        With nccl and ucc not everybody notices that a peer is gone, so the group is aborted under the main thread. Gloo's ranks notice by
         their connections, if they wait at one that closes; two that wait for each other would do so until the timeout. So
         the connections are shut down, which also frees a rank that waits for a stopped one.
         """
@@ -332,7 +332,7 @@ class _Session:
             f"{PREFIX}/{generation}/complete", "lost"
         )  # over another connection: the main thread may wait in its own
         if self.inside:
-            if "nccl" in self.backend:
+            if "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()
             shut_down(self.sockets if self.sockets is not None else sockets() - self.others)
         threading.Thread(target=self._make_way, args=(generation,), name="rankdeck elastic exit", daemon=True).start()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.backends import gloo, mpi, nccl
+from engine.backends import gloo, mpi, nccl, ucc
 from engine.core.backend_names import backends_in
 from engine.core.errors import CheckError
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
@@ -39,10 +39,7 @@ class BackendModule(Protocol):
         ...
 
 
-BACKEND_NAMES = ("gloo", "mpi", "nccl", "ucc")
-"""Backends of torch that there is something to say about; those that a profile may name are in `BACKENDS`."""
-
-BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl, "mpi": mpi}
+BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl, "mpi": mpi, "ucc": ucc}
 
 
 def asks_nodes(name: str) -> bool:

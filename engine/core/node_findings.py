@@ -327,6 +327,9 @@ def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: Tor
     wanted = backends_in(plan.backend.name)
     if "mpi" in wanted:
         return _mpi(node, machine, job, facts.backends)
+    own = {"ucc"} - set(facts.backends)
+    if own.intersection(wanted):
+        return skip(node, "backend", "rankdeck's own, over the libucc that a rank finds when it starts")
     if missing := [backend for backend in wanted if backend not in facts.backends]:
         text = f"this torch was built without {missing[0]}; it has {', '.join(facts.backends) or 'none'}"
         return fail(node, "backend", text, "install a torch that has it, or choose another backend.name")

@@ -8,19 +8,11 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from rankdeck.c10d._mpi_job import name_ranks
-from rankdeck.c10d._mpi_work import poll
+from rankdeck.c10d._operations import DisagreementError, NotHereError
+from rankdeck.c10d._work import poll
 
 _LENGTH = 200
 """Bytes by which a rank tells the others what it means, once they have found that they do not agree."""
-
-
-class NotHereError(Exception):
-    """Other ranks did not come in time."""
-
-
-class DisagreementError(Exception):
-    """Ranks mean different things."""
 
 
 class Agreement:
@@ -62,7 +54,7 @@ class Agreement:
             descriptions = _Descriptions(self._comm, what)
             if not poll(descriptions.are_complete, is_over):
                 raise NotHereError
-            raise DisagreementError(descriptions.difference())
+            raise DisagreementError(descriptions.texts())
         return found[2]
 
     def is_reached(self, what: str) -> bool:
@@ -74,7 +66,7 @@ class Agreement:
                 return True
             self._exchange = _Descriptions(self._comm, what)
         if self._exchange.are_complete():
-            raise DisagreementError(self._exchange.difference())
+            raise DisagreementError(self._exchange.texts())
         return False
 
 
@@ -89,9 +81,7 @@ class _Descriptions:
     def are_complete(self) -> bool:
         return self._request.Test()
 
-    def difference(self) -> str:
-        ranks: dict[str, list[int]] = {}
-        for rank in range(len(self._all) // _LENGTH):
-            text = self._all[rank * _LENGTH : (rank + 1) * _LENGTH].decode(errors="replace").rstrip()
-            ranks.setdefault(text, []).append(rank)
-        return "the ranks do not agree: " + "; ".join(f"{name_ranks(who)}: {text}" for text, who in ranks.items())
+    def texts(self) -> list[str]:
+        """By rank."""
+        pieces = (self._all[at : at + _LENGTH] for at in range(0, len(self._all), _LENGTH))
+        return [piece.decode(errors="replace").rstrip() for piece in pieces]

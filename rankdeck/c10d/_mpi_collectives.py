@@ -7,28 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from mpi4py import MPI
 
-from rankdeck.c10d import _mpi_tensors
+from rankdeck.c10d import _halves, _mpi_tensors
 from rankdeck.c10d._mpi_job import Communicator
-from rankdeck.c10d._mpi_tensors import (
-    Block,
-    Reduction,
-    buffer,
-    combine,
-    divide,
-    memory,
-    overlaps,
-    pieces,
-    premultiply,
-    unit,
-)
-
-_COMBINED_AT_ONCE = 1 << 20
-"""Items of a rank's share when torch does the reduction: what is needed of extra memory, and small enough for its caches."""
+from rankdeck.c10d._mpi_tensors import Block, buffer, memory, pieces, unit
+from rankdeck.c10d._reductions import Reduction, combine, divide, premultiply
+from rankdeck.c10d._tensors import overlaps
 
 _PIECE = 1 << 20
 """Bytes of one reduction where all ranks share memory. MPI allocates room for what the others send, and in pieces this size it stays
@@ -46,26 +35,13 @@ def all_reduce(comm: Communicator, tensor: torch.Tensor, op: Reduction) -> None:
     if op.factor is not None:
         tensor.mul_(op.factor)
     if op.native is None:
-        _all_reduce_in_torch(comm, tensor, op)
+        at_once = min(_halves.AT_ONCE, _mpi_tensors.COUNT_LIMIT)
+        _halves.all_reduce(partial(all_to_all, comm), partial(all_gather, comm), comm.size, tensor, op, at_once)
         return
     operation, datatype = op.native
     for piece in _pieces(comm, tensor):
         comm.Allreduce(IN_PLACE, buffer(piece, datatype), op=operation)
     divide(tensor, op, comm.size)
-
-
-def _all_reduce_in_torch(comm: Communicator, tensor: torch.Tensor, op: Reduction) -> None:
-    """Every rank gets one share of all ranks' items, reduces it, and gives the result to all."""
-    size, flat = comm.size, tensor.view(-1)
-    at_once = size * min(_COMBINED_AT_ONCE, _mpi_tensors.COUNT_LIMIT)
-    for at in range(0, len(flat), at_once):
-        piece = flat[at : at + at_once]
-        share = -(-len(piece) // size)
-        mine, others = (torch.zeros(size, share, dtype=flat.dtype) for _ in range(2))
-        mine.view(-1)[: len(piece)] = piece
-        all_to_all(comm, others, mine)
-        all_gather(comm, mine, combine(others, op))
-        piece.copy_(mine.view(-1)[: len(piece)])
 
 
 def reduce(comm: Communicator, result: torch.Tensor | None, tensor: torch.Tensor, op: Reduction, root: int) -> None:
@@ -80,7 +56,7 @@ def reduce(comm: Communicator, result: torch.Tensor | None, tensor: torch.Tensor
     """
     source = premultiply(tensor, op)
     if op.native is None:
-        _reduce_in_torch(comm, result, source, op, root)
+        _halves.reduce(partial(gather, comm, root=root), comm.size, result, source, op)
         return
     operation, datatype = op.native
     if result is None:
@@ -92,18 +68,6 @@ def reduce(comm: Communicator, result: torch.Tensor | None, tensor: torch.Tensor
     for piece in _pieces(comm, result):
         comm.Reduce(IN_PLACE, buffer(piece, datatype), op=operation, root=root)
     divide(result, op, comm.size)
-
-
-def _reduce_in_torch(
-    comm: Communicator, result: torch.Tensor | None, tensor: torch.Tensor, op: Reduction, root: int
-) -> None:
-    flat = tensor.view(-1)
-    for at in range(0, len(flat), _COMBINED_AT_ONCE):
-        piece = flat[at : at + _COMBINED_AT_ONCE]
-        rows = torch.empty(comm.size, len(piece), dtype=flat.dtype) if result is not None else None
-        gather(comm, rows, piece, root)
-        if result is not None and rows is not None:
-            result.view(-1)[at : at + len(piece)] = combine(rows, op)
 
 
 def broadcast(comm: Communicator, tensor: torch.Tensor, root: int) -> None:

@@ -1,34 +1,26 @@
-"""A `torch.distributed.ProcessGroup` over MPI: what torch calls, turned into operations on memory.
-
-Each method looks at its arguments in the caller's thread, where a mistake is raised at once, and copies there what MPI can't
-read or write in place (tensors that are not contiguous, or on a GPU). How operations go is in `_mpi_operations`.
-"""
+"""The process group over MPI: how its communicators are made, and its point-to-point transfers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from mpi4py import MPI
 
-from rankdeck.c10d import _mpi_collectives as collectives
-from rankdeck.c10d import _mpi_job
-from rankdeck.c10d._mpi_job import Job, meet, name_ranks
-from rankdeck.c10d._mpi_operations import Operations
-from rankdeck.c10d._mpi_tensors import Staged, overlaps, readable, reduction, writable
-from rankdeck.c10d._mpi_work import Together, Work
-
-Tensors = Sequence[torch.Tensor]
+from rankdeck.c10d import _group, _mpi_collectives, _mpi_job, _mpi_tensors
+from rankdeck.c10d._background import name_ranks
+from rankdeck.c10d._mpi_agreement import Agreement
+from rankdeck.c10d._mpi_job import Job, meet
+from rankdeck.c10d._mpi_tensors import Block, memory, unit
+from rankdeck.c10d._operations import Operations
 
 _BARRIER_TAGS = 32768
 """Tags of monitored barriers, one after the other; every MPI has as many."""
 
 
-class ProcessGroup(dist.ProcessGroup):
-    """Ranks of one MPI job. Made by `torch.distributed.init_process_group` and `new_group`.
+class ProcessGroup(_group.ProcessGroup):
+    """Ranks of one MPI job.
 
     Args:
         job: this process's part in the job.
@@ -37,14 +29,26 @@ class ProcessGroup(dist.ProcessGroup):
         timeout: seconds for each operation that names none.
     """
 
+    NAME = "mpi"
+
     def __init__(self, job: Job, name: str, ranks: Sequence[int], timeout: float) -> None:
-        # The constructor with a store, which the stubs know, is not for classes written in Python.
-        super().__init__(ranks.index(job.rank), len(ranks))  # type: ignore[call-arg]
-        self._description = ""
+        comm, transfers = job.form(name, ranks, timeout)
+
+        def free() -> None:
+            comm.Free()
+            transfers.Free()
+
+        super().__init__(
+            comm.rank,
+            comm.size,
+            comm,
+            _mpi_collectives,
+            _mpi_tensors.reduction,
+            Operations(job, name, comm.rank, Agreement(comm), free, timeout),
+            _mpi_tensors.takes_cuda(),
+        )
+        self._comm, self._transfers = comm, transfers
         self._barriers = 0
-        self._comm, transfers = job.form(name, ranks, timeout)
-        self._operations = Operations(job, name, self._comm, transfers, timeout)
-        self._submit = self._operations.submit
 
     @classmethod
     def create(cls, name: str, ranks: Sequence[int], timeout: timedelta, rank: int | None) -> ProcessGroup:
@@ -69,399 +73,35 @@ class ProcessGroup(dist.ProcessGroup):
             )
         return cls(job, name, ranks, timeout.total_seconds())
 
-    # what torch asks
+    def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
+        self._barriers += 1
+        return meet(self._comm, range(self.size()), self._barriers % _BARRIER_TAGS, seconds, name_all)
 
-    def getBackendName(self) -> str:
-        """The name that torch prints."""
-        return "mpi"
+    def _send(self, host: torch.Tensor, rank: int, tag: int) -> _Request:
+        with Block(unit(host), host.numel()) as datatype:  # MPI keeps it until the transfer has ended
+            return _Request(self._transfers.Isend([memory(host), 1, datatype], dest=rank, tag=tag))
 
-    def getGroupName(self) -> str:
-        """Of this group among all of this process."""
-        return self._operations.name
+    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Request:
+        source = MPI.ANY_SOURCE if rank is None else rank
+        with Block(unit(host), host.numel()) as datatype:
+            return _Request(self._transfers.Irecv([memory(host), 1, datatype], source=source, tag=tag))
 
-    def getGroupDesc(self) -> str:
-        """What the group is for."""
-        return self._description
 
-    def _set_group_name(self, name: str) -> None:
-        self._operations.name = name
+class _Request:
+    """A transfer of MPI."""
 
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
-
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
-    setGroupName = _set_group_name
-    setGroupDesc = _set_group_desc
+    def __init__(self, request: MPI.Request) -> None:
+        self._request, self._status = request, MPI.Status()
 
     @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
-    def _get_backend(self, device: torch.device) -> Any:
-        return self
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Sets the timeout of operations that name none."""
-        self._operations.timeout = timeout.total_seconds()
-
-    # collectives
-
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
-        """Reduces one tensor over all ranks, in place. With `opts.reduceOp`, as all reductions."""
-        return self.allreduce_coalesced([_only(tensors)], opts)
-
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
-        """Reduces several tensors at once."""
-        opts = opts or dist.AllreduceOptions()
-        kind = opts.reduceOp
-        parts = [(readable(tensor), reduction(kind, tensor.dtype)) for tensor in tensors]
-
-        def action(vote: int) -> None:
-            for staged, op in parts:
-                collectives.all_reduce(self._comm, staged.host, op)
-                staged.give_back()
-
-        names = {op.name for _, op in parts}
-        return self._submit(f"all_reduce({_list(tensors)}, {', '.join(names)})", action, tensors, opts)
-
-    def reduce(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
-        """Reduces one tensor to rank `opts.rootRank`, in place there; on the others it stays as it is."""
-        tensor, root = _only(tensors), opts.rootRank
-        op, staged = reduction(opts.reduceOp, tensor.dtype), readable(tensor)
-
-        def action(vote: int) -> None:
-            collectives.reduce(self._comm, staged.host if self.rank() == root else None, staged.host, op, root)
-            if self.rank() == root:
-                staged.give_back()
-
-        return self._submit(f"reduce({_list(tensors)}, {op.name}, to rank {root})", action, tensors, opts)
-
-    def broadcast(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
-        """Gives the tensor of rank `opts.rootRank` to all."""
-        tensor, root = _only(tensors), opts.rootRank
-        mine = self.rank() == root
-        staged = readable(tensor) if mine else writable(tensor)
-
-        def action(vote: int) -> None:
-            collectives.broadcast(self._comm, staged.host, root)
-            if not mine:
-                staged.give_back()
-
-        return self._submit(f"broadcast({_list(tensors)}, from rank {root})", action, tensors, opts)
-
-    def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
-        """Gathers one tensor of each rank on all of them; they may differ in size if every rank knows the sizes."""
-        tensor, outputs = _only(inputs), _only(output_lists)
-        sizes = self._sizes("all_gather", outputs, tensor)
-        source, targets = readable(tensor).host, [writable(output) for output in outputs]
-
-        def action(vote: int) -> None:
-            if len(set(sizes)) == 1:
-                gathered = torch.empty(self.size(), sizes[0], dtype=tensor.dtype)
-                collectives.all_gather(self._comm, gathered, source)
-                _deal(gathered, targets)
-            else:
-                collectives.all_gather_uneven(self._comm, [target.host for target in targets], source)
-            for target in targets:
-                target.give_back()
-
-        return self._submit(f"all_gather({sizes} x {tensor.dtype})", action, outputs, opts)
-
-    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Together:
-        """Gathers several tensors; output_lists[rank][i] becomes that rank's tensor i."""
-        self._operations.begin_together()
-        for index, tensor in enumerate(inputs):
-            self.allgather([[outputs[index] for outputs in output_lists]], [tensor], opts)
-        return self._operations.end_together()
-
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:  # noqa: A002 - torch's name
-        """Gathers one tensor of each rank on all of them, one after the other in the output."""
-        return self.all_gather_single_coalesced([output], [input], opts)
-
-    def all_gather_single_coalesced(self, output_lists: Tensors, input_list: Tensors, opts: Any = None) -> Work:
-        """Gathers several tensors at once."""
-        pairs = self._pairs("all_gather", output_lists, input_list, inputs_are_shares=True)
-
-        def action(vote: int) -> None:
-            for target, source in pairs:
-                collectives.all_gather(self._comm, target.host, source, in_place=bool(vote))
-                target.give_back()
-
-        in_place = any(overlaps(target.host, source) for target, source in pairs)
-        return self._submit(f"all_gather_single({_list(input_list)})", action, output_lists, opts, int(in_place))
-
-    def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Work:  # type: ignore[override]
-        """Reduces a list of tensors over all ranks; rank i keeps the result of tensor i. They may differ in size."""
-        opts = opts or dist.ReduceScatterOptions()
-        output, tensors = _only(outputs), _only(input_lists)
-        sizes = self._sizes("reduce_scatter", tensors, output)
-        op = reduction(opts.reduceOp, output.dtype)
-        target, sources = writable(output), [readable(tensor).host for tensor in tensors]
-
-        def action(vote: int) -> None:
-            if len(set(sizes)) == 1:
-                collectives.reduce_scatter(self._comm, target.host, _joined(sources), op)
-            else:
-                collectives.reduce_scatter_uneven(self._comm, target.host, sources, op)
-            target.give_back()
-
-        return self._submit(f"reduce_scatter({sizes} x {output.dtype}, {op.name})", action, outputs, opts)
-
-    def reduce_scatter_single(self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None) -> Work:
-        """Reduces a tensor over all ranks; rank i keeps share i of the result."""
-        return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
-
-    def reduce_scatter_single_coalesced(self, outputTensors: Tensors, inputTensors: Tensors, opts: Any = None) -> Work:
-        """Reduces and scatters several tensors at once."""
-        opts = opts or dist.ReduceScatterOptions()
-        pairs = self._pairs("reduce_scatter", outputTensors, inputTensors, inputs_are_shares=False)
-        ops = [reduction(opts.reduceOp, tensor.dtype) for tensor in inputTensors]
-
-        def action(vote: int) -> None:
-            for (target, source), op in zip(pairs, ops, strict=True):
-                collectives.reduce_scatter(self._comm, target.host, source, op)
-                target.give_back()
-
-        what = f"reduce_scatter_single({_list(outputTensors)}, {', '.join({op.name for op in ops})})"
-        return self._submit(what, action, outputTensors, opts)
-
-    def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        tensor: torch.Tensor,
-        output_splits: Sequence[int] = (),
-        input_splits: Sequence[int] = (),
-        opts: Any = None,
-    ) -> Work:
-        """Gives part i of the tensor to rank i, whose part lands at this rank's place in its output.
-
-        Args:
-            output, tensor: cut along their first dimension.
-            output_splits, input_splits: the sizes of the parts; empty: equal ones.
-            opts: timeout and whether the caller waits.
-        """
-        if output.dtype != tensor.dtype:
-            raise ValueError(f"all_to_all_single: the output is {output.dtype}, and the tensor {tensor.dtype}")
-        target, source = writable(output), readable(tensor).host
-        incoming, outgoing = self._cut(output, output_splits), self._cut(tensor, input_splits)
-
-        def action(vote: int) -> None:
-            given = source.clone() if overlaps(target.host, source) else source
-            if vote:
-                parts = target.host.view(-1).split_with_sizes(incoming), given.view(-1).split_with_sizes(outgoing)
-                collectives.all_to_all_uneven(self._comm, *parts)
-            else:
-                collectives.all_to_all(self._comm, target.host, given)
-            target.give_back()
-
-        uneven = len({*incoming, *outgoing}) > 1
-        return self._submit(f"all_to_all({tensor.dtype})", action, [output], opts, int(uneven))
-
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        """Gives tensor i to rank i, which finds it in its output number of this rank."""
-        for name, tensors in (("outputs", outputs), ("inputs", inputs)):
-            if len(tensors) != self.size() or any(one.dtype != inputs[0].dtype for one in tensors):
-                raise ValueError(f"all_to_all: needs {self.size()} {name}, one for each rank and all of one dtype")
-        targets, sources = [writable(output) for output in outputs], [readable(tensor).host for tensor in inputs]
-
-        def action(vote: int) -> None:
-            overlap = any(overlaps(target.host, source) for target in targets for source in sources)
-            given = [source.clone() for source in sources] if overlap else sources
-            collectives.all_to_all_uneven(self._comm, [target.host for target in targets], given)
-            for target in targets:
-                target.give_back()
-
-        return self._submit(f"all_to_all({inputs[0].dtype})", action, outputs, opts, 1)
-
-    def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:  # type: ignore[override]
-        """Gathers one tensor of each rank on rank `opts.rootRank`; elsewhere `output_lists` is empty."""
-        tensor, root = _only(inputs), opts.rootRank
-        outputs: Tensors = _only(output_lists) if self.rank() == root else []
-        if outputs:
-            self._sizes("gather", outputs, tensor, equal=True)
-        source, targets = readable(tensor).host, [writable(output) for output in outputs]
-
-        def action(vote: int) -> None:
-            gathered = torch.empty(self.size(), source.numel(), dtype=source.dtype) if targets else None
-            collectives.gather(self._comm, gathered, source, root)
-            if gathered is not None:
-                _deal(gathered, targets)
-            for target in targets:
-                target.give_back()
-
-        return self._submit(f"gather({_list(inputs)}, to rank {root})", action, outputs, opts)
-
-    def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any) -> Work:
-        """Gathers one tensor of each rank on rank `opts.rootRank`, one after the other in the output."""
-        root = opts.rootRank
-        outputs = [output] if output is not None and self.rank() == root else []
-        pairs = self._pairs("gather", outputs, [tensor] * len(outputs), inputs_are_shares=True)
-        source = readable(tensor).host
-
-        def action(vote: int) -> None:
-            collectives.gather(self._comm, pairs[0][0].host if pairs else None, source, root)
-            for target, _ in pairs:
-                target.give_back()
-
-        return self._submit(f"gather_single({_list([tensor])}, to rank {root})", action, outputs, opts)
-
-    def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any) -> Work:  # type: ignore[override]
-        """Gives tensor i of rank `opts.rootRank` to rank i; elsewhere `input_lists` is empty."""
-        output, root = _only(outputs), opts.rootRank
-        tensors: Tensors = _only(input_lists) if self.rank() == root else []
-        if tensors:
-            self._sizes("scatter", tensors, output, equal=True)
-        target, sources = writable(output), [readable(tensor).host for tensor in tensors]
-
-        def action(vote: int) -> None:
-            collectives.scatter(self._comm, target.host, _joined(sources) if sources else None, root)
-            target.give_back()
-
-        return self._submit(f"scatter({_list(outputs)}, from rank {root})", action, outputs, opts)
-
-    def barrier(self, opts: Any = None) -> Work:
-        """Waits until all ranks are here."""
-        return self._submit("barrier()", _nothing, [], opts)
-
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Waits until all ranks are here, and finds out who is not.
-
-        Args:
-            timeout: how long; None: the group's.
-            wait_all_ranks: name all ranks that are missing, not only the first.
-
-        Raises:
-            torch.distributed.DistBackendError: ranks are missing. Nothing can be begun in the group after that.
-        """
-        self._operations.check_usable("monitored_barrier()")
-        self._barriers += 1
-        limit = timeout.total_seconds() if timeout else self._operations.timeout
-        missing = meet(self._comm, range(self.size()), self._barriers % _BARRIER_TAGS, limit, wait_all_ranks)
-        if missing:
-            raise self._operations.fail(f"monitored_barrier(): {name_ranks(missing)} did not come within {limit:g} s")
-
-    # the names of torch up to 2.12
-
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single  # type: ignore[assignment]
-
-    # point to point
-
-    def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Work:
-        """Sends a tensor to a rank of the group."""
-        host = readable(_only(tensors)).host
-        what = f"send({_list(tensors)}, to rank {dstRank}, tag {tag})"
-        return self._operations.transfer(what, None, host, lambda comm, data: comm.Isend(data, dest=dstRank, tag=tag))
-
-    def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
-        """Receives a tensor from a rank of the group."""
-        return self._receive(tensors, srcRank, tag, f"rank {srcRank}")
-
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
-        """Receives a tensor from whichever rank sends first; the work's `_source_rank` says which."""
-        return self._receive(tensors, MPI.ANY_SOURCE, tag, "any rank")
-
-    recvAnysource = recv_anysource
-
-    def _receive(self, tensors: Tensors, source: int, tag: int, whom: str) -> Work:
-        target = writable(_only(tensors))
-        what = f"recv({_list(tensors)}, from {whom}, tag {tag})"
-        return self._operations.transfer(
-            what, target, target.host, lambda comm, data: comm.Irecv(data, source=source, tag=tag)
-        )
-
-    # several operations as one
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        self._operations.begin_together()
-
-    def _end_coalescing(self, device: torch.device) -> Together:
-        return self._operations.end_together()
-
-    start_coalescing = _start_coalescing
-    end_coalescing = _end_coalescing
-
-    # the end
-
-    def shutdown(self) -> None:
-        """Leaves the group, once all that was begun on this rank is done."""
-        self._operations.shutdown()
-
-    def abort(self) -> None:
-        """Ends all that is under way with an error, without asking the other ranks. MPI can't go on after that in this process."""
-        self._operations.abort()
-
-    # arguments
-
-    def _sizes(self, what: str, tensors: Tensors, mine: torch.Tensor, equal: bool = False) -> list[int]:
-        """How many elements the tensors have, of which there is one for each rank. Raises where they do not fit this rank's."""
-        sizes = [tensor.numel() for tensor in tensors]
-        if len(sizes) != self.size():
-            raise ValueError(f"{what}: a list of {len(sizes)} tensors for {self.size()} ranks")
-        if sizes[self.rank()] != mine.numel() or (equal and len(set(sizes)) > 1):
-            raise ValueError(
-                f"{what}: {mine.numel()} elements do not fit a list of {sizes} elements on rank {self.rank()}"
-            )
-        if any(tensor.dtype != mine.dtype for tensor in tensors):
-            raise ValueError(f"{what}: all tensors must be {mine.dtype} as this rank's own")
-        return sizes
-
-    def _pairs(
-        self, what: str, outputs: Tensors, inputs: Tensors, inputs_are_shares: bool
-    ) -> list[tuple[Staged, torch.Tensor]]:
-        """Outputs and inputs as memory. Raises where the one is not world size times the other."""
-        pairs = []
-        for output, tensor in zip(outputs, inputs, strict=True):
-            whole, share = (output, tensor) if inputs_are_shares else (tensor, output)
-            if output.dtype != tensor.dtype:
-                raise ValueError(f"{what}: the output is {output.dtype}, and the input {tensor.dtype}")
-            if whole.numel() != share.numel() * self.size():
-                raise ValueError(
-                    f"{what}: {whole.numel()} elements are not {self.size()} (the world size) times {share.numel()}"
-                )
-            pairs.append((writable(output), readable(tensor).host))
-        return pairs
-
-    def _cut(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
-        """How many elements each rank's part of a tensor has."""
-        length = len(tensor) if tensor.dim() else 1
-        if not splits:
-            if length % self.size():
-                raise ValueError(
-                    f"all_to_all_single: a first dimension of {length} can't be cut into {self.size()} parts"
-                )
-            return [tensor.numel() // self.size()] * self.size()
-        if len(splits) != self.size() or sum(splits) != length:
-            raise ValueError(
-                f"all_to_all_single: the splits {list(splits)} do not cut a first dimension of {length} into {self.size()} parts"
-            )
-        return [tensor.numel() // length * split if length else 0 for split in splits]
-
-
-def _nothing(vote: int) -> None:
-    """A barrier has happened when all ranks agree on it."""
-
-
-def _only(items: Sequence[Any]) -> Any:
-    if len(items) != 1:
-        raise ValueError(f"one tensor, or one list of them, is needed; these are {len(items)}")
-    return items[0]
-
-
-def _list(tensors: Tensors) -> str:
-    """In words, for all ranks to agree on."""
-    return ", ".join([f"{tensor.numel()} x {tensor.dtype}" for tensor in tensors])
-
-
-def _joined(tensors: Tensors) -> torch.Tensor:
-    return torch.cat([tensor.view(-1) for tensor in tensors])
-
-
-def _deal(rows: torch.Tensor, targets: Sequence[Staged]) -> None:
-    """A row for each target."""
-    for target, row in zip(targets, rows, strict=True):
-        target.host.view(-1).copy_(row)
+    def source(self) -> int:
+        """The rank that it has come from."""
+        return self._status.source
+
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._request.Test(self._status)
+
+    def cancel(self) -> None:
+        """Takes a receive back."""
+        self._request.Cancel()

@@ -15,25 +15,13 @@ import zlib
 from array import array
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol
 
 import torch.distributed as dist
 from mpi4py import MPI
 
+from rankdeck.c10d._background import Background, name_ranks
 from rankdeck.c10d._mpi_library import is_ours
-from rankdeck.c10d._mpi_work import poll
-
-TICK = 0.25
-"""Seconds between two looks at deadlines and at groups that are being left."""
-
-TRANSFER_PAUSE = 0.0005
-"""Seconds between two looks at point-to-point transfers that nobody waits for at the moment."""
-
-_LEAVING_PAUSE = 0.005
-"""Seconds between two looks at groups that this rank has left and others have not."""
-
-_ACTIVE_TIME = 0.1
-"""Seconds after the last transfer during which the next one need not wake the background thread."""
+from rankdeck.c10d._work import poll
 
 _LAST_WORDS = 5.0
 """Seconds that whoever else handles an uncaught exception has before the job is aborted."""
@@ -48,29 +36,6 @@ _SMALLEST_TAG_UB = 32767
 """What every MPI allows."""
 
 
-class Member(Protocol):
-    """A process group, as the background thread and the end of the process see it."""
-
-    def check_deadlines(self, now: float) -> None:
-        """Fails the group if an operation is overdue."""
-
-    def has_left(self) -> bool:
-        """Whether all ranks have left the group, so that it is gone."""
-
-    def shutdown(self) -> None:
-        """Leaves the group."""
-
-    def see_fork(self) -> None:
-        """In a child of this process: the group can't be used there."""
-
-
-class Transfer(Protocol):
-    """A point-to-point operation that is under way."""
-
-    def progress(self) -> bool:
-        """Looks after it. Returns whether it has ended."""
-
-
 class Communicator(MPI.Intracomm):
     """A communicator of MPI, with what decides how to use it."""
 
@@ -78,7 +43,7 @@ class Communicator(MPI.Intracomm):
     """Whether all its ranks share memory."""
 
 
-class Job:
+class Job(Background):
     """MPI_COMM_WORLD, and what this process owes to it.
 
     Args:
@@ -90,29 +55,19 @@ class Job:
 
     def __init__(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        self._pid = os.getpid()
         self.trouble = ""
         """Why MPI can't be finalised any more; empty while it can."""
         self._uncaught = False
-        self._lock = threading.Lock()
-        self._members: list[Member] = []
-        self._leaving: list[Member] = []
-        self._transfers: list[Transfer] = []
-        self._work_there = threading.Event()
-        self._asleep = False
-        self._over = False
         self._comm, request = MPI.COMM_WORLD.Idup()
         if not poll(request.Test, lambda: time.monotonic() > deadline):
             self.trouble = "not all ranks called init_process_group"
             raise dist.DistBackendError(f"{self.trouble} within {timeout:g} s")
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._largest_tag = int(self._comm.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_UB)
-        self._thread = threading.Thread(target=self._attend, name="rankdeck mpi", daemon=True)
-        self._thread.start()
+        super().__init__("rankdeck mpi")
         self._excepthook = sys.excepthook
         sys.excepthook = self._see_exception
         atexit.register(self._end)
-        os.register_at_fork(after_in_child=self._see_fork)
 
     @property
     def rank(self) -> int:
@@ -153,69 +108,6 @@ class Job:
             one.Set_errhandler(MPI.ERRORS_RETURN)
         return comm, transfers
 
-    def add(self, member: Member) -> None:
-        """Looks after a group from now on."""
-        with self._lock:
-            self._members.append(member)
-
-    def leave(self, member: Member) -> None:
-        """Looks after a group until all ranks have left it."""
-        with self._lock:
-            if member in self._members:
-                self._members.remove(member)
-                self._leaving.append(member)
-        self._wake()
-
-    # the background
-
-    def attend(self, transfer: Transfer) -> None:
-        """Looks after a transfer while nobody waits for it."""
-        with self._lock:
-            self._transfers.append(transfer)
-        if self._asleep:
-            self._wake()
-
-    def _wake(self) -> None:
-        self._work_there.set()
-
-    def _attend(self) -> None:
-        active, checked = time.monotonic(), 0.0
-        while not self._over:
-            now = time.monotonic()
-            if self._transfers:
-                active = now
-                with self._lock:
-                    transfers = tuple(self._transfers)
-                ended = [one for one in transfers if one.progress()]
-                with self._lock:
-                    self._transfers = [one for one in self._transfers if one not in ended]
-            if now - checked > TICK or self._leaving:
-                checked = now
-                self._check(now)
-            if now - active < _ACTIVE_TIME:
-                time.sleep(TRANSFER_PAUSE)
-            elif self._leaving:
-                time.sleep(_LEAVING_PAUSE)
-            else:
-                self._asleep = True
-                if not self._transfers:  # looked at after saying so: what comes later wakes this thread
-                    self._work_there.wait(TICK)
-                self._work_there.clear()
-                self._asleep = False
-
-    def _check(self, now: float) -> None:
-        with self._lock:
-            members, leaving = tuple(self._members), tuple(self._leaving)
-        for member in (*members, *leaving):
-            member.check_deadlines(now)
-        gone = [member for member in leaving if member.has_left()]
-        with self._lock:
-            self._leaving = [member for member in self._leaving if member not in gone]
-
-    def _see_fork(self) -> None:
-        for member in self._members:
-            member.see_fork()
-
     # the end
 
     def _see_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -227,6 +119,14 @@ class Job:
             timer = threading.Timer(_LAST_WORDS, self.abort, (f"uncaught {kind.__name__}",))
             timer.daemon = True
             timer.start()
+
+    def see_trouble(self, why: str) -> None:
+        """A group is broken, so that MPI can't be finalised."""
+        self.trouble = self.trouble or why
+
+    def see_hang(self, why: str) -> None:
+        """A thread hangs inside MPI, where no error can be raised."""
+        self.abort(f"{why} (it hangs inside MPI, where no error can be raised)")
 
     def abort(self, why: str) -> None:
         """Ends all ranks of the job, this one with exit status 1. In a run of rankdeck only this one: what becomes of the others
@@ -273,11 +173,6 @@ def join(timeout: float) -> Job:
         if _job is None:
             _job = Job(timeout)
         return _job
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """For people."""
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, name_all: bool = True) -> list[int]:

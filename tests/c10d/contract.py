@@ -1,6 +1,6 @@
-"""One rank of the contract suite: random collectives, each over mpi and over gloo, or worked out in torch where gloo can't do it.
+"""One rank of the contract suite: random collectives, each over one of our backends and over gloo, or worked out in torch where gloo can't do it.
 
-    python contract.py FOLDER SEED CASES [COUNT_LIMIT]
+    python contract.py BACKEND FOLDER SEED CASES [COUNT_LIMIT]
 
 All ranks draw the same cases. Each writes FOLDER/RANK.jsonl with a line for every case: what it was, and what was wrong or "".
 """
@@ -21,7 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import rankdeck.c10d.mpi  # noqa: F401 - so that torch knows it
+import rankdeck.c10d.mpi
+import rankdeck.c10d.ucc  # noqa: F401 - so that torch knows them
 
 Tensors = list[torch.Tensor]
 
@@ -338,16 +339,17 @@ GLOO_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.int
 
 def main() -> None:
     """Runs the cases."""
-    folder, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    backend, folder, seed, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    rank, world = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") if backend == "mpi" else ("RANK", "WORLD_SIZE")
+    rank, world = (int(os.environ[name]) for name in names)
     limit = timedelta(seconds=30)
-    dist.init_process_group("cpu:mpi", f"file://{folder}/store", limit, rank=rank, world_size=world)
-    if len(sys.argv) > 4:
+    dist.init_process_group(f"cpu:{backend}", f"file://{folder}/store", limit, rank=rank, world_size=world)
+    if len(sys.argv) > 5:
         from rankdeck.c10d import _mpi_tensors
 
-        _mpi_tensors.COUNT_LIMIT = int(sys.argv[4])
+        _mpi_tensors.COUNT_LIMIT = int(sys.argv[5])
     gloo = dist.new_group(backend="gloo", timeout=limit)
     draw = random.Random(seed)
     for _ in range(count):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rankdeck.c10d import _tensors
 from rankdeck.c10d._mpi_library import check_world
 from tests.c10d.mpirun import need_mpi
 from tests.support import ROOT
@@ -81,12 +82,13 @@ def test_a_gpus_memory_is_handed_to_mpi_only_if_it_is_said_to_know_what_to_do(
         monkeypatch.setenv("RANKDECK_MPI_CUDA", variable)
     else:
         monkeypatch.delenv("RANKDECK_MPI_CUDA", raising=False)
-    assert tensors._is_direct(OnGpu()) is direct
+    assert tensors.takes_cuda() is direct
+    assert _tensors._is_direct(OnGpu(), tensors.takes_cuda()) is direct  # type: ignore[arg-type]
 
 
-def test_what_is_not_contiguous_goes_through_a_copy_and_comes_back(tensors: SimpleNamespace) -> None:
+def test_what_is_not_contiguous_goes_through_a_copy_and_comes_back() -> None:
     tensor = torch.arange(6.0).reshape(2, 3).t()
-    staged = tensors.readable(tensor)
+    staged = _tensors.readable(tensor)
     assert staged.host.is_contiguous()
     assert staged.host.data_ptr() != tensor.data_ptr()
     with torch.inference_mode():
@@ -94,13 +96,13 @@ def test_what_is_not_contiguous_goes_through_a_copy_and_comes_back(tensors: Simp
     staged.give_back()
     assert torch.equal(tensor, torch.arange(6.0).reshape(2, 3).t() + 1)
     conjugate = torch.tensor([1 + 2j]).conj()
-    assert torch.view_as_real(tensors.readable(conjugate).host.clone()).tolist() == [[1.0, -2.0]]
+    assert torch.view_as_real(_tensors.readable(conjugate).host.clone()).tolist() == [[1.0, -2.0]]
 
 
-def test_a_contiguous_tensor_is_used_as_it_is(tensors: SimpleNamespace) -> None:
+def test_a_contiguous_tensor_is_used_as_it_is() -> None:
     tensor = torch.ones(3, requires_grad=True)
-    assert tensors.readable(tensor).host is tensor
-    assert tensors.writable(tensor).host is tensor
+    assert _tensors.readable(tensor).host is tensor
+    assert _tensors.writable(tensor).host is tensor
 
 
 def test_counts_beyond_the_limit_are_cut_into_pieces(tensors: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends import BACKEND_NAMES
+from engine.backends import BACKENDS
 from engine.backends.variables import families_of
 from tests.conftest import WriteProfile, WriteScript
 from tests.support import Deck
@@ -15,7 +15,7 @@ from tests.support import Deck
 SAID = "NCCL_TIMEOUT does nothing: NCCL has no such variable; set backend.timeout = 600 (seconds)"
 
 
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_every_variable_of_a_backend_is_listed_in_80_columns(rankdeck: Deck, backend: str):
     done = rankdeck("env", backend, env={"COLUMNS": "80"})
     assert (done.returncode, done.stderr) == (0, "")

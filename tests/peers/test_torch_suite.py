@@ -1,6 +1,6 @@
-"""Torch's own distributed test-suite passes over the backend mpi: `DistributedTest._DistTestBase`, with 2 and with 3 ranks.
+"""Torch's own distributed test-suite passes over our backends: `DistributedTest._DistTestBase`, with 2 and with 3 ranks.
 
-A test that torch keeps for other backends runs as if this one was gloo. The tables name every test that does not run, and why; a
+A test that torch keeps for other backends runs as if this one was gloo or MPI. The tables name every test that does not run, and why; a
 test that skips and is not in them fails, so that nothing goes missing unseen when torch changes.
 """
 
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.c10d.mpirun import need_mpi, run_job
+from tests.ucc.ranks import run_ranks
 
 LEFT_OUT = {
-    "ends a rank in the middle, which ends an MPI job": """
+    "ends a rank in the middle, or leaves the group broken": """
         test_ddp_has_finalized test_ddp_model_diff_across_ranks
     """,
-    "a timeout breaks the job: test_mpi_job has tests of our own": """
+    "a timeout breaks the group: test_mpi_job and tests/ucc have tests of our own": """
         test_barrier_timeout_full_group test_barrier_timeout_global test_barrier_timeout_group
     """,
-    "dist.monitored_barrier refuses all but gloo; the method of the group has tests of our own in test_mpi_job": """
+    "dist.monitored_barrier refuses all but gloo; the method of the group has tests of our own": """
         test_monitored_barrier_allreduce_hang test_monitored_barrier_allreduce_hang_wait_all_ranks
         test_monitored_barrier_failure_order test_monitored_barrier_gloo test_monitored_barrier_gloo_rank_0_timeout
         test_monitored_barrier_gloo_subgroup test_monitored_barrier_wait_all_ranks
@@ -135,15 +137,20 @@ LEAST = {2: 90, 3: 110}
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_torchs_own_suite_passes(ranks: int, tmp_path: Path) -> None:
-    need_mpi()
+@pytest.mark.parametrize("backend", ["mpi", "ucc"])
+def test_torchs_own_suite_passes(backend: str, ranks: int, tmp_path: Path) -> None:
     pytest.importorskip("expecttest", reason="torch's tests need it: pip install expecttest")
     for name in ("barrier", "test_dir"):
         (tmp_path / name).mkdir()
     left_out = " ".join((*LEFT_OUT.values(), *([NEEDS_THREE_RANKS] if ranks == 2 else []))).split()
-    script = Path(__file__).with_name("torch_suite.py")
+    script, arguments = Path(__file__).with_name("torch_suite.py"), (backend, str(tmp_path), *left_out)
     env = {"TEMP_DIR": str(tmp_path), "WORLD_SIZE": str(ranks)}
-    done = run_job(ranks, script, str(tmp_path), *left_out, seconds=140, env=env)
+    done: Any
+    if backend == "mpi":
+        need_mpi()
+        done = run_job(ranks, script, *arguments, seconds=140, env=env)
+    else:
+        done = run_ranks(ranks, script, *arguments, seconds=140, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
     everybody = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
     for rank, verdicts in enumerate(everybody):

@@ -1,6 +1,6 @@
-"""One rank of torch's own distributed test-suite over the backend mpi. Started by mpirun; the ranks run the same tests in the same order.
+"""One rank of torch's own distributed test-suite over a backend of ours. The ranks run the same tests in the same order.
 
-    python torch_suite.py RESULTS [NAME_OF_A_TEST_TO_LEAVE_OUT ...]
+    python torch_suite.py BACKEND RESULTS [NAME_OF_A_TEST_TO_LEAVE_OUT ...]
 
 Writes what became of each test into RESULTS/RANK.json: "ok", "skipped: why", or the traceback.
 """
@@ -25,7 +25,10 @@ import torch.distributed as dist
 from torch.testing._internal import common_distributed
 from torch.testing._internal.common_utils import TestCase
 
-import rankdeck.c10d.mpi  # noqa: F401 - so that torch knows it
+import rankdeck.c10d.mpi
+import rankdeck.c10d.ucc  # noqa: F401 - so that torch knows them
+
+BACKEND = sys.argv[1]
 
 SKIPS = {skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()}
 _exit = sys.exit
@@ -54,16 +57,22 @@ def load_suite(backend: str) -> Any:
     spec.loader.exec_module(module)
     # Events of gloo and NCCL end in another thread than they begin, and have shapes; C++ only can record such.
     for name in ("PROFILING_SUPPORTED_BACKENDS", "SEND_RECV_PROFILING_SUPPORTED_BACKENDS"):
-        getattr(module, name).remove("mpi")
+        if BACKEND in getattr(module, name):
+            getattr(module, name).remove(BACKEND)
     return module.DistributedTest._DistTestBase
 
 
 for feature in ("ddp", "subgroup", "gpu", "cuda"):
-    common_distributed.DistTestCases.backend_feature[feature].add("mpi")
-common_distributed.DistTestCases.skip_collective["allgather_coalesced"].discard("mpi")
+    common_distributed.DistTestCases.backend_feature[feature].add(BACKEND)
+for backends in common_distributed.DistTestCases.skip_collective.values():
+    backends.discard(BACKEND)
 sys.exit = exit_or_skip
 GLOOS: Any = load_suite("gloo")
-OURS: Any = load_suite("mpi")  # the last one: its name stays in $BACKEND, by which some tests skip
+MPIS: Any = load_suite("mpi")
+OURS: Any = load_suite(BACKEND) if BACKEND != "mpi" else MPIS
+os.environ["BACKEND"] = (
+    "mpi"  # by which some tests skip themselves while they run; those of MPI are done with three ranks
+)
 
 
 class InThisJob(TestCase):
@@ -79,11 +88,15 @@ class InThisJob(TestCase):
 
 
 class Suite(InThisJob, OURS):  # type: ignore[misc]
-    """Torch's tests of the backend mpi."""
+    """Torch's tests of the backend."""
 
 
 class GlooSuite(InThisJob, GLOOS):  # type: ignore[misc]
-    """Torch's tests of gloo; the group is mpi's nevertheless."""
+    """Torch's tests of gloo; the group is ours nevertheless."""
+
+
+class MpiSuite(InThisJob, MPIS):  # type: ignore[misc]
+    """Torch's tests of MPI, which has collectives that gloo has not."""
 
 
 class Recorder(unittest.TestResult):
@@ -106,16 +119,17 @@ class Recorder(unittest.TestResult):
 
 
 def main() -> None:
-    """Runs the tests, those that are not for the backend mpi as if it were gloo."""
-    results, left_out = Path(sys.argv[1]), sys.argv[2:]
+    """Runs the tests, those that are not for the backend as if it were gloo or MPI."""
+    results, left_out = Path(sys.argv[2]), sys.argv[3:]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("mpi", timeout=timedelta(seconds=60))
+    dist.init_process_group(BACKEND, timeout=timedelta(seconds=60))
     recorder = Recorder()
     for name in sorted(set(unittest.TestLoader().getTestCaseNames(Suite)).difference(left_out)):
         Suite(name).run(recorder)  # type: ignore[no-untyped-call]
-        if recorder.verdicts[name].startswith("skipped"):
-            GlooSuite(name).run(recorder)  # type: ignore[no-untyped-call]
+        for other in (GlooSuite, MpiSuite):
+            if recorder.verdicts[name].startswith("skipped"):
+                other(name).run(recorder)  # type: ignore[no-untyped-call]
     (results / f"{dist.get_rank()}.json").write_text(json.dumps(recorder.verdicts))
     dist.destroy_process_group()
 

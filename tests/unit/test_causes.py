@@ -27,6 +27,8 @@ SAMPLES: list[tuple[str, str]] = [
     ("N15", "Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL."),
     ("N16", "[rank0]: Rank 0]  using GPU 0 to perform barrier as device used by this process is currently unknown."),
     ("N16", "UserWarning: barrier(): using the device under current context."),
+    ("K1", "torch.distributed.DistBackendError: all_reduce over ucc, rank 0 of 2: the process of rank 1 has ended"),
+    ("K1", "torch.distributed.DistBackendError: barrier over ucc: rank 1: leaves the group"),
     ("G3", "RuntimeError: [gloo/transport/tcp/pair.cc:448] Application timeout caused pair closure"),
     (
         "D3",

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.backends import BACKEND_NAMES
+from engine.backends import BACKENDS
 from engine.backends.environment import environment_warnings, trouble_with
 from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, families_of, family_of
 from engine.backends.variables.base import Family, Takes, one_of
@@ -88,7 +88,7 @@ def test_every_variable_is_described_in_one_plain_sentence(family: Family):
             assert name in KNOWN, f"{gone.name} is to be replaced by {name}, which is not known"
 
 
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_has_variables_of_its_own_and_torchs(backend: str):
     families = families_of(backend)
     assert families[-1].title.startswith("what every rank is given")
@@ -219,7 +219,7 @@ def test_no_variable_of_mpich_is_taken_for_a_misspelt_one():
 # --- what is said -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", sorted(GONE))
 def test_a_variable_that_nothing_reads_is_told_with_what_does_what_was_meant(name: str, backend: str):
     gone = GONE[name][1]
@@ -262,7 +262,7 @@ def test_a_name_that_gloo_can_not_know_is_told_even_where_none_is_near():
     assert told("GLOO_XYZ") == "GLOO_XYZ does nothing: gloo has no such variable; rankdeck env gloo lists what there is"
 
 
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_ordinary_variables_are_no_matter(backend: str):
     said = {name: told(name, "x", backend) for name in ORDINARY}
     assert {name for name in ORDINARY if "no such variable" in said[name]} == set()

@@ -1,6 +1,6 @@
 """Failures that are known, as data: how each is recognised, what it means, what helps. Nothing here decides anything.
 
-The first letter of an id says where it comes from: P the program, R memory, C CUDA, G gloo, T the store, N nccl, D training in
+The first letter of an id says where it comes from: P the program, R memory, C CUDA, G gloo, K rankdeck's own mpi and ucc, T the store, N nccl, D training in
 parallel, E torchrun and how processes end, M MPI, U ucc, S ssh.
 """
 

@@ -17,6 +17,13 @@ CAUSES: tuple[Cause, ...] = (
         kind="consequence",
     ),
     Cause(
+        id="K1",
+        pattern=r"the process of rank [\d, ]{1,200} has ended|ranks? [\d, ]{1,200}: leaves the group",
+        detail="it lost another rank of its group, over mpi or ucc",
+        advice="look at the rank that ended first",
+        kind="consequence",
+    ),
+    Cause(
         id="G3",
         pattern=r"Application timeout caused pair closure",
         detail="it had timed out before, and its connections are closed since then",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from threading import Lock
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ _held: set[dist.Work] = set()
 
 
 def poll(is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float = SPIN_TIME) -> bool:
-    """Waits for a request of MPI, which goes on only while somebody asks for it.
+    """Waits for what goes on only while somebody asks for it.
 
     Args:
         is_done: whether the request has completed.
@@ -183,6 +184,20 @@ class Operation(Work):
         self.vote = vote
         self.in_caller = False
         """Whether the thread that called torch runs it itself."""
+
+
+class Request(Protocol):
+    """A point-to-point transfer, as the library has it."""
+
+    @property
+    def source(self) -> int:
+        """The rank that a received tensor has come from."""
+
+    def is_done(self) -> bool:
+        """Whether it has ended. Raises where it has failed."""
+
+    def cancel(self) -> None:
+        """Takes a receive back whose sender has not begun. It may end well all the same."""
 
 
 class Together(dist.Work):

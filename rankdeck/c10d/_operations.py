@@ -1,12 +1,12 @@
 """The operations of one group: in which order and thread they run, when they are overdue, and how a failure ends all of them.
 
-Every collective is two steps. First the ranks agree, by a small non-blocking all-reduce that is asked for again and again until
-the deadline, that all of them are here and mean the same. Then comes the blocking collective of MPI, which is the fastest there is
-and by now waits for nobody. So a timeout is raised where the script waits, ranks that call different things are told so instead
+Every collective is two steps. First the ranks agree, by a small non-blocking exchange that is asked for again and again until
+the deadline, that all of them are here and mean the same. Then comes the collective itself, in the library's fastest way, which by
+now waits for nobody. So a timeout is raised where the script waits, ranks that call different things are told so instead
 of hanging, and waiting for a late rank costs no core.
 
 Collectives run one after the other: in a thread of the group, or, if the caller waits for it and nothing is before it, in the
-caller's. Point-to-point transfers go their own way, on a communicator of their own.
+caller's. Point-to-point transfers go their own way.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
-from rankdeck.c10d._mpi_agreement import Agreement, NotHereError
-from rankdeck.c10d._mpi_job import Communicator, Job
-from rankdeck.c10d._mpi_tensors import Block, Staged, memory, unit
-from rankdeck.c10d._mpi_work import SPIN_TIME, Operation, Together, Work, poll
+from rankdeck.c10d._background import Background, name_ranks
+from rankdeck.c10d._tensors import Staged
+from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Work, poll
 
 Tensors = Sequence[torch.Tensor]
 
@@ -44,26 +42,78 @@ _DRAIN_TIME = 10.0
 _DRAIN_PAUSE = 0.001
 
 _kept: list[object] = []
-"""Buffers of operations that MPI may still go on with after the group gave up."""
+"""Buffers of operations that the library may still go on with after the group gave up."""
+
+
+class NotHereError(Exception):
+    """Other ranks did not come in time."""
+
+
+class DisagreementError(Exception):
+    """Ranks mean different things. Given what each of them means, by rank."""
+
+    def __init__(self, meant: Sequence[str]) -> None:
+        ranks: dict[str, list[int]] = {}
+        for rank, text in enumerate(meant):
+            ranks.setdefault(text, []).append(rank)
+        found = "; ".join(f"{name_ranks(who)}: {text}" for text, who in ranks.items())
+        super().__init__(f"the ranks do not agree: {found}")
+
+
+class Agreement(Protocol):
+    """All ranks of a group say what they are about to do."""
+
+    def start(self, what: str, vote: int) -> None:
+        """Says it to the others."""
+
+    def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> int:
+        """Says it, and waits until all others have said the same.
+
+        Args:
+            what: in words.
+            vote: a number.
+            is_over: whether to give up.
+            spin: seconds to ask without a pause.
+
+        Returns:
+            The largest vote.
+
+        Raises:
+            NotHereError: it was over before that.
+            DisagreementError: they have said something else.
+        """
+
+    def is_reached(self, what: str) -> bool:
+        """After `start`: whether all have said the same. Raises what `reach` raises."""
 
 
 class Operations:
     """What a group has under way.
 
     Args:
-        job: this process's part in the MPI job.
+        background: looks after it.
         name: of the group, for people.
-        comm: its communicator for collectives.
-        transfers: its communicator for point-to-point transfers.
+        rank: of this process in the group.
+        agreement: of the group's ranks.
+        free: gives back what the group has of the library, once all ranks have left it.
         timeout: seconds for an operation that names none.
     """
 
-    def __init__(self, job: Job, name: str, comm: Communicator, transfers: MPI.Intracomm, timeout: float) -> None:
+    def __init__(
+        self,
+        background: Background,
+        name: str,
+        rank: int,
+        agreement: Agreement,
+        free: Callable[[], None],
+        timeout: float,
+    ) -> None:
         self.name = name
         self.timeout = timeout
-        self._job = job
-        self._comm, self._transfers = comm, transfers
-        self._agreement = Agreement(comm)
+        self._background = background
+        self._rank = rank
+        self._agreement = agreement
+        self._free = free
         self._failure: Exception | None = None
         self._leaving = False
         self._lock = threading.Lock()
@@ -74,9 +124,9 @@ class Operations:
         self._running: Operation | None = None
         self._together: list[Work] | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=f"rankdeck mpi {name}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"rankdeck {name}", daemon=True)
         self._thread.start()
-        job.add(self)
+        background.add(self)
 
     def check_usable(self, what: str) -> None:
         """Raises why nothing can be begun any more, if so."""
@@ -164,7 +214,7 @@ class Operations:
         what: str,
         target: Staged | None,
         host: torch.Tensor,
-        start: Callable[[MPI.Intracomm, list[Any]], MPI.Request],
+        start: Callable[[], Request],
     ) -> Work:
         """Begins to send or receive at once, in the order of the calls.
 
@@ -172,17 +222,15 @@ class Operations:
             what: for people.
             target: what is received into; None: something is sent.
             host: the memory that is sent or received into.
-            start: given the communicator and the memory as an argument for MPI.
+            start: begins it.
         """
         self.check_usable(what)
-        with Block(unit(host), host.numel()) as datatype:  # MPI keeps it until the transfer has ended
-            request = start(self._transfers, [memory(host), 1, datatype])
-        transfer = _Transfer(self, what, target, host, request)
+        transfer = _Transfer(self, what, target, host, start())
         with self._lock:
             self._pending[id(transfer)] = transfer
         if self._together is not None:
             self._together.append(transfer)
-        self._job.attend(transfer)
+        self._background.attend(transfer)
         return transfer
 
     def end_transfer(self, transfer: Work, error: Exception | None) -> None:
@@ -211,7 +259,7 @@ class Operations:
         """An error as the caller gets it, with the operation and the group."""
         if self._failure is not None:
             return self._failure
-        where = f"{work.what} on rank {self._comm.rank} of process group {self.name!r}"
+        where = f"{work.what} on rank {self._rank} of process group {self.name!r}"
         if isinstance(error, NotHereError):
             return dist.DistBackendError(
                 f"{where}: the timeout of {work.timeout:g} s is over, and not all ranks were there"
@@ -230,14 +278,14 @@ class Operations:
         with self._lock:
             if self._failure is None:
                 self._failure = error
-                self._job.trouble = self._job.trouble or str(error)
+                self._background.see_trouble(str(error))
             pending, self._pending = tuple(self._pending.values()), {}
         _kept.extend((pending, self._agreement))
         for work in pending:
             work.finish(self._failure)
 
     def check_deadlines(self, now: float) -> None:
-        """Fails the group if something is overdue that nobody reports: what waits for its turn, or hangs inside MPI."""
+        """Fails the group if something is overdue that nobody reports: what waits for its turn, or hangs inside the library."""
         with self._lock:
             pending = tuple(self._pending.values())
         for work in pending:
@@ -245,7 +293,11 @@ class Operations:
                 running = self._running
                 self._fail(self._explain(work, NotHereError()))
                 if running is not None and running.in_caller:
-                    self._job.abort(f"{self._failure} (it hangs inside MPI, where no error can be raised)")
+                    self._background.see_hang(str(self._failure))
+
+    def is_busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._pending)
 
     def see_fork(self) -> None:
         """In a child of this process, which is no rank. No lock may be taken: another thread may have had it."""
@@ -256,7 +308,7 @@ class Operations:
     def shutdown(self) -> None:
         """Leaves the group, once all that was begun is done. Does not wait for the others.
 
-        Its communicators are freed when all ranks have left.
+        What it has of the library is freed when all ranks have left.
         """
         with self._lock:
             if self._leaving:
@@ -271,7 +323,7 @@ class Operations:
         if failed is None:
             self._thread.join()
             self._agreement.start(LEAVES, 0)
-            self._job.leave(self)
+            self._background.leave(self)
 
     def _drain(self, is_over: bool) -> None:
         """Lets what was begun come to its end; a receive that nobody waits for is taken back."""
@@ -295,10 +347,9 @@ class Operations:
         try:
             if not self._agreement.is_reached(LEAVES):
                 return False
-            self._comm.Free()
-            self._transfers.Free()
+            self._free()
         except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
-            self._job.trouble = self._job.trouble or f"process group {self.name!r}: {error}"
+            self._background.see_trouble(f"process group {self.name!r}: {error}")
             _kept.append(self._agreement)
         return True
 
@@ -307,11 +358,10 @@ class _Transfer(Work):
     """A tensor that is being sent or received."""
 
     def __init__(
-        self, operations: Operations, what: str, target: Staged | None, host: torch.Tensor, request: MPI.Request
+        self, operations: Operations, what: str, target: Staged | None, host: torch.Tensor, request: Request
     ) -> None:
         super().__init__(what, [] if target is None else [target.tensor], operations.timeout)
         self._operations, self._target, self._host, self._request = operations, target, host, request
-        self._status = MPI.Status()
         self._asking = threading.Lock()
 
     def progress(self) -> bool:
@@ -327,11 +377,11 @@ class _Transfer(Work):
         """Whether it has ended. The caller has `_asking`: a request may be tested by one thread at a time."""
         if not self._finished:
             try:
-                if self._request.Test(self._status):
+                if self._request.is_done():
                     if self._target is not None:
                         self._target.give_back()
                     self._operations.end_transfer(self, None)
-            except Exception as error:  # noqa: BLE001 - whatever MPI or the copy says, it has failed
+            except Exception as error:  # noqa: BLE001 - whatever the library or the copy says, it has failed
                 self._operations.end_transfer(self, error)
         return self._finished
 
@@ -350,7 +400,7 @@ class _Transfer(Work):
         if self._target is not None:
             with self._asking:
                 if not self._ask():
-                    self._request.Cancel()
+                    self._request.cancel()
                     self._ask()
         else:
             self.progress()
@@ -361,6 +411,6 @@ class _Transfer(Work):
 
     def _source_rank(self) -> int:
         """The rank of the group that a received tensor has come from."""
-        return self._status.source
+        return self._request.source
 
     source_rank = _source_rank

@@ -1,0 +1,137 @@
+"""What goes on in a process behind its groups' backs: transfers that nobody waits for, deadlines, and groups that are being left."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+TICK = 0.25
+"""Seconds between two looks at deadlines and at groups that are being left."""
+
+TRANSFER_PAUSE = 0.0005
+"""Seconds between two looks at point-to-point transfers that nobody waits for at the moment."""
+
+_LEAVING_PAUSE = 0.005
+"""Seconds between two looks at groups that this rank has left and others have not."""
+
+_ACTIVE_TIME = 0.1
+"""Seconds after the last transfer during which the next one need not wake the background thread."""
+
+
+class Member(Protocol):
+    """A process group, as the background thread and the end of the process see it."""
+
+    def check_deadlines(self, now: float) -> None:
+        """Fails the group if an operation is overdue."""
+
+    def has_left(self) -> bool:
+        """Whether all ranks have left the group, so that it is gone."""
+
+    def shutdown(self) -> None:
+        """Leaves the group."""
+
+    def see_fork(self) -> None:
+        """In a child of this process: the group can't be used there."""
+
+
+class Transfer(Protocol):
+    """A point-to-point operation that is under way."""
+
+    def progress(self) -> bool:
+        """Looks after it. Returns whether it has ended."""
+
+
+class Background:
+    """Looks after the groups of one backend, in a thread of its own.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._members: list[Member] = []
+        self._leaving: list[Member] = []
+        self._transfers: list[Transfer] = []
+        self._work_there = threading.Event()
+        self._asleep = False
+        self._over = False
+        self._thread = threading.Thread(target=self._attend, name=name, daemon=True)
+        self._thread.start()
+        os.register_at_fork(after_in_child=self._see_fork)
+
+    def see_trouble(self, why: str) -> None:
+        """A group is broken."""
+
+    def see_hang(self, why: str) -> None:
+        """A thread of the caller hangs inside the library, though its group is broken."""
+
+    def add(self, member: Member) -> None:
+        """Looks after a group from now on."""
+        with self._lock:
+            self._members.append(member)
+
+    def leave(self, member: Member) -> None:
+        """Looks after a group until all ranks have left it."""
+        with self._lock:
+            if member in self._members:
+                self._members.remove(member)
+                self._leaving.append(member)
+        self._wake()
+
+    def attend(self, transfer: Transfer) -> None:
+        """Looks after a transfer while nobody waits for it."""
+        with self._lock:
+            self._transfers.append(transfer)
+        if self._asleep:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._work_there.set()
+
+    def _attend(self) -> None:
+        active, checked = time.monotonic(), 0.0
+        while not self._over:
+            now = time.monotonic()
+            if self._transfers:
+                active = now
+                with self._lock:
+                    transfers = tuple(self._transfers)
+                ended = [one for one in transfers if one.progress()]
+                with self._lock:
+                    self._transfers = [one for one in self._transfers if one not in ended]
+            if now - checked > TICK or self._leaving:
+                checked = now
+                self._check(now)
+            if now - active < _ACTIVE_TIME:
+                time.sleep(TRANSFER_PAUSE)
+            elif self._leaving:
+                time.sleep(_LEAVING_PAUSE)
+            else:
+                self._asleep = True
+                if not self._transfers:  # looked at after saying so: what comes later wakes this thread
+                    self._work_there.wait(TICK)
+                self._work_there.clear()
+                self._asleep = False
+
+    def _check(self, now: float) -> None:
+        with self._lock:
+            members, leaving = tuple(self._members), tuple(self._leaving)
+        for member in (*members, *leaving):
+            member.check_deadlines(now)
+        gone = [member for member in leaving if member.has_left()]
+        with self._lock:
+            self._leaving = [member for member in self._leaving if member not in gone]
+
+    def _see_fork(self) -> None:
+        for member in self._members:
+            member.see_fork()
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """For people."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

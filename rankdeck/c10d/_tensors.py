@@ -1,0 +1,94 @@
+"""Where a caller's tensor is, and the contiguous memory that a library may use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+
+def _check(tensor: torch.Tensor) -> None:
+    """Refuses what has no memory that could be sent.
+
+    Raises:
+        TypeError: a sparse tensor, or one on a device that is neither CPU nor CUDA.
+    """
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"a tensor of layout {tensor.layout} can't be sent: call to_dense() first")
+    if not tensor.is_cpu and not tensor.is_cuda:
+        raise TypeError(f"a tensor on {tensor.device} can't be sent: copy it to the CPU first")
+
+
+def _is_direct(tensor: torch.Tensor, takes_cuda: bool) -> bool:
+    """Whether a library may use a tensor's own memory."""
+    plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return plain and (tensor.is_cpu or takes_cuda)
+
+
+class Staged(NamedTuple):
+    """A caller's tensor, and contiguous memory that a library may use for it: its own if possible, else other memory of the host."""
+
+    tensor: torch.Tensor
+    host: torch.Tensor
+
+    def give_back(self) -> None:
+        """Brings what was written there to the caller's tensor. On return it is there, whatever CUDA stream looks next."""
+        if self.host is not self.tensor:
+            with torch.inference_mode():
+                self.tensor.copy_(self.host)
+            _synchronize(self.tensor)
+
+
+def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
+    """Memory with a tensor's contents, which may be written as well.
+
+    Called in the thread that called torch, whose current CUDA stream is waited for: what was queued there writes the contents.
+
+    Args:
+        tensor: of the caller.
+        takes_cuda: whether the library can use a GPU's memory.
+
+    Raises:
+        TypeError: a sparse tensor, or one on a device that is neither CPU nor CUDA.
+    """
+    _check(tensor)
+    if _is_direct(tensor, takes_cuda):
+        _synchronize(tensor)
+        return Staged(tensor, tensor)
+    with torch.inference_mode():
+        host = tensor.contiguous().resolve_conj().resolve_neg()
+        return Staged(tensor, host.cpu() if host.is_cuda else host)
+
+
+def writable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
+    """Memory of a tensor's shape and dtype, whose contents are replaced.
+
+    Called in the thread that called torch, whose current CUDA stream is waited for: what was queued there may use the tensor. Arguments and errors: see `readable`.
+    """
+    _check(tensor)
+    _synchronize(tensor)
+    if _is_direct(tensor, takes_cuda):
+        return Staged(tensor, tensor)
+    with torch.inference_mode():
+        return Staged(tensor, torch.empty(tensor.shape, dtype=tensor.dtype))
+
+
+def _synchronize(tensor: torch.Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
+def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two contiguous tensors share memory, which libraries forbid for what is read and what is written."""
+    start, begin = one.data_ptr(), other.data_ptr()
+    return start < begin + other.numel() * other.element_size() and begin < start + one.numel() * one.element_size()
+
+
+def pieces(tensor: torch.Tensor, most: int) -> Sequence[torch.Tensor]:
+    """A contiguous tensor, cut so that no piece has more than `most` items."""
+    count = tensor.numel()
+    if count <= most:
+        return (tensor,)
+    flat = tensor.view(-1)
+    return [flat[at : at + most] for at in range(0, count, most)]

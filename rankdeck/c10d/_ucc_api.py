@@ -1,0 +1,209 @@
+"""The part of UCC's C interface that is used here, for ctypes: structures, numbers and functions.
+
+The layouts are those of ucc.h on 64-bit machines, which from 1.3 to 1.9 has only grown at the end of `ucc_coll_args_t`; what is handed over has
+the larger size and zeros there, so that one text serves all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    Union,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+
+OK, IN_PROGRESS = 0, 1
+ERROR = -6
+"""UCC_ERR_NO_MESSAGE: what a callback of ours returns when it fails."""
+
+ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV = 1 << 0, 1 << 2, 1 << 3, 1 << 4
+BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTERV = 1 << 6, 1 << 9, 1 << 11, 1 << 12, 1 << 15
+
+INT8, INT16, INT32, INT64 = (number << 3 for number in range(4))
+UINT8, UINT16, UINT32, UINT64 = (number << 3 for number in range(5, 9))
+FLOAT32, FLOAT64, COMPLEX64, COMPLEX128 = (number << 3 for number in (11, 12, 15, 16))
+
+SUM, PROD, MAX, MIN = range(4)
+BAND, BOR, BXOR = range(7, 10)
+
+THREAD_MULTIPLE = 2
+SHARED = 1
+HOST = 0
+
+ARGS_FLAGS = 1 << 0
+IN_PLACE, PERSISTENT, COUNTS_64_BIT, DISPLACEMENTS_64_BIT = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+
+LIB_THREAD_MODE = 1 << 0
+CONTEXT_TYPE, CONTEXT_OOB = 1 << 0, 1 << 2
+TEAM_EP, TEAM_EP_RANGE, TEAM_OOB, TEAM_ID = 1 << 2, 1 << 4, 1 << 7, 1 << 11
+
+AllgatherCallback = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, POINTER(c_void_p))
+RequestCallback = CFUNCTYPE(c_int, c_void_p)
+
+
+class LibParams(Structure):
+    """ucc_lib_params_t"""
+
+    _fields_ = (
+        ("mask", c_uint64),
+        ("thread_mode", c_int),
+        ("coll_types", c_uint64),
+        ("reduction_types", c_uint64),
+        ("sync_type", c_int),
+    )
+
+
+class Oob(Structure):
+    """ucc_oob_coll_t"""
+
+    _fields_ = (
+        ("allgather", AllgatherCallback),
+        ("req_test", RequestCallback),
+        ("req_free", RequestCallback),
+        ("coll_info", c_void_p),
+        ("n_oob_eps", c_uint32),
+        ("oob_ep", c_uint32),
+    )
+
+
+class MemMapParams(Structure):
+    """ucc_mem_map_params_t"""
+
+    _fields_ = (("segments", c_void_p), ("n_segments", c_uint64))
+
+
+class ContextParams(Structure):
+    """ucc_context_params_t"""
+
+    _fields_ = (
+        ("mask", c_uint64),
+        ("type", c_int),
+        ("sync_type", c_int),
+        ("oob", Oob),
+        ("ctx_id", c_uint64),
+        ("mem_params", MemMapParams),
+    )
+
+
+class EpMap(Structure):
+    """ucc_ep_map_t"""
+
+    _fields_ = (("type", c_int), ("ep_num", c_uint64), ("how", c_uint64 * 2))
+
+
+class TeamParams(Structure):
+    """ucc_team_params_t"""
+
+    _fields_ = (
+        ("mask", c_uint64),
+        ("flags", c_uint64),
+        ("ordering", c_int),
+        ("outstanding_colls", c_uint64),
+        ("ep", c_uint64),
+        ("ep_list", c_void_p),
+        ("ep_range", c_int),
+        ("team_size", c_uint64),
+        ("sync_type", c_int),
+        ("oob", Oob),
+        ("p2p_conn", c_void_p * 5),
+        ("mem_params", MemMapParams),
+        ("ep_map", EpMap),
+        ("id", c_uint64),
+    )
+
+
+class BufferInfo(Structure):
+    """ucc_coll_buffer_info_t"""
+
+    _fields_ = (("buffer", c_void_p), ("count", c_uint64), ("datatype", c_uint64), ("mem_type", c_int))
+
+
+class BufferInfoV(Structure):
+    """ucc_coll_buffer_info_v_t"""
+
+    _fields_ = (
+        ("buffer", c_void_p),
+        ("counts", c_void_p),
+        ("displacements", c_void_p),
+        ("datatype", c_uint64),
+        ("mem_type", c_int),
+    )
+
+
+class Buffer(Union):
+    """What goes in or comes out."""
+
+    _fields_ = (("info", BufferInfo), ("info_v", BufferInfoV))
+
+
+class Callback(Structure):
+    """ucc_coll_callback_t"""
+
+    _fields_ = (("function", c_void_p), ("data", c_void_p))
+
+
+class ActiveSet(Structure):
+    """Ranks of a team that do something among themselves."""
+
+    _fields_ = (("start", c_uint64), ("stride", c_int64), ("size", c_uint64))
+
+
+class CollArgs(Structure):
+    """ucc_coll_args_t"""
+
+    _fields_ = (
+        ("mask", c_uint64),
+        ("coll_type", c_int),
+        ("src", Buffer),
+        ("dst", Buffer),
+        ("op", c_int),
+        ("flags", c_uint64),
+        ("root", c_uint64),
+        ("error_type", c_int),
+        ("tag", c_uint16),
+        ("global_work_buffer", c_void_p),
+        ("cb", Callback),
+        ("timeout", c_double),
+        ("active_set", ActiveSet),
+        ("src_memh", c_void_p),
+        ("dst_memh", c_void_p),
+    )
+
+
+SIGNATURES = {
+    "ucc_get_version": (None, (POINTER(c_uint32),) * 3),
+    "ucc_lib_config_read": (c_int, (c_char_p, c_char_p, POINTER(c_void_p))),
+    "ucc_lib_config_release": (None, (c_void_p,)),
+    "ucc_init_version": (c_int, (c_uint32, c_uint32, POINTER(LibParams), c_void_p, POINTER(c_void_p))),
+    "ucc_context_config_read": (c_int, (c_void_p, c_char_p, POINTER(c_void_p))),
+    "ucc_context_config_modify": (c_int, (c_void_p, c_char_p, c_char_p, c_char_p)),
+    "ucc_context_config_release": (None, (c_void_p,)),
+    "ucc_context_create": (c_int, (c_void_p, POINTER(ContextParams), c_void_p, POINTER(c_void_p))),
+    "ucc_context_progress": (c_int, (c_void_p,)),
+    "ucc_team_create_post": (c_int, (POINTER(c_void_p), c_uint32, POINTER(TeamParams), POINTER(c_void_p))),
+    "ucc_team_create_test": (c_int, (c_void_p,)),
+    "ucc_team_destroy": (c_int, (c_void_p,)),
+    "ucc_collective_init": (c_int, (POINTER(CollArgs), POINTER(c_void_p), c_void_p)),
+    "ucc_collective_post": (c_int, (c_void_p,)),
+    "ucc_collective_finalize": (c_int, (c_void_p,)),
+    "ucc_status_string": (c_char_p, (c_int,)),
+}
+"""What each function returns and takes."""
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Tells ctypes what the functions of libucc take. Raises AttributeError where one is missing."""
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments

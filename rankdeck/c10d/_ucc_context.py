@@ -1,0 +1,232 @@
+"""UCC itself: a context that a set of processes makes together, teams within it, and collectives of a team.
+
+One thread at a time calls the library, though it is told of several, since UCX checks that its only thread is always the same: whoever
+waits for something takes the context's lock for each look, in which all that is under way goes on. ctypes lets go of the interpreter's lock meanwhile.
+
+UCC says of a host collective that failed that all is well: `ucc_task_complete` overwrites the status with that of stopping the
+executor (1.3 to 1.9). What it keeps to itself, in the word behind, is right, so both are looked at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+
+from rankdeck.c10d import _ucc_api as api
+from rankdeck.c10d._operations import NotHereError
+from rankdeck.c10d._ucc_exchange import Exchange
+from rankdeck.c10d._ucc_library import Library
+from rankdeck.c10d._ucx_transfers import Transfers
+
+_API = (1, 3)
+"""The version of the interface that `_ucc_api` describes."""
+
+_LAST_TEAM = (1 << 15) - 1
+"""UCC's largest number of a team that its user has numbered."""
+
+_LOOKS = 64
+"""Looks at a collective between two at the clock."""
+
+_kept: list[object] = []
+"""What UCC may still write to, or call."""
+
+
+class UccError(RuntimeError):
+    """UCC says that something went wrong."""
+
+
+class Context:
+    """What some processes share, within which they make teams.
+
+    Args:
+        library: libucc.
+        name: by which its processes know it.
+        token: of the store in which its teams are numbered.
+        members: their names, in order.
+        rank: of this process among them.
+        exchange: between them.
+
+    Raises:
+        MissingError: some did not come.
+        UccError: from UCC.
+    """
+
+    def __init__(
+        self, library: Library, name: str, token: str, members: tuple[str, ...], rank: int, exchange: Exchange
+    ) -> None:
+        self.name, self.token, self.members = name, token, members
+        self.lock = threading.Lock()
+        self.broken = False
+        """Whether something is stuck in it: no new team is made there."""
+        self._functions = functions = library.functions
+        api.declare(functions)
+        self._status = functions.ucc_status_string
+        self._progress = functions.ucc_context_progress
+        self._handle = ctypes.c_void_p()
+        callbacks = exchange.callbacks()
+        _kept.append(callbacks)
+        with self.lock:
+            config, lib, settings = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+            self.check("ucc_lib_config_read", functions.ucc_lib_config_read(None, None, config))
+            threads = api.LibParams(mask=api.LIB_THREAD_MODE, thread_mode=api.THREAD_MULTIPLE)
+            self.check("ucc_init", functions.ucc_init_version(*_API, threads, config, lib))
+            functions.ucc_lib_config_release(config)
+            self.check("ucc_context_config_read", functions.ucc_context_config_read(lib, None, settings))
+            # Teams are made over the store, whose keys have the group's name, whatever other threads make meanwhile.
+            self.check("INTERNAL_OOB", functions.ucc_context_config_modify(settings, None, b"INTERNAL_OOB", b"0"))
+            params = api.ContextParams(mask=api.CONTEXT_TYPE | api.CONTEXT_OOB, type=api.SHARED, oob=callbacks.oob)
+            status = functions.ucc_context_create(lib, params, settings, self._handle)
+            if callbacks.error is not None:
+                raise callbacks.error
+            self.check("ucc_context_create", status)
+            functions.ucc_context_config_release(settings)
+        self.transfers = Transfers(library, rank, exchange, self.lock)
+
+    def check(self, what: str, status: int) -> None:
+        """Raises UccError where a status is none of success."""
+        if status < 0:
+            raise UccError(f"{what}: {self._status(status).decode()}")
+
+    def progress(self) -> None:
+        """Lets go on what is under way. The caller has the lock."""
+        self._progress(self._handle)
+
+
+class Team:
+    """Some of the context's processes.
+
+    Args:
+        context: of all of them.
+        number: of this team in the context.
+        rank, size: of this process in the team, and how many it has.
+        exchange: between them.
+
+    Raises:
+        MissingError: some did not come.
+        UccError: from UCC.
+    """
+
+    def __init__(self, context: Context, number: int, rank: int, size: int, exchange: Exchange) -> None:
+        self.context, self.rank, self.size = context, rank, size
+        self.is_over: Callable[[], bool] = lambda: False
+        """Whether to give up the collective that is under way; may raise why."""
+        self._handle = ctypes.c_void_p()
+        callbacks = exchange.callbacks()
+        _kept.append(callbacks)
+        functions = context._functions
+        params = api.TeamParams(
+            mask=api.TEAM_EP | api.TEAM_EP_RANGE | api.TEAM_OOB | api.TEAM_ID,
+            ep=rank,
+            oob=callbacks.oob,
+            id=1 + number % _LAST_TEAM,
+        )
+        with context.lock:
+            status = functions.ucc_team_create_post(context._handle, 1, params, self._handle)
+            context.check("ucc_team_create_post", status)
+        status = api.IN_PROGRESS
+        while status == api.IN_PROGRESS:
+            with context.lock:
+                status = functions.ucc_team_create_test(self._handle)
+                context.progress()
+        if callbacks.error is not None:
+            raise callbacks.error
+        context.check("ucc_team_create_test", status)
+
+    def call(self, coll_type: int, **arguments: object) -> Call:
+        """Begins a collective.
+
+        Args:
+            coll_type: which.
+            **arguments: fields of ucc_coll_args_t; `src` and `dst` as BufferInfo or BufferInfoV.
+        """
+        return Call(self, make_arguments(coll_type, **arguments))
+
+    def run(self, coll_type: int, **arguments: object) -> None:
+        """Does a collective that all ranks have come to.
+
+        Raises:
+            NotHereError: `is_over` said so before it was done.
+            UccError: it has failed.
+        """
+        call = self.call(coll_type, **arguments)
+        try:
+            while not any(call.is_done() for _ in range(_LOOKS)):
+                if self.is_over():
+                    raise NotHereError
+        except Exception:
+            self.context.broken = True
+            _kept.append(call)
+            raise
+
+    def free(self) -> None:
+        """Gives the team back. All ranks have left it."""
+        status = api.IN_PROGRESS
+        while status == api.IN_PROGRESS:
+            with self.context.lock:
+                status = self.context._functions.ucc_team_destroy(self._handle)
+                self.context.progress()
+        self.context.check("ucc_team_destroy", status)
+
+
+class Call:
+    """A collective that is under way.
+
+    Args:
+        team: whose.
+        arguments: of UCC.
+        is_persistent: whether it is begun by `post`, again and again.
+    """
+
+    def __init__(self, team: Team, arguments: api.CollArgs, is_persistent: bool = False) -> None:
+        self._context, self._arguments, self._is_persistent = team.context, arguments, is_persistent
+        functions = self._context._functions
+        self._post, self._finalize = functions.ucc_collective_post, functions.ucc_collective_finalize
+        handle = ctypes.c_void_p()
+        with self._context.lock:
+            status = functions.ucc_collective_init(arguments, handle, team._handle)
+        self._context.check("ucc_collective_init", status)
+        self._handle = handle
+        self._words = (ctypes.c_int32 * 2).from_address(handle.value or 0)
+        if not is_persistent:
+            self.post()
+
+    def post(self) -> None:
+        """Begins it."""
+        with self._context.lock:
+            status = self._post(self._handle)
+        self._context.check("ucc_collective_post", status)
+
+    def is_done(self) -> bool:
+        """Whether it has ended; if not, others have had a chance of this core. Raises UccError where it has failed."""
+        with self._context.lock:
+            if self._words[0] == api.IN_PROGRESS:
+                self._context.progress()
+            is_done = self._words[0] != api.IN_PROGRESS
+            worst = min(self._words)
+            if is_done and not self._is_persistent:
+                self._finalize(self._handle)
+        if is_done:
+            self._context.check("the collective", worst)
+        else:
+            os.sched_yield()
+        return is_done
+
+    def free(self) -> None:
+        """Gives a persistent one back, which is not under way."""
+        with self._context.lock:
+            self._finalize(self._handle)
+
+
+def make_arguments(coll_type: int, **arguments: object) -> api.CollArgs:
+    """ucc_coll_args_t; `src` and `dst` are BufferInfo or BufferInfoV."""
+    made = api.CollArgs(coll_type=coll_type)
+    for name, value in arguments.items():
+        if name in ("src", "dst"):
+            setattr(getattr(made, name), "info_v" if isinstance(value, api.BufferInfoV) else "info", value)
+        else:
+            setattr(made, name, value)
+    if made.flags:
+        made.mask |= api.ARGS_FLAGS
+    return made

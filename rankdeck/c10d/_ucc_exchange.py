@@ -1,0 +1,118 @@
+"""How ranks find together before there is a library to talk through: over the store of `torch.distributed`.
+
+Nobody waits inside the store, whose connection other threads need too: it is asked again and again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rankdeck.c10d import _ucc_api as api
+
+_PAUSES = (0.0002, 0.01)
+"""Seconds between two questions: at first, and after a while."""
+
+
+class MissingError(Exception):
+    """Ranks did not come in time. Given which."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(ranks)
+        self.ranks = list(ranks)
+
+
+class Exchange:
+    """All-gathers of a few ranks, in the order of the calls.
+
+    Args:
+        store: torch's, with the group's prefix.
+        rank, size: of this process in the group, and how many ranks that has.
+        deadline: by the monotonic clock.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, deadline: float) -> None:
+        self._store, self._rank, self._size, self.deadline = store, rank, size, deadline
+        self._serial = 0
+        # Counted, as a group may be made anew under its old name, where the keys of the one before still are.
+        self._round = (store.add("ucc/arrivals", 1) - 1) // size
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """What each rank says. Raises MissingError where some have said nothing by the deadline."""
+        self._serial += 1
+        self._say(self._serial, mine)
+        began = time.monotonic()
+        while (found := self._heard(self._serial)) is None:
+            if time.monotonic() > self.deadline:
+                raise MissingError(self._silent(self._serial))
+            time.sleep(min(_PAUSES[1], max(_PAUSES[0], (time.monotonic() - began) / 4)))
+        return found
+
+    def _key(self, serial: int, rank: int) -> str:
+        return f"ucc/{self._round}/{serial}/{rank}"
+
+    def _say(self, serial: int, mine: bytes) -> None:
+        self._store.set(self._key(serial, self._rank), mine.hex())
+
+    def _heard(self, serial: int) -> list[bytes] | None:
+        keys = [self._key(serial, rank) for rank in range(self._size)]
+        if not self._store.check(keys):
+            return None
+        return [bytes.fromhex(self._store.get(key).decode()) for key in keys]
+
+    def _silent(self, serial: int) -> list[int]:
+        return [rank for rank in range(self._size) if not self._store.check([self._key(serial, rank)])]
+
+    def callbacks(self) -> Callbacks:
+        """The same as UCC wants it."""
+        return Callbacks(self)
+
+
+class Callbacks:
+    """All-gathers for UCC, which calls them while it makes a context or a team. To be kept as long as that lives."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._under_way: dict[int, tuple[int, int]] = {}
+        self.error: Exception | None = None
+        """What went wrong in one of them."""
+        self._functions = (
+            api.AllgatherCallback(self._all_gather),
+            api.RequestCallback(self._test),
+            api.RequestCallback(self._free),
+        )
+        self.oob = api.Oob(*self._functions, None, exchange._size, exchange._rank)
+
+    def _all_gather(self, source: int, target: int, size: int, info: object, request: Any) -> int:
+        try:
+            exchange = self._exchange
+            exchange._serial += 1
+            exchange._say(exchange._serial, ctypes.string_at(source, size))
+            self._under_way[exchange._serial] = (target, size)
+            request[0] = exchange._serial
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into C
+            self.error = error
+            return api.ERROR
+        return api.OK
+
+    def _test(self, request: int) -> int:
+        try:
+            if request not in self._under_way:
+                return api.OK
+            found = self._exchange._heard(request)
+            if found is None:
+                if time.monotonic() > self._exchange.deadline:
+                    raise MissingError(self._exchange._silent(request))
+                time.sleep(_PAUSES[0])
+                return api.IN_PROGRESS
+            target, size = self._under_way.pop(request)
+            ctypes.memmove(target, b"".join(found), size * len(found))
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into C
+            self.error = error
+            return api.ERROR
+        return api.OK
+
+    def _free(self, request: int) -> int:
+        return api.OK

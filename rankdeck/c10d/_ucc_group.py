@@ -1,0 +1,91 @@
+"""The process group over UCC: how it is made, and its point-to-point transfers."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rankdeck.c10d import _group, _ucc_collectives, _ucc_process
+from rankdeck.c10d._operations import Operations
+from rankdeck.c10d._ucc_agreement import Agreement
+from rankdeck.c10d._ucc_exchange import Exchange, MissingError
+from rankdeck.c10d._ucc_peers import Peers
+from rankdeck.c10d._ucx_transfers import Transfer
+
+
+class ProcessGroup(_group.ProcessGroup):
+    """Ranks that talk through UCC.
+
+    Args:
+        name: the group's.
+        store: torch's, with the group's prefix.
+        rank, size: of this process in the group, and how many it has.
+        timeout: for making it, and for operations that name none.
+
+    Raises:
+        RuntimeError: UCC is not there, or something is wrong with it.
+        torch.distributed.DistBackendError: members are missing.
+    """
+
+    NAME = "ucc"
+
+    def __init__(self, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        seconds = timeout.total_seconds()
+        process = _ucc_process.join()
+        self._place = place = process.form(name, store, rank, size, seconds)
+        agreement = Agreement(place.team, place.peers)
+
+        def free() -> None:
+            place.peers.close()
+            agreement.free()
+            place.team.free()
+
+        operations = Operations(process, name, rank, agreement, free, seconds)
+        super().__init__(rank, size, place.team, _ucc_collectives, _ucc_collectives.reduction, operations)
+        self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
+
+    def abort(self) -> None:
+        """Ends all that is under way with an error, without asking the other ranks. What is stuck in UCC stays behind."""
+        self._place.team.context.broken = True
+        super().abort()
+
+    def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
+        exchange = Exchange(self._store, self.rank(), self.size(), time.monotonic() + seconds)
+        try:
+            exchange.all_gather(b"")
+        except MissingError as error:
+            return error.ranks if name_all else error.ranks[:1]
+        return []
+
+    def _send(self, host: torch.Tensor, rank: int, tag: int) -> _Message:
+        place = self._place
+        transfers = place.team.context.transfers
+        return _Message(transfers.send(host, place.members[rank], place.number, self.rank(), tag), place.peers)
+
+    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Message:
+        place = self._place
+        return _Message(place.team.context.transfers.receive(host, place.number, rank, tag), place.peers)
+
+
+class _Message:
+    """A transfer, which nobody waits for once a rank of the group is gone."""
+
+    def __init__(self, transfer: Transfer, peers: Peers) -> None:
+        self._transfer, self._peers = transfer, peers
+        self.cancel = transfer.cancel
+
+    @property
+    def source(self) -> int:
+        """The rank that it has come from."""
+        return self._transfer.source
+
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        if self._transfer.is_done():
+            return True
+        self._peers.check()
+        return False

@@ -1,0 +1,151 @@
+"""Finds libucc and loads it, or says in words what is missing. Also a program: `python _ucc_library.py` does that where no rank runs.
+
+Standard library only, and no other module of ours: the launch asks each Python that ranks will run in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Mapping
+
+NAME = "libucc.so.1"
+
+VARIABLE = "RANKDECK_LIBUCC"
+"""The full path of the library, where it is not found by itself."""
+
+OLDEST, NEWEST = (1, 3), (2, 0)
+"""Versions of UCC that this works with, and the first that nobody has tried."""
+
+INSTALL = "install libucc1 and libucc-dev (Debian, Ubuntu) or ucc (conda-forge), or load HPC-X"
+
+_COMPONENTS = ("cl_basic", "tl_ucp", "mc_cpu", "ec_cpu")
+"""What collectives of CPU tensors need. UCC looks for them in the folder `ucc` beside itself, under the plain name `.so`."""
+
+_SETTINGS = {
+    "UCX_ERROR_SIGNALS": "",
+    "UCX_LOG_LEVEL": "fatal",
+    "UCC_LOG_LEVEL": "fatal",
+}
+"""Where the user has said nothing. UCX would take signals away from faulthandler; and of both libraries, what they complain of
+arrives as an error with more words than theirs."""
+
+
+class LibraryError(RuntimeError):
+    """The library can't be used. Given the fact, and what to do."""
+
+    def __init__(self, fact: str, hint: str) -> None:
+        super().__init__(f"{fact}: {hint}")
+        self.fact, self.hint = fact, hint
+
+
+class Library:
+    """libucc.
+
+    Args:
+        path: of the file.
+        functions: what ctypes has loaded.
+        version: of UCC.
+    """
+
+    def __init__(self, path: str, functions: ctypes.CDLL, version: tuple[int, int, int]) -> None:
+        self.path, self.functions, self.version = path, functions, version
+
+
+def candidates(environment: Mapping[str, str], prefix: str) -> list[str]:
+    """What to load, the first that there is.
+
+    Args:
+        environment: of the process.
+        prefix: of its Python environment, where conda puts libraries.
+    """
+    if environment.get(VARIABLE):
+        return [environment[VARIABLE]]
+    own = os.path.join(prefix, "lib", NAME)
+    return [own, NAME] if os.path.exists(own) else [NAME]
+
+
+def load() -> Library:
+    """Loads the library.
+
+    Raises:
+        LibraryError: there is none, a part of it is missing, or it is of a version that is not known here.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    trouble = None
+    for name in candidates(os.environ, sys.prefix):
+        try:
+            functions = ctypes.CDLL(name)
+        except OSError as error:
+            trouble = trouble or explain(name, str(error))
+            continue
+        path = _path_of(functions) or os.path.realpath(name)
+        missing = missing_components(path)
+        if missing:
+            raise LibraryError(
+                f"UCC at {path} is without its components ({', '.join(missing)} in {os.path.dirname(path)}/ucc)",
+                "install libucc-dev as well, which on Debian and Ubuntu has the names by which they are found",
+            )
+        version = _version_of(functions)
+        if not OLDEST <= version[:2] < NEWEST:
+            raise LibraryError(
+                f"UCC at {path} is of version {'.'.join(map(str, version))}",
+                f"take {OLDEST[0]}.{OLDEST[1]} or newer, below {NEWEST[0]}.{NEWEST[1]}: {INSTALL}",
+            )
+        return Library(path, functions, version)
+    raise trouble or LibraryError(f"there is no {NAME}", INSTALL)
+
+
+def explain(name: str, said: str) -> LibraryError:
+    """What the dynamic linker said, with what to do about it."""
+    if newer := re.search(r"version .(GLIBC\w*_[\d.]+). not found", said):
+        return LibraryError(
+            f"UCC ({name}) was built for a newer system and needs {newer[1]}", f"{INSTALL}, as built for this one"
+        )
+    if name == NAME and f"{NAME}: cannot open" in said:
+        return LibraryError(f"there is no {NAME}", f"{INSTALL}, or let {VARIABLE} name the file")
+    return LibraryError(f"UCC can't be loaded ({said})", f"let {VARIABLE} name another file, or {INSTALL}")
+
+
+def missing_components(path: str) -> list[str]:
+    """Those of the necessary ones that UCC would not find."""
+    folder = os.path.join(os.path.dirname(os.path.realpath(path)), "ucc")
+    return [name for name in _COMPONENTS if not os.path.exists(os.path.join(folder, f"libucc_{name}.so"))]
+
+
+def _version_of(functions: ctypes.CDLL) -> tuple[int, int, int]:
+    numbers = [ctypes.c_uint() for _ in range(3)]
+    functions.ucc_get_version(*map(ctypes.byref, numbers))
+    return numbers[0].value, numbers[1].value, numbers[2].value
+
+
+def _path_of(functions: ctypes.CDLL) -> str:
+    """The file that the library was loaded from, as the kernel has it; empty where that can't be told."""
+    address = ctypes.cast(functions.ucc_get_version, ctypes.c_void_p).value or 0
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                span, *_, path = line.rstrip("\n").split(maxsplit=5)
+                start, end = (int(part, 16) for part in span.split("-"))
+                if start <= address < end:
+                    return path
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _main() -> int:
+    try:
+        found = load()
+    except LibraryError as error:
+        sys.stdout.write(f"{error.fact}\n{error.hint}\n")
+        return 1
+    sys.stdout.write(f"{found.path} {'.'.join(map(str, found.version))}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,155 @@
+"""This process as a part of groups over UCC: how groups find together, what goes on in the background, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from rankdeck.c10d import _ucc_library
+from rankdeck.c10d._background import Background, name_ranks
+from rankdeck.c10d._operations import Operations
+from rankdeck.c10d._ucc_context import Context, Team
+from rankdeck.c10d._ucc_exchange import Exchange, MissingError
+from rankdeck.c10d._ucc_peers import Peers, name_process
+from rankdeck.c10d._work import poll
+
+_FAREWELL = 5.0
+"""Seconds that a process which comes to its end waits for others to leave the groups that it is in. What it has said arrives meanwhile."""
+
+_HASTE = 0.5
+"""The same of a process that fails."""
+
+
+_TOKEN, _TEAMS = "rankdeck/ucc/store", "rankdeck/ucc/teams"
+"""Keys of the whole store: its own name, given by whoever comes first, and how many teams each context has had."""
+
+
+class Place(NamedTuple):
+    """What a group has of UCC."""
+
+    team: Team
+    number: int
+    """Of the group in its context."""
+    members: list[int]
+    """The group's ranks in the context."""
+    peers: Peers
+
+
+class Process(Background):
+    """What this process shares among its groups. Raises LibraryError where UCC can't be loaded."""
+
+    def __init__(self) -> None:
+        self._library = _ucc_library.load()
+        self._name = uuid.uuid4().hex
+        self._contexts: list[Context] = []
+        self._made = 0
+        self._is_failing = False
+        super().__init__("rankdeck ucc")
+        self._excepthook = sys.excepthook
+        sys.excepthook = self._see_exception
+        atexit.register(self._end)
+
+    def form(self, name: str, store: Any, rank: int, size: int, timeout: float) -> Place:
+        """Makes a team. All members call this, and nobody else.
+
+        Args:
+            name: of the group, for people.
+            store: torch's, with the group's prefix.
+            rank, size: of this process in the group, and how many it has.
+            timeout: seconds within which all members call this.
+
+        Raises:
+            torch.distributed.DistBackendError: members are missing; it names them.
+            UccError, TransferError: from the libraries.
+        """
+        try:
+            return self._form(Exchange(store, rank, size, time.monotonic() + timeout), store, rank, size)
+        except MissingError as error:
+            raise dist.DistBackendError(
+                f"process group {name!r} could not be made: {name_ranks(error.ranks)} did not come within {timeout:g} s"
+            ) from None
+
+    def _form(self, exchange: Exchange, store: Any, rank: int, size: int) -> Place:
+        root = _root(store)
+        token = root.compare_set(_TOKEN, "", self._name).decode()
+        with self._lock:
+            usable = {one.name: one for one in self._contexts if one.token == token and not one.broken}
+            self._made += 1
+            made = self._made
+        mine = [self._name, name_process(), made, list(usable)]
+        said = [json.loads(text) for text in exchange.all_gather(json.dumps(mine).encode())]
+        names = tuple(str(one[0]) for one in said)
+        common = set.intersection(*(set(one[3]) for one in said))
+        shared = (usable[name] for name in said[0][3] if name in common)  # in one order on every rank
+        context = next((one for one in shared if set(names) <= set(one.members)), None)
+        if context is None:
+            context = Context(self._library, f"{names[0]} {said[0][2]}", token, names, rank, exchange)
+            with self._lock:
+                self._contexts.append(context)
+        number = root.add(f"{_TEAMS}/{context.name}", 1) if rank == 0 else 0
+        number = int(exchange.all_gather(str(number).encode())[0])
+        team = Team(context, number, rank, size, exchange)
+        members = [context.members.index(name) for name in names]
+        return Place(team, number, members, Peers({other: str(one[1]) for other, one in enumerate(said)}))
+
+    # the background
+
+    def _check(self, now: float) -> None:
+        super()._check(now)
+        with self._lock:
+            contexts = [context for context in self._contexts if not context.broken]
+        for context in contexts:  # over TCP a message may be under way still when the collective is done on this rank
+            with context.lock:
+                context.progress()
+
+    # the end
+
+    def _see_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """In place of `sys.excepthook`: a process that fails is in a hurry when it ends."""
+        self._is_failing = True
+        self._excepthook(kind, error, trace)
+
+    def _end(self) -> None:
+        """At the exit of the interpreter: tells the others that this rank will not come again."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            members = tuple(self._members)
+        for member in members:
+            if self._is_failing and isinstance(member, Operations) and member.is_busy():
+                member.abort()
+            member.shutdown()
+        end = time.monotonic() + (_HASTE if self._is_failing else _FAREWELL)
+        poll(lambda: not self._leaving, lambda: time.monotonic() > end)
+        self._over = True
+        self._wake()
+        self._thread.join(_FAREWELL)
+
+
+def _root(store: Any) -> Any:
+    """The store below all prefixes."""
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    return store
+
+
+_process: Process | None = None
+_starting = threading.Lock()
+
+
+def join() -> Process:
+    """This process's part, which begins with the first call. Raises LibraryError where UCC can't be loaded."""
+    global _process
+    with _starting:
+        if _process is None:
+            _process = Process()
+        return _process

@@ -1,0 +1,224 @@
+"""Point-to-point transfers by UCX, which UCC is built upon: UCC has none of its own.
+
+What takes their place there, a broadcast among two ranks, says that all is well when the message does not fit the receiver's memory, can't be
+taken back, and knows no receiving from whoever comes first (UCC 1.9). UCX itself can do all that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+
+import torch
+
+from rankdeck.c10d._ucc_exchange import Exchange
+from rankdeck.c10d._ucc_library import Library
+
+_LIBRARY = "libucp.so.0"
+"""UCC has loaded it, so this name finds the same one wherever it is."""
+
+_API = (1, 10)
+"""The first version with the functions that take ucp_request_param_t."""
+
+_TAGS, _WORLDS = 1 << 32, 1 << 16
+"""How many tags, and how many ranks and groups, one tag of UCX has room for."""
+
+_IN_PROGRESS, _CANCELED = 1, -16
+_NO_IMMEDIATE_COMPLETION, _MEMORY_TYPE = 1 << 16, 1 << 6
+_FEATURE_TAG = 1 << 0
+_ONE_AT_A_TIME = 1
+"""UCS_THREAD_MODE_SERIALIZED"""
+
+
+class _Params(Structure):
+    """What ucp_params_t, ucp_worker_params_t and ucp_ep_params_t begin with; what no bit of the mask names is not read."""
+
+    _fields_ = (("field_mask", c_uint64), ("first", c_uint64), ("rest", c_uint64 * 30))
+
+
+class _RequestParam(Structure):
+    """ucp_request_param_t"""
+
+    _fields_ = (
+        ("op_attr_mask", c_uint32),
+        ("flags", c_uint32),
+        ("request", c_void_p),
+        ("cb", c_void_p),
+        ("datatype", c_uint64),
+        ("user_data", c_void_p),
+        ("reply_buffer", c_void_p),
+        ("memory_type", c_int),
+        ("rest", c_uint64 * 8),
+    )
+
+
+class _Received(Structure):
+    """ucp_tag_recv_info_t"""
+
+    _fields_ = (("sender_tag", c_uint64), ("length", c_size_t))
+
+
+_SIGNATURES = {
+    "ucp_config_read": (c_int, (c_char_p, c_char_p, POINTER(c_void_p))),
+    "ucp_config_release": (None, (c_void_p,)),
+    "ucp_init_version": (c_int, (c_uint32, c_uint32, POINTER(_Params), c_void_p, POINTER(c_void_p))),
+    "ucp_worker_create": (c_int, (c_void_p, POINTER(_Params), POINTER(c_void_p))),
+    "ucp_worker_get_address": (c_int, (c_void_p, POINTER(c_void_p), POINTER(c_size_t))),
+    "ucp_worker_release_address": (None, (c_void_p, c_void_p)),
+    "ucp_worker_progress": (c_uint32, (c_void_p,)),
+    "ucp_ep_create": (c_int, (c_void_p, POINTER(_Params), POINTER(c_void_p))),
+    "ucp_tag_send_nbx": (c_void_p, (c_void_p, c_void_p, c_size_t, c_uint64, POINTER(_RequestParam))),
+    "ucp_tag_recv_nbx": (c_void_p, (c_void_p, c_void_p, c_size_t, c_uint64, c_uint64, POINTER(_RequestParam))),
+    "ucp_request_check_status": (c_int, (c_void_p,)),
+    "ucp_tag_recv_request_test": (c_int, (c_void_p, POINTER(_Received))),
+    "ucp_request_cancel": (None, (c_void_p, c_void_p)),
+    "ucp_request_free": (None, (c_void_p,)),
+    "ucs_status_string": (c_char_p, (c_int,)),
+}
+
+
+class TransferError(RuntimeError):
+    """UCX says that something went wrong."""
+
+
+class Transfers:
+    """What the processes of a context send each other.
+
+    Args:
+        library: libucc, which is loaded.
+        rank: of this process in the context.
+        exchange: between its processes.
+        lock: of the context.
+
+    Raises:
+        MissingError: some did not come.
+        TransferError: from UCX.
+    """
+
+    def __init__(self, library: Library, rank: int, exchange: Exchange, lock: threading.Lock) -> None:
+        self._functions = functions = ctypes.CDLL(_LIBRARY)
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(functions, name)
+            function.restype, function.argtypes = result, arguments
+        self._lock = lock
+        self._endpoints: dict[int, c_void_p] = {}
+        self._hint = _RequestParam(op_attr_mask=_NO_IMMEDIATE_COMPLETION | _MEMORY_TYPE)
+        config, context, self._worker = c_void_p(), c_void_p(), c_void_p()
+        address, length = c_void_p(), c_size_t()
+        with lock:
+            self._check(functions.ucp_config_read(None, None, config))
+            self._check(functions.ucp_init_version(*_API, _Params(field_mask=1, first=_FEATURE_TAG), config, context))
+            functions.ucp_config_release(config)
+            self._check(functions.ucp_worker_create(context, _Params(field_mask=1, first=_ONE_AT_A_TIME), self._worker))
+            self._check(functions.ucp_worker_get_address(self._worker, address, length))
+            mine = ctypes.string_at(address.value or 0, length.value)
+            functions.ucp_worker_release_address(self._worker, address)
+        self._addresses = exchange.all_gather(mine)
+
+    def send(self, tensor: torch.Tensor, member: int, group: int, rank: int, tag: int) -> Transfer:
+        """Begins to send contiguous memory.
+
+        Args:
+            tensor: the memory.
+            member: of the context, to whom.
+            group: number of the group.
+            rank: of this process in the group.
+            tag: of the message.
+        """
+        with self._lock:
+            endpoint = self._endpoint(member)
+            pointer = self._functions.ucp_tag_send_nbx(
+                endpoint, tensor.data_ptr(), _size(tensor), _tag(group, rank, tag), self._hint
+            )
+        return Transfer(self, pointer, _size(tensor), is_receive=False)
+
+    def receive(self, tensor: torch.Tensor, group: int, rank: int | None, tag: int) -> Transfer:
+        """Begins to receive into contiguous memory.
+
+        Args:
+            tensor: the memory.
+            group: number of the group.
+            rank: of the sender in the group; None: any.
+            tag: of the message.
+        """
+        everything = (1 << 64) - 1
+        mask = everything if rank is not None else everything & ~((_WORLDS - 1) * _TAGS)
+        with self._lock:
+            pointer = self._functions.ucp_tag_recv_nbx(
+                self._worker, tensor.data_ptr(), _size(tensor), _tag(group, rank or 0, tag), mask, self._hint
+            )
+        return Transfer(self, pointer, _size(tensor), is_receive=True)
+
+    def _endpoint(self, member: int) -> c_void_p:
+        if member not in self._endpoints:
+            address = ctypes.create_string_buffer(self._addresses[member])
+            params, endpoint = _Params(field_mask=1, first=ctypes.addressof(address)), c_void_p()
+            self._check(self._functions.ucp_ep_create(self._worker, params, endpoint))
+            self._endpoints[member] = endpoint
+        return self._endpoints[member]
+
+    def _check(self, status: int) -> None:
+        if status < 0:
+            raise TransferError(self._functions.ucs_status_string(status).decode())
+
+
+class Transfer:
+    """A message that is under way.
+
+    Args:
+        transfers: of the context.
+        pointer: UCX's request, or the negative number of an error.
+        size: bytes.
+        is_receive: whether it is received.
+    """
+
+    def __init__(self, transfers: Transfers, pointer: int | None, size: int, is_receive: bool) -> None:
+        self._transfers, self._size, self._is_receive = transfers, size, is_receive
+        self._received = _Received()
+        self._is_cancelled = self._is_over = False
+        number = ctypes.c_int64(pointer or 0).value
+        if number < 0:
+            transfers._check(number)
+        self._request = pointer
+
+    @property
+    def source(self) -> int:
+        """The rank of the group that it has come from."""
+        return int(self._received.sender_tag) // _TAGS % _WORLDS
+
+    def is_done(self) -> bool:
+        """Whether it has ended. Raises TransferError where it has failed."""
+        if self._is_over:
+            return True
+        transfers, functions = self._transfers, self._transfers._functions
+        with transfers._lock:
+            functions.ucp_worker_progress(transfers._worker)
+            if self._is_receive:
+                status = functions.ucp_tag_recv_request_test(self._request, self._received)
+            else:
+                status = functions.ucp_request_check_status(self._request)
+            if status == _IN_PROGRESS:
+                return False
+            functions.ucp_request_free(self._request)
+        self._is_over = True
+        if status == _CANCELED and self._is_cancelled:
+            return True
+        transfers._check(status)
+        if self._is_receive and self._received.length != self._size:
+            raise TransferError(f"{self._received.length} bytes came for a tensor of {self._size}")
+        return True
+
+    def cancel(self) -> None:
+        """Takes a receive back."""
+        self._is_cancelled = True
+        with self._transfers._lock:
+            self._transfers._functions.ucp_request_cancel(self._transfers._worker, self._request)
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _tag(group: int, rank: int, tag: int) -> int:
+    return (group % _WORLDS * _WORLDS + rank) * _TAGS + tag % _TAGS

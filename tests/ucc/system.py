@@ -1,0 +1,177 @@
+"""A Python that can load UCC, wherever the tests run. As a program it sets one up: `python -m tests.ucc.system`.
+
+Where the system has UCC, that is the Python that runs the tests. Elsewhere Debian's packages of unstable, which want a newer libc than stable
+has, are unpacked into a folder of their own with that libc and its loader; nothing of the system is changed. The folder is kept for the next
+run, below $XDG_CACHE_HOME/rankdeck-tests.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PACKAGES = (
+    "libc6", "libibverbs1", "libnl-3-200", "libnl-route-3-200", "libnuma1", "librdmacm1t64", "libucx0", "libucc1", "libucc-dev",
+)  # fmt: skip
+"""UCC, and what it needs besides what every system has."""
+
+SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main\n"
+
+CONFIGURATION = """
+Dir::Etc::SourceList "{folder}/sources.list";
+Dir::Etc::SourceParts "-";
+Dir::State "{folder}/state";
+Dir::State::status "{folder}/status";
+Dir::Cache "{folder}/cache";
+Acquire::Languages "none";
+Acquire::Retries "2";
+APT::Update::Error-Mode "any";
+APT::Sandbox::User "root";
+"""
+"""Of an apt that knows unstable only and keeps its lists apart."""
+
+SECONDS = 120
+"""Within which a step of the set-up has ended."""
+
+PROBE = ROOT / "rankdeck/c10d/_ucc_library.py"
+
+
+class UnavailableError(Exception):
+    """There can be no such Python here; says why."""
+
+
+def cache() -> Path:
+    """Where the packages are."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "rankdeck-tests" / "ucc-sid"
+
+
+def libraries(folder: Path) -> Path:
+    """The folder of the unpacked libraries."""
+    return folder / "root/usr/lib" / f"{platform.machine()}-linux-gnu"
+
+
+def has_ucc(python: str | Path) -> str:
+    """What is wrong with this Python; empty: nothing."""
+    done = subprocess.run(
+        [str(python), str(PROBE)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        stdin=subprocess.DEVNULL,
+    )
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+
+
+def set_up() -> Path:
+    """Unpacks the packages, if that has not been done yet.
+
+    Returns:
+        The folder with them.
+
+    Raises:
+        UnavailableError: it can't be done here.
+    """
+    folder = cache()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder
+        if platform.machine() != "x86_64":
+            raise UnavailableError("the tests of UCC know x86_64 only")
+        if missing := [name for name in ("apt-get", "dpkg-deb") if shutil.which(name) is None]:
+            raise UnavailableError(f"UCC is set up from Debian's packages, and there is no {' and no '.join(missing)}")
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="ucc-") as name:
+            _download(Path(name))
+            os.rename(Path(name, "packages"), folder)
+    return folder
+
+
+def _download(folder: Path) -> None:
+    packages = folder / "packages"
+    for part in ("state/lists/partial", "cache/archives/partial", "packages/root"):
+        (folder / part).mkdir(parents=True)
+    (folder / "status").touch()
+    (folder / "sources.list").write_text(SOURCE)
+    (folder / "apt.conf").write_text(CONFIGURATION.format(folder=folder))
+    _run(folder, "apt-get", "update", "-qq")
+    _run(folder, "apt-get", "download", "-qq", *PACKAGES)
+    for package in sorted(folder.glob("*.deb")):
+        _run(folder, "dpkg-deb", "-x", str(package), str(packages / "root"))
+
+
+def _run(folder: Path, *argv: str) -> None:
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            env={**os.environ, "APT_CONFIG": str(folder / "apt.conf")},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"{argv[0]} {argv[1]} took longer than {SECONDS} s") from None
+    if done.returncode:
+        raise UnavailableError(f"{argv[0]} {argv[1]} failed: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+def python() -> Path:
+    """The Python of these tests, with UCC within its reach.
+
+    Raises:
+        UnavailableError: it can't be had here.
+    """
+    if not has_ucc(sys.executable):
+        return Path(sys.executable)
+    folder = libraries(set_up())
+    words = [folder / "ld-linux-x86-64.so.2", "--library-path", folder, "--argv0", sys.executable]
+    real = os.path.realpath(sys.executable)
+    text = f'#!/bin/sh\nexec {shlex.join(map(str, [*words, real]))} "$@"\n'
+    wrapper = cache() / f"python-{zlib.crc32(text.encode()):08x}"
+    if not wrapper.exists():
+        draft = wrapper.with_name(f"{wrapper.name}.{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o755)
+        draft.rename(wrapper)
+    if trouble := has_ucc(wrapper):
+        raise UnavailableError(trouble)
+    return wrapper
+
+
+@functools.cache
+def _python_or_why_not() -> Path | UnavailableError:
+    """Asked once: what failed would fail again."""
+    try:
+        return python()
+    except UnavailableError as error:
+        return error
+
+
+def need_ucc() -> Path:
+    """Skips the test where there is no such Python."""
+    found = _python_or_why_not()
+    if isinstance(found, UnavailableError):
+        pytest.skip(f"needs UCC: {found}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{python()}\n")

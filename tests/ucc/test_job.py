@@ -1,0 +1,478 @@
+"""What ranks over UCC do: groups, timeouts, every way to end, and what is left behind."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.c10d import scripts
+from tests.ucc.ranks import Done, run_ranks
+
+PREAMBLE = """
+import os, signal, sys, threading, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+import rankdeck.c10d.ucc
+
+torch.set_num_threads(1)
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def start(seconds=30):
+    dist.init_process_group("ucc", timeout=timedelta(seconds=seconds))
+
+
+start_beside_gloo = start
+
+
+def error_of(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def say(text):
+    print(f"[{rank}] {text}", flush=True)  # beside what an error says in further lines
+"""
+
+Job = Callable[..., Done]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Runs the text of a script on some ranks: `job(2, text)`."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(ranks: int, text: str, seconds: float = 60.0, **env: str) -> Done:
+        script = tmp_path / "script.py"
+        script.write_text(PREAMBLE + textwrap.dedent(text))
+        return run_ranks(ranks, script, str(tmp_path), seconds=seconds, env=env)
+
+    return run
+
+
+def said(done: Done, rank: int) -> list[str]:
+    """The lines of one rank."""
+    mark = f"[{rank}] "
+    return [line.removeprefix(mark) for line in done.outputs[rank].splitlines() if line.startswith(mark)]
+
+
+def check_all_well(done: Done) -> None:
+    """All have ended with success, and nobody complained."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "ERROR" not in done.stderr, done.stderr
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------------
+
+
+def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start()
+        alone = dist.new_group([2])
+        pair = dist.new_group([0, 2])
+        for group in (alone, pair):
+            if rank in dist.get_process_group_ranks(group):
+                tensor = torch.ones(2)
+                dist.all_reduce(tensor, group=group)
+                say(f"{dist.get_world_size(group)} {tensor[0].item()} {group.name()}")
+        from rankdeck.c10d._ucc_group import ProcessGroup
+        store = dist.distributed_c10d._get_default_store()
+        def make(name):
+            group = ProcessGroup(name, dist.PrefixStore(name, store), rank, 3, timedelta(seconds=20))
+            tensor = torch.full((1,), float(len(name)))
+            group.allreduce([tensor]).wait()
+            assert tensor.item() == 3 * len(name), tensor
+            group.shutdown()
+        threads = [threading.Thread(target=make, args=("x" * size,)) for size in (1, 2, 3)]
+        for thread in threads if rank == 0 else threads[::-1]:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        from rankdeck.c10d import _ucc_process
+        say(len(_ucc_process.join()._contexts))
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert [said(done, rank) for rank in range(3)] == [
+        ["2 2.0 ucc", "1"],
+        ["1"],
+        ["1 1.0 ucc", "2 2.0 ucc", "1"],
+    ], "all groups are teams of one context"
+
+
+@pytest.mark.parametrize("name", ["cpu:ucc", "rankdeck_ucc", "ucc"])
+def test_a_group_may_stand_beside_one_of_gloo(job: Job, name: str) -> None:
+    done = job(
+        3,
+        f"""
+        dist.init_process_group("gloo")
+        group = dist.new_group([1, 2], backend={name!r})
+        if rank:
+            dist.all_reduce(tensor := torch.ones(3), group=group)
+            say(tensor.tolist())
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert said(done, 1) == said(done, 2) == ["[2.0, 2.0, 2.0]"]
+
+
+def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
+    done = job(
+        2,
+        """
+        store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world, rank == 0)
+        for count in range(10):
+            dist.init_process_group("ucc", store=store, rank=rank, world_size=world)
+            dist.new_group([0])
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor)
+            assert tensor.tolist() == [2.0] * 3
+            dist.destroy_process_group()
+        from rankdeck.c10d import _ucc_process
+        say(len(_ucc_process.join()._contexts))
+        process = _ucc_process.join()
+        while process._leaving:
+            time.sleep(0.01)
+        say(threading.active_count())
+        """,
+    )
+    check_all_well(done)
+    assert said(done, 0) == ["1", "2"], "one context does; threads: main, and the one that looks after the groups"
+
+
+def test_models_train_and_are_saved_over_ucc_as_over_gloo(job: Job) -> None:
+    done = job(2, scripts.MODELS_TRAIN, seconds=90)
+    check_all_well(done)
+    assert said(done, 0) == said(done, 1) == ["same bits"]
+
+
+def test_async_operations_run_in_order_and_overlap_with_what_the_caller_does(job: Job) -> None:
+    done = job(2, scripts.ASYNC_OPERATIONS)
+    check_all_well(done)
+    assert said(done, 0) == said(done, 1) == ["done"]
+
+
+def test_what_can_not_be_done_is_refused_before_anybody_waits(job: Job) -> None:
+    done = job(2, scripts.REFUSALS)
+    check_all_well(done)
+    lines = said(done, 0)
+    for line, words in zip(lines, scripts.REFUSED_WITH, strict=False):
+        assert words in line
+    assert lines[6] == "[2.0, 2.0, 2.0, 2.0]"
+
+
+def test_messages_go_to_oneself_by_tag_and_whoever_comes_first(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start()
+        if rank:
+            for tag in (7, 2**31 - 1, 7):
+                dist.send(torch.full((1000,), float(rank * 10 + tag % 9)), 0, tag=tag)
+        else:
+            got, tensor = [], torch.zeros(1000)
+            for tag in (2**31 - 1, 7, 7):
+                for source in (2, 1):
+                    assert dist.recv(tensor, source, tag=tag) == source
+                    got.append(int(tensor[999]))
+            say(got)
+        dist.barrier()
+        work = dist.group.WORLD.send([torch.ones(3)], rank, 1)
+        dist.group.WORLD.recv([mine := torch.zeros(3)], rank, 1).wait()
+        work.wait()
+        big = torch.full((1 << 20,), float(rank))
+        if rank:
+            dist.send(big, 0)
+        else:
+            seen = set()
+            for _ in (1, 2):
+                source = dist.recv(big)
+                assert big[0] == big[-1] == source
+                seen.add(source)
+            say(sorted(seen))
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    tags = (2**31 - 1, 7, 7)
+    assert said(done, 0) == [str([rank * 10 + tag % 9 for tag in tags for rank in (2, 1)]), "[1, 2]"]
+
+
+def test_a_message_of_another_size_is_no_success(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start()
+        for size in (2, 6, 1 << 20):
+            group = dist.new_group()
+            if rank:
+                dist.isend(torch.ones(size), 0, group=group)
+                time.sleep(0.1)
+            else:
+                say(error_of(dist.recv, torch.zeros(4), 1, group=group))
+        os._exit(0)
+        """,
+    )
+    lines = said(done, 0)
+    assert "8 bytes came for a tensor of 16" in lines[0]
+    assert "24 bytes came for a tensor of 16" in lines[1]
+    assert f"{4 << 20} bytes came for a tensor of 16" in lines[2]
+
+
+def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start()
+        from torch.utils.data import DataLoader, TensorDataset
+        loader = DataLoader(TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2, multiprocessing_context="fork")
+        for epoch in range(2):
+            for (batch,) in loader:
+                dist.all_reduce(batch)
+        pid = os.fork()
+        if pid == 0:
+            say(error_of(dist.barrier))
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        dist.barrier()
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert "forked from a rank" in said(done, 0)[0]
+
+
+# --- failures -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_timeout_is_raised_where_the_script_waits_and_breaks_the_group(job: Job) -> None:
+    done = job(2, scripts.A_TIMEOUT)
+    first, third, second, later, quick, _ = said(done, 0)
+    where = "all_reduce(4 x torch.float32, SUM) on rank 0 of process group"
+    assert first.startswith(f"DistBackendError: {where}")
+    assert "the timeout of 1 s is over" in first
+    assert third == first
+    assert where in second
+    assert "can't be used any more" in later
+    assert quick == "True"
+
+
+def test_a_synchronous_collective_and_a_receive_time_out_too(job: Job) -> None:
+    done = job(2, scripts.SYNCHRONOUS_TIMEOUTS)
+    assert "broadcast(4 x torch.float32, from rank 1)" in said(done, 0)[0]
+    assert "recv(4 x torch.float32, from rank 1, tag 0)" in said(done, 0)[1]
+    assert said(done, 0)[2] == "True"
+
+
+def test_ranks_that_call_different_things_are_told_what(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start()
+        if rank == 2:
+            say(error_of(dist.broadcast, torch.ones(3), 0))
+        else:
+            say(error_of(dist.all_reduce, torch.ones(4)))
+        """,
+    )
+    for rank in range(3):
+        assert (
+            "ranks 0, 1: all_reduce(4 x torch.float32, SUM); rank 2: broadcast(3 x torch.float32, from rank 0)"
+            in said(done, rank)[0]
+        )
+
+
+def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start()
+        from rankdeck.c10d import _ucc_api as api, _ucc_collectives as collectives
+        half = torch.ones(4, dtype=torch.float16)
+        def action(vote):
+            float16 = 10 << 3  # which UCC has a number for, and no addition
+            team = dist.group.WORLD._team
+            team.run(api.ALLREDUCE, dst=collectives._info(half, float16), op=api.SUM, flags=api.IN_PLACE)
+        work = dist.group.WORLD._operations.submit("half", action, [half], None)
+        say(error_of(work.wait))
+        """,
+    )
+    for rank in range(2):
+        assert "Operation is not supported" in said(done, rank)[0]
+
+
+def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start()
+        for _ in range(3):
+            dist.group.WORLD.monitored_barrier(timedelta(seconds=10))
+        if rank == 0:
+            say(error_of(dist.group.WORLD.monitored_barrier, timedelta(seconds=1), wait_all_ranks=True))
+            os._exit(0)
+        time.sleep(5)
+        os._exit(0)
+        """,
+    )
+    assert "ranks 1, 2 did not come within 1 s" in said(done, 0)[0]
+
+
+def test_a_group_whose_members_do_not_come_is_not_made(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start()
+        if rank != 1:
+            say(error_of(dist.new_group, [0, 1, 2], timeout=timedelta(seconds=1)))
+        else:
+            time.sleep(6)
+        """,
+    )
+    assert "rank 1 did not come within 1 s" in said(done, 0)[0]
+    assert "rank 1 did not come within 1 s" in said(done, 2)[0]
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), 11)"])
+def test_a_rank_that_dies_is_named_to_those_who_wait_for_it(job: Job, end: str) -> None:
+    done = job(
+        3,
+        f"""
+        start(600)
+        dist.barrier()
+        if rank == 1:
+            {end}
+        say(error_of(dist.all_reduce, torch.ones(4)))
+        os._exit(0)
+        """,
+    )
+    for rank in (0, 2):
+        assert "all_reduce(4 x torch.float32, SUM) on rank" in said(done, rank)[0]
+        assert "the process of rank 1 has ended" in said(done, rank)[0]
+
+
+def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start(600)
+        group = dist.new_group()
+        dist.barrier()
+        from rankdeck.c10d import _ucc_collectives
+        if rank == 1:
+            _ucc_collectives.all_reduce = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+        work = dist.irecv(torch.ones(1), 1, group=group) if rank == 0 else None
+        say(error_of(dist.all_reduce, torch.ones(4)))
+        say(error_of(work.wait))
+        os._exit(0)
+        """,
+    )
+    assert "all_reduce(4 x torch.float32, SUM) on rank 0" in said(done, 0)[0]
+    assert "recv(1 x torch.float32, from rank 1, tag 0) on rank 0" in said(done, 0)[1]
+    for line in said(done, 0):
+        assert "the process of rank 1 has ended" in line
+
+
+def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start()
+        group = dist.new_group(timeout=timedelta(seconds=1))
+        dist.barrier()
+        from rankdeck.c10d import _ucc_collectives
+        if rank == 1:
+            _ucc_collectives.all_reduce = lambda *arguments: time.sleep(60)
+        if rank == 0:
+            say(error_of(dist.all_reduce, torch.ones(4), group=group))
+            dist.all_reduce(after := torch.ones(1), group=dist.new_group([0], use_local_synchronization=True))
+            say(after.item())
+        else:
+            dist.all_reduce(torch.ones(4), group=group, async_op=True)
+            time.sleep(5)
+        os._exit(0)
+        """,
+    )
+    assert "the timeout of 1 s is over" in said(done, 0)[0]
+    assert said(done, 0)[1] == "1.0"
+
+
+@pytest.mark.parametrize("end", ["raise ValueError('the cause')", "sys.exit(3)"])
+def test_a_rank_that_leaves_lets_nobody_wait(job: Job, end: str) -> None:
+    done = job(
+        2,
+        f"""
+        start(600)
+        dist.barrier()
+        if rank == 1:
+            {end}
+        say(error_of(dist.all_reduce, torch.ones(4)))
+        """,
+    )
+    assert "rank 1: leaves the group" in said(done, 0)[0]
+    assert done.statuses[1] in (1, 3)
+    assert ("ValueError: the cause" in done.errors[1]) == end.startswith("raise")
+
+
+def test_a_script_may_end_without_destroying_its_groups(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start()
+        dist.new_group([1])
+        dist.all_reduce(torch.ones(4), async_op=True)
+        if rank == 1:
+            time.sleep(1)
+        else:
+            dist.irecv(torch.ones(1), 1)
+        say("end")
+        """,
+    )
+    check_all_well(done)
+    assert said(done, 0) == said(done, 1) == ["end"]
+
+
+def test_abort_frees_whoever_waits(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start()
+        dist.barrier()
+        if rank == 0:
+            work = dist.all_reduce(torch.ones(4), async_op=True)
+            threading.Timer(0.5, dist.group.WORLD.abort).start()
+            say(error_of(work.wait))
+            os._exit(0)
+        time.sleep(5)
+        os._exit(0)
+        """,
+    )
+    assert "was aborted" in said(done, 0)[0]
+
+
+def test_a_crash_is_told_by_faulthandler(job: Job) -> None:
+    done = job(
+        2,
+        """
+        start()
+        dist.barrier()
+        import ctypes
+        ctypes.string_at(8)
+        """,
+    )
+    assert set(done.statuses) == {-11}
+    assert "Fatal Python error: Segmentation fault" in done.errors[0]
+    assert "script.py" in done.errors[0]

@@ -1,0 +1,109 @@
+"""The backend ucc in a run: launched, checked before that, and with a rank that dies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_elastic import TRAIN as ELASTIC
+from tests.support import Deck, kill_hard, wait_until
+from tests.ucc.system import need_ucc
+
+TRAIN = """
+import os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("ucc")
+rank = dist.get_rank()
+def reduced(value=rank + 1):
+    tensor = torch.ones(1000) * value
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+print("up", rank, dist.get_world_size(), dist.get_backend(), dist.group.WORLD.name(), reduced(), flush=True)
+while not reduced(os.path.exists("finish")):  # ranks leave together
+    time.sleep(0.01)
+print("done", rank, flush=True)
+dist.destroy_process_group()
+"""
+
+pytestmark = pytest.mark.xdist_group("ucc")
+
+
+@pytest.fixture
+def launch(rankdeck, write_script, write_profile) -> Callable[..., str]:
+    """Launches the script, and waits until its ranks have met."""
+
+    def launch(ranks: int = 2, **launch: Any) -> str:
+        sections = {"backend": {"name": "ucc"}, "launch": {"python": str(need_ucc()), **launch}}
+        run: str = rankdeck.launch(write_profile(write_script("train.py", TRAIN), ranks=ranks, **sections))
+        for rank in range(ranks):
+            rankdeck.wait_log(run, rank, f"up {rank} {ranks} ucc ucc {ranks * (ranks + 1) / 2}\n".encode())
+        return run
+
+    return launch
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_script_that_names_ucc_runs_on_a_stock_torch(rankdeck, launch, work, warm):
+    run = launch(warm=warm)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(2)] == [b"done 0", b"done 1"]
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_rank_that_is_killed_is_the_cause_and_a_new_attempt_goes_on(rankdeck, launch, work):
+    run = launch(on_failure="hold")
+    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    held = rankdeck.wait_state(run, "holding")
+    assert "rank 1" in held["failure"]["headline"]
+    rankdeck.wait_log(run, 0, b"the process of rank 1 has ended", stream="err")
+    assert rankdeck("restart", run).returncode == 0
+    rankdeck.wait_log(run, 1, b"up", attempt=1)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+
+
+def test_the_shipped_profile_trains(rankdeck):
+    python = need_ucc()
+    words = ("--set", 'recipe.args=["--steps", "6"]', "--set", f'launch.python="{python}"')
+    run = rankdeck.launch("ucc-local", *words)
+    assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
+    assert [rank["step"] for rank in rankdeck.status(run)["ranks"]] == [6, 6]
+
+
+def test_a_missing_libucc_is_found_before_the_launch(rankdeck, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKDECK_LIBUCC", str(tmp_path / "libucc.so.1"))
+    done = rankdeck("launch", "ucc-local", "--set", f'launch.python="{sys.executable}"')
+    assert done.returncode == 3, done.stderr
+    assert "UCC can't be loaded" in done.stderr
+    assert "RANKDECK_LIBUCC" in done.stderr
+    assert "libucc-dev" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def wait_step(deck: Deck, run: str, step: int) -> Any:
+    """Waits until every rank has finished a step. Returns what is known of the ranks."""
+    return deck.wait_status(run, lambda now: min(one["step"] or 0 for one in now["ranks"]) >= step)["ranks"]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_dead_rank_comes_back_alone(rankdeck, write_script, write_profile, work, warm):
+    recipe = {"script": str(write_script("train.py", ELASTIC)), "args": ["100000", "0.01"]}
+    sections = {"backend": {"name": "ucc"}, "launch": {"python": str(need_ucc()), "on_failure": "hold", "warm": warm}}
+    run = rankdeck.launch(write_profile(recipe, ranks=3, **sections))
+    for victim in (1, 0):
+        before = wait_step(rankdeck, run, 10)
+        kill_hard(before[victim]["pid"])
+        rankdeck.wait_state(run, "holding")
+        assert rankdeck("restart", run).returncode == 0
+        rankdeck.wait_state(run, "running")
+        wanted = max(one["step"] for one in before) + 10
+        after = wait_step(rankdeck, run, wanted)
+        others = [rank for rank in range(3) if rank != victim]
+        assert [after[rank]["pid"] for rank in others] == [before[rank]["pid"] for rank in others]
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    sums = {rankdeck.log(run, rank).splitlines()[-1].split()[-1] for rank in range(3)}
+    assert len(sums) == 1

@@ -1,0 +1,100 @@
+"""How libucc is looked for, and what is said where it can't be used. No UCC is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed import ReduceOp
+
+from engine.backends import ucc
+from rankdeck.c10d import _reductions, _ucc_api, _ucc_library
+from rankdeck.c10d._ucc_collectives import reduction
+from rankdeck.c10d._ucc_library import NAME, candidates, explain, missing_components
+from tests.support import ROOT
+
+
+def test_the_library_is_looked_for_where_the_user_says_then_in_the_environment_then_in_the_system(
+    tmp_path: Path,
+) -> None:
+    assert candidates({}, str(tmp_path)) == [NAME]
+    (tmp_path / "lib").mkdir()
+    own = tmp_path / "lib" / NAME
+    own.touch()
+    assert candidates({}, str(tmp_path)) == [str(own), NAME]
+    assert candidates({"RANKDECK_LIBUCC": "/opt/ucc/lib/libucc.so.1"}, str(tmp_path)) == ["/opt/ucc/lib/libucc.so.1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "words"),
+    [
+        (NAME, f"{NAME}: cannot open shared object file: No such file or directory", "there is no libucc.so.1: install libucc1 and"),
+        ("/x/libucc.so.1", "/lib/libc.so.6: version `GLIBC_2.38' not found (required by /x/libucc.so.1)", "needs GLIBC_2.38"),
+        (NAME, "libucs.so.0: cannot open shared object file: No such file or directory", "UCC can't be loaded (libucs.so.0: cannot"),
+        ("/x/libucc.so.1", "/x/libucc.so.1: invalid ELF header", "let RANKDECK_LIBUCC name another file"),
+    ],
+)  # fmt: skip
+def test_what_the_linker_says_becomes_advice(name: str, said: str, words: str) -> None:
+    assert words in str(explain(name, said))
+
+
+def test_debians_package_without_its_other_half_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "ucc").mkdir()
+    for name in ("cl_basic", "tl_ucp", "mc_cpu", "ec_cpu"):
+        (tmp_path / "ucc" / f"libucc_{name}.so.1").touch()
+    assert missing_components(str(tmp_path / NAME)) == ["cl_basic", "tl_ucp", "mc_cpu", "ec_cpu"]
+    for path in list((tmp_path / "ucc").iterdir()):
+        path.with_suffix("").symlink_to(path)
+    assert missing_components(str(tmp_path / NAME)) == []
+
+
+def test_the_probe_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "rankdeck/c10d/_ucc_library.py")],
+        capture_output=True, text=True, check=False, env={"RANKDECK_LIBUCC": str(tmp_path / NAME)},
+    )  # fmt: skip
+    fact, hint = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert "UCC can't be loaded" in fact
+    assert "libucc-dev" in hint
+
+
+def test_the_structures_are_as_large_as_those_of_ucc() -> None:
+    sizes = {
+        _ucc_api.LibParams: 40, _ucc_api.Oob: 40, _ucc_api.ContextParams: 80, _ucc_api.TeamParams: 208,
+        _ucc_api.BufferInfo: 32, _ucc_api.BufferInfoV: 40, _ucc_api.CollArgs: 200,
+    }  # fmt: skip
+    import ctypes
+
+    assert {kind: ctypes.sizeof(kind) for kind in sizes} == sizes
+
+
+def test_halves_are_never_reduced_by_the_library() -> None:
+    for dtype in _reductions.HALVES:
+        assert reduction(ReduceOp(ReduceOp.SUM), dtype).native is None
+    assert reduction(ReduceOp(ReduceOp.SUM), torch.bool).native == (_ucc_api.BOR, _ucc_api.UINT8)
+
+
+def test_importing_the_backend_loads_no_library() -> None:
+    code = (
+        "import torch.distributed as dist, rankdeck.c10d.ucc as ucc; ucc.register(); "
+        "print('libucc' in open('/proc/self/maps').read(), 'RANKDECK_UCC' in dist.Backend._plugins, "
+        "'UCC' in dist.Backend._plugins, dist.get_default_backend_for_device('cpu'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["False", "True", str(not torch.distributed.is_ucc_available()), "gloo"]
+
+
+def test_on_one_machine_nobody_else_is_talked_to() -> None:
+    alone, several = ucc.settings(one_machine=True).env, ucc.settings(one_machine=False).env
+    assert (alone["UCX_TLS"], alone["UCX_NET_DEVICES"]) == ("self,sm,tcp", "lo")
+    assert not several.keys() & {"UCX_TLS", "UCX_NET_DEVICES"}
+    for env in (alone, several):
+        assert (env["RANKDECK_BACKEND"], env["UCX_ERROR_SIGNALS"]) == ("ucc", "")
+
+
+def test_the_check_asks_in_the_words_of_the_ranks() -> None:
+    assert Path(_ucc_library.__file__) == ucc.PROBE
