@@ -117,7 +117,7 @@ def test_a_cause_names_only_groups_that_it_has(cause: Cause) -> None:
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: f"{cause.id} {cause.pattern[:30]}")
 def test_a_cause_has_an_id_and_a_next_step(cause: Cause) -> None:
-    assert re.fullmatch(r"[BCDEGMNPRSTU]\d{1,2}", cause.id)
+    assert re.fullmatch(r"[BCDEGKMNPRSTU]\d{1,2}", cause.id)
     assert cause.advice
 
 
