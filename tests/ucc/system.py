@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import NEEDS_UCC, ROOT
 
 PACKAGES = (
     "libc6", "libibverbs1", "libnl-3-200", "libnl-route-3-200", "libnuma1", "librdmacm1t64", "libucx0", "libucc1", "libucc-dev",
@@ -169,9 +169,12 @@ def need_ucc() -> Path:
     """Skips the test where there is no such Python."""
     found = _python_or_why_not()
     if isinstance(found, UnavailableError):
-        pytest.skip(f"needs UCC: {found}")
+        pytest.skip(f"{NEEDS_UCC}: {found}")
     return found
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{python()}\n")
+    try:
+        sys.stdout.write(f"{python()}\n")
+    except UnavailableError as error:
+        sys.exit(f"there is no UCC for the tests: {error}")
