@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,9 @@ from engine.connection import start_detached
 from engine.core.plan import LaunchPlan
 from engine.paths import RunPaths, private_folder, runs_folder
 from engine.record import replace_file
+
+BEGINNING = 60.0
+"""Seconds within which a standby has taken its lock, however slow the machine is."""
 
 
 class Standby:
@@ -79,10 +83,11 @@ def _environment(plan: LaunchPlan) -> dict[str, str]:
 
 
 def _remove_stale_standbys(runs: Path) -> None:
-    """Takes away what standbys have left that were killed."""
+    """Takes away what standbys have left that were killed; one that has no lock yet may have only just begun."""
     for folder in runs.glob(".standby-*"):
         with contextlib.suppress(OSError):
-            lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
+            begins = time.time() - folder.stat().st_mtime < BEGINNING
+            lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC | (0 if begins else os.O_CREAT), 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)

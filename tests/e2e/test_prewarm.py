@@ -197,10 +197,25 @@ def test_a_front_end_that_is_killed_takes_its_standby_along(rankdeck, write_scri
     wait_until(lambda: standbys(rankdeck) == [] and not rankdeck.processes())
 
 
+def test_a_standby_that_was_killed_before_it_had_its_lock_leaves_nothing_for_long(rankdeck, profile):
+    folder = rankdeck.folder("x").parent / ".standby-0000abcd"
+    folder.mkdir(parents=True)
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    assert folder in standbys(rankdeck)  # it may have only just begun
+    asyncio.run(engine.prewarm(None))
+    os.utime(folder, (0, 0))
+    asyncio.run(engine.prewarm(profile))
+    assert folder not in standbys(rankdeck)
+    asyncio.run(engine.prewarm(None))
+    wait_until(lambda: standbys(rankdeck) == [] and not rankdeck.processes())
+
+
 def test_a_standby_that_was_killed_is_replaced_and_its_folder_goes(rankdeck, profile):
     engine = LocalEngine()
     asyncio.run(engine.prewarm(profile))
     (folder,) = standbys(rankdeck)
+    wait_until((folder / "supervisor.lock").exists)
     for process in rankdeck.processes():
         if "standby" in process.command:
             kill_hard(process.pid)
