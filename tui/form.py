@@ -23,6 +23,9 @@ Values = Mapping[str, str]
 FORM = "the form"
 """Stands for the file in errors; the screen shows them at the line that they are about."""
 
+FIRST_RECIPE = "gpt"
+"""What a new run runs until somebody chooses."""
+
 OWN_SCRIPT = "script"
 OWN_MODULE = "module"
 """Choices of `recipe.kind` besides the recipes."""
@@ -126,7 +129,8 @@ def fits_a_form(profile: Profile | None) -> bool:
 def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, str]:
     """What the form shows of a profile; None: of a new one."""
     if profile is None:
-        first = recipes[0].name if recipes else OWN_SCRIPT
+        names = [recipe.name for recipe in recipes]
+        first = FIRST_RECIPE if FIRST_RECIPE in names else [*names, OWN_SCRIPT][0]
         return {"backend.name": "gloo", "layout.order": "block", "recipe.kind": first, "launch.warm": YES,
                 "launch.on_failure": "hold"}  # fmt: skip
     recipe, layout, launch = profile.recipe, profile.layout, profile.launch

@@ -54,6 +54,12 @@ def test_a_start_from_a_warm_process_is_the_default_and_only_the_other_choice_is
     assert to_toml_data(profile_of({**new, "launch.warm": "no"}, None, RECIPES))["launch"] == {"warm": False}
 
 
+def test_a_new_run_trains_whatever_else_there_is():
+    assert values_of(None, RECIPES)["recipe.kind"] == "gpt"
+    assert values_of(None, RECIPES[::-1])["recipe.kind"] == "gpt"
+    assert values_of(None, ())["recipe.kind"] == "script"
+
+
 def test_declared_arguments_have_lines_of_their_own_and_all_other_words_stay():
     values = values_of(profile("whole", more=WHOLE), RECIPES)
     assert values[f"{ARGUMENT}steps"] == "1000"
