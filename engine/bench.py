@@ -128,17 +128,28 @@ def earlier_run(paths: RunPaths) -> RunPaths | None:
     plan, runs = read_plan(paths), all_runs()
     later = next((index for index, run in enumerate(runs) if run.run == paths.run), len(runs))
     return next(
-        (run for run in runs[later + 1 : later + 1 + EARLIER] if _is_alike(run, plan) and results_of(run)), None
+        (
+            run
+            for run in runs[later + 1 : later + 1 + EARLIER]
+            if _is_alike(run, plan, _backend_of(paths)) and results_of(run)
+        ),
+        None,
     )
 
 
-def _is_alike(paths: RunPaths, plan: LaunchPlan) -> bool:
+def _is_alike(paths: RunPaths, plan: LaunchPlan, backend: str) -> bool:
     try:
         other = read_plan(paths)
     except SupervisorError:
         return False
     same_places = [(place.node, place.rank) for place in other.places] == [(p.node, p.rank) for p in plan.places]
-    return same_places and (other.program.target, other.backend.name) == (plan.program.target, plan.backend.name)
+    return same_places and other.program.target == plan.program.target and _backend_of(paths) == backend
+
+
+def _backend_of(paths: RunPaths) -> str:
+    """The backend that a run had at last: another may have taken over."""
+    summary = read_summary(paths)
+    return summary.backend if summary is not None else read_plan(paths).backend.name
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------------------
@@ -184,22 +195,19 @@ async def bench(profiles: Sequence[Profile]) -> tuple[list[Outcome], bool]:
     for profile in profiles:
         if interrupts.count:
             break
-        outcome = await _measure(engine, profile, {one.backend for one in outcomes}, interrupts)
+        outcome = await _measure(engine, profile, interrupts)
         if outcome.problem:
             narrate(f"{outcome.backend}: {outcome.problem}" + (f"; {outcome.hint}" if outcome.hint else ""))
         outcomes.append(outcome)
     return outcomes, bool(interrupts.count)
 
 
-async def _measure(engine: LocalEngine, profile: Profile, before: set[str], interrupts: _Interrupts) -> Outcome:
+async def _measure(engine: LocalEngine, profile: Profile, interrupts: _Interrupts) -> Outcome:
     outcome = Outcome(backend=profile.backend.name)
     try:
         plan = await asyncio.to_thread(engine.preview, profile)
-        if plan.backend.name != outcome.backend and plan.backend.name in before:
-            outcome.problem = f"it is {plan.backend.name} here, which is measured already"
-            return outcome
         outcome.run = await engine.launch(profile)
-    except CheckError as error:
+    except RankdeckError as error:  # what can't run, or could not be started: the others go on
         outcome.problem, outcome.hint = error.message, error.hint or ""
         return outcome
     run = LocalRun(find_run(outcome.run))
@@ -286,7 +294,7 @@ def compare(runs: Sequence[RunPaths], *, as_json: bool) -> None:
                 f"nothing was measured before {runs[0].run} with its backend and layout", hint="name two runs or more"
             )
         runs = [earlier, *runs]
-    found = [Outcome(backend=read_plan(run).backend.name, run=run.run, results=results_of(run)) for run in runs]
+    found = [Outcome(backend=_backend_of(run), run=run.run, results=results_of(run)) for run in runs]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

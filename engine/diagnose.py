@@ -167,6 +167,8 @@ def diagnose_file(name: str) -> Diagnosis:
         UsageError: it can't be read.
     """
     try:
+        if name == "-" and sys.stdin is None:
+            raise UsageError("standard input is closed", hint="rankdeck diagnose --file LOG reads a file")
         if name == "-":
             data, left_out = _ends(sys.stdin.buffer)
         else:

@@ -81,7 +81,8 @@ def _decided(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
         if checked and draft.is_here:
             _check_this_machine(decided)
         spare = () if profile.backend.name == AUTO else wanted[number + 1 :]
-        return replace(decided, backend_note=_note(profile, refused), fallback=draft.that_can_run(spare, decided))
+        fallback = draft.that_can_run(spare, decided, refused)
+        return replace(decided, backend_note=_note(profile, refused), fallback=fallback)
     raise _none_can_run(refused)
 
 
@@ -190,22 +191,25 @@ class _Draft:
                 check_node(decided.backend.name, len(node.ranks), self._told[node.name])
         check_plan(decided, is_here=self.is_here)
 
-    def that_can_run(self, names: Sequence[str], decided: LaunchPlan) -> tuple[BackendSettings, ...]:
-        """Those backends that could take over from a plan's, with the same ranks on the same nodes."""
+    def that_can_run(
+        self, names: Sequence[str], decided: LaunchPlan, refused: list[tuple[str, CheckError]]
+    ) -> tuple[BackendSettings, ...]:
+        """Those backends that could take over from a plan's, with the same ranks on the same nodes; the others go to `refused`."""
         found: list[BackendSettings] = []
         for name in names:
             try:
                 settings = settings_of(name, one_machine=self.is_one_machine)
                 self.planned(settings, asked=True)
                 self.check(plan_on(replace(decided, fallback=(settings,)), name))
-            except CheckError:
+            except CheckError as error:
+                refused.append((name, error))
                 continue
             found.append(settings)
         return tuple(found)
 
 
 def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
-    """Why a backend was taken that the profile does not name first."""
+    """Why a backend was taken that the profile does not name first, and which could not take over later."""
     if profile.backend.name == AUTO and not refused:
         return "auto: every node has a GPU for each rank"
     why = "; ".join(f"{name} can't run: {error.message}" for name, error in refused)

@@ -266,9 +266,8 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
                      "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
         return
     doing = f" ({run.doing})" if run.doing else ""
-    click.echo(
-        f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}  {run.program}"
-    )
+    line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}  {run.program}"
+    click.echo(visible(line))
     rows = [("RANK", "NODE", "PID", "STATE", "STEP", "LOSS", "THROUGHPUT", "")]
     for rank in snapshot.ranks:
         rate = "" if rank.throughput is None else f"{rank.throughput:.4g} {rank.unit}/s"
@@ -329,7 +328,7 @@ def exit_status(snapshot: Snapshot) -> int:
         return 0
     if run.failure is not None and run.failure.rank is not None:
         for rank in (run.failure.rank, *run.failure.others):  # the one to blame may have been stopped
-            status = snapshot.ranks[rank].exit
+            status = snapshot.ranks[rank].exit if rank < len(snapshot.ranks) else None
             if status:
                 return status if status > 0 else 128 - status
     return 1

@@ -47,7 +47,7 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
     if "nccl" in backend:
         _current_gpu()
     # Under mpirun it is MPI that knows the ranks.
-    if backend != "mpi" and not os.environ.keys() & {"RANK", "WORLD_SIZE"} and not kwargs.keys() & _PLACED_BY:
+    if "mpi" not in backend and not os.environ.keys() & {"RANK", "WORLD_SIZE"} and not kwargs.keys() & _PLACED_BY:
         # The kernel picks the port, and the store holds it from here on: nobody can take it in between.
         store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[attr-defined]  # documented, not re-exported
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")

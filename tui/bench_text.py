@@ -67,7 +67,7 @@ def value_of(result: Result, measure: Measure) -> float | None:
 
 def bench_curves(results: Iterable[Result], measure: Measure) -> Curves | None:
     """A curve for each collective and type, in powers of 2 and of 10; None while there is nothing to draw."""
-    results = list(results)
+    results = [result for result in results if value_of(result, measure) is not None]
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for result in results:
         value = value_of(result, measure)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from engine.backends import gloo, mpi, nccl, ucc
-from engine.core.backend_names import backends_in
+from engine.core.backend_names import backends_in, devices_in
 from engine.core.errors import CheckError
 from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
 
@@ -65,6 +65,12 @@ def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
             f"{alone[0].name} can't be one of several backends: torch would use it for every device",
             hint=f'set backend.name to "{alone[0].name}", or to "cpu:gloo,cuda:nccl"',
         )
+    for device, backend in devices_in(name).items():
+        if (device, backend) == ("cpu", "nccl") or (device == "cuda" and backend in ("mpi", "ucc")):
+            raise CheckError(
+                f"{backend} can't be the backend for {device} alone",
+                hint="cpu:gloo,cuda:nccl is what most want; mpi and ucc are named without a device",
+            )
     first = next((part for part in parts if part.device == "cuda"), parts[0])
     env = {variable: value for part in parts for variable, value in part.env.items()}
     return BackendSettings(

@@ -90,7 +90,7 @@ def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
         raise CheckError(
             "MPICH can't deal an uneven number of ranks to nodes in turn", hint='set layout.order to "block"'
         )
-    if is_here:
+    if is_here and not decided.reach.setup:  # what the setup loads is there for ranks only
         _check_library(decided, mpi)
 
 

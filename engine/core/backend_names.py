@@ -32,3 +32,9 @@ def backends_in(name: str) -> tuple[str, ...]:
     if AUTO in backends and name != AUTO:
         raise ValueError("has auto for one device; it stands alone")
     return backends
+
+
+def devices_in(name: str) -> dict[str, str]:
+    """The backend of each device that a name mentions; none where it is one backend for all."""
+    backends_in(name)
+    return dict(word.split(":") for word in name.split(",") if ":" in word)

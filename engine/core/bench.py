@@ -47,7 +47,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         names = self.collective + self.dtype
         return (
             all(math.isfinite(number) and number >= 0 for number in (self.median_us, self.p95_us, *rates))
-            and self.median_us > 0
+            and 0 < self.median_us <= self.p95_us < 1e12
+            and all(rate < 1e9 for rate in rates)
+            and 0 < self.repetitions < 1 << 40
             and 0 <= self.bytes < 1 << 50
             and names.isascii()
             and names.isprintable()

@@ -10,6 +10,7 @@ matches on all of them, `assert_never` lets the type checker prove it, and "noth
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
@@ -52,6 +53,9 @@ pressed again, a script that tries once more. A rank that fails meanwhile lifts 
 MAKES_WAY = 75
 """Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find;
 `rankdeck.elastic` has the same."""
+
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+"""Signals that a process brings upon itself."""
 
 UNREACHABLE_PATIENCE = 20.0
 """Seconds that a run which is ending waits for a node that is away: a link that hiccups is back by then, and a user who wants an end
@@ -282,7 +286,7 @@ def _on_failure(state: RunState, at: float) -> Step:
     cause = root_cause(state)
     assert cause is not None
     rank, phase = cause
-    if isinstance(phase, Done) and phase.forming and state.spares and not (state.joined or state.generation):
+    if isinstance(phase, Done) and _may_fall_back(state):
         why = f"{state.backend} failed on {state.home(rank).name}, rank {rank}: {phase.forming}"
         return _stop(state, Restart(reason=f"{why}; running on {state.spares[0].backend}", falls_back=True), at)
     reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
@@ -294,6 +298,18 @@ def _on_failure(state: RunState, at: float) -> Step:
         return state, told + actions
     state, actions = _follow_policy(state, phase.step if isinstance(phase, Done) else None, rank, reason, at)
     return state, told + actions
+
+
+def _may_fall_back(state: RunState) -> bool:
+    """Whether the root cause is a process group that could not be set up, and there is another backend for it. A rank that somebody
+    has killed, or that only lost the others, tells nothing of its backend."""
+    cause = root_cause(state)
+    if cause is None or not state.spares or state.joined or state.generation:
+        return False
+    _, phase = cause
+    if not isinstance(phase, Done) or not phase.forming or phase.secondary:
+        return False
+    return phase.status > 0 or -phase.status in _CRASHES
 
 
 def _follow_policy(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
@@ -686,6 +702,8 @@ def _take_end(state: RunState, at: float, *, failed: bool) -> Step:
             return _clear(state, Outcome(word="succeeded", reason=""), at)
         case Stopping(then=then):
             return (state, ()) if _any(state, Alive) else _clear(state, then, at)
+        case Holding() if failed and _may_fall_back(state):
+            return _on_failure(state, at)  # those that failed before it have only lost their connection
         case Opening() | Holding() | Clearing() | Closing() | Ended():
             return state, ()
         case _ as never:

@@ -135,29 +135,34 @@ def _leftovers(node: str, machine: Machine) -> Finding:
     return warn(node, "leftovers", text, f"unless you want them, on that node: kill -9 {pids}")
 
 
-def names_interface(plan: LaunchPlan) -> str:
-    """The variable by which the profile or the backend says which interface is used; empty where none does."""
+def names_interface(plan: LaunchPlan) -> list[str]:
+    """The variables by which the profile or the backend says which interface is used."""
     env = {**plan.env_defaults, **plan.env}
     variables = (INTERFACE_NAMES.get(backend, "") for backend in backends_in(plan.backend.name))
-    return next((variable for variable in variables if env.get(variable)), "")
+    return [variable for variable in variables if env.get(variable)]
 
 
 def _interface(plan: LaunchPlan, node: str, machine: Machine) -> list[Finding]:
     """What can be said before it is known how the head is reached: all of it, where a variable names the interface."""
-    variable = names_interface(plan)
-    if not variable:
+    variables = names_interface(plan)
+    if not variables:
         return [skip(node, "interface", "one node needs no network")] if len(plan.nodes) == 1 else []
+    found = [_named_interface(plan, node, machine, variable) for variable in variables]
+    return [min(found, key=lambda one: STATES.index(one.state))]
+
+
+def _named_interface(plan: LaunchPlan, node: str, machine: Machine, variable: str) -> Finding:
     wanted = {**plan.env_defaults, **plan.env}[variable]
     names = list(dict.fromkeys(name for name, address in machine.interfaces if address))
     chosen = [name for name in names if is_meant(name, wanted, prefixes=variable == INTERFACE_NAMES["nccl"])]
     advice = f"set {variable} to one of {', '.join(names)}, or leave it out"
     if not chosen:
         text = f"{variable} is {wanted!r}, and no interface with an address is called so"
-        return [fail(node, "interface", text, advice)]
+        return fail(node, "interface", text, advice)
     if len(plan.nodes) > 1 and chosen == ["lo"]:
-        return [fail(node, "interface", f"{variable} is {wanted!r}, which leads to no other node", advice)]
+        return fail(node, "interface", f"{variable} is {wanted!r}, which leads to no other node", advice)
     address = next(address for name, address in machine.interfaces if name == chosen[0])
-    return [ok(node, "interface", f"{chosen[0]}, {address}, by {variable}")]
+    return ok(node, "interface", f"{chosen[0]}, {address}, by {variable}")
 
 
 def is_meant(name: str, wanted: str, *, prefixes: bool) -> bool:

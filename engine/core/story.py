@@ -8,7 +8,7 @@ from engine.core import events as ev
 from engine.core.backend_names import AUTO
 from engine.core.events import AnyEvent
 from engine.core.machine import launch, step
-from engine.core.state import Ended, Restart, Running, RunState, Stopping, status_words
+from engine.core.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.view import EventLine
 
 
@@ -96,9 +96,12 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
 
 def _rank_end(rank: int, status: int, reason: str, before: RunState | None, after: RunState) -> tuple[str, str]:
     why = f" ({reason})" if reason else ""
+    led = before is not None and not isinstance(before.phase, Stopping | Clearing)
     match after.phase:
-        case Stopping(then=Restart(reason=because)) if status != 0 and f"rank {rank}:" in because:
+        case Stopping(then=Restart(reason=because)) | Clearing(then=Restart(reason=because)) if led:
             return f"rank {rank} failed: {status_words(status)}{why}; {because}", "error"
+        case Stopping(then=Outcome()) if led and status != 0:
+            return f"rank {rank} failed: {status_words(status)}{why}", "error"
         case Stopping():
             return f"rank {rank} stopped: {status_words(status)}", "info"
     if before is not None and isinstance(before.phase, Stopping):  # the last one

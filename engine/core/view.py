@@ -115,7 +115,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     text: str
     level: str = "info"
-    """info | warning | error"""
+    """info | notice | warning | error; those above info are told by commands too"""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot", tag_field="type"):

@@ -242,7 +242,8 @@ def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | N
         return None
     verdict = _remembered_verdict(witnesses(state, tails))
     assert verdict is not None
-    rank = verdict.rank if verdict.rank is not None else cause[0]
+    rank = verdict.rank if verdict.rank in range(len(state.ranks)) else cause[0]  # a rank's words may name any
+    assert rank is not None
     others = tuple(
         other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
     )

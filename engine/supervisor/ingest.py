@@ -281,8 +281,14 @@ class Ingest:
     def is_joining(self, rank: int, told: bytes = b"") -> bool:
         """Whether a rank was setting its process group up when it reported last; arguments as of `last_step`."""
         for line in reversed(self._end_of_records(rank, told)):
-            if b'"joined"' in line or b'"joining"' in line:
-                return b'"joining"' in line
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict):
+                for word in ("joined", "joining"):
+                    if record.get(word) is True:
+                        return word == "joining"
         return self.progress[rank].meeting == "joining"
 
     def _end_of_records(self, rank: int, told: bytes) -> list[bytes]:

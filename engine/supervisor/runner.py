@@ -36,6 +36,7 @@ from engine.core.plan import (
 from engine.core.stacks import RankStack
 from engine.core.state import Ended, Holding, Opening, Running, RunState, Starting, rank_word
 from engine.core.story import tell, tell_all
+from engine.core.terminal_text import visible
 from engine.core.view import EventLine
 from engine.launchers import LAUNCHERS, rsync
 from engine.node import agent
@@ -749,9 +750,12 @@ class Runner:
             self._last_words[rank] = message["errors"].encode()
         tail = self._tail(rank) if current and status != 0 else b""
         forming = ""
-        if self.state.spares and current and status != 0 and self.ingest.is_joining(rank, numbers):
-            said = explain(rank, status, tail, message["reason"])
-            forming = said.detail or said.headline
+        may_matter = self.state.spares and isinstance(self.state.phase, Starting | Running | Holding)
+        if may_matter and current and status != 0:
+            unplaced = self._mpirun is not None and message["reason"].startswith("mpirun")
+            if unplaced or self.ingest.is_joining(rank, numbers):
+                said = explain(rank, status, tail, message["reason"])
+                forming = visible(said.detail or said.headline)
         kill = self._kills.get((attempt, rank))
         self.handle(
             ev.RankEnded(

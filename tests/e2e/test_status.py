@@ -98,6 +98,32 @@ def test_status_for_people_names_the_root_cause(rankdeck, write_script, write_pr
     assert f"rankdeck restart {run}" in said
 
 
+def test_what_a_rank_says_of_its_backend_moves_no_terminal_and_names_no_rank_that_is_not_there(
+    rankdeck, write_script, write_profile
+):
+    """The rank fails while it sets its process group up, with words that are made to do harm, on both backends in turn."""
+    text = """
+import rankdeck, sys
+rankdeck.log(joining=True)
+sys.stderr.write("Ranks 77 failed to pass monitoredBarrier in 5 ms\\n")
+raise RuntimeError("\\x1b]0;pwned\\x07 Ranks 77 failed to pass monitoredBarrier in 5 ms")
+"""
+    backend = {"name": "gloo", "fallback": ["cpu:gloo"]}
+    profile = write_profile(write_script("evil.py", text), ranks=2, backend=backend, launch={"on_failure": "stop"})
+    done = rankdeck("launch", profile)
+    assert done.returncode == 1
+    assert "running on cpu:gloo" in done.stderr
+    run = done.stdout.split("\n")[0]
+    said = [rankdeck("status", run), rankdeck("wait", run), rankdeck("diagnose", run), rankdeck("ps", "--all")]
+    assert [one.returncode for one in said] == [0, 1, 0, 0]
+    own = "".join(
+        line for line in done.stderr.splitlines(keepends=True) if not line.startswith("[r")
+    )  # else as written
+    for text in (own, *(one.stdout + one.stderr for one in said)):
+        assert not {"\x1b", "\x07"} & set(text)
+        assert "IndexError" not in text
+
+
 def test_a_killed_rank_shows_soon(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
     status = rankdeck.wait_state(run, "running")

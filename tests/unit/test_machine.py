@@ -51,6 +51,7 @@ from engine.core.state import (
     run_word,
     status_words,
 )
+from engine.core.story import tell_all
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -118,7 +119,14 @@ class Story:
         return self.connect().open_store().spawn()
 
     def end(
-        self, rank: int, status: int = 0, *, after: int | None = None, secondary: bool = False, forming: str = ""
+        self,
+        rank: int,
+        status: int = 0,
+        *,
+        after: int | None = None,
+        secondary: bool = False,
+        forming: str = "",
+        by: str = "",
     ) -> Story:
         self.tell(
             ev.RankEnded(
@@ -129,6 +137,7 @@ class Story:
                 step=after,
                 secondary=secondary,
                 forming=forming,
+                by=by,
                 generation=self.state.generation_of(rank),
             )
         )
@@ -363,6 +372,37 @@ def test_a_rank_whose_group_stood_is_no_reason_for_another_backend() -> None:
     story = Story(backends=("nccl", "gloo")).run().end(1, 1)
     assert isinstance(story.state.phase, Holding)
     assert Story(backends=("nccl",)).run().end(1, 1, forming="no GPU").state.backend == "nccl"
+
+
+@pytest.mark.parametrize("status", [-9, -15])
+def test_a_rank_that_was_killed_while_it_set_its_group_up_tells_nothing_of_the_backend(status: int) -> None:
+    story = Story(backends=("nccl", "gloo")).run().end(1, status, forming="killed", by="alice")
+    assert (run_word(story.state), story.state.backend) == ("holding", "nccl")
+    crashed = Story(backends=("nccl", "gloo")).run().end(1, -11, forming="SIGSEGV")
+    assert isinstance(crashed.state.phase, Stopping)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_whichever_end_is_heard_of_first_the_one_that_caused_it_decides_on_the_backend(first: int) -> None:
+    story = Story(TWO, backends=("nccl", "gloo")).run()
+    for rank in (first, 2 - first):
+        if rank == 0:
+            story.end(0, 1, secondary=True, forming="Connection closed by peer")
+        else:
+            story.end(2, 1, forming="no GPU")
+    assert isinstance(story.state.phase, Stopping)
+    assert story.state.phase.then.reason == "nccl failed on b, rank 2: no GPU; running on gloo"
+
+
+@pytest.mark.parametrize("nodes", [(("a", (0,)),), (("a", (0, 1)),)])
+def test_that_another_backend_takes_over_is_told_once_with_the_rank_that_is_why(
+    nodes: tuple[tuple[str, tuple[int, ...]], ...],
+) -> None:
+    story = Story(nodes, backends=("nccl", "gloo")).run().end(0, 1, forming="rank 1: leaves the group")
+    for rank in nodes[0][1][1:]:
+        story.end(rank, -2)
+    told = [line.text for line in tell_all(story.journal) if "running on gloo" in line.text]
+    assert told == ["rank 0 failed: exit 1; nccl failed on a, rank 0: rank 1: leaves the group; running on gloo"]
 
 
 def test_a_rejoin_that_fails_keeps_its_backend() -> None:

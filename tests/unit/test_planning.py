@@ -127,6 +127,18 @@ def test_what_may_take_over_later_is_part_of_the_plan(nodes: Nodes):
     assert plan_on(plan, "nccl") is plan
 
 
+def test_a_fallback_that_can_not_run_is_told(nodes: Nodes):
+    plan = planned("gloo", "nccl")
+    assert (plan.backend.name, plan.fallback) == ("gloo", ())
+    assert plan.backend_note == "nccl can't run: gpu01 has no NVIDIA GPU"
+
+
+@pytest.mark.parametrize("name", ["cpu:nccl", "cuda:mpi", "cpu:nccl,cuda:gloo"])
+def test_a_backend_is_not_asked_for_a_device_that_is_not_its_own(nodes: Nodes, name: str):
+    with pytest.raises(CheckError, match="can't be the backend for"):
+        planned(name, nodes="localhost")
+
+
 def test_where_none_can_run_all_reasons_are_told(nodes: Nodes):
     with pytest.raises(
         CheckError, match=r"no backend .* can run: nccl: gpu01 has no .*; cpu:gloo,cuda:nccl: gpu01 has"

@@ -27,13 +27,13 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="S3",
-        pattern=r"^ssh: Could not resolve hostname (?P<host>[^\n:]{1,200}):",
+        pattern=r"^ssh: Could not resolve hostname (?P<host>[^\s:-][^\n:]{0,199}):",
         advice=_WORDS,
         fix="getent hosts {host}",
     ),
     Cause(
         id="S4",
-        pattern=r"^ssh: connect to host (?P<host>\S{1,200}) port (?P<port>\d+): ",
+        pattern=r"^ssh: connect to host (?P<host>[^\s-]\S{0,199}) port (?P<port>\d+): ",
         advice=_WORDS,
         fix="nc -zv {host} {port}",
     ),
