@@ -78,6 +78,24 @@ def test_a_group_that_can_not_be_set_up_is_tried_on_the_next_backend_in_a_new_at
     assert "restart" not in done.stderr
 
 
+def test_an_mpirun_that_fails_is_a_reason_for_the_next_backend(
+    rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("mpi4py")
+    use_mpi("openmpi", tmp_path, monkeypatch)
+    real = tmp_path / "bin" / "mpirun"
+    real.unlink()
+    real.write_text(
+        '#!/bin/sh\nif [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; exit; fi\n'
+        "echo There are not enough slots available in the system >&2\nexit 1\n"
+    )
+    real.chmod(0o755)
+    done = rankdeck("launch", write(name="mpi", fallback=["gloo"]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("met gloo 2\n") == 2
+    assert re.search(r"mpi failed on localhost, rank [01]: .*slots.*; running on gloo\n", done.stderr)
+
+
 def test_mpi_may_be_named_with_its_device(rankdeck: Deck, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("mpi4py")
     use_mpi("openmpi", tmp_path, monkeypatch)
