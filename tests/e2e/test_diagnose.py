@@ -80,7 +80,9 @@ def test_the_log_of_a_real_torchrun_names_the_rank(rankdeck, write_script, work)
     assert found.returncode == 0
     assert "job.log: rank 1 raised ValueError  [exception]" in found.stdout
     assert "ValueError: bad batch" in found.stdout
-    assert ": 0" in found.stdout.rpartition("1 other rank")[2]
+    # torchrun may have ended rank 0 before it found that its peer is gone; it says nothing then.
+    _, other, rest = found.stdout.partition("1 other rank")
+    assert not other or rest.split("\n")[0].endswith(": 0")
 
 
 def test_a_log_that_says_nothing_known_ends_with_1_and_shows_its_last_lines(rankdeck, work):
