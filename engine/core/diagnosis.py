@@ -152,6 +152,8 @@ def explain(
     """
     text = plain(stderr_tail)
     chain = last_chain(text, fatal=True)
+    if status == -signal.SIGABRT and not (by or reason) and _aborted_as_it_ended(text, chain):
+        status = 1
     raised = _to_blame(chain) if status is not None and status > 0 else None
     end = _about_end("the process" if rank is None else f"rank {rank}", status, reason, raised)
     if by and status is not None and status < 0:
@@ -204,6 +206,16 @@ def explain(
         fix=end.fix,
         cause=end.cause,
     )
+
+
+def _aborted_as_it_ended(text: str, chain: list[Traceback]) -> bool:
+    """Whether an exception ended a process that was then aborted on its way out, as torch does where a thread of a process group still
+    runs. What was aborted for a reason of its own says it after that."""
+    last = chain[-1].message.strip().rpartition("\n")[2] if chain else ""
+    if not last:
+        return False
+    after = text.rpartition(last)[2]
+    return _ABORTED.search(after) is None and find(after) is None
 
 
 # --- one end, in words -----------------------------------------------------------------------------------------------

@@ -82,6 +82,24 @@ def test_last_words_without_a_traceback_may_blame_another_rank_too(tail: bytes) 
 
 
 @pytest.mark.parametrize(
+    ("after", "headline"),
+    [
+        (b"", "rank 1 raised ValueError"),
+        (b"terminate called without an active exception\n", "rank 1 raised ValueError"),
+        (b"terminate called after throwing an instance of 'c10::Error'\n  what():  stack is broken\n", "SIGABRT"),
+        (
+            b"[E1121] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran\n",
+            "SIGABRT",
+        ),
+    ],
+)
+def test_an_exception_is_the_cause_where_the_process_was_aborted_on_its_way_out(after: bytes, headline: str) -> None:
+    tail = traceback_of("ValueError: bad batch") + after
+    assert headline in explain(1, -6, tail).headline
+    assert explain(1, -6, after).headline == "rank 1 was killed by SIGABRT"
+
+
+@pytest.mark.parametrize(
     "message",
     [
         "ValueError: bad batch",
