@@ -88,7 +88,8 @@ def test_last_words_without_a_traceback_may_blame_another_rank_too(tail: bytes) 
         (b"terminate called without an active exception\n", "rank 1 raised ValueError"),
         (b"terminate called after throwing an instance of 'c10::Error'\n  what():  stack is broken\n", "SIGABRT"),
         (
-            b"[E1121] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran\n",
+            b"[rank1]:[E1121 12:00:00.1 ProcessGroupNCCL.cpp:633] [Rank 1] Watchdog caught collective operation timeout: "
+            b"WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600000 milliseconds before timing out.\n",
             "SIGABRT",
         ),
     ],
