@@ -112,6 +112,8 @@ class Team:
         self.context, self.rank, self.size = context, rank, size
         self.is_over: Callable[[], bool] = lambda: False
         """Whether to give up the collective that is under way; may raise why."""
+        self.holds: list[object] = []
+        """The memory of the collective that is begun next or under way, of which UCC is told addresses only."""
         self._handle = ctypes.c_void_p()
         callbacks = exchange.callbacks()
         _kept.append(callbacks)
@@ -150,15 +152,18 @@ class Team:
             NotHereError: `is_over` said so before it was done.
             UccError: it has failed.
         """
-        call = self.call(coll_type, **arguments)
+        call = None
         try:
+            call = self.call(coll_type, **arguments)
             while not any(call.is_done() for _ in range(_LOOKS)):
                 if self.is_over():
                     raise NotHereError
-        except Exception:
+        except BaseException:
             self.context.broken = True
-            _kept.append(call)
+            _kept.append((call, tuple(self.holds)))
             raise
+        finally:
+            self.holds.clear()
 
     def free(self) -> None:
         """Gives the team back. All ranks have left it."""

@@ -277,6 +277,42 @@ def test_a_synchronous_collective_and_a_receive_time_out_too(job: Job) -> None:
     assert said(done, 0)[2] == "True"
 
 
+@pytest.mark.parametrize("gives_up", ["timeout", "interrupt"])
+def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_up(job: Job, gives_up: str) -> None:
+    done = job(
+        2,
+        f"""
+        import weakref
+        start()
+        store = dist.distributed_c10d._get_default_store()
+        group = dist.new_group(timeout=timedelta(seconds=1 if {gives_up!r} == "timeout" else 60))
+        from rankdeck.c10d import _ucc_collectives
+        gather, temporary = _ucc_collectives.all_gather, []
+        def all_gather(team, output, *arguments):
+            if rank == 1:
+                store.wait(["over"])
+                os._exit(0)
+            temporary.append(weakref.ref(output))
+            if {gives_up!r} == "interrupt":
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+            gather(team, output, *arguments)
+        _ucc_collectives.all_gather = all_gather
+        try:
+            dist.all_gather([torch.zeros(5), torch.zeros(5)], torch.ones(5), group=group)
+        except (KeyboardInterrupt, dist.DistBackendError) as error:
+            say(type(error).__name__)
+        say(temporary[0]() is not None)
+        say(group._team.context.broken)
+        say(group._team.holds)
+        store.set("over", "")
+        os._exit(0)
+        """,
+    )
+    name = "DistBackendError" if gives_up == "timeout" else "KeyboardInterrupt"
+    assert said(done, 0) == [name, "True", "True", "[]"], done.stderr
+
+
 def test_ranks_that_call_different_things_are_told_what(job: Job) -> None:
     done = job(
         3,
@@ -305,7 +341,7 @@ def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) ->
         def action(vote):
             float16 = 10 << 3  # which UCC has a number for, and no addition
             team = dist.group.WORLD._team
-            team.run(api.ALLREDUCE, dst=collectives._info(half, float16), op=api.SUM, flags=api.IN_PLACE)
+            team.run(api.ALLREDUCE, dst=collectives._info(team, half, float16), op=api.SUM, flags=api.IN_PLACE)
         work = dist.group.WORLD._operations.submit("half", action, [half], None)
         say(error_of(work.wait))
         """,
