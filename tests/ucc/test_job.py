@@ -153,6 +153,24 @@ def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
     assert said(done, 0) == ["1", "2"], "one context does; threads: main, and the one that looks after the groups"
 
 
+def test_a_small_sum_has_the_same_bits_on_every_rank(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start()
+        torch.manual_seed(rank)
+        for _ in range(50):
+            dist.all_reduce(tensor := torch.randn(5))
+            dist.all_gather(found := [torch.empty(5) for _ in range(world)], tensor)
+            assert all(torch.equal(tensor, other) for other in found), found
+        say("same bits")
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert [said(done, rank) for rank in range(3)] == [["same bits"]] * 3
+
+
 def test_models_train_and_are_saved_over_ucc_as_over_gloo(job: Job) -> None:
     done = job(2, scripts.MODELS_TRAIN, seconds=90)
     check_all_well(done)

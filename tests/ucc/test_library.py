@@ -62,6 +62,19 @@ def test_the_probe_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     assert "libucc-dev" in hint
 
 
+@pytest.mark.parametrize("version", [(1, 3, 0), (1, 4, 4), (2, 0, 0)])
+def test_a_version_with_which_ranks_would_differ_or_that_nobody_has_tried_is_refused(
+    version: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_ucc_library, "_SETTINGS", {})
+    monkeypatch.setattr(_ucc_library.ctypes, "CDLL", lambda name: name)
+    monkeypatch.setattr(_ucc_library, "_path_of", lambda functions: "/opt/libucc.so.1")
+    monkeypatch.setattr(_ucc_library, "missing_components", lambda path: [])
+    monkeypatch.setattr(_ucc_library, "_version_of", lambda functions: version)
+    with pytest.raises(_ucc_library.LibraryError, match=r"take 1\.5 or newer, below 2\.0"):
+        _ucc_library.load()
+
+
 def test_the_structures_are_as_large_as_those_of_ucc() -> None:
     sizes = {
         _ucc_api.LibParams: 40, _ucc_api.Oob: 40, _ucc_api.ContextParams: 80, _ucc_api.TeamParams: 208,
