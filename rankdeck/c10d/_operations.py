@@ -187,7 +187,7 @@ class Operations:
         """Does a collective. Whatever goes wrong breaks the group, since the ranks may not be at the same place any more."""
         self._running = operation
         try:
-            is_over = functools.partial(self._is_over, operation)
+            is_over = functools.partial(self._is_over, operation.deadline)  # and no more: the agreement keeps this
             vote = self._agreement.reach(operation.what, operation.vote, is_over, spin)
             with torch.inference_mode():
                 operation.action(vote)
@@ -204,8 +204,8 @@ class Operations:
         finally:
             self._running = None
 
-    def _is_over(self, operation: Operation) -> bool:
-        return self._failure is not None or time.monotonic() > operation.deadline
+    def _is_over(self, deadline: float) -> bool:
+        return self._failure is not None or time.monotonic() > deadline
 
     # point to point
 

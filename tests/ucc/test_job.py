@@ -153,6 +153,31 @@ def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
     assert said(done, 0) == ["1", "2"], "one context does; threads: main, and the one that looks after the groups"
 
 
+def test_tensors_are_let_go_of_when_their_collective_is_done(job: Job) -> None:
+    done = job(
+        2,
+        """
+        import weakref
+        start()
+        seen = []
+        for is_async in (False, True):
+            tensors = [torch.ones(1000), torch.ones(2000).view(2, 1000)]
+            work = dist.all_gather_into_tensor(tensors[1], tensors[0], async_op=is_async)
+            if work is not None:
+                work.wait()
+            left = [weakref.ref(tensor) for tensor in tensors]
+            del tensors, work
+            end = time.monotonic() + 30
+            while any(one() is not None for one in left) and time.monotonic() < end:
+                time.sleep(0.001)  # the group's thread may be about to
+            say([one() for one in left])
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert said(done, 0) == said(done, 1) == ["[None, None]"] * 2
+
+
 def test_a_small_sum_has_the_same_bits_on_every_rank(job: Job) -> None:
     done = job(
         3,
