@@ -76,7 +76,7 @@ class Callbacks:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._under_way: dict[int, tuple[int, int]] = {}
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """What went wrong in one of them."""
         self._functions = (
             api.AllgatherCallback(self._all_gather),
@@ -92,7 +92,7 @@ class Callbacks:
             exchange._say(exchange._serial, ctypes.string_at(source, size))
             self._under_way[exchange._serial] = (target, size)
             request[0] = exchange._serial
-        except Exception as error:  # noqa: BLE001 - nothing may be raised into C
+        except BaseException as error:  # noqa: BLE001 - nothing may be raised into C
             self.error = error
             return api.ERROR
         return api.OK
@@ -109,7 +109,7 @@ class Callbacks:
                 return api.IN_PROGRESS
             target, size = self._under_way.pop(request)
             ctypes.memmove(target, b"".join(found), size * len(found))
-        except Exception as error:  # noqa: BLE001 - nothing may be raised into C
+        except BaseException as error:  # noqa: BLE001 - nothing may be raised into C
             self.error = error
             return api.ERROR
         return api.OK

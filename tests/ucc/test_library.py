@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from torch.distributed import ReduceOp
 from engine.backends import ucc
 from rankdeck.c10d import _reductions, _ucc_api, _ucc_library
 from rankdeck.c10d._ucc_collectives import reduction
+from rankdeck.c10d._ucc_exchange import Exchange
 from rankdeck.c10d._ucc_library import NAME, candidates, explain, missing_components
 from tests.support import ROOT
 
@@ -80,9 +83,33 @@ def test_the_structures_are_as_large_as_those_of_ucc() -> None:
         _ucc_api.LibParams: 40, _ucc_api.Oob: 40, _ucc_api.ContextParams: 80, _ucc_api.TeamParams: 208,
         _ucc_api.BufferInfo: 32, _ucc_api.BufferInfoV: 40, _ucc_api.CollArgs: 200,
     }  # fmt: skip
-    import ctypes
-
     assert {kind: ctypes.sizeof(kind) for kind in sizes} == sizes
+
+
+class _InterruptedStore:
+    """Somebody presses Ctrl-C whenever it is asked."""
+
+    def add(self, key: str, amount: int) -> int:
+        return 1
+
+    def set(self, key: str, value: str) -> None:
+        raise KeyboardInterrupt
+
+    def check(self, keys: list[str]) -> bool:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_ucc_asks_the_store_is_an_error_to_it_and_kept_for_the_caller() -> None:
+    callbacks = Exchange(_InterruptedStore(), 0, 1, time.monotonic() + 60).callbacks()
+    all_gather, test, _ = callbacks._functions
+    request, here, there = ctypes.c_void_p(), ctypes.create_string_buffer(8), ctypes.create_string_buffer(8)
+    assert (
+        all_gather(ctypes.addressof(here), ctypes.addressof(there), 8, None, ctypes.pointer(request)) == _ucc_api.ERROR
+    )
+    assert isinstance(callbacks.error, KeyboardInterrupt)
+    callbacks.error, callbacks._under_way[7] = None, (ctypes.addressof(there), 8)
+    assert test(7) == _ucc_api.ERROR
+    assert isinstance(callbacks.error, KeyboardInterrupt)
 
 
 def test_halves_are_never_reduced_by_the_library() -> None:
