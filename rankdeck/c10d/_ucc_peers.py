@@ -35,6 +35,7 @@ class Peers:
     def __init__(self, names: Mapping[int, str]) -> None:
         self._poll = select.poll()
         self._ranks: dict[int, int] = {}
+        self._gone: set[int] = set()
         self._looked = 0.0
         here = name_process()
         for rank, name in names.items():
@@ -42,7 +43,10 @@ class Peers:
                 continue
             try:
                 descriptor = os.pidfd_open(int(name.rpartition(" ")[2]))
-            except (OSError, AttributeError):  # it has ended in this moment, or there is no such call here
+            except ProcessLookupError:
+                self._gone.add(rank)
+                continue
+            except (OSError, AttributeError):  # there is no such call here
                 continue
             self._ranks[descriptor] = rank
             self._poll.register(descriptor, select.POLLIN)
@@ -50,12 +54,11 @@ class Peers:
     def check(self) -> None:
         """Raises PeerGoneError where one has ended. Looks now and then only."""
         now = time.monotonic()
-        if not self._ranks or now - self._looked < _INTERVAL:
-            return
-        self._looked = now
-        gone = sorted(self._ranks[descriptor] for descriptor, _ in self._poll.poll(0))
-        if gone:
-            raise PeerGoneError(f"the process of rank {', '.join(map(str, gone))} has ended")
+        if self._ranks and now - self._looked >= _INTERVAL:
+            self._looked = now
+            self._gone.update(self._ranks[descriptor] for descriptor, _ in self._poll.poll(0))
+        if self._gone:
+            raise PeerGoneError(f"the process of rank {', '.join(map(str, sorted(self._gone)))} has ended")
 
     def close(self) -> None:
         """Looks no more."""

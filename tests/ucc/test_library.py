@@ -17,6 +17,7 @@ from rankdeck.c10d import _reductions, _ucc_api, _ucc_library
 from rankdeck.c10d._ucc_collectives import reduction
 from rankdeck.c10d._ucc_exchange import Exchange
 from rankdeck.c10d._ucc_library import NAME, candidates, explain, missing_components
+from rankdeck.c10d._ucc_peers import PeerGoneError, Peers, name_process
 from tests.support import ROOT
 
 
@@ -110,6 +111,14 @@ def test_an_interrupt_while_ucc_asks_the_store_is_an_error_to_it_and_kept_for_th
     callbacks.error, callbacks._under_way[7] = None, (ctypes.addressof(there), 8)
     assert test(7) == _ucc_api.ERROR
     assert isinstance(callbacks.error, KeyboardInterrupt)
+
+
+def test_a_rank_that_has_ended_before_anybody_looked_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    peers = Peers({0: name_process(), 1: f"{name_process().rpartition(' ')[0]} {ended.pid}"})
+    with pytest.raises(PeerGoneError, match="the process of rank 1 has ended"):
+        peers.check()
 
 
 def test_halves_are_never_reduced_by_the_library() -> None:
