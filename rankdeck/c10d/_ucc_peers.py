@@ -51,14 +51,15 @@ class Peers:
             self._ranks[descriptor] = rank
             self._poll.register(descriptor, select.POLLIN)
 
-    def check(self) -> None:
-        """Raises PeerGoneError where one has ended. Looks now and then only."""
+    def check(self, rank: int | None = None) -> None:
+        """Raises PeerGoneError where one has ended, or where this one has. Looks now and then only."""
         now = time.monotonic()
         if self._ranks and now - self._looked >= _INTERVAL:
             self._looked = now
             self._gone.update(self._ranks[descriptor] for descriptor, _ in self._poll.poll(0))
-        if self._gone:
-            raise PeerGoneError(f"the process of rank {', '.join(map(str, sorted(self._gone)))} has ended")
+        gone = sorted(one for one in self._gone if rank in (None, one))
+        if gone:
+            raise PeerGoneError(f"the process of rank {', '.join(map(str, gone))} has ended")
 
     def close(self) -> None:
         """Looks no more."""

@@ -465,6 +465,45 @@ def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
         assert "the process of rank 1 has ended" in line
 
 
+def test_a_rank_that_ends_does_no_harm_to_messages_between_others_nor_to_those_it_has_sent(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start(600)
+        store = dist.distributed_c10d._get_default_store()
+        group = dist.new_group()
+        first, second, third = torch.zeros(3), torch.zeros(3), torch.zeros(3)
+        for source in (1, 2):
+            if rank == source:
+                dist.send(torch.ones(3), 0, group=group)
+            elif rank == 0:
+                dist.recv(first, source, group=group)
+        dist.barrier()
+        if rank == 2:
+            dist.send(torch.full((3,), 2.0), 0, group=group)
+            os._exit(0)
+        if rank == 1:
+            store.wait(["gone"])
+            dist.send(torch.full((3,), 3.0), 0, group=group)
+            store.wait(["over"])
+            os._exit(0)
+        work = dist.irecv(third, 1, group=group)
+        while error_of(group._place.peers.check, 2) == "no error":
+            time.sleep(0.01)
+        dist.recv(second, 2, group=group)
+        store.set("gone", "")
+        work.wait()
+        say([*second.tolist(), *third.tolist()])
+        say(error_of(dist.recv, second, 2, group=group))
+        store.set("over", "")
+        os._exit(0)
+        """,
+    )
+    values, error = said(done, 0)
+    assert values == "[2.0, 2.0, 2.0, 3.0, 3.0, 3.0]"
+    assert "the process of rank 2 has ended" in error
+
+
 def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> None:
     done = job(
         2,

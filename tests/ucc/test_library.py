@@ -71,7 +71,7 @@ def test_a_version_with_which_ranks_would_differ_or_that_nobody_has_tried_is_ref
     version: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_ucc_library, "_SETTINGS", {})
-    monkeypatch.setattr(_ucc_library.ctypes, "CDLL", lambda name: name)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
     monkeypatch.setattr(_ucc_library, "_path_of", lambda functions: "/opt/libucc.so.1")
     monkeypatch.setattr(_ucc_library, "missing_components", lambda path: [])
     monkeypatch.setattr(_ucc_library, "_version_of", lambda functions: version)
