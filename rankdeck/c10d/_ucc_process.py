@@ -147,8 +147,15 @@ _starting = threading.Lock()
 
 
 def join() -> Process:
-    """This process's part, which begins with the first call. Raises LibraryError where UCC can't be loaded."""
+    """This process's part, which begins with the first call.
+
+    Raises:
+        LibraryError: UCC can't be loaded.
+        RuntimeError: this process was forked from one that has a part of its own.
+    """
     global _process
+    if _process is not None and _process._pid != os.getpid():
+        raise RuntimeError("this process was forked from a rank, and can't be one itself: start it with spawn")
     with _starting:
         if _process is None:
             _process = Process()

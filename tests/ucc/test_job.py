@@ -288,6 +288,8 @@ def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
         pid = os.fork()
         if pid == 0:
             say(error_of(dist.barrier))
+            from rankdeck.c10d._ucc_group import ProcessGroup
+            say(error_of(ProcessGroup, "new", dist.HashStore(), 0, 1, timedelta(seconds=5)))
             sys.exit(0)
         assert os.waitpid(pid, 0)[1] == 0
         dist.barrier()
@@ -296,6 +298,7 @@ def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
     )
     check_all_well(done)
     assert "forked from a rank" in said(done, 0)[0]
+    assert said(done, 0)[1].startswith("RuntimeError: this process was forked from a rank, and can't be one itself")
 
 
 # --- failures -----------------------------------------------------------------------------------------------------------------
