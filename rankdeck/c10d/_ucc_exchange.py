@@ -15,6 +15,9 @@ from rankdeck.c10d import _ucc_api as api
 _PAUSES = (0.0002, 0.01)
 """Seconds between two questions: at first, and after a while."""
 
+_ROUND = "ucc/round"
+"""The key that says in which round, counted from 0, the ranks find together."""
+
 
 class MissingError(Exception):
     """Ranks did not come in time. Given which."""
@@ -37,17 +40,20 @@ class Exchange:
         self._store, self._rank, self._size, self.deadline = store, rank, size, deadline
         self._serial = 0
         # Counted, as a group may be made anew under its old name, where the keys of the one before still are.
-        self._round = (store.add("ucc/arrivals", 1) - 1) // size
+        self._round = int(store.compare_set(_ROUND, "", "0"))
 
     def all_gather(self, mine: bytes) -> list[bytes]:
         """What each rank says. Raises MissingError where some have said nothing by the deadline."""
         self._serial += 1
         self._say(self._serial, mine)
         began = time.monotonic()
-        while (found := self._heard(self._serial)) is None:
-            if time.monotonic() > self.deadline:
-                raise MissingError(self._silent(self._serial))
-            time.sleep(min(_PAUSES[1], max(_PAUSES[0], (time.monotonic() - began) / 4)))
+        try:
+            while (found := self._heard(self._serial)) is None:
+                if time.monotonic() > self.deadline:
+                    raise MissingError(self._silent(self._serial))
+                time.sleep(min(_PAUSES[1], max(_PAUSES[0], (time.monotonic() - began) / 4)))
+        finally:  # all have come to this round, or it is given up: who comes now means the next one
+            self._store.compare_set(_ROUND, str(self._round), str(self._round + 1))
         return found
 
     def _key(self, serial: int, rank: int) -> str:

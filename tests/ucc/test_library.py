@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from torch.distributed import ReduceOp
 from engine.backends import ucc
 from rankdeck.c10d import _reductions, _ucc_api, _ucc_library
 from rankdeck.c10d._ucc_collectives import reduction
-from rankdeck.c10d._ucc_exchange import Exchange
+from rankdeck.c10d._ucc_exchange import Exchange, MissingError
 from rankdeck.c10d._ucc_library import NAME, candidates, explain, missing_components
 from rankdeck.c10d._ucc_peers import PeerGoneError, Peers, name_process
 from tests.support import ROOT
@@ -87,11 +88,23 @@ def test_the_structures_are_as_large_as_those_of_ucc() -> None:
     assert {kind: ctypes.sizeof(kind) for kind in sizes} == sizes
 
 
+def test_ranks_find_together_after_an_attempt_to_which_some_did_not_come() -> None:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    with pytest.raises(MissingError) as given_up:
+        Exchange(store, 0, 2, time.monotonic()).all_gather(b"before")
+    assert given_up.value.ranks == [1]
+    for _ in range(3):
+        exchanges = [Exchange(store, rank, 2, time.monotonic() + 60) for rank in range(2)]
+        with ThreadPoolExecutor() as pool:
+            heard = list(pool.map(Exchange.all_gather, exchanges, [b"first", b"second"]))
+        assert heard == [[b"first", b"second"]] * 2
+
+
 class _InterruptedStore:
     """Somebody presses Ctrl-C whenever it is asked."""
 
-    def add(self, key: str, amount: int) -> int:
-        return 1
+    def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
+        return b"0"
 
     def set(self, key: str, value: str) -> None:
         raise KeyboardInterrupt
