@@ -47,7 +47,7 @@ class ProcessGroup(_group.ProcessGroup):
             agreement.free()
             place.team.free()
 
-        operations = Operations(process, name, rank, agreement, free, seconds)
+        operations = Operations(process, name, rank, agreement, free, seconds, place.peers.close)
         super().__init__(rank, size, place.team, _ucc_collectives, _ucc_collectives.reduction, operations)
         self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 

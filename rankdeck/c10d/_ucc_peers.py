@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections.abc import Mapping
 
@@ -37,6 +38,7 @@ class Peers:
         self._ranks: dict[int, int] = {}
         self._gone: set[int] = set()
         self._looked = 0.0
+        self._lock = threading.Lock()
         here = name_process()
         for rank, name in names.items():
             if name == here or name.rpartition(" ")[0] != here.rpartition(" ")[0] or not name:
@@ -55,14 +57,17 @@ class Peers:
         """Raises PeerGoneError where one has ended, or where this one has. Looks now and then only."""
         now = time.monotonic()
         if self._ranks and now - self._looked >= _INTERVAL:
+            with self._lock:
+                if self._ranks:
+                    self._gone.update(self._ranks[descriptor] for descriptor, _ in self._poll.poll(0))
             self._looked = now
-            self._gone.update(self._ranks[descriptor] for descriptor, _ in self._poll.poll(0))
         gone = sorted(one for one in self._gone if rank in (None, one))
         if gone:
             raise PeerGoneError(f"the process of rank {', '.join(map(str, gone))} has ended")
 
     def close(self) -> None:
         """Looks no more."""
-        ranks, self._ranks = self._ranks, {}
-        for descriptor in ranks:
-            os.close(descriptor)
+        with self._lock:
+            ranks, self._ranks = self._ranks, {}
+            for descriptor in ranks:
+                os.close(descriptor)

@@ -82,7 +82,8 @@ class Process(Background):
         root = _root(store)
         token = root.compare_set(_TOKEN, "", self._name).decode()
         with self._lock:
-            usable = {one.name: one for one in self._contexts if one.token == token and not one.broken}
+            self._contexts = [one for one in self._contexts if not one.broken]
+            usable = {one.name: one for one in self._contexts if one.token == token}
             self._made += 1
             made = self._made
         mine = [self._name, name_process(), made, list(usable)]

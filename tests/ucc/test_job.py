@@ -584,6 +584,33 @@ def test_abort_frees_whoever_waits(job: Job) -> None:
     assert "was aborted" in said(done, 0)[0]
 
 
+@pytest.mark.parametrize("end", ["abort", "shutdown"])
+def test_nothing_piles_up_where_groups_fail_again_and_again(job: Job, end: str) -> None:
+    done = job(
+        2,
+        f"""
+        start()
+        from rankdeck.c10d import _ucc_process
+        from rankdeck.c10d._ucc_group import ProcessGroup
+        process, store = _ucc_process.join(), dist.distributed_c10d._get_default_store()
+        def pidfds():
+            paths = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+            return sum("pidfd" in os.readlink(path) for path in paths if os.path.islink(path))
+        before = pidfds()
+        for count in range(4):
+            group = ProcessGroup(str(count), dist.PrefixStore(str(count), store), rank, 2, timedelta(seconds=20))
+            group.allreduce([torch.ones(1)]).wait()
+            group._place.team.context.broken = True
+            if {end!r} == "shutdown":
+                group._operations.fail("for the test")
+            group.{end}()
+        say(f"{{len(process._members)}} {{len(process._contexts)}} {{pidfds() - before}}")
+        os._exit(0)
+        """,
+    )
+    assert said(done, 0) == said(done, 1) == ["1 1 0"], done.stdout + done.stderr
+
+
 def test_a_crash_is_told_by_faulthandler(job: Job) -> None:
     done = job(
         2,
