@@ -77,9 +77,10 @@ class Context:
             # Teams are made over the store, whose keys have the group's name, whatever other threads make meanwhile.
             self.check("INTERNAL_OOB", functions.ucc_context_config_modify(settings, None, b"INTERNAL_OOB", b"0"))
             params = api.ContextParams(mask=api.CONTEXT_TYPE | api.CONTEXT_OOB, type=api.SHARED, oob=callbacks.oob)
-            status = functions.ucc_context_create(lib, params, settings, self._handle)
-            if callbacks.error is not None:
-                raise callbacks.error
+            try:
+                status = functions.ucc_context_create(lib, params, settings, self._handle)
+            finally:
+                callbacks.end()
             self.check("ucc_context_create", status)
             functions.ucc_context_config_release(settings)
         self.transfers = Transfers(library, rank, exchange, self.lock)
@@ -124,16 +125,17 @@ class Team:
             oob=callbacks.oob,
             id=1 + number % _LAST_TEAM,
         )
-        with context.lock:
-            status = functions.ucc_team_create_post(context._handle, 1, params, self._handle)
-            context.check("ucc_team_create_post", status)
-        status = api.IN_PROGRESS
-        while status == api.IN_PROGRESS:
+        try:
             with context.lock:
-                status = functions.ucc_team_create_test(self._handle)
-                context.progress()
-        if callbacks.error is not None:
-            raise callbacks.error
+                status = functions.ucc_team_create_post(context._handle, 1, params, self._handle)
+                context.check("ucc_team_create_post", status)
+            status = api.IN_PROGRESS
+            while status == api.IN_PROGRESS:
+                with context.lock:
+                    status = functions.ucc_team_create_test(self._handle)
+                    context.progress()
+        finally:
+            callbacks.end()
         context.check("ucc_team_create_test", status)
 
     def call(self, coll_type: int, **arguments: object) -> Call:

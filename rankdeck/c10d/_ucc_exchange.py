@@ -77,10 +77,10 @@ class Exchange:
 
 
 class Callbacks:
-    """All-gathers for UCC, which calls them while it makes a context or a team. To be kept as long as that lives."""
+    """All-gathers for UCC, which calls them while it makes a context or a team. To be kept as long as that lives, unlike the store."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+        self._exchange: Exchange | None = exchange
         self._under_way: dict[int, tuple[int, int]] = {}
         self.error: BaseException | None = None
         """What went wrong in one of them."""
@@ -91,9 +91,17 @@ class Callbacks:
         )
         self.oob = api.Oob(*self._functions, None, exchange._size, exchange._rank)
 
+    def end(self) -> None:
+        """Lets go of the store: from now on UCC is told of an error. Raises what went wrong in one of the calls."""
+        self._exchange, error, self.error = None, self.error, None
+        if error is not None:
+            raise error
+
     def _all_gather(self, source: int, target: int, size: int, info: object, request: Any) -> int:
         try:
             exchange = self._exchange
+            if exchange is None:
+                return api.ERROR
             exchange._serial += 1
             exchange._say(exchange._serial, ctypes.string_at(source, size))
             self._under_way[exchange._serial] = (target, size)
@@ -105,12 +113,15 @@ class Callbacks:
 
     def _test(self, request: int) -> int:
         try:
+            exchange = self._exchange
+            if exchange is None:
+                return api.ERROR
             if request not in self._under_way:
                 return api.OK
-            found = self._exchange._heard(request)
+            found = exchange._heard(request)
             if found is None:
-                if time.monotonic() > self._exchange.deadline:
-                    raise MissingError(self._exchange._silent(request))
+                if time.monotonic() > exchange.deadline:
+                    raise MissingError(exchange._silent(request))
                 time.sleep(_PAUSES[0])
                 return api.IN_PROGRESS
             target, size = self._under_way.pop(request)

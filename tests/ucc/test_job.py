@@ -584,6 +584,27 @@ def test_abort_frees_whoever_waits(job: Job) -> None:
     assert "was aborted" in said(done, 0)[0]
 
 
+def test_the_store_ends_with_its_last_group(job: Job) -> None:
+    done = job(
+        2,
+        """
+        import socket
+        start()
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"]))).close()
+            except OSError:
+                say("refused")
+                break
+            time.sleep(0.01)
+        """,
+    )
+    assert said(done, 0) == said(done, 1) == ["refused"], done.stderr
+
+
 @pytest.mark.parametrize("end", ["abort", "shutdown"])
 def test_nothing_piles_up_where_groups_fail_again_and_again(job: Job, end: str) -> None:
     done = job(

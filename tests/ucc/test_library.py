@@ -123,7 +123,10 @@ def test_an_interrupt_while_ucc_asks_the_store_is_an_error_to_it_and_kept_for_th
     assert isinstance(callbacks.error, KeyboardInterrupt)
     callbacks.error, callbacks._under_way[7] = None, (ctypes.addressof(there), 8)
     assert test(7) == _ucc_api.ERROR
-    assert isinstance(callbacks.error, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        callbacks.end()
+    assert test(7) == _ucc_api.ERROR
+    assert callbacks.error is None
 
 
 def test_a_rank_that_has_ended_before_anybody_looked_is_gone() -> None:
