@@ -83,6 +83,12 @@ class Background:
                 self._leaving.append(member)
         self._wake()
 
+    def forget(self, member: Member) -> None:
+        """Looks no more after a group that has failed."""
+        with self._lock:
+            self._members = [one for one in self._members if one is not member]
+            self._leaving = [one for one in self._leaving if one is not member]
+
     def attend(self, transfer: Transfer) -> None:
         """Looks after a transfer while nobody waits for it."""
         with self._lock:

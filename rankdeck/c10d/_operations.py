@@ -97,6 +97,7 @@ class Operations:
         agreement: of the group's ranks.
         free: gives back what the group has of the library, once all ranks have left it.
         timeout: seconds for an operation that names none.
+        give_up: gives back what can be if that never happens; may be called again.
     """
 
     def __init__(
@@ -107,13 +108,14 @@ class Operations:
         agreement: Agreement,
         free: Callable[[], None],
         timeout: float,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.timeout = timeout
         self._background = background
         self._rank = rank
         self._agreement = agreement
-        self._free = free
+        self._free, self._give_up = free, give_up
         self._failure: Exception | None = None
         self._leaving = False
         self._lock = threading.Lock()
@@ -187,7 +189,7 @@ class Operations:
         """Does a collective. Whatever goes wrong breaks the group, since the ranks may not be at the same place any more."""
         self._running = operation
         try:
-            is_over = functools.partial(self._is_over, operation)
+            is_over = functools.partial(self._is_over, operation.deadline)  # and no more: the agreement keeps this
             vote = self._agreement.reach(operation.what, operation.vote, is_over, spin)
             with torch.inference_mode():
                 operation.action(vote)
@@ -204,8 +206,8 @@ class Operations:
         finally:
             self._running = None
 
-    def _is_over(self, operation: Operation) -> bool:
-        return self._failure is not None or time.monotonic() > operation.deadline
+    def _is_over(self, deadline: float) -> bool:
+        return self._failure is not None or time.monotonic() > deadline
 
     # point to point
 
@@ -324,6 +326,9 @@ class Operations:
             self._thread.join()
             self._agreement.start(LEAVES, 0)
             self._background.leave(self)
+        else:
+            self._background.forget(self)
+            self._give_up()
 
     def _drain(self, is_over: bool) -> None:
         """Lets what was begun come to its end; a receive that nobody waits for is taken back."""
@@ -341,6 +346,8 @@ class Operations:
         self._fail(dist.DistBackendError(f"process group {self.name!r} was aborted"))
         self._leaving = True
         self._queue.put(None)
+        self._background.forget(self)
+        self._give_up()
 
     def has_left(self) -> bool:
         """Whether all ranks have left, or never will."""
@@ -351,6 +358,7 @@ class Operations:
         except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
             self._background.see_trouble(f"process group {self.name!r}: {error}")
             _kept.append(self._agreement)
+            self._give_up()
         return True
 
 

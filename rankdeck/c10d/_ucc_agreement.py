@@ -59,7 +59,7 @@ class Agreement:
         found = self._all[:]
         if found[::2].count(found[0]) < self._team.size:
             self._check_complete()
-            words = _Words(self._team, what)
+            self._words = words = _Words(self._team, what)  # kept with this, whoever gives up
             self._wait(words.are_complete, is_given_up, spin)
             raise DisagreementError(words.texts())
         return max(found[1::2])
@@ -87,7 +87,7 @@ class Agreement:
         try:
             if not poll(is_done, is_over, spin):
                 raise NotHereError
-        except Exception:
+        except BaseException:
             self._team.context.broken = True
             raise
 

@@ -56,7 +56,7 @@ def all_reduce(team: Team, tensor: torch.Tensor, op: Reduction) -> None:
         _halves.all_reduce(partial(all_to_all, team), partial(all_gather, team), team.size, tensor, op)
     elif tensor.numel():
         operation, datatype = op.native
-        team.run(api.ALLREDUCE, dst=_info(tensor, datatype), op=operation, flags=api.IN_PLACE)
+        team.run(api.ALLREDUCE, dst=_info(team, tensor, datatype), op=operation, flags=api.IN_PLACE)
         divide(tensor, op, team.size)
 
 
@@ -68,11 +68,11 @@ def reduce(team: Team, result: torch.Tensor | None, tensor: torch.Tensor, op: Re
     elif source.numel():
         operation, datatype = op.native
         if result is None:
-            team.run(api.REDUCE, src=_info(source, datatype), op=operation, root=root)
+            team.run(api.REDUCE, src=_info(team, source, datatype), op=operation, root=root)
             return
         if source is not result:
             result.copy_(source.view(result.shape))
-        there = _info(result, datatype)
+        there = _info(team, result, datatype)
         team.run(api.REDUCE, src=there, dst=there, op=operation, root=root, flags=api.IN_PLACE)
         divide(result, op, team.size)
 
@@ -80,7 +80,7 @@ def reduce(team: Team, result: torch.Tensor | None, tensor: torch.Tensor, op: Re
 def broadcast(team: Team, tensor: torch.Tensor, root: int) -> None:
     """Gives the root's contents to all."""
     if tensor.numel():
-        team.run(api.BCAST, src=_bytes(tensor), root=root)
+        team.run(api.BCAST, src=_bytes(team, tensor), root=root)
 
 
 def all_gather(team: Team, output: torch.Tensor, tensor: torch.Tensor, in_place: bool = False) -> None:
@@ -91,7 +91,7 @@ def all_gather(team: Team, output: torch.Tensor, tensor: torch.Tensor, in_place:
     if in_place:
         output.view(-1)[team.rank * count : (team.rank + 1) * count] = tensor.view(-1)
     flags = api.IN_PLACE if in_place else 0
-    team.run(api.ALLGATHER, src=_bytes(tensor), dst=_bytes(output), flags=flags)
+    team.run(api.ALLGATHER, src=_bytes(team, tensor), dst=_bytes(team, output), flags=flags)
 
 
 def all_gather_uneven(team: Team, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
@@ -116,7 +116,7 @@ def reduce_scatter(team: Team, output: torch.Tensor, tensor: torch.Tensor, op: R
     else:
         operation, datatype = op.native
         source = premultiply(tensor, op)
-        team.run(api.REDUCE_SCATTER, src=_info(source, datatype), dst=_info(output, datatype), op=operation)
+        team.run(api.REDUCE_SCATTER, src=_info(team, source, datatype), dst=_info(team, output, datatype), op=operation)
         divide(output, op, team.size)
 
 
@@ -131,8 +131,8 @@ def gather(team: Team, output: torch.Tensor | None, tensor: torch.Tensor, root: 
     if team.size == 1 and output is not None:  # UCC can't do it alone
         output.view(-1).copy_(tensor.view(-1))
     elif tensor.numel():
-        there = {} if output is None else {"dst": _bytes(output)}
-        team.run(api.GATHER, src=_bytes(tensor), root=root, **there)
+        there = {} if output is None else {"dst": _bytes(team, output)}
+        team.run(api.GATHER, src=_bytes(team, tensor), root=root, **there)
 
 
 def scatter(team: Team, output: torch.Tensor, tensor: torch.Tensor | None, root: int) -> None:
@@ -140,12 +140,12 @@ def scatter(team: Team, output: torch.Tensor, tensor: torch.Tensor | None, root:
     if not output.numel():
         return
     if tensor is None:
-        team.run(api.SCATTERV, dst=_bytes(output), root=root)
+        team.run(api.SCATTERV, dst=_bytes(team, output), root=root)
     elif team.size == 1:
         output.view(-1).copy_(tensor.view(-1))
     else:  # UCC has no scatter of equal shares that works by itself
-        sent = _Pieces(tensor.view(team.size, -1).unbind())
-        team.run(api.SCATTERV, src=sent.info, dst=_bytes(output), root=root, flags=_WIDE)
+        sent = _Pieces(team, tensor.view(team.size, -1).unbind())
+        team.run(api.SCATTERV, src=sent.info, dst=_bytes(team, output), root=root, flags=_WIDE)
 
 
 def all_to_all(team: Team, output: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -154,19 +154,20 @@ def all_to_all(team: Team, output: torch.Tensor, tensor: torch.Tensor) -> None:
         return
     if overlaps(output, tensor):
         tensor = tensor.clone()
-    team.run(api.ALLTOALL, src=_bytes(tensor), dst=_bytes(output))
+    team.run(api.ALLTOALL, src=_bytes(team, tensor), dst=_bytes(team, output))
 
 
 def all_to_all_uneven(team: Team, outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """Tensor i of rank j becomes output j of rank i, whatever their sizes. No output overlaps a tensor."""
-    sent, received = _Pieces(tensors), _Pieces(outputs)
+    sent, received = _Pieces(team, tensors), _Pieces(team, outputs)
     team.run(api.ALLTOALLV, src=sent.info, dst=received.info, flags=_WIDE)
 
 
 class _Pieces:
     """Tensors anywhere in memory, as one buffer of bytes that begins with the first of them."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, team: Team, tensors: Sequence[torch.Tensor]) -> None:
+        team.holds.extend((self, tensors))
         self._empty = ctypes.create_string_buffer(1)
         addresses = [tensor.data_ptr() if tensor.numel() else 0 for tensor in tensors]
         base = min(filter(None, addresses), default=ctypes.addressof(self._empty))
@@ -178,10 +179,12 @@ class _Pieces:
         )
 
 
-def _info(tensor: torch.Tensor, datatype: int) -> api.BufferInfo:
+def _info(team: Team, tensor: torch.Tensor, datatype: int) -> api.BufferInfo:
+    team.holds.append(tensor)
     return api.BufferInfo(tensor.data_ptr(), tensor.numel(), datatype, api.HOST)
 
 
-def _bytes(tensor: torch.Tensor) -> api.BufferInfo:
+def _bytes(team: Team, tensor: torch.Tensor) -> api.BufferInfo:
     """A tensor that is only moved, whatever its items mean."""
+    team.holds.append(tensor)
     return api.BufferInfo(tensor.data_ptr(), tensor.numel() * tensor.element_size(), api.INT8, api.HOST)

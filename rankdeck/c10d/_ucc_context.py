@@ -77,9 +77,10 @@ class Context:
             # Teams are made over the store, whose keys have the group's name, whatever other threads make meanwhile.
             self.check("INTERNAL_OOB", functions.ucc_context_config_modify(settings, None, b"INTERNAL_OOB", b"0"))
             params = api.ContextParams(mask=api.CONTEXT_TYPE | api.CONTEXT_OOB, type=api.SHARED, oob=callbacks.oob)
-            status = functions.ucc_context_create(lib, params, settings, self._handle)
-            if callbacks.error is not None:
-                raise callbacks.error
+            try:
+                status = functions.ucc_context_create(lib, params, settings, self._handle)
+            finally:
+                callbacks.end()
             self.check("ucc_context_create", status)
             functions.ucc_context_config_release(settings)
         self.transfers = Transfers(library, rank, exchange, self.lock)
@@ -112,6 +113,8 @@ class Team:
         self.context, self.rank, self.size = context, rank, size
         self.is_over: Callable[[], bool] = lambda: False
         """Whether to give up the collective that is under way; may raise why."""
+        self.holds: list[object] = []
+        """The memory of the collective that is begun next or under way, of which UCC is told addresses only."""
         self._handle = ctypes.c_void_p()
         callbacks = exchange.callbacks()
         _kept.append(callbacks)
@@ -122,16 +125,17 @@ class Team:
             oob=callbacks.oob,
             id=1 + number % _LAST_TEAM,
         )
-        with context.lock:
-            status = functions.ucc_team_create_post(context._handle, 1, params, self._handle)
-            context.check("ucc_team_create_post", status)
-        status = api.IN_PROGRESS
-        while status == api.IN_PROGRESS:
+        try:
             with context.lock:
-                status = functions.ucc_team_create_test(self._handle)
-                context.progress()
-        if callbacks.error is not None:
-            raise callbacks.error
+                status = functions.ucc_team_create_post(context._handle, 1, params, self._handle)
+                context.check("ucc_team_create_post", status)
+            status = api.IN_PROGRESS
+            while status == api.IN_PROGRESS:
+                with context.lock:
+                    status = functions.ucc_team_create_test(self._handle)
+                    context.progress()
+        finally:
+            callbacks.end()
         context.check("ucc_team_create_test", status)
 
     def call(self, coll_type: int, **arguments: object) -> Call:
@@ -150,15 +154,18 @@ class Team:
             NotHereError: `is_over` said so before it was done.
             UccError: it has failed.
         """
-        call = self.call(coll_type, **arguments)
+        call = None
         try:
+            call = self.call(coll_type, **arguments)
             while not any(call.is_done() for _ in range(_LOOKS)):
                 if self.is_over():
                     raise NotHereError
-        except Exception:
+        except BaseException:
             self.context.broken = True
-            _kept.append(call)
+            _kept.append((call, tuple(self.holds)))
             raise
+        finally:
+            self.holds.clear()
 
     def free(self) -> None:
         """Gives the team back. All ranks have left it."""

@@ -15,6 +15,9 @@ from rankdeck.c10d import _ucc_api as api
 _PAUSES = (0.0002, 0.01)
 """Seconds between two questions: at first, and after a while."""
 
+_ROUND = "ucc/round"
+"""The key that says in which round, counted from 0, the ranks find together."""
+
 
 class MissingError(Exception):
     """Ranks did not come in time. Given which."""
@@ -37,17 +40,20 @@ class Exchange:
         self._store, self._rank, self._size, self.deadline = store, rank, size, deadline
         self._serial = 0
         # Counted, as a group may be made anew under its old name, where the keys of the one before still are.
-        self._round = (store.add("ucc/arrivals", 1) - 1) // size
+        self._round = int(store.compare_set(_ROUND, "", "0"))
 
     def all_gather(self, mine: bytes) -> list[bytes]:
         """What each rank says. Raises MissingError where some have said nothing by the deadline."""
         self._serial += 1
         self._say(self._serial, mine)
         began = time.monotonic()
-        while (found := self._heard(self._serial)) is None:
-            if time.monotonic() > self.deadline:
-                raise MissingError(self._silent(self._serial))
-            time.sleep(min(_PAUSES[1], max(_PAUSES[0], (time.monotonic() - began) / 4)))
+        try:
+            while (found := self._heard(self._serial)) is None:
+                if time.monotonic() > self.deadline:
+                    raise MissingError(self._silent(self._serial))
+                time.sleep(min(_PAUSES[1], max(_PAUSES[0], (time.monotonic() - began) / 4)))
+        finally:  # all have come to this round, or it is given up: who comes now means the next one
+            self._store.compare_set(_ROUND, str(self._round), str(self._round + 1))
         return found
 
     def _key(self, serial: int, rank: int) -> str:
@@ -71,12 +77,12 @@ class Exchange:
 
 
 class Callbacks:
-    """All-gathers for UCC, which calls them while it makes a context or a team. To be kept as long as that lives."""
+    """All-gathers for UCC, which calls them while it makes a context or a team. To be kept as long as that lives, unlike the store."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+        self._exchange: Exchange | None = exchange
         self._under_way: dict[int, tuple[int, int]] = {}
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """What went wrong in one of them."""
         self._functions = (
             api.AllgatherCallback(self._all_gather),
@@ -85,31 +91,42 @@ class Callbacks:
         )
         self.oob = api.Oob(*self._functions, None, exchange._size, exchange._rank)
 
+    def end(self) -> None:
+        """Lets go of the store: from now on UCC is told of an error. Raises what went wrong in one of the calls."""
+        self._exchange, error, self.error = None, self.error, None
+        if error is not None:
+            raise error
+
     def _all_gather(self, source: int, target: int, size: int, info: object, request: Any) -> int:
         try:
             exchange = self._exchange
+            if exchange is None:
+                return api.ERROR
             exchange._serial += 1
             exchange._say(exchange._serial, ctypes.string_at(source, size))
             self._under_way[exchange._serial] = (target, size)
             request[0] = exchange._serial
-        except Exception as error:  # noqa: BLE001 - nothing may be raised into C
+        except BaseException as error:  # noqa: BLE001 - nothing may be raised into C
             self.error = error
             return api.ERROR
         return api.OK
 
     def _test(self, request: int) -> int:
         try:
+            exchange = self._exchange
+            if exchange is None:
+                return api.ERROR
             if request not in self._under_way:
                 return api.OK
-            found = self._exchange._heard(request)
+            found = exchange._heard(request)
             if found is None:
-                if time.monotonic() > self._exchange.deadline:
-                    raise MissingError(self._exchange._silent(request))
+                if time.monotonic() > exchange.deadline:
+                    raise MissingError(exchange._silent(request))
                 time.sleep(_PAUSES[0])
                 return api.IN_PROGRESS
             target, size = self._under_way.pop(request)
             ctypes.memmove(target, b"".join(found), size * len(found))
-        except Exception as error:  # noqa: BLE001 - nothing may be raised into C
+        except BaseException as error:  # noqa: BLE001 - nothing may be raised into C
             self.error = error
             return api.ERROR
         return api.OK

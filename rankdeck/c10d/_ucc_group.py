@@ -13,8 +13,11 @@ from rankdeck.c10d import _group, _ucc_collectives, _ucc_process
 from rankdeck.c10d._operations import Operations
 from rankdeck.c10d._ucc_agreement import Agreement
 from rankdeck.c10d._ucc_exchange import Exchange, MissingError
-from rankdeck.c10d._ucc_peers import Peers
+from rankdeck.c10d._ucc_peers import PeerGoneError, Peers
 from rankdeck.c10d._ucx_transfers import Transfer
+
+_LAST_LOOKS = 0.1
+"""Seconds that a transfer is looked after when its rank has ended: what that has sent may have arrived."""
 
 
 class ProcessGroup(_group.ProcessGroup):
@@ -44,7 +47,7 @@ class ProcessGroup(_group.ProcessGroup):
             agreement.free()
             place.team.free()
 
-        operations = Operations(process, name, rank, agreement, free, seconds)
+        operations = Operations(process, name, rank, agreement, free, seconds, place.peers.close)
         super().__init__(rank, size, place.team, _ucc_collectives, _ucc_collectives.reduction, operations)
         self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 
@@ -64,18 +67,25 @@ class ProcessGroup(_group.ProcessGroup):
     def _send(self, host: torch.Tensor, rank: int, tag: int) -> _Message:
         place = self._place
         transfers = place.team.context.transfers
-        return _Message(transfers.send(host, place.members[rank], place.number, self.rank(), tag), place.peers)
+        return _Message(transfers.send(host, place.members[rank], place.number, self.rank(), tag), place.peers, rank)
 
     def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> _Message:
         place = self._place
-        return _Message(place.team.context.transfers.receive(host, place.number, rank, tag), place.peers)
+        return _Message(place.team.context.transfers.receive(host, place.number, rank, tag), place.peers, rank)
 
 
 class _Message:
-    """A transfer, which nobody waits for once a rank of the group is gone."""
+    """A transfer, which nobody waits for once the rank at its other end is gone.
 
-    def __init__(self, transfer: Transfer, peers: Peers) -> None:
-        self._transfer, self._peers = transfer, peers
+    Args:
+        transfer: UCX's.
+        peers: of the group.
+        rank: at the other end; None: any, and each of them counts.
+    """
+
+    def __init__(self, transfer: Transfer, peers: Peers, rank: int | None) -> None:
+        self._transfer, self._peers, self._rank = transfer, peers, rank
+        self._end: float | None = None
         self.cancel = transfer.cancel
 
     @property
@@ -84,8 +94,15 @@ class _Message:
         return self._transfer.source
 
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Whether it has ended. Raises TransferError where it has failed, PeerGoneError where it never will end."""
         if self._transfer.is_done():
             return True
-        self._peers.check()
+        try:
+            self._peers.check(self._rank)
+        except PeerGoneError:
+            now = time.monotonic()
+            if self._end is None:
+                self._end = now + _LAST_LOOKS
+            if now > self._end:
+                raise
         return False

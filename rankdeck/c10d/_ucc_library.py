@@ -16,8 +16,9 @@ NAME = "libucc.so.1"
 VARIABLE = "RANKDECK_LIBUCC"
 """The full path of the library, where it is not found by itself."""
 
-OLDEST, NEWEST = (1, 3), (2, 0)
-"""Versions of UCC that this works with, and the first that nobody has tried."""
+OLDEST, NEWEST = (1, 5), (2, 0)
+"""Versions of UCC that this works with, and the first that nobody has tried. Before 1.5 a small all-reduce of three or more ranks adds in an order
+that differs from rank to rank, and so do the last bits of the sum."""
 
 INSTALL = "install libucc1 and libucc-dev (Debian, Ubuntu) or ucc (conda-forge), or load HPC-X"
 

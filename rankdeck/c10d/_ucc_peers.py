@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections.abc import Mapping
 
@@ -35,30 +36,38 @@ class Peers:
     def __init__(self, names: Mapping[int, str]) -> None:
         self._poll = select.poll()
         self._ranks: dict[int, int] = {}
+        self._gone: set[int] = set()
         self._looked = 0.0
+        self._lock = threading.Lock()
         here = name_process()
         for rank, name in names.items():
             if name == here or name.rpartition(" ")[0] != here.rpartition(" ")[0] or not name:
                 continue
             try:
                 descriptor = os.pidfd_open(int(name.rpartition(" ")[2]))
-            except (OSError, AttributeError):  # it has ended in this moment, or there is no such call here
+            except ProcessLookupError:
+                self._gone.add(rank)
+                continue
+            except (OSError, AttributeError):  # there is no such call here
                 continue
             self._ranks[descriptor] = rank
             self._poll.register(descriptor, select.POLLIN)
 
-    def check(self) -> None:
-        """Raises PeerGoneError where one has ended. Looks now and then only."""
+    def check(self, rank: int | None = None) -> None:
+        """Raises PeerGoneError where one has ended, or where this one has. Looks now and then only."""
         now = time.monotonic()
-        if not self._ranks or now - self._looked < _INTERVAL:
-            return
-        self._looked = now
-        gone = sorted(self._ranks[descriptor] for descriptor, _ in self._poll.poll(0))
+        if self._ranks and now - self._looked >= _INTERVAL:
+            with self._lock:
+                if self._ranks:
+                    self._gone.update(self._ranks[descriptor] for descriptor, _ in self._poll.poll(0))
+            self._looked = now
+        gone = sorted(one for one in self._gone if rank in (None, one))
         if gone:
             raise PeerGoneError(f"the process of rank {', '.join(map(str, gone))} has ended")
 
     def close(self) -> None:
         """Looks no more."""
-        ranks, self._ranks = self._ranks, {}
-        for descriptor in ranks:
-            os.close(descriptor)
+        with self._lock:
+            ranks, self._ranks = self._ranks, {}
+            for descriptor in ranks:
+                os.close(descriptor)

@@ -82,7 +82,8 @@ class Process(Background):
         root = _root(store)
         token = root.compare_set(_TOKEN, "", self._name).decode()
         with self._lock:
-            usable = {one.name: one for one in self._contexts if one.token == token and not one.broken}
+            self._contexts = [one for one in self._contexts if not one.broken]
+            usable = {one.name: one for one in self._contexts if one.token == token}
             self._made += 1
             made = self._made
         mine = [self._name, name_process(), made, list(usable)]
@@ -147,8 +148,15 @@ _starting = threading.Lock()
 
 
 def join() -> Process:
-    """This process's part, which begins with the first call. Raises LibraryError where UCC can't be loaded."""
+    """This process's part, which begins with the first call.
+
+    Raises:
+        LibraryError: UCC can't be loaded.
+        RuntimeError: this process was forked from one that has a part of its own.
+    """
     global _process
+    if _process is not None and _process._pid != os.getpid():
+        raise RuntimeError("this process was forked from a rank, and can't be one itself: start it with spawn")
     with _starting:
         if _process is None:
             _process = Process()

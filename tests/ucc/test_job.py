@@ -153,6 +153,49 @@ def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
     assert said(done, 0) == ["1", "2"], "one context does; threads: main, and the one that looks after the groups"
 
 
+def test_tensors_are_let_go_of_when_their_collective_is_done(job: Job) -> None:
+    done = job(
+        2,
+        """
+        import weakref
+        start()
+        seen = []
+        for is_async in (False, True):
+            tensors = [torch.ones(1000), torch.ones(2000).view(2, 1000)]
+            work = dist.all_gather_into_tensor(tensors[1], tensors[0], async_op=is_async)
+            if work is not None:
+                work.wait()
+            left = [weakref.ref(tensor) for tensor in tensors]
+            del tensors, work
+            end = time.monotonic() + 30
+            while any(one() is not None for one in left) and time.monotonic() < end:
+                time.sleep(0.001)  # the group's thread may be about to
+            say([one() for one in left])
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert said(done, 0) == said(done, 1) == ["[None, None]"] * 2
+
+
+def test_a_small_sum_has_the_same_bits_on_every_rank(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start()
+        torch.manual_seed(rank)
+        for _ in range(50):
+            dist.all_reduce(tensor := torch.randn(5))
+            dist.all_gather(found := [torch.empty(5) for _ in range(world)], tensor)
+            assert all(torch.equal(tensor, other) for other in found), found
+        say("same bits")
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert [said(done, rank) for rank in range(3)] == [["same bits"]] * 3
+
+
 def test_models_train_and_are_saved_over_ucc_as_over_gloo(job: Job) -> None:
     done = job(2, scripts.MODELS_TRAIN, seconds=90)
     check_all_well(done)
@@ -245,6 +288,8 @@ def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
         pid = os.fork()
         if pid == 0:
             say(error_of(dist.barrier))
+            from rankdeck.c10d._ucc_group import ProcessGroup
+            say(error_of(ProcessGroup, "new", dist.HashStore(), 0, 1, timedelta(seconds=5)))
             sys.exit(0)
         assert os.waitpid(pid, 0)[1] == 0
         dist.barrier()
@@ -253,6 +298,7 @@ def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
     )
     check_all_well(done)
     assert "forked from a rank" in said(done, 0)[0]
+    assert said(done, 0)[1].startswith("RuntimeError: this process was forked from a rank, and can't be one itself")
 
 
 # --- failures -----------------------------------------------------------------------------------------------------------------
@@ -275,6 +321,42 @@ def test_a_synchronous_collective_and_a_receive_time_out_too(job: Job) -> None:
     assert "broadcast(4 x torch.float32, from rank 1)" in said(done, 0)[0]
     assert "recv(4 x torch.float32, from rank 1, tag 0)" in said(done, 0)[1]
     assert said(done, 0)[2] == "True"
+
+
+@pytest.mark.parametrize("gives_up", ["timeout", "interrupt"])
+def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_up(job: Job, gives_up: str) -> None:
+    done = job(
+        2,
+        f"""
+        import weakref
+        start()
+        store = dist.distributed_c10d._get_default_store()
+        group = dist.new_group(timeout=timedelta(seconds=1 if {gives_up!r} == "timeout" else 60))
+        from rankdeck.c10d import _ucc_collectives
+        gather, temporary = _ucc_collectives.all_gather, []
+        def all_gather(team, output, *arguments):
+            if rank == 1:
+                store.wait(["over"])
+                os._exit(0)
+            temporary.append(weakref.ref(output))
+            if {gives_up!r} == "interrupt":
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+            gather(team, output, *arguments)
+        _ucc_collectives.all_gather = all_gather
+        try:
+            dist.all_gather([torch.zeros(5), torch.zeros(5)], torch.ones(5), group=group)
+        except (KeyboardInterrupt, dist.DistBackendError) as error:
+            say(type(error).__name__)
+        say(temporary[0]() is not None)
+        say(group._team.context.broken)
+        say(group._team.holds)
+        store.set("over", "")
+        os._exit(0)
+        """,
+    )
+    name = "DistBackendError" if gives_up == "timeout" else "KeyboardInterrupt"
+    assert said(done, 0) == [name, "True", "True", "[]"], done.stderr
 
 
 def test_ranks_that_call_different_things_are_told_what(job: Job) -> None:
@@ -305,7 +387,7 @@ def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) ->
         def action(vote):
             float16 = 10 << 3  # which UCC has a number for, and no addition
             team = dist.group.WORLD._team
-            team.run(api.ALLREDUCE, dst=collectives._info(half, float16), op=api.SUM, flags=api.IN_PLACE)
+            team.run(api.ALLREDUCE, dst=collectives._info(team, half, float16), op=api.SUM, flags=api.IN_PLACE)
         work = dist.group.WORLD._operations.submit("half", action, [half], None)
         say(error_of(work.wait))
         """,
@@ -386,6 +468,45 @@ def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
         assert "the process of rank 1 has ended" in line
 
 
+def test_a_rank_that_ends_does_no_harm_to_messages_between_others_nor_to_those_it_has_sent(job: Job) -> None:
+    done = job(
+        3,
+        """
+        start(600)
+        store = dist.distributed_c10d._get_default_store()
+        group = dist.new_group()
+        first, second, third = torch.zeros(3), torch.zeros(3), torch.zeros(3)
+        for source in (1, 2):
+            if rank == source:
+                dist.send(torch.ones(3), 0, group=group)
+            elif rank == 0:
+                dist.recv(first, source, group=group)
+        dist.barrier()
+        if rank == 2:
+            dist.send(torch.full((3,), 2.0), 0, group=group)
+            os._exit(0)
+        if rank == 1:
+            store.wait(["gone"])
+            dist.send(torch.full((3,), 3.0), 0, group=group)
+            store.wait(["over"])
+            os._exit(0)
+        work = dist.irecv(third, 1, group=group)
+        while error_of(group._place.peers.check, 2) == "no error":
+            time.sleep(0.01)
+        dist.recv(second, 2, group=group)
+        store.set("gone", "")
+        work.wait()
+        say([*second.tolist(), *third.tolist()])
+        say(error_of(dist.recv, second, 2, group=group))
+        store.set("over", "")
+        os._exit(0)
+        """,
+    )
+    values, error = said(done, 0)
+    assert values == "[2.0, 2.0, 2.0, 3.0, 3.0, 3.0]"
+    assert "the process of rank 2 has ended" in error
+
+
 def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> None:
     done = job(
         2,
@@ -461,6 +582,54 @@ def test_abort_frees_whoever_waits(job: Job) -> None:
         """,
     )
     assert "was aborted" in said(done, 0)[0]
+
+
+def test_the_store_ends_with_its_last_group(job: Job) -> None:
+    done = job(
+        2,
+        """
+        import socket
+        start()
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"]))).close()
+            except OSError:
+                say("refused")
+                break
+            time.sleep(0.01)
+        """,
+    )
+    assert said(done, 0) == said(done, 1) == ["refused"], done.stderr
+
+
+@pytest.mark.parametrize("end", ["abort", "shutdown"])
+def test_nothing_piles_up_where_groups_fail_again_and_again(job: Job, end: str) -> None:
+    done = job(
+        2,
+        f"""
+        start()
+        from rankdeck.c10d import _ucc_process
+        from rankdeck.c10d._ucc_group import ProcessGroup
+        process, store = _ucc_process.join(), dist.distributed_c10d._get_default_store()
+        def pidfds():
+            paths = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+            return sum("pidfd" in os.readlink(path) for path in paths if os.path.islink(path))
+        before = pidfds()
+        for count in range(4):
+            group = ProcessGroup(str(count), dist.PrefixStore(str(count), store), rank, 2, timedelta(seconds=20))
+            group.allreduce([torch.ones(1)]).wait()
+            group._place.team.context.broken = True
+            if {end!r} == "shutdown":
+                group._operations.fail("for the test")
+            group.{end}()
+        say(f"{{len(process._members)}} {{len(process._contexts)}} {{pidfds() - before}}")
+        os._exit(0)
+        """,
+    )
+    assert said(done, 0) == said(done, 1) == ["1 1 0"], done.stdout + done.stderr
 
 
 def test_a_crash_is_told_by_faulthandler(job: Job) -> None:

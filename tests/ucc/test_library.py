@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,9 @@ from torch.distributed import ReduceOp
 from engine.backends import ucc
 from rankdeck.c10d import _reductions, _ucc_api, _ucc_library
 from rankdeck.c10d._ucc_collectives import reduction
+from rankdeck.c10d._ucc_exchange import Exchange, MissingError
 from rankdeck.c10d._ucc_library import NAME, candidates, explain, missing_components
+from rankdeck.c10d._ucc_peers import PeerGoneError, Peers, name_process
 from tests.support import ROOT
 
 
@@ -62,14 +67,74 @@ def test_the_probe_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     assert "libucc-dev" in hint
 
 
+@pytest.mark.parametrize("version", [(1, 3, 0), (1, 4, 4), (2, 0, 0)])
+def test_a_version_with_which_ranks_would_differ_or_that_nobody_has_tried_is_refused(
+    version: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_ucc_library, "_SETTINGS", {})
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
+    monkeypatch.setattr(_ucc_library, "_path_of", lambda functions: "/opt/libucc.so.1")
+    monkeypatch.setattr(_ucc_library, "missing_components", lambda path: [])
+    monkeypatch.setattr(_ucc_library, "_version_of", lambda functions: version)
+    with pytest.raises(_ucc_library.LibraryError, match=r"take 1\.5 or newer, below 2\.0"):
+        _ucc_library.load()
+
+
 def test_the_structures_are_as_large_as_those_of_ucc() -> None:
     sizes = {
         _ucc_api.LibParams: 40, _ucc_api.Oob: 40, _ucc_api.ContextParams: 80, _ucc_api.TeamParams: 208,
         _ucc_api.BufferInfo: 32, _ucc_api.BufferInfoV: 40, _ucc_api.CollArgs: 200,
     }  # fmt: skip
-    import ctypes
-
     assert {kind: ctypes.sizeof(kind) for kind in sizes} == sizes
+
+
+def test_ranks_find_together_after_an_attempt_to_which_some_did_not_come() -> None:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    with pytest.raises(MissingError) as given_up:
+        Exchange(store, 0, 2, time.monotonic()).all_gather(b"before")
+    assert given_up.value.ranks == [1]
+    for _ in range(3):
+        exchanges = [Exchange(store, rank, 2, time.monotonic() + 60) for rank in range(2)]
+        with ThreadPoolExecutor() as pool:
+            heard = list(pool.map(Exchange.all_gather, exchanges, [b"first", b"second"]))
+        assert heard == [[b"first", b"second"]] * 2
+
+
+class _InterruptedStore:
+    """Somebody presses Ctrl-C whenever it is asked."""
+
+    def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
+        return b"0"
+
+    def set(self, key: str, value: str) -> None:
+        raise KeyboardInterrupt
+
+    def check(self, keys: list[str]) -> bool:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_ucc_asks_the_store_is_an_error_to_it_and_kept_for_the_caller() -> None:
+    callbacks = Exchange(_InterruptedStore(), 0, 1, time.monotonic() + 60).callbacks()
+    all_gather, test, _ = callbacks._functions
+    request, here, there = ctypes.c_void_p(), ctypes.create_string_buffer(8), ctypes.create_string_buffer(8)
+    assert (
+        all_gather(ctypes.addressof(here), ctypes.addressof(there), 8, None, ctypes.pointer(request)) == _ucc_api.ERROR
+    )
+    assert isinstance(callbacks.error, KeyboardInterrupt)
+    callbacks.error, callbacks._under_way[7] = None, (ctypes.addressof(there), 8)
+    assert test(7) == _ucc_api.ERROR
+    with pytest.raises(KeyboardInterrupt):
+        callbacks.end()
+    assert test(7) == _ucc_api.ERROR
+    assert callbacks.error is None
+
+
+def test_a_rank_that_has_ended_before_anybody_looked_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    peers = Peers({0: name_process(), 1: f"{name_process().rpartition(' ')[0]} {ended.pid}"})
+    with pytest.raises(PeerGoneError, match="the process of rank 1 has ended"):
+        peers.check()
 
 
 def test_halves_are_never_reduced_by_the_library() -> None:
