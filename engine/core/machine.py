@@ -10,7 +10,6 @@ matches on all of them, `assert_never` lets the type checker prove it, and "noth
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
@@ -21,6 +20,7 @@ from engine.core import events as ev
 from engine.core.actions import AnyAction
 from engine.core.events import AnyEvent
 from engine.core.state import (
+    CRASHES,
     Alive,
     Clearing,
     Closing,
@@ -53,9 +53,6 @@ pressed again, a script that tries once more. A rank that fails meanwhile lifts 
 MAKES_WAY = 75
 """Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find;
 `rankdeck.elastic` has the same."""
-
-_CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
-"""Signals that a process brings upon itself."""
 
 UNREACHABLE_PATIENCE = 20.0
 """Seconds that a run which is ending waits for a node that is away: a link that hiccups is back by then, and a user who wants an end
@@ -309,7 +306,7 @@ def _may_fall_back(state: RunState) -> bool:
     _, phase = cause
     if not isinstance(phase, Done) or not phase.forming or phase.secondary:
         return False
-    return phase.status > 0 or -phase.status in _CRASHES
+    return phase.status > 0 or -phase.status in CRASHES
 
 
 def _follow_policy(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:

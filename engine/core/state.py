@@ -11,6 +11,9 @@ from engine.core.events import Spare
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["starting", "running", "holding", "succeeded", "failed", "stopped"]
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+"""Signals that a process brings upon itself."""
+
 ENDED_WORDS: frozenset[RunWord] = frozenset({"succeeded", "failed", "stopped"})
 
 
