@@ -287,7 +287,7 @@ def _on_failure(state: RunState, at: float) -> Step:
         why = f"{state.backend} failed on {state.home(rank).name}, rank {rank}: {phase.forming}"
         return _stop(state, Restart(reason=f"{why}; running on {state.spares[0].backend}", falls_back=True), at)
     reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
-    state, told = _tell(state, ("lost", state.generation)) if state.elastic else (state, ())
+    state, told = _tell(state, ("lost", state.generation)) if state.elastic and not state.one_fate else (state, ())
     if isinstance(phase, Done) and phase.status == MAKES_WAY and not why_no_rejoin(state):
         state, actions = _rejoin(
             state, at

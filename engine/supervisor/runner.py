@@ -829,7 +829,9 @@ def make_link(tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, hel
 
 
 def _one_fate(backend: BackendSettings) -> str:
-    return "one mpirun is one fate" if backend.mpi else ""
+    if backend.mpi:
+        return "one mpirun is one fate"
+    return "with ucc all ranks start together" if "ucc" in backend.name else ""  # decision 15
 
 
 def _allow_open_files(count: int) -> None:
