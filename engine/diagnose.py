@@ -12,10 +12,9 @@ import msgspec
 
 from engine.core.diagnosis import plain
 from engine.core.errors import UsageError
-from engine.core.events import RunLaunched
 from engine.core.known import find
 from engine.core.launcher_log import read_log
-from engine.core.machine import launch, step
+from engine.core.machine import states
 from engine.core.state import RunState, rank_word, run_word
 from engine.core.verdict import Verdict, Witness, find_verdict, remarks
 from engine.core.views import failure_view, witnesses
@@ -80,13 +79,13 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
         SupervisorError: the journal can't be read.
         UsageError: there is no such attempt.
     """
-    states = _states(paths)
-    newest = max(states)
-    if attempt is not None and attempt not in states:
+    by_attempt = _by_attempt(paths)
+    newest = max(by_attempt)
+    if attempt is not None and attempt not in by_attempt:
         raise UsageError(f"there is no attempt {attempt} of {paths.run}", hint=f"the newest is {newest}")
-    failed = [one for one, state in states.items() if failure_view(state, {}) is not None]
+    failed = [one for one, state in by_attempt.items() if failure_view(state, {}) is not None]
     chosen = attempt if attempt is not None else max(failed, default=newest)
-    state = states[chosen]
+    state = by_attempt[chosen]
     told = witnesses(state, _tails(paths, state, chosen))
     verdict = find_verdict(told)
     if verdict is None and (failure := failure_view(state, {})) is not None:  # it came to no rank
@@ -98,7 +97,7 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
         verdict = _with_word_of_mpirun(verdict, paths, chosen)
     return Diagnosis(
         subject=paths.run,
-        state=run_word(states[newest]),
+        state=run_word(by_attempt[newest]),
         attempt=chosen,
         verdict=verdict,
         noticed=tuple(remarks(told)),
@@ -107,20 +106,12 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
     )
 
 
-def _states(paths: RunPaths) -> dict[int, RunState]:
+def _by_attempt(paths: RunPaths) -> dict[int, RunState]:
     """The last state of each attempt: the next one forgets how ranks ended."""
-    states: dict[int, RunState] = {}
-    state: RunState | None = None
-    for event in read_journal(paths.journal):
-        if isinstance(event, RunLaunched):
-            state = launch(event)[0]
-        elif state is not None:
-            state = step(state, event)[0]
-        if state is not None:
-            states[state.attempt] = state
-    if not states:
+    newest = {state.attempt: state for _, _, state in states(read_journal(paths.journal))}
+    if not newest:
         raise UsageError(f"{paths.run} has not begun", hint="rankdeck clean removes it")
-    return states
+    return newest
 
 
 def _tails(paths: RunPaths, state: RunState, attempt: int) -> dict[int, bytes]:

@@ -137,9 +137,7 @@ class _Draft:
         self._workdir = str(Path(os.path.expanduser(profile.launch.workdir)).absolute())
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
-        """This machine, by the names that the layout has for it."""
-        self._told: dict[str, NodeFacts] = {}
-        """All of whom something is known: what the newest plan was made of."""
+        """Of this machine, by the names that the layout has for it, and of nodes that were asked."""
         for node in self.planned(BackendSettings(name="", env={}, device="cpu"), asked=False).nodes:
             if node.transport == "local":
                 if node.name not in LOCAL_NAMES:
@@ -148,7 +146,12 @@ class _Draft:
                         hint='leave layout.transport out, or set it to "ssh", to reach it',
                     )
                 self._known[node.name] = local.facts(node.name)
-        self.is_here = bool(self._known)
+        self._here = frozenset(self._known)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether ranks run on this machine."""
+        return bool(self._here)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
         """The plan on a backend.
@@ -160,35 +163,37 @@ class _Draft:
         Raises:
             CheckError: a node can't be asked.
         """
-        unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in self._slots)
-        facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
-        decided = plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
+        decided = self._planned(settings)
         if not asked:
             return decided
-        told = self._asked(decided)
-        facts = tuple(told.get(fact.name, fact) for fact in facts)
-        self._told = {fact.name: fact for fact in facts if fact.name in told or fact.name in self._known}
+        self._ask(decided)
+        return self._planned(settings)
+
+    def _planned(self, settings: BackendSettings) -> LaunchPlan:
+        unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in self._slots)
+        facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
         return plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
 
-    def _asked(self, draft: LaunchPlan) -> dict[str, NodeFacts]:
-        """What nodes say of themselves, of whom anything depends on it. That there is no GPU here needs no asking."""
+    def _ask(self, draft: LaunchPlan) -> None:
+        """Asks nodes what they have, of whom anything depends on it. That there is no GPU here needs no asking."""
         with_torch = asks_nodes(draft.backend.name)
         nodes = []
         for node, slot in zip(draft.nodes, self._slots, strict=True):
-            here = self._known.get(node.name)
-            if (with_torch and (here is None or here.gpus)) or (here is None and slot.ranks is None):
+            is_here = node.name in self._here
+            if (with_torch and not (is_here and not self._known[node.name].gpus)) or (
+                not is_here and slot.ranks is None
+            ):
                 nodes.append(node)
-        if not nodes:
-            return {}
-        from engine.preflight import facts_of
+        if nodes:
+            from engine.preflight import facts_of
 
-        return {fact.name: fact for fact in facts_of(draft, nodes, with_torch=with_torch)}
+            self._known |= {fact.name: fact for fact in facts_of(draft, nodes, with_torch=with_torch)}
 
     def check(self, decided: LaunchPlan) -> None:
         """Raises CheckError where the backend of a plan, for which nodes were asked, can't run."""
         for node in decided.nodes:
-            if node.name in self._told:
-                check_node(decided.backend.name, len(node.ranks), self._told[node.name])
+            if node.name in self._known:
+                check_node(decided.backend.name, len(node.ranks), self._known[node.name])
         check_plan(decided, is_here=self.is_here)
 
     def that_can_run(

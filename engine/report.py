@@ -328,7 +328,7 @@ def exit_status(snapshot: Snapshot) -> int:
         return 0
     if run.failure is not None and run.failure.rank is not None:
         for rank in (run.failure.rank, *run.failure.others):  # the one to blame may have been stopped
-            status = snapshot.ranks[rank].exit if rank < len(snapshot.ranks) else None
+            status = snapshot.ranks[rank].exit
             if status:
                 return status if status > 0 else 128 - status
     return 1

@@ -78,6 +78,7 @@ def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
         device=first.device,
         env=env,
         mpi=first.mpi,
+        one_fate=first.one_fate,
         found=first.found,
         library_path=first.library_path,
         library_links=first.library_links,

@@ -68,6 +68,7 @@ def settings(*, one_machine: bool) -> BackendSettings:
         device="cpu",
         env=env,
         mpi=mpi,
+        one_fate="one mpirun is one fate",
         found=f"{NAMES[mpi.implementation]} {mpi.version}, {mpi.path}",
         library_path=_library_path(mpi),
         library_links=_library_links(mpi),

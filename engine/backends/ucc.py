@@ -18,6 +18,9 @@ PROBE = Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc_library.py"
 
 _HAS_ITS_OWN = "import torch.distributed as dist; raise SystemExit(not dist.is_ucc_available())"
 
+_ONE_FATE = "with ucc all ranks start together"
+"""Decision 15: a group that was formed anew among survivors has ended in an abort inside the libraries."""
+
 _SECONDS = 20.0
 """For each question to the Python of the ranks. Who does not answer is not refused."""
 
@@ -27,7 +30,7 @@ def settings(*, one_machine: bool) -> BackendSettings:
     env = {"RANKDECK_BACKEND": "ucc", "UCX_ERROR_SIGNALS": ""}
     if one_machine:
         env |= {"UCX_TLS": "self,sm,tcp", "UCX_NET_DEVICES": "lo"}
-    return BackendSettings(name="ucc", device="cpu", env=env)
+    return BackendSettings(name="ucc", device="cpu", env=env, one_fate=_ONE_FATE)
 
 
 def check(ranks: int, facts: NodeFacts) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from engine.core.known import find
 from engine.core.state import status_words
+from engine.core.terminal_text import SEQUENCE
 from engine.core.tracebacks import EXCEPTION, Traceback, exception_line, last_chain, shortened, without_frames
 
 TAIL = 65_536
@@ -97,7 +98,6 @@ _FIXES: dict[int, str] = {
 }
 """Lines to be copied."""
 
-_CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|[@-Z\\^_])")
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """torch's excepthook puts this before every line (torch 2.3 and newer, once a process group exists)."""
 _ABORTED = re.compile(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
@@ -264,4 +264,4 @@ def plain(said: bytes | str) -> str:
     if isinstance(said, str):
         return said[-TAIL:]
     text = said[-TAIL:].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-    return _RANK_PREFIX.sub("", _CONTROL_SEQUENCE.sub("", text))
+    return _RANK_PREFIX.sub("", SEQUENCE.sub("", text))

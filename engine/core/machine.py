@@ -10,7 +10,8 @@ matches on all of them, `assert_never` lets the type checker prove it, and "noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -110,13 +111,22 @@ def step(state: RunState, event: AnyEvent) -> Step:
 
 def replay(events: Iterable[AnyEvent]) -> RunState | None:
     """The state that a journal comes to; None for an empty one. Actions of the past are not repeated."""
-    state: RunState | None = None
+    newest = deque(states(events), maxlen=1)
+    return newest[0][2] if newest else None
+
+
+def states(events: Iterable[AnyEvent]) -> Iterator[tuple[AnyEvent, RunState | None, RunState]]:
+    """Each event of a journal, with the state that it came upon, None for the first, and the one that it led to."""
+    before: RunState | None = None
     for event in events:
         if isinstance(event, ev.RunLaunched):
-            state = launch(event)[0]
-        elif state is not None:
-            state = step(state, event)[0]
-    return state
+            after = launch(event)[0]
+        elif before is not None:
+            after = step(before, event)[0]
+        else:
+            continue
+        yield event, before, after
+        before = after
 
 
 # --- helpers that build a step ---------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     mpi: Mpi | None = None
     library_path: str = ""
     """Folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none."""
+    one_fate: str = ""
+    """Why its ranks can only start together; empty where one may start alone."""
     found: str = ""
     """What it runs with, in words: which MPI, which library."""
     library_links: dict[str, str] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from engine.core import events as ev
 from engine.core.backend_names import AUTO
 from engine.core.events import AnyEvent
-from engine.core.machine import launch, step
+from engine.core.machine import states
 from engine.core.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.view import EventLine
 
@@ -33,14 +33,8 @@ def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) ->
 def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
     """The story of a whole journal."""
     lines: list[EventLine] = []
-    state: RunState | None = None
-    for event in events:
-        before = state
-        if isinstance(event, ev.RunLaunched):
-            state = launch(event)[0]
-        elif state is not None:
-            state = step(state, event)[0]
-        if state is not None and (line := tell(len(lines), event, before, state)):
+    for event, before, after in states(events):
+        if line := tell(len(lines), event, before, after):
             lines.append(line)
     return lines
 

@@ -17,6 +17,7 @@ import msgspec
 
 from engine.core.diagnosis import Explanation, explain, is_secondary, plain
 from engine.core.known import Found, find, find_all
+from engine.core.state import rank_words
 from engine.core.tracebacks import last_chain
 
 MAX_NAMED = 8
@@ -101,7 +102,7 @@ def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
     headline, rank, detail = said.headline, first.rank, said.detail
     if blamed := _blamed(said, complaints):
         rank = min(blamed)
-        headline = said.blames.format(who=rank_list(sorted(blamed)))
+        headline = said.blames.format(who=rank_words(sorted(blamed), MAX_NAMED))
     elif said.waits and 0 < len(late := _late(witnesses)) <= MAX_NAMED:
         rank = min(late) if len(late) == 1 else rank
         headline = _late_words(sorted(late), witnesses)
@@ -109,7 +110,7 @@ def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
         left = sorted(one.rank for one in witnesses if one.status == 0 and one.rank is not None)
         rank = left[0] if left else None
         headline = (
-            f"{rank_list(left)} ended while others still needed it"
+            f"{rank_words(left, MAX_NAMED)} ended while others still needed it"
             if left
             else f"{headline}; who failed first is not known"
         )
@@ -222,8 +223,8 @@ def _look(said: bytes | str) -> _Look:
 
 def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> str:
     waiting = sorted(one.rank for one in witnesses if one.failed and one.rank is not None and one.rank not in late)
-    missing = rank_list(late) if len(late) == 1 else f"one of {rank_list(late)}"
-    return f"{rank_list(waiting)} waited for {missing}" if waiting else f"{missing} did not come"
+    missing = rank_words(late, MAX_NAMED) if len(late) == 1 else f"one of {rank_words(late, MAX_NAMED)}"
+    return f"{rank_words(waiting, MAX_NAMED)} waited for {missing}" if waiting else f"{missing} did not come"
 
 
 # --- what followed ---------------------------------------------------------------------------------------------------
@@ -260,13 +261,7 @@ def _folded(ranks: Sequence[int], words: str) -> str:
     """`3 other ranks lost the connection to it: 0, 1, 2`."""
     count = "1 other rank" if len(ranks) == 1 else f"{len(ranks)} other ranks"
     words = words.replace("{be}", "was" if len(ranks) == 1 else "were")
-    return f"{count} {words}: {rank_list(ranks).partition(' ')[2]}"
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 1, 2`, and of many the first."""
-    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:MAX_NAMED]))}{more}"
+    return f"{count} {words}: {rank_words(ranks, MAX_NAMED).partition(' ')[2]}"
 
 
 def _unlike(lines: Iterable[str]) -> list[str]:

@@ -29,6 +29,7 @@ from engine.core.state import (
     Starting,
     Stopping,
     rank_word,
+    rank_words,
     root_cause,
     run_word,
     status_words,
@@ -114,12 +115,6 @@ def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
 def dead_ranks(state: RunState) -> list[int]:
     """Ranks that have ended."""
     return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
-
-
-def rank_words(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 1, 2`, and of many the first."""
-    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))}{more}"
 
 
 def _loss_note(progress: RankProgress) -> str:
@@ -242,8 +237,9 @@ def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | N
         return None
     verdict = _remembered_verdict(witnesses(state, tails))
     assert verdict is not None
-    rank = verdict.rank if verdict.rank in range(len(state.ranks)) else cause[0]  # a rank's words may name any
-    assert rank is not None
+    rank = verdict.rank
+    if rank is None or rank >= len(state.ranks):  # a rank's words may name any number
+        rank = cause[0]
     others = tuple(
         other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
     )

@@ -26,7 +26,6 @@ from engine.core.machine import replay, step
 from engine.core.messages import ENDING
 from engine.core.plan import (
     AttemptPaths,
-    BackendSettings,
     LaunchPlan,
     PlannedNode,
     plan_on,
@@ -167,12 +166,10 @@ class Runner:
                     nodes=nodes,
                     on_failure=policy.on_failure,
                     max_restarts=policy.max_restarts,
-                    one_fate=_one_fate(self.plan.backend),
+                    one_fate=self.plan.backend.one_fate,
                     backend=self.plan.backend.name,
                     backend_note=self.plan.backend_note,
-                    spares=tuple(
-                        ev.Spare(backend=spare.name, one_fate=_one_fate(spare)) for spare in self.plan.fallback
-                    ),
+                    spares=tuple(ev.Spare(backend=spare.name, one_fate=spare.one_fate) for spare in self.plan.fallback),
                 )
             )
         self.story = tell_all(self.journal.events)
@@ -826,12 +823,6 @@ def make_link(tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, hel
         )
 
     return Link(tasks, node.name, argv, first, explain=explain, **more)
-
-
-def _one_fate(backend: BackendSettings) -> str:
-    if backend.mpi:
-        return "one mpirun is one fate"
-    return "with ucc all ranks start together" if "ucc" in backend.name else ""  # decision 15
 
 
 def _allow_open_files(count: int) -> None:
