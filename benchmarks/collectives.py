@@ -41,6 +41,13 @@ Row = dict[str, float]
 # --- in a rank ----------------------------------------------------------------------------------------------------------------
 
 
+def floats(tensor: Any, items: int) -> list[Any]:
+    """A tensor as an argument of mpi4py."""
+    from mpi4py import MPI
+
+    return [MPI.memory.fromaddress(tensor.data_ptr(), tensor.numel() * 4), items, MPI.FLOAT]
+
+
 def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """What is measured: one collective on one size, by peer."""
     import torch
@@ -52,11 +59,8 @@ def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[]
     count = max(1, size // 4) if name in ("all_reduce", "broadcast") else share * world
     whole, part, copy = torch.zeros(count), torch.zeros(share), torch.zeros(count)
 
-    def memory(tensor: torch.Tensor, items: int) -> list[Any]:
-        return [MPI.memory.fromaddress(tensor.data_ptr(), tensor.numel() * 4), items, MPI.FLOAT]
-
-    comm, all_of_it = groups["comm"], memory(whole, count)
-    dealt, mine = memory(whole, share), memory(part, share)
+    comm, all_of_it = groups["comm"], floats(whole, count)
+    dealt, mine = floats(whole, share), floats(part, share)
     in_place: Any = MPI.IN_PLACE
     raw: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: comm.Allreduce(in_place, all_of_it),
@@ -64,11 +68,14 @@ def calls(name: str, size: int, groups: dict[str, Any]) -> dict[str, Callable[[]
         "all_gather": lambda: comm.Allgather(mine, dealt),
         "reduce_scatter": lambda: comm.Reduce_scatter_block(dealt, mine),
     }
+    # The names before torch 2.13 would warn at each call, which takes its time.
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     backend: dict[str, Callable[[Any], object]] = {
         "all_reduce": lambda group: dist.all_reduce(whole, group=group),
         "broadcast": lambda group: dist.broadcast(whole, 0, group=group),
-        "all_gather": lambda group: dist.all_gather_into_tensor(whole, part, group=group),
-        "reduce_scatter": lambda group: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_gather": lambda group: all_gather(whole, part, group=group),
+        "reduce_scatter": lambda group: reduce_scatter(part, whole, group=group),
     }
     ours: dict[str, Callable[[], object]] = {}
     ours |= {peer: functools.partial(backend[name], groups[peer]) for peer in ("mpi", "ucc") if peer in groups}
@@ -101,8 +108,9 @@ def measure(peers: dict[str, Callable[[], object]], comm: Any, rounds: int, seco
 
 
 def steps(groups: dict[str, Any], rounds: int) -> Row:
-    """A step of DDP over eight layers of 1024 x 1024, in microseconds; and the same without any communication."""
+    """A step of DDP over eight layers of 1024 x 1024, in microseconds; with hooks that show what bounds it, and without DDP."""
     import torch
+    from mpi4py import MPI
     from torch.nn.parallel import DistributedDataParallel
 
     def step(model: Any, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
@@ -111,11 +119,25 @@ def steps(groups: dict[str, Any], rounds: int) -> Row:
         optimizer.step()
 
     peers: dict[str, Callable[[], object]] = {}
-    for peer in ("mpi", *(["ucc"] if "ucc" in groups else []), "gloo", "alone"):
+
+    def reduced(bucket: Any) -> Any:
+        """By the bare blocking call, in the thread of the backward pass."""
+        groups["comm"].Allreduce(MPI.IN_PLACE, floats(bucket.buffer(), bucket.buffer().numel()))
+        return untouched(bucket)
+
+    def untouched(bucket: Any) -> Any:
+        done = torch.futures.Future[torch.Tensor]()
+        done.set_result(bucket.buffer())
+        return done
+
+    hooks = {"mpi4py": reduced, "nothing": untouched}
+    for peer in ("mpi", *(["ucc"] if "ucc" in groups else []), "mpi4py", "gloo", "nothing", "alone"):
         torch.manual_seed(0)
         model: Any = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
         if peer != "alone":
-            model = DistributedDataParallel(model, process_group=groups[peer])
+            model = DistributedDataParallel(model, process_group=groups["mpi" if peer in hooks else peer])
+        if peer in hooks:
+            model.register_comm_hook(hooks[peer], lambda hook, bucket: hook(bucket))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
         peers[peer] = functools.partial(step, model, optimizer, torch.randn(32, 1024))
     return measure(peers, groups["comm"], rounds, STEPS)
@@ -199,7 +221,11 @@ def show(ranks: int, found: dict[str, Any]) -> None:
                 ratios += f"{row['gloo'] / row['ucc']:11.2f}{row['mpi'] / row['ucc']:10.2f}"
             print(f"  {name:15}{int(size):11}{times}{ratios}")
     row = found["ddp step"]
-    print(f"  a DDP step: gloo {row['gloo']:.0f}, without communication {row['alone']:.0f}", end="")
+    print(
+        f"  a DDP step: gloo {row['gloo']:.0f}, a bare Allreduce as its hook {row['mpi4py']:.0f}, a hook that does nothing "
+        f"{row['nothing']:.0f}, without DDP {row['alone']:.0f}",
+        end="",
+    )
     for peer in ("mpi", "ucc"):
         if peer in row:
             print(f"; {peer} {row[peer]:.0f}, {row['gloo'] / row[peer]:.2f} times as fast as gloo", end="")
