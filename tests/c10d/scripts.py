@@ -141,6 +141,33 @@ else:
     os._exit(0)
 """
 
+DIFFERENT_CALLS = """
+start()
+if rank == 2:
+    say(error_of(dist.broadcast, torch.ones(3), 0))
+else:
+    say(error_of(dist.all_reduce, torch.ones(4)))
+"""
+
+MEMBERS_DO_NOT_COME = """
+start()
+if rank != 1:
+    say(error_of(dist.new_group, [0, 1, 2], timeout=timedelta(seconds=1)))
+else:
+    time.sleep(6)
+"""
+
+ENDS_WITHOUT_DESTROYING = """
+start()
+dist.new_group([1])
+dist.all_reduce(torch.ones(4), async_op=True)
+if rank == 1:
+    time.sleep(1)
+else:
+    dist.irecv(torch.ones(1), 1)
+say("end")
+"""
+
 REFUSED_WITH = (
     "can be moved, but not reduced",
     "it can do SUM",

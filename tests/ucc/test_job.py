@@ -360,16 +360,7 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
 
 
 def test_ranks_that_call_different_things_are_told_what(job: Job) -> None:
-    done = job(
-        3,
-        """
-        start()
-        if rank == 2:
-            say(error_of(dist.broadcast, torch.ones(3), 0))
-        else:
-            say(error_of(dist.all_reduce, torch.ones(4)))
-        """,
-    )
+    done = job(3, scripts.DIFFERENT_CALLS)
     for rank in range(3):
         assert (
             "ranks 0, 1: all_reduce(4 x torch.float32, SUM); rank 2: broadcast(3 x torch.float32, from rank 0)"
@@ -414,16 +405,7 @@ def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
 
 
 def test_a_group_whose_members_do_not_come_is_not_made(job: Job) -> None:
-    done = job(
-        3,
-        """
-        start()
-        if rank != 1:
-            say(error_of(dist.new_group, [0, 1, 2], timeout=timedelta(seconds=1)))
-        else:
-            time.sleep(6)
-        """,
-    )
+    done = job(3, scripts.MEMBERS_DO_NOT_COME)
     assert "rank 1 did not come within 1 s" in said(done, 0)[0]
     assert "rank 1 did not come within 1 s" in said(done, 2)[0]
 
@@ -549,19 +531,7 @@ def test_a_rank_that_leaves_lets_nobody_wait(job: Job, end: str) -> None:
 
 
 def test_a_script_may_end_without_destroying_its_groups(job: Job) -> None:
-    done = job(
-        2,
-        """
-        start()
-        dist.new_group([1])
-        dist.all_reduce(torch.ones(4), async_op=True)
-        if rank == 1:
-            time.sleep(1)
-        else:
-            dist.irecv(torch.ones(1), 1)
-        say("end")
-        """,
-    )
+    done = job(2, scripts.ENDS_WITHOUT_DESTROYING)
     check_all_well(done)
     assert said(done, 0) == said(done, 1) == ["end"]
 
