@@ -252,6 +252,19 @@ async def test_the_cursor_begins_on_the_profile_that_was_asked_for(engine: FakeE
         await until_seen(pilot, "Plan: mine")
 
 
+async def test_the_cursor_begins_on_quickstart_for_whoever_has_no_profile_yet(engine: FakeEngine, tmp_path: Path):
+    quickstart, own = engine.entries
+    another = entry(profile("another"), tmp_path, "shipped")
+    engine.entries = [another, quickstart]
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+    engine.entries = [another, quickstart, own]
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: another")
+
+
 async def test_names_that_look_like_markup_are_shown_as_they_are(engine: FakeEngine):
     odd = "[red[/"
     engine.entries = [ProfileEntry(name=odd, path=Path("/x/[/a].toml"), source="here", profile=None, error="bad [/b")]

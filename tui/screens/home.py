@@ -43,6 +43,9 @@ KEEP_WARM_SECONDS = 20.0
 PREVIEW_SECONDS = 0.06
 """How long the cursor must rest before a plan is made: holding an arrow key plans nothing."""
 
+FIRST_PROFILE = "quickstart"
+"""Where the cursor begins for whoever has no profile of their own yet."""
+
 
 class ProfileList(LineList):
     """The profiles."""
@@ -137,8 +140,11 @@ class HomeScreen(DeckScreen):
 
     @work(exclusive=True, group="profiles", exit_on_error=False)
     async def _read_profiles(self) -> None:
+        is_first = self._entries is None
         self._entries = await off_loop(self.engine.profiles)
         self._show_lists()
+        if is_first and self._wanted is None and all(entry.source == "shipped" for entry in self._entries):
+            self._wanted = FIRST_PROFILE
         found = next((str(entry.path) for entry in self._entries if entry.name == self._wanted), None)
         if found is not None:
             self._wanted = None
