@@ -81,7 +81,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     }
     return Snapshot(
         run=run_view(state, plan, progress, tails),
-        ranks=tuple(rank_views(state, plan, range(len(progress)), progress)),
+        ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
         series=tuple(saved.series),
         events=tuple(tell_all(events)),
     )

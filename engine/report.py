@@ -15,6 +15,7 @@ import msgspec
 
 from engine.client import BackendInfo, ProfileEntry
 from engine.core.errors import CheckError, RankdeckError, UsageError
+from engine.core.gpu_use import GpuUse
 from engine.core.plan import LaunchPlan, rank_argv, shown_environment, store_address
 from engine.core.preflight import CHECKS, Begun, Finding, Grid, State
 from engine.core.state import ENDED_WORDS, status_words
@@ -256,6 +257,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
             "step",
             "loss",
             "throughput",
+            "gpu",
             "note",
         )
         ranks = [{key: getattr(rank, key) for key in keys} for rank in snapshot.ranks]
@@ -268,15 +270,24 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
     doing = f" ({run.doing})" if run.doing else ""
     line = f"{run.run}  {run.state}{doing}  attempt {run.attempt}  {run.alive}/{run.world_size} ranks  {run.backend}  {run.program}"
     click.echo(visible(line))
-    rows = [("RANK", "NODE", "PID", "STATE", "STEP", "LOSS", "THROUGHPUT", "")]
+    has_gpus = any(rank.gpu is not None for rank in snapshot.ranks)
+    gpu_names = ("GPU", "MEMORY") if has_gpus else ()
+    rows = [("RANK", "NODE", "PID", "STATE", "STEP", "LOSS", "THROUGHPUT", *gpu_names, "")]
     for rank in snapshot.ranks:
         rate = "" if rank.throughput is None else f"{rank.throughput:.4g} {rank.unit}/s"
         loss = "" if rank.loss is None else f"{rank.loss:.4g}"
         pid, step = (str(value) if value is not None else "" for value in (rank.pid, rank.step))
-        rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, rank.note))
+        gpu = _gpu_words(rank.gpu) if has_gpus else ()
+        rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, *gpu, rank.note))
     _table(rows)
     if run.failure:
         show_failure(snapshot)
+
+
+def _gpu_words(gpu: GpuUse | None) -> tuple[str, str]:
+    """How busy and how full it is; empty what is not known."""
+    busy = "" if gpu is None or gpu.utilisation is None else f"{gpu.utilisation}%"
+    return busy, "" if gpu is None or gpu.memory is None else f"{gpu.memory / 2**30:.3g} GiB"
 
 
 def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:

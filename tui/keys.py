@@ -161,7 +161,7 @@ KEYS: tuple[Key, ...] = (
     Key(id="ranks.log", keys="enter", action="screen.open_log", label="log", where="ranks",
         help="Give the log of this rank the whole screen; esc brings the others back.", command=False),
     Key(id="nodes.measure", keys="m", action="measure", label="measure", where="nodes", command=False,
-        help="Let the height of the cells mean throughput, loss, or how many steps a rank is behind."),
+        help="Let the height of the cells mean throughput, loss, how many steps a rank is behind, or how full its GPU is."),
     Key(id="nodes.left", keys="left,h", action="sideways(-1)", label="rank before", where="nodes",
         help="To the rank before.", footer=False, command=False),
     Key(id="nodes.right", keys="right,l", action="sideways(1)", label="next rank", where="nodes",

@@ -327,3 +327,19 @@ def size(count: float | None) -> str:
         if count < 999.5:
             return f"{_three_digits(count)} {unit}"
     return f"{_three_digits(count / 1024)} TiB"
+
+
+def percent(value: int | None) -> str:
+    """`97%`."""
+    return NOTHING if value is None else f"{value}%"
+
+
+def memory(count: int | None) -> str:
+    """A number of bytes in at most five cells: `512 M`, `1.2 G`, `61 G`; in powers of 1024."""
+    if count is None:
+        return NOTHING
+    amount, letters = count / 1024**2, iter("MGTP")
+    letter = next(letters)
+    while amount >= 999.5:
+        amount, letter = amount / 1024, next(letters)
+    return f"{amount:.{1 if amount < 9.95 else 0}f} {letter}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.core.gpu_use import GpuUse
 from engine.core.series import Point, SeriesDump
 from engine.core.state import RankWord, RunWord
 
@@ -30,6 +31,8 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     throughput: float | None = None
     unit: str = ""
+    gpu: GpuUse | None = None
+    """How it uses its GPU; None where it has none, or nothing is known."""
     since: float | None = None
     """When the state began, seconds since the epoch."""
     seen: float | None = None

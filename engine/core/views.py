@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from engine.core.events import Scope
+from engine.core.gpu_use import GpuUse
 from engine.core.machine import why_no_rejoin
 from engine.core.plan import LaunchPlan
 from engine.core.progress import RankProgress
@@ -39,7 +40,11 @@ from engine.core.view import FailureView, NodeView, RankView, RunView
 
 
 def rank_views(
-    state: RunState, plan: LaunchPlan, ranks: Iterable[int], progress: Sequence[RankProgress]
+    state: RunState,
+    plan: LaunchPlan,
+    ranks: Iterable[int],
+    progress: Sequence[RankProgress],
+    gpus: Mapping[int, GpuUse],
 ) -> list[RankView]:
     """Ranks of the current attempt.
 
@@ -48,12 +53,15 @@ def rank_views(
         plan: what was launched.
         ranks: which ones.
         progress: the numbers of every rank, by rank.
+        gpus: how ranks use their GPUs, of those where it is known now.
     """
     waits = _waiting_note(state)
-    return [_rank_view(state, plan, rank, progress[rank], waits) for rank in ranks]
+    return [_rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits) for rank in ranks]
 
 
-def _rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgress, waits: str) -> RankView:
+def _rank_view(
+    state: RunState, plan: LaunchPlan, rank: int, progress: RankProgress, gpu: GpuUse | None, waits: str
+) -> RankView:
     phase = state.ranks[rank]
     is_alive = isinstance(phase, Alive)
     place = plan.places[rank]
@@ -71,6 +79,7 @@ def _rank_view(state: RunState, plan: LaunchPlan, rank: int, progress: RankProgr
         loss=_finite(progress.loss),
         throughput=_finite(progress.throughput) if is_alive else None,
         unit=progress.unit,
+        gpu=gpu if is_alive else None,
         since=_since(state, phase),
         seen=progress.seen,
         note="never started"

@@ -98,6 +98,9 @@ FORGOTTEN = 7 * 86400.0
 KNOCK_GRACE = 0.3
 """Seconds that other addresses have once one has answered: one that is filtered never will."""
 
+GPU_SILENCE = 6.0
+"""Seconds without a word of `gpus.py`, which speaks every two, after which what it said last holds no more."""
+
 ABORT_GRACE = 1.0
 """Seconds in which the rank that has called MPI_Abort ends by itself, and so tells how, before all of its job are killed."""
 
@@ -481,6 +484,23 @@ class Template:
                 job.refused()
 
 
+class GpuWatch:
+    """A process of `gpus.py`, which tells how ranks use their GPUs. It may hang in a sick driver; nobody waits for it.
+
+    Args:
+        argv: its command; the number of its socket is added.
+        environment: of the ranks.
+        ranks: whose GPUs it tells of, in its order.
+    """
+
+    def __init__(self, argv: list[str], environment: dict[str, str], ranks: list[int]) -> None:
+        self.ranks, self.heard = ranks, time.monotonic()
+        self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.pid = start_process([*argv, str(theirs.fileno())], env=environment, pass_fds=[theirs.fileno()])
+        self.wire.setblocking(False)
+
+
 class Stranger:
     """A connection whose first message has not come yet."""
 
@@ -574,6 +594,7 @@ class Agent:
         self.template: Template | None = None
         self.unfit: list[Template] = []
         """Templates that could not fork: whatever they would serve is started without one."""
+        self.gpu_watch: GpuWatch | None = None
 
     # what it remembers
 
@@ -633,7 +654,7 @@ class Agent:
     def _end_unknown(self) -> None:
         """An earlier agent died between starting ranks and writing them down: those are ended, and started anew."""
         known = {rank.pid for rank in self.ranks.values()} | {self.store["pid"] if self.store else 0}
-        known.update(part.pid for part in [self.template] if part)
+        known.update(part.pid for part in (self.template, self.gpu_watch) if part)
         spare = {os.getpid()}
         if self.mpirun is not None and self._mpirun_lives():  # what it starts may lead sessions of its own
             spare.update([self.mpirun["pid"], *descendants(self.mpirun["pid"], set())])
@@ -725,6 +746,7 @@ class Agent:
         self._watch_mpirun()
         self._walk_ladder()
         self._answer_stacks()
+        self._notice_silent_gpus()
         if self.link is not None:
             if not self.outgoing:  # sizes are absolute: a link that is stuck gets the newest when it moves again
                 self._report_growth()
@@ -1455,6 +1477,7 @@ class Agent:
             job.dropped()
         spare = {os.getpid()} | ({self.template.pid} if self.template else set())
         self._end_mpirun()
+        self._end_gpu_watch()
         left = sweep(self._root(), spare, self.marks, 5.0)
         self.store = self.mpirun = None
         self.dirty = True
@@ -1667,6 +1690,50 @@ class Agent:
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
         self.send(type="folder", number=message["number"], reason=reason)
+
+    # how ranks use their GPUs
+
+    def _on_watch_gpus(self, message: Message) -> None:
+        """Starts what tells it, once in an attempt. It ends with its socket, at the latest where the attempt is cleared."""
+        if message["attempt"] != self.attempt or self.attempt <= self.cleared_attempt or self.gpu_watch is not None:
+            return
+        self.gpu_watch = GpuWatch(message["argv"], self._environment(message), message["ranks"])
+        self.selector.register(self.gpu_watch.wire, selectors.EVENT_READ, self._hear_gpus)
+
+    def _hear_gpus(self) -> None:
+        watch = self.gpu_watch
+        if watch is None:
+            return
+        try:
+            data = watch.wire.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            watch.heard = time.monotonic()
+            self._tell_gpus(watch, json.loads(data))
+        else:
+            self._tell_gpus(watch, None)
+            self._end_gpu_watch()
+
+    def _notice_silent_gpus(self) -> None:
+        """A driver that hangs says nothing: that, too, is told, since a supervisor has only the newest."""
+        watch = self.gpu_watch
+        if watch is not None and time.monotonic() - watch.heard > GPU_SILENCE:
+            watch.heard = time.monotonic()
+            self._tell_gpus(watch, None)
+
+    def _tell_gpus(self, watch: GpuWatch, uses: list[list[Any]] | None) -> None:
+        unknown = [None, None, None]
+        ranks = [[rank, *(uses[index] if uses else unknown)] for index, rank in enumerate(watch.ranks)]
+        self.send(type="gpus", attempt=self.attempt, ranks=ranks)
+
+    def _end_gpu_watch(self) -> None:
+        watch, self.gpu_watch = self.gpu_watch, None
+        if watch is not None:
+            self.selector.unregister(watch.wire)
+            watch.wire.close()
 
     # the way to other nodes
 

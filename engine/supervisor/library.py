@@ -10,12 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.node import mpi_proxy, probe, template
+from engine.node import gpus, mpi_proxy, probe, template
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 
-_PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, probe))
+_PROGRAMS = tuple(
+    (module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, probe, gpus)
+)
 """What an agent runs besides ranks, beside the package."""
 
 

@@ -22,6 +22,7 @@ from engine.core.actions import AnyAction
 from engine.core.connect_trouble import Trouble
 from engine.core.diagnosis import explain, is_secondary
 from engine.core.events import AnyEvent
+from engine.core.gpu_use import GpuUse, read_use
 from engine.core.machine import replay, step
 from engine.core.messages import ENDING
 from engine.core.plan import (
@@ -118,6 +119,8 @@ class Runner:
         self.changed_ranks: set[int] = set(range(plan.world_size))
         self.story: list[EventLine] = []
         self.tails: dict[int, bytes] = {}
+        self.gpu_use: dict[int, GpuUse] = {}
+        """The newest that is known of the ranks' GPUs."""
         self.ended = asyncio.Event()
         self.state = self._replay()
         self.plan = plan_on(plan, self.state.backend)
@@ -250,6 +253,7 @@ class Runner:
             self.ingest.drain()
             self.ingest.start_attempt(after.attempt)
             self.tails.clear()
+            self.gpu_use.clear()
             self._last_words.clear()
             self._unstored.clear()
             self.plan = plan_on(self._launched, after.backend)
@@ -258,6 +262,8 @@ class Runner:
             for node, now in zip(before.nodes, after.nodes, strict=True):
                 if node.link != now.link:
                     self.changed_ranks.update(now.ranks)
+                    for rank in now.ranks:
+                        self.gpu_use.pop(rank, None)
         if before.ranks is after.ranks:
             return
         is_changed = map(operator.is_not, before.ranks, after.ranks)  # no loop of Python's: there are thousands
@@ -436,6 +442,21 @@ class Runner:
             **self._placed(action),
             **self._common(action.node),
         )
+        self._watch_gpus(action.node)
+
+    def _watch_gpus(self, node: str) -> None:
+        """Has a node tell how its ranks use their GPUs, if they compute on any; one that does so already goes on."""
+        if self.plan.backend.device != "cuda":
+            return
+        ranks = next(planned.ranks for planned in self.plan.nodes if planned.name == node)
+        local_ranks = [str(self.plan.places[rank].local_rank) for rank in ranks]
+        self._links[node].send(
+            type="watch_gpus",
+            attempt=self.state.attempt,
+            argv=[self.plan.python, "-I", "-S", self._program(node, "gpus.py"), *local_ranks],
+            ranks=ranks,
+            **self._common(node),
+        )
 
     def _placed(self, action: act.SpawnRanks) -> AgentMessage:
         """What makes ranks wait for their place in mpirun's job, where there is one."""
@@ -528,6 +549,8 @@ class Runner:
                 self._take_data(node, message)
             case "grew" if node not in self._remotes:
                 self.ingest.take_sizes(message["attempt"], message["sizes"])
+            case "gpus":
+                self._take_gpu_use(node, message)
             case "spawned":
                 self.handle(
                     ev.RankSpawned(
@@ -601,6 +624,20 @@ class Runner:
             is_next = False
         if not is_next and node not in self._asking:
             self._asking[node] = asyncio.get_running_loop().call_later(RELAY_RETRY, self._ask_for_data, node)
+
+    def _take_gpu_use(self, node: str, message: AgentMessage) -> None:
+        if message["attempt"] != self.state.attempt:
+            return
+        for rank, *said in message["ranks"]:
+            self._check(node, {"rank": rank})
+            use = read_use(said)
+            if use == self.gpu_use.get(rank):
+                continue
+            self.changed_ranks.add(rank)
+            if use is None:
+                del self.gpu_use[rank]
+            else:
+                self.gpu_use[rank] = use
 
     def _take_cleared(self, node: str, message: AgentMessage, now: float) -> None:
         """Believes that a node is cleared once all is stored that its ranks have written: its files go away next."""
@@ -715,6 +752,7 @@ class Runner:
         )
         self.handle(ev.NodeConnected(at=now, node=node, agent_pid=message["pid"], ranks=ranks))
         self._start_daemon(node)
+        self._watch_gpus(node)
         for one in message["ranks"]:
             if one["status"] is not None:
                 self._rank_ended(one, now)

@@ -83,10 +83,11 @@ class Server:
         runner.changed_ranks.clear()
         if not self._ranks:
             changed = list(range(runner.plan.world_size))
-            self._ranks = rank_views(runner.state, runner.plan, changed, progress)
+            self._ranks = rank_views(runner.state, runner.plan, changed, progress, runner.gpu_use)
         revision = self._revision + 1
         moved = False
-        for rank, view in zip(changed, rank_views(runner.state, runner.plan, changed, progress), strict=True):
+        views = rank_views(runner.state, runner.plan, changed, progress, runner.gpu_use)
+        for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
         run = run_view(runner.state, runner.plan, progress, runner.tails)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.content import Content
 
+from engine.core.gpu_use import GpuUse
 from engine.core.view import NodeView, RankView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
@@ -95,6 +96,22 @@ def test_values_that_no_scale_holds_are_marked():
     for measure in ("throughput", "loss", "step lag"):
         assert len(signs(*views, measure=measure)) == 5
         assert signs(*views, measure=measure, ascii_only=True).isascii()
+
+
+def gpu(used: int | None, total: int | None = 80) -> GpuUse:
+    return GpuUse(utilisation=97, memory=used, memory_total=total)
+
+
+def test_a_rank_is_as_high_as_its_gpu_is_full_and_one_that_is_nearly_so_stands_out():
+    views = {rank: view(rank, gpu=gpu(used)) for rank, used in enumerate((0, 40, 76, 79, 99))}
+    cells = cells_of(views, "memory", ascii=False)
+    assert "".join(cell.sign for cell in cells.values()) == "▁▅███"
+    assert [rank for rank, cell in cells.items() if cell.part == "alarm"] == [3, 4]
+
+
+def test_a_rank_of_whose_gpu_nothing_is_known_is_its_sign():
+    unknown = [gpu(None), gpu(40, None), gpu(40, 0), None]
+    assert signs(*(view(rank, gpu=use) for rank, use in enumerate(unknown)), measure="memory") == "●●●●"
 
 
 # --- boxes ------------------------------------------------------------------------------------------------------------
@@ -229,6 +246,30 @@ async def test_a_run_is_shown_by_node_and_as_a_table_again(
         await until_seen(pilot, "last line" if size[0] > 80 else "tok/s")
         assert app.screen.query_one(Ranks).cursor_rank == 9
         assert app.screen.query_one(Ranks).has_focus
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_use_of_gpus_is_seen_in_the_table_and_by_node(run: tuple[FakeEngine, FakeRun], size: tuple[int, int]):
+    engine, fake = run
+    app = RankdeckApp(engine, open_run=RUN)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "64/64 ranks", "v nodes")
+        fake.tick(3)
+        await pilot.press("v")
+        await until_seen(pilot, "Ranks by node: throughput", "2500 tok/s")
+        await pilot.press("m", "m", "m")
+        await until_seen(pilot, "Ranks by node: throughput")
+        fake.ranks = [msgspec.structs.replace(rank, gpu=gpu(61 << 30, 80 << 30)) for rank in fake.ranks]
+        fake.tick(4)
+        await until_seen(pilot, "step 4")
+        await pilot.press("m", "m", "m")
+        text = await until_seen(pilot, "Ranks by node: memory", "gpu 97%  mem 61 G of 80 G")
+        assert text.count("▆▆▆▆▆▆▆▆") == 8
+        await pilot.press("m")
+        await until_seen(pilot, "Ranks by node: throughput")
+        await pilot.press("v")
+        text = await until_seen(pilot, " gpu   mem ")
+        assert text.count(" 97%  61 G ") == text.count("● running") - 1
 
 
 async def test_a_rank_that_fails_takes_the_cursor_there_too(run: tuple[FakeEngine, FakeRun]):

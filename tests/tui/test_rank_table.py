@@ -11,11 +11,12 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.geometry import Region
 
+from engine.core.gpu_use import GpuUse
 from engine.core.state import RankWord
 from engine.core.view import RankView
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
-from tui.widgets.rank_table import Columns, RankRow, RankTable
+from tui.widgets.rank_table import LEAST_NOTE, Columns, RankRow, RankTable
 
 
 def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **more: Any) -> RankRow:
@@ -109,6 +110,68 @@ async def test_a_row_at_120_columns_looks_like_this():
         assert second.endswith("exit 1: ValueError: x")
 
 
+GIB = 1 << 30
+
+
+def with_gpus() -> list[RankRow]:
+    """Ranks that use their GPUs, one that has ended, and two whose driver does not say everything."""
+    uses = [(97, 61 * GIB), (5, 5 * GIB // 4), None, (None, 700 << 20), (100, None)]
+    known = [use and GpuUse(utilisation=use[0], memory=use[1], memory_total=80 * GIB) for use in uses]
+    rows = [row(rank, gpu=use) for rank, use in enumerate(known)]
+    rows[2] = row(2, "failed", step=811, loss=None, throughput=None, note="SIGKILL")
+    return rows
+
+
+GPUS_80 = """\
+ rank node  state         step   tok/s    loss  gpu   mem last line
+▸   0 gpu01 ● running      812    2571    1.61  97%  61 G step 812 loss 1.613
+    1 gpu01 ● running      812    2571    1.61   5% 1.2 G step 812 loss 1.613
+    2 gpu01 ✖ failed       811       –       –    –     – SIGKILL
+    3 gpu01 ● running      812    2571    1.61    – 700 M step 812 loss 1.613
+    4 gpu01 ● running      812    2571    1.61 100%     – step 812 loss 1.613
+"""  # noqa: RUF001
+
+
+async def test_at_80_columns_gpus_take_the_place_of_sparklines():
+    app = TableApp(with_gpus())
+    async with app.run_test(size=(80, 7)) as pilot:
+        await pilot.pause()
+        assert "\n".join(lines(app.table)) == GPUS_80
+
+
+async def test_at_120_columns_gpus_stand_beside_everything_else():
+    app = TableApp(with_gpus())
+    async with app.run_test(size=(120, 7)) as pilot:
+        await pilot.pause()
+        header, first, _, failed, *_ = lines(app.table)
+        assert header.split()[5:] == ["tok/s", "loss", "gpu", "mem", "seen", "last", "line"]
+        assert "    1.61 █" in first
+        assert "  97%  61 G    1 s step 812" in first
+        assert failed.endswith("  –     –    1 s SIGKILL")  # noqa: RUF001
+        for name in ("gpu", "mem"):
+            end = header.index(name) + len(name)
+            assert all(line[end - 1] != " " and line[end] == " " for line in lines(app.table)[1:6])
+
+
+async def test_in_a_narrow_table_gpus_leave_before_the_note_of_a_failure_does():
+    app = TableApp(with_gpus())
+    async with app.run_test(size=(70, 7)) as pilot:
+        await pilot.pause()
+        assert "gpu " not in lines(app.table)[0]
+        assert lines(app.table)[3].endswith("SIGKILL")
+
+
+async def test_gpus_have_columns_from_when_they_are_known_on_and_not_before():
+    app = TableApp([row(0)])
+    async with app.run_test(size=(80, 4)) as pilot:
+        await pilot.pause()
+        assert " mem " not in lines(app.table)[0]
+        app.table.set_rows(with_gpus()[:1], 101.0)
+        assert " 97%  61 G " in lines(app.table)[1]
+        app.table.set_rows([row(0, "starting")], 102.0)
+        assert " mem " in lines(app.table)[0]
+
+
 async def test_columns_do_not_dance_when_values_change():
     places = set()
     for value in (None, 0.0, 3.2e-7, 1.61, 99.95, 2571.0, 41_234.0, math.nan, math.inf):
@@ -120,7 +183,7 @@ async def test_columns_do_not_dance_when_values_change():
 
 
 async def test_ascii_draws_nothing_else():
-    app = TableApp([*one_of_each(), row(6, last_line="x" * 300)], ascii_only=True)
+    app = TableApp([*one_of_each(), row(6, last_line="x" * 300), with_gpus()[3]], ascii_only=True)
     async with app.run_test(size=(120, 12)) as pilot:
         await pilot.pause()
         assert all(line.isascii() for line in lines(app.table))
@@ -174,12 +237,14 @@ async def test_any_size_is_drawn(size):
 def test_columns_never_exceed_the_width(world_size):
     for width in range(20, 250):
         for node in (0, 5, 60):
-            columns = Columns.fitted(width, world_size=world_size, node=node)
-            assert all(value >= 0 for value in columns)
-            if width >= 60:
-                assert columns.step
-                assert columns.loss
-                assert columns._used() + (columns.note + 1 if columns.note else 0) <= width
+            for gpus in (False, True):
+                columns = Columns.fitted(width, world_size=world_size, node=node, gpus=gpus)
+                assert all(value >= 0 for value in columns)
+                if width >= 60:
+                    assert columns.step
+                    assert columns.loss
+                    assert columns._used() + (columns.note + 1 if columns.note else 0) <= width
+                assert not columns.gpu or (gpus and columns.note >= LEAST_NOTE - 1)
 
 
 async def test_keys_move_the_cursor_and_choose():

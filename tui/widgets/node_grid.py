@@ -25,12 +25,13 @@ from engine.core.state import RankWord
 from engine.core.view import NodeView, RankView
 from tui.keys import bindings
 from tui.marks import to_ascii
-from tui.text import NOTHING, cell_fit, number, plain_line
+from tui.text import NOTHING, cell_fit, memory, number, percent, plain_line
 from tui.widgets.rank_table import ASCII_CURSOR, ASCII_GLYPHS, CURSOR, GLYPHS
 from tui.widgets.sparkline import ASCII_BLOCKS, ASCII_ODD, BLOCKS, ODD
 
-Measure = Literal["throughput", "loss", "step lag"]
-MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag")
+Measure = Literal["throughput", "loss", "step lag", "memory"]
+MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag", "memory")
+"""The last is of GPUs, and passed over where there are none."""
 
 SLOW = 0.8
 """Of the median throughput: a rank below it stands out."""
@@ -40,6 +41,9 @@ HIGH = 1.5
 
 LATE = 5
 """Steps behind the rank that is furthest: a rank so late stands out."""
+
+FULL = 0.95
+"""Of the memory of its GPU: a rank that uses more stands out, since the next allocation may be too much."""
 
 GAP = 2
 """Cells between two boxes."""
@@ -100,8 +104,8 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
 
     Args:
         views: the ranks, by their number.
-        measure: what the height of a block means: throughput or loss beside the greatest of all ranks, or how many steps a
-            rank is behind the furthest.
+        measure: what the height of a block means: throughput or loss beside the greatest of all ranks, how many steps a
+            rank is behind the furthest, or how full its GPU is.
         ascii: draws with ASCII characters.
     """
     values = {rank: value for rank, view in views.items() if (value := _value(view, measure)) is not None}
@@ -110,7 +114,7 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
         values = {rank: furthest - value for rank, value in values.items()}
     finite = [value for value in values.values() if math.isfinite(value)]
     low, high = min([0.0, *finite]), max([0.0, *finite])
-    high = max(high, len(BLOCKS) - 1) if measure == "step lag" else high
+    high = {"step lag": max(high, len(BLOCKS) - 1), "memory": 1.0}.get(measure, high)
     median = statistics.median(finite) if finite else 0.0
     blocks, odd = (ASCII_BLOCKS, ASCII_ODD) if ascii else (BLOCKS, ODD)
     glyphs = ASCII_GLYPHS if ascii else GLYPHS
@@ -127,6 +131,7 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
             "throughput": value < SLOW * median,
             "loss": value > HIGH * median > 0,
             "step lag": value >= LATE,
+            "memory": value > FULL,
         }[measure]
         return Cell(blocks[round(height * (len(blocks) - 1))], "alarm" if alarm else "block")
 
@@ -134,11 +139,17 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
 
 
 def _value(view: RankView, measure: Measure) -> float | None:
-    value = {"throughput": view.throughput, "loss": view.loss, "step lag": view.step}[measure]
+    values = {"throughput": view.throughput, "loss": view.loss, "step lag": view.step, "memory": _fullness(view)}
+    value = values[measure]
     try:
         return None if value is None else float(value)
     except OverflowError:
         return math.inf
+
+
+def _fullness(view: RankView) -> float | None:
+    gpu = view.gpu
+    return min(1.0, gpu.memory / gpu.memory_total) if gpu and gpu.memory is not None and gpu.memory_total else None
 
 
 class _Piece(NamedTuple):
@@ -251,7 +262,9 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
 
     def action_measure(self) -> None:
         """Shows the next measure."""
-        self.measure = MEASURES[(MEASURES.index(self.measure) + 1) % len(MEASURES)]
+        has_gpus = any(view.gpu is not None for view in self._views.values())
+        measures = MEASURES if has_gpus else MEASURES[:-1]
+        self.measure = measures[(MEASURES.index(self.measure) + 1) % len(measures)]
         self._cells = cells_of(self._views, self.measure, ascii=self.ascii)
         self._draw()
 
@@ -273,9 +286,11 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
                 f"rank {rank} on {plain_line(view.node)}",
                 f"{glyph} {view.state}",
                 f"step {NOTHING if view.step is None else view.step}",
-                f"{number(view.throughput, 7).strip()}{unit}",
-                f"loss {number(view.loss, 7).strip()}",
             ]
+            if self.measure != "memory":
+                words += [f"{number(view.throughput, 7).strip()}{unit}", f"loss {number(view.loss, 7).strip()}"]
+            elif (gpu := view.gpu) is not None:
+                words += [f"gpu {percent(gpu.utilisation)}", f"mem {memory(gpu.memory)} of {memory(gpu.memory_total)}"]
             subtitle = "  ".join(words)
             subtitle = to_ascii(subtitle) if self.ascii else subtitle
         # A title is taken for markup unless it is Content (Textual 8.2.8).

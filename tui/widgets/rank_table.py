@@ -21,7 +21,7 @@ from textual.strip import Strip
 
 from engine.core.state import RankWord
 from engine.core.view import RankView
-from tui.text import NOTHING, age, cell_fit, number, plain_line
+from tui.text import NOTHING, age, cell_fit, memory, number, percent, plain_line
 from tui.widgets.sparkline import sparkline
 
 GLYPHS: dict[RankWord, str] = {
@@ -45,6 +45,9 @@ ASCII_GLYPHS: dict[RankWord, str] = {
 CURSOR = "▸"
 ASCII_CURSOR = ">"
 
+LEAST_NOTE = 16
+"""Cells of the note and the space before it, for which sparklines and GPU make room: the reason of a failure fits."""
+
 
 class RankRow(NamedTuple):
     """What a row shows. The series hold the newest values, oldest first; None stands for what is not finite."""
@@ -65,23 +68,29 @@ class Columns(NamedTuple):
     throughput: int
     loss: int
     spark: int
+    gpu: int
+    memory: int
     seen: int
     note: int
 
     @classmethod
-    def fitted(cls, width: int, *, world_size: int, node: int) -> Columns:
+    def fitted(cls, width: int, *, world_size: int, node: int, gpus: bool = False) -> Columns:
         """Shares out a width.
 
-        Local rank and age go first, then the sparklines shrink, then the note; below 60 cells columns leave for good,
-        the state last.
+        Local rank and age go first, then the sparklines shrink, then the note, then the GPU leaves; below 60 cells other
+        columns leave for good, the state last.
 
         Args:
             width: cells of a whole row.
             world_size: number of ranks.
             node: cells of the longest node name.
+            gpus: whether there are any whose use is known.
         """
         rank = max(4, len(str(world_size - 1)))
-        columns = cls(rank, min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0)
+        columns = cls(rank, min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0, 0, 0)
+        with_gpu = columns._replace(gpu=4, memory=5)
+        if gpus and with_gpu._used() + LEAST_NOTE <= width:
+            columns = with_gpu
         for field in ("loss", "throughput", "step", "node"):
             if columns._used() > width:
                 columns = columns._replace(**{field: 0})
@@ -89,13 +98,14 @@ class Columns(NamedTuple):
             columns = columns._replace(local=5, seen=6)
         rest = width - columns._used()
         if columns.loss:
-            spark = min(32, (rest - max(16, rest * 2 // 5)) // 2 - 1)
+            spark = min(32, (rest - max(LEAST_NOTE, rest * 2 // 5)) // 2 - 1)
             columns = columns._replace(spark=spark if spark >= 4 else 0)
         return columns._replace(note=max(0, width - columns._used() - 1))
 
     def _used(self) -> int:
         sparks = 2 * (self.spark + 1) if self.spark else 0
-        fields = (self.node, self.local, self.state, self.step, self.throughput, self.loss, self.seen)
+        numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory)
+        fields = (self.node, self.local, self.state, *numbers, self.seen)
         return len(CURSOR) + self.rank + sum(width + 1 for width in fields if width) + sparks
 
 
@@ -204,6 +214,8 @@ class RankTable(ScrollView, can_focus=True):
         self._cursor = 0
         self._columns = Columns.fitted(80, world_size=1, node=4)
         self._unit = ""
+        self._has_gpus = False
+        """Whether any was ever seen: columns that come and go with a restart would dance."""
         self._painted: dict[int, _Cells] = {}
         self._strips: LRUCache[_Cells, Strip] = LRUCache(512)
         self._styles: dict[str, Style] = {}
@@ -255,7 +267,8 @@ class RankTable(ScrollView, can_focus=True):
         """Recomputes columns and headings. True if they changed."""
         nodes = {row.view.node for row in self._rows}
         node = max((len(name) for name in nodes), default=4)
-        columns = Columns.fitted(self._width, world_size=len(self._rows), node=node)
+        self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._rows)
+        columns = Columns.fitted(self._width, world_size=len(self._rows), node=node, gpus=self._has_gpus)
         unit = next((row.view.unit for row in self._rows if row.view.unit), "")
         changed = (columns, unit) != (self._columns, self._unit)
         self._columns, self._unit = columns, unit
@@ -392,6 +405,9 @@ class RankTable(ScrollView, can_focus=True):
                 text.append(("", " " + number(value, width)))
             if columns.spark:
                 text.append(("spark", " " + sparkline(series, columns.spark, ascii=self.ascii)))
+        if columns.gpu:
+            busy, used = (None, None) if view.gpu is None else (view.gpu.utilisation, view.gpu.memory)
+            text.append(("", f" {percent(busy):>{columns.gpu}} {memory(used):>{columns.memory}}"))
         if columns.seen:
             seen = age(None if view.seen is None else self._now - view.seen)
             text.append(("muted", " " + seen.rjust(columns.seen)))
@@ -418,6 +434,7 @@ class RankTable(ScrollView, can_focus=True):
         text += " " * spark
         text += " " + "loss".rjust(columns.loss) if columns.loss else ""
         text += " " * spark
+        text += " " + "gpu".rjust(columns.gpu) + " " + "mem".rjust(columns.memory) if columns.gpu else ""
         text += " " + "seen".rjust(columns.seen) if columns.seen else ""
         text += " last line" if columns.note >= 9 else ""
         style = self._style("rank-table--header")

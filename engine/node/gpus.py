@@ -1,0 +1,112 @@
+"""How busy and how full the GPUs of a node's ranks are: `python -I -S gpus.py LOCAL_RANK… SOCKET`, in the environment of the ranks.
+
+The agent starts it and gives it a socket that keeps messages apart. On it go samples of NVIDIA's management library (NVML), JSON: for
+each local rank `[utilisation, used, total]` in percent and bytes, null where the driver does not say. A call into a sick driver may never
+come back, or end the process: this is why it is one of its own. It ends where there is no NVML, and with its agent. Standard library
+only; Python 3.8 and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import select
+import socket
+import sys
+from typing import Any
+
+PERIOD = 2.0
+"""Seconds between two samples. NVML itself looks at the last second, or less."""
+
+
+class Utilisation(ctypes.Structure):
+    """nvmlUtilization_t: percent of the time in which a kernel ran, and in which memory was read or written."""
+
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Nvml:
+    """NVIDIA's management library. Raises OSError where it is missing or finds no driver."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libnvidia-ml.so.1")
+        if not self._ask("nvmlInit_v2"):
+            raise OSError("it finds no driver")
+        count = ctypes.c_uint()
+        self._ask("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        self.count = count.value
+
+    def _ask(self, name: str, *arguments: Any) -> bool:
+        """Calls a function. Returns whether it is there and has succeeded."""
+        function = getattr(self._library, name, None)
+        return function is not None and function(*arguments) == 0
+
+    def _handle(self, device: str) -> ctypes.c_void_p | None:
+        """NVML's handle of what CUDA_VISIBLE_DEVICES calls a device: a number, or `GPU-…` or `MIG-…`."""
+        handle = ctypes.c_void_p()
+        if not device.isdecimal():
+            found = self._ask("nvmlDeviceGetHandleByUUID", os.fsencode(device), ctypes.byref(handle))
+        else:
+            found = int(device) < self.count and self._ask(
+                "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(int(device)), ctypes.byref(handle)
+            )
+        return handle if found else None
+
+    def are_alike(self) -> bool:
+        """Whether all GPUs are of one model. Only then CUDA counts them as NVML does unless it is told to: the fastest first."""
+        names = set()
+        for index in range(self.count):
+            name = ctypes.create_string_buffer(96)
+            if self._ask("nvmlDeviceGetName", self._handle(str(index)), name, ctypes.c_uint(len(name))):
+                names.add(name.value)
+        return len(names) <= 1
+
+    def use(self, device: str) -> list[int | None]:
+        """Utilisation, and bytes in use and in all, of a device. One that has fallen off the bus has no handle any more."""
+        handle, rates, memory = self._handle(device), Utilisation(), Memory()
+        if handle is None:
+            return [None, None, None]
+        percent = rates.gpu if self._ask("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates)) else None
+        is_known = self._ask("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        return [percent, memory.used, memory.total] if is_known else [percent, None, None]
+
+
+def device_of(local_rank: int, visible: str | None) -> str:
+    """What CUDA calls the device of a rank that computes on `cuda:LOCAL_RANK`; empty: there is none.
+
+    Args:
+        local_rank: its number.
+        visible: CUDA_VISIBLE_DEVICES, of which CUDA takes what comes before the first entry that is no device.
+    """
+    if visible is None:
+        return str(local_rank)
+    names = (name.strip() for name in visible.split(","))
+    devices = list(itertools.takewhile(lambda name: name.isdecimal() or name.startswith(("GPU-", "MIG-")), names))
+    return devices[local_rank] if local_rank < len(devices) else ""
+
+
+def watch(local_ranks: list[int], wire: socket.socket) -> None:
+    """Sends a sample every `PERIOD`. Returns when the agent has gone; raises OSError where there is no NVML."""
+    nvml = Nvml()
+    devices = [device_of(local_rank, os.environ.get("CUDA_VISIBLE_DEVICES")) for local_rank in local_ranks]
+    if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and not nvml.are_alike():
+        devices = ["" if device.isdecimal() else device for device in devices]
+    is_open = True
+    while is_open:
+        wire.send(json.dumps([nvml.use(device) for device in devices]).encode())
+        is_open = not select.select([wire], [], [], PERIOD)[0]
+
+
+if __name__ == "__main__":
+    *wanted, descriptor = map(int, sys.argv[1:])
+    with contextlib.suppress(OSError):
+        watch(wanted, socket.socket(fileno=descriptor))

@@ -1,0 +1,114 @@
+"""How busy and how full the ranks' GPUs are: from a node's NVML to `status`, and nowhere into the run's files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine.backends import gloo
+from engine.core.plan import BackendSettings
+from engine.local import LocalEngine
+from engine.profiles import read_profile
+from tests.fake_nvml import GIB, FakeNvml, gpu
+from tests.support import Deck, kill_hard, wait_gone
+
+WAIT = "import os, signal, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+FULL = {"utilisation": 97, "memory": 61 * GIB, "memory_total": 80 * GIB}
+IDLE = {"utilisation": 0, "memory": GIB, "memory_total": 80 * GIB}
+
+
+def uses(status: dict[str, Any]) -> list[Any]:
+    return [rank["gpu"] for rank in status["ranks"]]
+
+
+@pytest.fixture
+def launch(rankdeck: Deck, nvml: FakeNvml, write_script, write_profile, monkeypatch) -> Callable[[], str]:
+    """Launches two ranks of a backend that computes on GPUs, and has nothing to do with them."""
+    nvml.show(gpu(0), gpu(1, utilisation=0, used=GIB))
+    for name, value in nvml.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gloo, "settings", lambda **_: BackendSettings(name="gloo", env={}, device="cuda"))
+    profile = read_profile(write_profile(write_script("wait.py", WAIT), ranks=2))
+    return lambda: asyncio.run(LocalEngine().launch(profile))
+
+
+def test_status_tells_how_ranks_use_their_gpus_while_they_run(rankdeck: Deck, nvml: FakeNvml, launch, work):
+    run = launch()
+    rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
+    shown = rankdeck("status", run).stdout.splitlines()
+    assert shown[1].split()[-2:] == ["GPU", "MEMORY"]
+    assert shown[2].endswith("97%  61 GiB")
+    nvml.show(gpu(0, utilisation=2_000_000_000), gpu(1, model="lost"))
+    rankdeck.wait_status(run, lambda status: uses(status) == [{**FULL, "utilisation": None}, None])
+    nvml.show(gpu(0), gpu(1, model="lost"))
+    rankdeck.wait_status(run, lambda status: uses(status) == [FULL, None])
+    nvml.show(gpu(0), gpu(1))
+    rankdeck.wait_status(run, lambda status: uses(status) == [FULL, FULL])
+    (work / "go").touch()
+    assert uses(rankdeck.wait_state(run, "succeeded")) == [None, None]
+    assert "GPU" not in rankdeck("status", run).stdout
+    files = [path.read_bytes() for path in rankdeck.folder(run).rglob("*.json*")]
+    assert not any(b"utilisation" in content for content in files)
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "agent"])
+def test_whoever_takes_the_place_of_a_dead_process_knows_it_too(
+    rankdeck: Deck, nvml: FakeNvml, launch, work, victim: str
+):
+    run = launch()
+    rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
+    pid = getattr(rankdeck, victim)(run)
+    kill_hard(pid)
+    wait_gone(pid)
+    nvml.show(gpu(0, utilisation=50), gpu(1))
+    rankdeck.wait_status(run, lambda status: uses(status) == [{**FULL, "utilisation": 50}, FULL])
+    (work / "go").touch()
+    rankdeck.wait_state(run, "succeeded")
+
+
+def test_a_new_attempt_is_told_of_too(rankdeck: Deck, nvml: FakeNvml, launch, work):
+    run = launch()
+    rankdeck.wait_status(run, lambda status: uses(status) == [FULL, IDLE])
+    rankdeck("restart", run, "--all")
+    rankdeck.wait_status(run, lambda status: status["attempt"] == 1 and uses(status) == [FULL, IDLE])
+    (work / "go").touch()
+    rankdeck.wait_state(run, "succeeded")
+
+
+def test_a_run_on_cpus_asks_no_driver(rankdeck: Deck, nvml: FakeNvml, write_script, write_profile, monkeypatch):
+    nvml.show(gpu(0))
+    for name, value in nvml.environment.items():
+        monkeypatch.setenv(name, value)
+    run = rankdeck.launch(write_profile(write_script("wait.py", "print('up', flush=True)\n" + WAIT)))
+    rankdeck.wait_log(run, 0, b"up")
+    assert uses(rankdeck.status(run)) == [None]
+    assert not [process for process in rankdeck.processes() if "gpus.py" in process.command]
+
+
+# --- on real ones
+
+
+@pytest.mark.slow
+def test_the_gpus_of_a_training_are_busy_and_as_large_as_nvidia_smi_says(rankdeck: Deck, real_gpus: int, write_profile):
+    profile = write_profile({"name": "gpt", "args": ["--steps", "100000"]}, ranks=real_gpus, backend={"name": "nccl"})
+    run = rankdeck.launch(profile)
+    found: dict[int, dict[str, int]] = {}
+
+    def all_were_busy(status: dict[str, Any]) -> bool:
+        found.update({rank: use for rank, use in enumerate(uses(status)) if use and use["utilisation"]})
+        return len(found) == real_gpus
+
+    rankdeck.wait_status(run, all_were_busy)
+    smi = shutil.which("nvidia-smi")
+    if smi is not None:
+        argv = [smi, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        totals = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+        assert {use["memory_total"] >> 20 for use in found.values()} <= {int(total) for total in totals}
+    assert all(0 < use["memory"] <= use["memory_total"] for use in found.values())
+    rankdeck("stop", run, "--now")
+    rankdeck.wait_state(run, "stopped")

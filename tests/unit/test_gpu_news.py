@@ -1,0 +1,132 @@
+"""What a node may say of its ranks' GPUs, and when what it said holds no more: a supervisor's runner, with nodes that are played."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.core import events as ev
+from engine.core.gpu_use import GpuUse
+from engine.core.layout import parse_nodes
+from engine.core.plan import BackendSettings, NodeFacts, plan
+from engine.core.profile import profile_from_data
+from engine.core.views import rank_views
+from engine.paths import RunPaths
+from engine.supervisor.journal import Journal
+from engine.supervisor.runner import Runner
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=10,
+)
+USE = GpuUse(utilisation=97, memory=61, memory_total=80)
+
+
+class PlayedLink:
+    """A link that keeps what it is asked to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    def open(self, patience: float) -> None:
+        """It will be back."""
+
+    def send(self, **message: Any) -> None:
+        self.sent.append(message)
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Runner]:
+    """A run with ranks 0 and 1 on gpu01, and 2 and 3 on gpu02, all of them up."""
+    data = {"schema": 1, "name": "job", "layout": {"nodes": "gpu[01-02]:2"}, "recipe": {"name": "linear"}}
+    profile = profile_from_data(data, "job.toml")
+    slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
+    facts = tuple(NodeFacts(name=slot.node, cores=2, gpus=2, python="/usr/bin/python3") for slot in slots)
+    backend = BackendSettings(name="nccl", env={}, device="cuda")
+    decided = plan(profile, slots, facts, backend, workdir="/")
+    paths = RunPaths(tmp_path / "job-7f3a")
+    paths.folder.mkdir()
+    journal = Journal(paths.journal)
+    Runner(paths, decided, journal)
+    for node in decided.nodes:
+        journal.append(ev.NodeConnected(at=1.0, node=node.name, agent_pid=1))
+    journal.append(ev.StoreOpened(at=2.0, attempt=0, node="gpu01", address="10.0.0.1", port=1))
+    for rank in range(4):
+        journal.append(ev.RankSpawned(at=3.0, attempt=0, rank=rank, pid=10 + rank, generation=0))
+    runner = Runner(paths, decided, journal)
+    runner._links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
+    yield runner
+    journal.close()
+
+
+def say(runner: Runner, *ranks: Any, node: str = "gpu01", attempt: int = 0) -> None:
+    runner._take_message(node, {"type": "gpus", "attempt": attempt, "ranks": list(ranks)})
+
+
+def test_news_of_a_node_s_own_ranks_are_taken_and_taken_back(runner: Runner):
+    runner.changed_ranks.clear()
+    say(runner, [0, 97, 61, 80], [1, None, None, None])
+    assert runner.gpu_use == {0: USE}
+    assert runner.changed_ranks == {0}
+    say(runner, [0, None, None, None], [1, 97, 61, 80])
+    assert runner.gpu_use == {1: USE}
+
+
+def test_news_of_another_attempt_are_passed_over(runner: Runner):
+    say(runner, [0, 97, 61, 80], attempt=1)
+    assert runner.gpu_use == {}
+
+
+@pytest.mark.parametrize("rank", [2, 4, -1, None, "0", 0.0, True, []])
+def test_a_node_speaks_for_its_own_ranks_only(runner: Runner, rank: object):
+    with pytest.raises(ValueError, match="rank"):
+        say(runner, [rank, 97, 61, 80])
+    assert runner.gpu_use == {}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(JSON)
+def test_whatever_a_node_says_is_taken_or_refused(runner: Runner, said: Any):
+    with contextlib.suppress(
+        KeyError, TypeError, ValueError, IndexError, AttributeError
+    ):  # what a link takes for nonsense
+        runner._take_message("gpu01", {"type": "gpus", "attempt": 0, "ranks": said})
+    assert set(runner.gpu_use) <= {0, 1}
+
+
+def test_nothing_is_known_of_a_node_whose_link_has_broken(runner: Runner):
+    say(runner, [0, 97, 61, 80])
+    say(runner, [2, 97, 61, 80], node="gpu02")
+    runner.changed_ranks.clear()
+    runner.handle(ev.NodeDisconnected(at=4.0, node="gpu01", reason="cut"))
+    assert runner.gpu_use == {2: USE}
+    assert runner.changed_ranks >= {0, 1}
+
+
+def test_a_rank_that_has_ended_has_no_gpu(runner: Runner):
+    for rank in (2, 3):
+        say(runner, [rank, 97, 61, 80], node="gpu02")
+    runner.handle(ev.RankEnded(at=4.0, attempt=0, rank=2, status=0, generation=0))
+    views = rank_views(runner.state, runner.plan, range(4), runner.ingest.progress, runner.gpu_use)
+    assert [view.gpu for view in views] == [None, None, None, USE]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_node_is_asked_for_its_gpus_where_ranks_compute_on_them(runner: Runner, device: Literal["cuda", "cpu"]):
+    runner.plan = msgspec.structs.replace(runner.plan, backend=BackendSettings(name="x", env={}, device=device))
+    runner._watch_gpus("gpu02")
+    sent = runner._links["gpu02"].sent  # type: ignore[attr-defined]
+    assert [message["type"] for message in sent] == (["watch_gpus"] if device == "cuda" else [])
+    for message in sent:
+        assert message["ranks"] == (2, 3)
+        assert message["argv"][:3] == ["/usr/bin/python3", "-I", "-S"]
+        assert message["argv"][3].endswith("/gpus.py")
+        assert message["argv"][4:] == ["0", "1"]
