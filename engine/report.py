@@ -263,6 +263,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
         ranks = [{key: getattr(rank, key) for key in keys} for rank in snapshot.ranks]
         failure = msgspec.to_builtins(run.failure) if run.failure else None
         _print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
+                     "backend": run.backend, "world_size": run.world_size,
                      "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
                      "failure": failure, "ranks": ranks,
                      "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip

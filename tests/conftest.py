@@ -138,7 +138,7 @@ def real_gpus() -> int:
     import torch
 
     if not torch.cuda.is_available():
-        pytest.skip("needs a torch that can use the GPU which is here")
+        pytest.skip(f"{NEEDS_GPU} that torch can use")
     return torch.cuda.device_count()
 
 

@@ -43,6 +43,7 @@ def test_status_json_has_what_scripts_may_rely_on(rankdeck, write_script, write_
     status = rankdeck.wait_status(run, lambda status: [rank["step"] for rank in status["ranks"]] == [7, 7])
     assert {"run", "name", "state", "ranks"} <= set(status)
     assert (status["run"], status["name"], status["state"]) == (run, "shape", "running")
+    assert (status["backend"], status["world_size"]) == ("gloo", 2)
     for number, rank in enumerate(status["ranks"]):
         assert [key for key in rank if key in RANK_KEYS] == RANK_KEYS
         pid = rank.pop("pid")
