@@ -213,6 +213,25 @@ def test_a_data_loader_that_forks_leaves_mpi_alone(job: Job) -> None:
     assert "forked from a rank" in said(done, 0)[0]
 
 
+def test_tensors_of_a_gpu_go_through_the_memory_of_the_host(job: Job, real_gpus: int) -> None:
+    done = job(
+        2,
+        """
+        start()
+        tensor = torch.full((4, 2), rank + 1.0, device="cuda")
+        dist.all_reduce(tensor.t())
+        dist.all_reduce(tensor, async_op=True).wait()
+        gathered = torch.zeros(8, 2, device="cuda")
+        dist.all_gather_single(gathered, tensor)
+        dist.isend(gathered, 1 - rank), dist.recv(received := torch.zeros_like(gathered), 1 - rank)
+        say(f"{received.device.type} {received.unique().tolist()}")
+        dist.destroy_process_group()
+        """,
+    )
+    check_all_well(done)
+    assert said(done, 0) == said(done, 1) == ["cuda [6.0]"]
+
+
 # --- failures -----------------------------------------------------------------------------------------------------------------
 
 
