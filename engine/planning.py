@@ -10,7 +10,17 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from engine.backends import AUTO_SUMMARY, AUTOMATIC, BACKENDS, asks_nodes, check_node, check_plan, settings_of
+from engine.backends import (
+    AUTO_SUMMARY,
+    AUTOMATIC,
+    BACKENDS,
+    asks_nodes,
+    check_node,
+    check_plan,
+    judge,
+    program_of,
+    settings_of,
+)
 from engine.client import BackendInfo
 from engine.core.backend_names import AUTO
 from engine.core.errors import CheckError
@@ -176,25 +186,37 @@ class _Draft:
 
     def _ask(self, draft: LaunchPlan) -> None:
         """Asks nodes what they have, of whom anything depends on it. That there is no GPU here needs no asking."""
-        with_torch = asks_nodes(draft.backend.name)
-        nodes = []
+        with_torch, program = asks_nodes(draft.backend.name), program_of(draft.backend.name)
+        nodes, needed = [], set()
         for node, slot in zip(draft.nodes, self._slots, strict=True):
             is_here = node.name in self._here
-            if (with_torch and not (is_here and not self._known[node.name].gpus)) or (
-                not is_here and slot.ranks is None
-            ):
+            wants_torch = with_torch and not (is_here and not self._known[node.name].gpus)
+            if wants_torch or (not is_here and slot.ranks is None):
+                needed.add(node.name)
+            if program or node.name in needed:
                 nodes.append(node)
         if nodes:
             from engine.preflight import facts_of
 
-            self._known |= {fact.name: fact for fact in facts_of(draft, nodes, with_torch=with_torch)}
+            facts = facts_of(draft, nodes, needed=needed, with_torch=with_torch, program=program)
+            self._known |= {fact.name: fact for fact in facts}
 
     def check(self, decided: LaunchPlan) -> None:
         """Raises CheckError where the backend of a plan, for which nodes were asked, can't run."""
         for node in decided.nodes:
             if node.name in self._known:
                 check_node(decided.backend.name, len(node.ranks), self._known[node.name])
-        check_plan(decided, is_here=self.is_here)
+        check_plan(decided)
+        for node in decided.nodes:
+            self._judge(node.name, decided)
+
+    def _judge(self, node: str, decided: LaunchPlan) -> None:
+        said = self._known[node].said if node in self._known else None
+        try:
+            if said is not None:
+                judge(said, decided)
+        except CheckError as error:
+            raise error if node in self._here else CheckError(f"{node}: {error.message}", hint=error.hint) from None
 
     def that_can_run(
         self, names: Sequence[str], decided: LaunchPlan, refused: list[tuple[str, CheckError]]

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine.backends import judge, program_of
 from engine.core.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
 from engine.core.errors import CheckError
 from engine.core.node_findings import clock_finding, job_findings, machine_findings, reach_finding, torch_findings
-from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, Reach
+from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, Reach, Said
 from engine.core.preflight import (
     CHECKS,
     Begun,
@@ -25,6 +26,7 @@ from engine.core.preflight import (
     Machine,
     Torch,
     Ways,
+    fail,
     job_question,
     ok,
 )
@@ -38,6 +40,9 @@ QUICK, FULL = 10.0, 60.0
 
 IMPORT_TIME = 45.0
 """Seconds for that import: from a cold file server it takes half a minute."""
+
+PROGRAM_TIME, QUICK_PROGRAM_TIME = 20.0, 5.0
+"""Seconds for a backend's program, and where the whole answer has to come quickly. Who takes longer is not refused."""
 
 CONNECT_TIME = 3.0
 """Seconds in which a node reaches another: a lost packet or two are allowed for."""
@@ -185,9 +190,24 @@ class _Preflight:
         question = job_question(plan)
         job = answers.job = await probe.ask("job", Job, **question)
         self._tell(job_findings(plan, node.name, machine, job, full=self._full))
+        built_in: tuple[str, ...] = ()
         if self._full:
             torch = answers.torch = await probe.ask("torch", Torch, seconds=IMPORT_TIME, **question)
             self._tell(torch_findings(plan, node, machine, job, torch))
+            built_in = torch.facts.backends if torch.facts else ()
+        if (program := program_of(plan.backend.name)) and plan.backend.name not in built_in:
+            seconds = PROGRAM_TIME if self._full else QUICK_PROGRAM_TIME
+            said = await probe.ask("run", Said, program=program, seconds=seconds, **question)
+            self._tell(_program_findings(plan, node.name, said))
+
+
+def _program_findings(plan: LaunchPlan, node: str, said: Said) -> list[Finding]:
+    """What the backend's program adds to what is known of the backend: nothing where it did not answer."""
+    try:
+        found = judge(said, plan)
+    except CheckError as error:
+        return [fail(node, "backend", error.message, error.hint or "")]
+    return [ok(node, "backend", found)] if found else []
 
 
 def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutError, limit: float) -> list[Finding]:
@@ -205,19 +225,23 @@ def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutErr
 
 
 class _Wanted(NamedTuple):
-    """What is asked of a node. `job`: a rank's environment, as JSON, where its torch is asked for too; else empty."""
+    """What is asked of a node. `job`: a rank's environment, as JSON, where anything is asked that depends on it; else empty."""
 
     node: PlannedNode
     reach: Reach
     python: str
     job: bytes
+    with_torch: bool
+    program: str
 
 
 _kept: dict[_Wanted, tuple[float, NodeFacts]] = {}
 """What was asked, and when by the monotonic clock."""
 
 
-def facts_of(plan: LaunchPlan, nodes: Sequence[PlannedNode], *, with_torch: bool) -> tuple[NodeFacts, ...]:
+def facts_of(
+    plan: LaunchPlan, nodes: Sequence[PlannedNode], *, needed: Collection[str], with_torch: bool, program: str
+) -> tuple[NodeFacts, ...]:
     """What nodes have, all asked at once. What was asked within the last minute is not asked again.
 
     Not to be called on an event loop: it waits.
@@ -225,21 +249,28 @@ def facts_of(plan: LaunchPlan, nodes: Sequence[PlannedNode], *, with_torch: bool
     Args:
         plan: what would be launched; its ranks may not be counted yet.
         nodes: of it, which are asked.
+        needed: names of those without whose answer there is no plan. Others that can't be asked are left out.
         with_torch: asks which torch ranks would find there, too.
+        program: to be run by the Python of the ranks, too; empty: none.
 
     Raises:
-        CheckError: nodes could not be asked: all of them, each with what is the matter.
+        CheckError: needed nodes could not be asked: all of them, each with what is the matter.
     """
     now = time.monotonic()
-    job = msgspec.json.encode(job_question(plan)) if with_torch else b""
-    keys = [_Wanted(msgspec.structs.replace(node, ranks=()), plan.reach, plan.python, job) for node in nodes]
+    job = msgspec.json.encode(job_question(plan)) if with_torch or program else b""
+    keys = [
+        _Wanted(msgspec.structs.replace(node, ranks=()), plan.reach, plan.python, job, with_torch, program)
+        for node in nodes
+    ]
     wanted = [key for key in keys if key not in _kept or now - _kept[key][0] >= KEPT]
     if wanted:
         troubles: list[tuple[str, str, str]] = []
         for key, answer in zip(wanted, asyncio.run(_ask_all(wanted)), strict=True):
             if isinstance(answer, NodeFacts):
                 _kept[key] = now, answer
-            else:
+                continue
+            _kept.pop(key, None)
+            if key.node.name in needed:
                 troubles.append((key.node.name, *answer))
         if troubles:
             facts = "; ".join(fact if name in fact else f"{name}: {fact}" for name, fact, _ in troubles)
@@ -249,7 +280,7 @@ def facts_of(plan: LaunchPlan, nodes: Sequence[PlannedNode], *, with_torch: bool
             raise CheckError(
                 f"can't ask how many ranks fit: {facts}", hint=f"{advice}; or set layout.ranks_per_node to a number"
             )
-    return tuple(_kept[key][1] for key in keys)
+    return tuple(_kept[key][1] for key in keys if key in _kept)
 
 
 async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]:
@@ -261,15 +292,20 @@ async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]
 
 async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts | tuple[str, str]:
     """What a node has; or fact and advice."""
-    node, python, job = wanted.node, wanted.python, None
+    node, python, job, said = wanted.node, wanted.python, None, None
+    question = msgspec.json.decode(wanted.job or b"{}")
     try:
-        async with slots, probe_on(node, wanted.reach, python, QUICK) as probe, asyncio.timeout(QUICK):
-            machine = await probe.ask("machine", Machine)
-            if wanted.job:
-                job = await probe.ask("job", Job, **msgspec.json.decode(wanted.job))
+        async with slots, probe_on(node, wanted.reach, python, QUICK) as probe:
+            async with asyncio.timeout(QUICK):
+                machine = await probe.ask("machine", Machine)
+                if wanted.with_torch:
+                    job = await probe.ask("job", Job, **question)
+            if wanted.program:
+                async with asyncio.timeout(PROGRAM_TIME + QUICK):
+                    said = await probe.ask("run", Said, program=wanted.program, seconds=PROGRAM_TIME, **question)
     except ProbeError as error:
         return error.fact, error.advice
     except TimeoutError:
         return f"no answer within {QUICK:g} s", SLOW
-    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python)
+    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python, said=said)
     return facts if job is None else msgspec.structs.replace(facts, torch=job.torch, torch_cuda=job.torch_cuda)

@@ -10,7 +10,7 @@ from typing import Protocol
 from engine.backends import gloo, mpi, nccl, ucc
 from engine.core.backend_names import backends_in, devices_in
 from engine.core.errors import CheckError
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 AUTOMATIC = ("nccl", "gloo")
 """What `auto` tries, the first that can run; decision 17 has the reasons."""
@@ -26,6 +26,9 @@ class BackendModule(Protocol):
     ASKS_NODES: bool
     """Whether `check` wants to know what the nodes have: each is asked before a plan is made."""
 
+    PROGRAM: str
+    """What the Python of the ranks is to run on each node before a plan is made, for `judge`; empty: nothing."""
+
     def settings(self, *, one_machine: bool) -> BackendSettings:
         """The environment that every rank gets, and the device that ranks compute on."""
         ...
@@ -34,8 +37,12 @@ class BackendModule(Protocol):
         """Raises CheckError where this many ranks can't run on that node."""
         ...
 
-    def check_plan(self, decided: LaunchPlan, *, is_here: bool) -> None:
-        """Raises CheckError where the whole can't run. `is_here`: some of its ranks run on this machine."""
+    def judge(self, said: Said, decided: LaunchPlan) -> str:
+        """What ranks find where PROGRAM said that, in words; empty: nobody knows. Raises CheckError where they can't run."""
+        ...
+
+    def check_plan(self, decided: LaunchPlan) -> None:
+        """Raises CheckError where the whole can't run."""
         ...
 
 
@@ -45,6 +52,16 @@ BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl, "mpi": mpi, "u
 def asks_nodes(name: str) -> bool:
     """Whether nodes have to be asked before it is known that a backend can run there."""
     return any(BACKENDS[backend].ASKS_NODES for backend in backends_in(name))
+
+
+def program_of(name: str) -> str:
+    """What is to be run on each node before it is known that a backend can run there; empty: nothing."""
+    return "".join(BACKENDS[backend].PROGRAM for backend in backends_in(name))  # only one that stands alone has one
+
+
+def judge(said: Said, decided: LaunchPlan) -> str:
+    """What ranks find on a node whose Python said that, in words; empty: nobody knows. Raises CheckError where they can't run."""
+    return "".join(BACKENDS[backend].judge(said, decided) for backend in backends_in(decided.backend.name))
 
 
 def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
@@ -91,7 +108,7 @@ def check_node(name: str, ranks: int, facts: NodeFacts) -> None:
         BACKENDS[backend].check(ranks, facts)
 
 
-def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
-    """Raises CheckError where a plan can't run. `is_here`: some of its ranks run on this machine."""
+def check_plan(decided: LaunchPlan) -> None:
+    """Raises CheckError where a plan can't run."""
     for backend in backends_in(decided.backend.name):
-        BACKENDS[backend].check_plan(decided, is_here=is_here)
+        BACKENDS[backend].check_plan(decided)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "CPU tensors over TCP; in every torch wheel"
 
 ASKS_NODES = False
+
+PROGRAM = ""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
@@ -19,5 +21,10 @@ def check(ranks: int, facts: NodeFacts) -> None:
     """Every node can run gloo."""
 
 
-def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
+def judge(said: Said, decided: LaunchPlan) -> str:
+    """There is nothing to run."""
+    return ""
+
+
+def check_plan(decided: LaunchPlan) -> None:
     """Any plan can run."""

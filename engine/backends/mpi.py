@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.core.errors import CheckError
 from engine.core.mpirun import NAMES, Implementation, Mpi, can_place
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 
@@ -38,7 +38,7 @@ _LIBRARIES: tuple[tuple[Implementation, str], ...] = (
 _OTHER_HINT = "is its module loaded whole? Another mpirun may come first on PATH"
 
 _MISSING = "no mpi4py"
-_ASK_LIBRARY = f"""
+PROGRAM = f"""
 import importlib.util, mmap, os
 try:
     import mpi4py
@@ -75,15 +75,11 @@ def settings(*, one_machine: bool) -> BackendSettings:
     )
 
 
-def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
+def check_plan(decided: LaunchPlan) -> None:
     """Finds out before the launch what `mpirun` could not do.
 
-    Args:
-        decided: what would be launched.
-        is_here: whether ranks run on this machine.
-
     Raises:
-        CheckError: ranks are placed as this MPI can't place them, or mpi4py loads another library than that of `mpirun`.
+        CheckError: ranks are placed as this MPI can't place them.
     """
     mpi = decided.backend.mpi
     assert mpi is not None
@@ -91,35 +87,28 @@ def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
         raise CheckError(
             "MPICH can't deal an uneven number of ranks to nodes in turn", hint='set layout.order to "block"'
         )
-    if is_here and not decided.reach.setup:  # what the setup loads is there for ranks only
-        _check_library(decided, mpi)
 
 
-def _check_library(decided: LaunchPlan, mpi: Mpi) -> None:
-    """Asks the Python of the ranks."""
-    env = {**decided.backend.env, **os.environ, **decided.env}
-    libraries = [decided.backend.library_path, env.get("LD_LIBRARY_PATH", "")]
-    env["LD_LIBRARY_PATH"] = os.pathsep.join(folder for folder in libraries if folder)
-    try:
-        done = subprocess.run(
-            [decided.python, "-c", _ASK_LIBRARY],
-            capture_output=True,
-            timeout=20,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=env,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return
-    said = done.stdout.decode(errors="replace").strip()
-    if said == _MISSING:
+def judge(said: Said, decided: LaunchPlan) -> str:
+    """Finds out before the launch that ranks would not meet. What they find is told otherwise.
+
+    Args:
+        said: by the program.
+        decided: what would be launched.
+
+    Raises:
+        CheckError: there is no mpi4py, or it loads another library than that of `mpirun`.
+    """
+    mpi = decided.backend.mpi
+    assert mpi is not None
+    if said.text.strip().endswith(_MISSING):
         raise CheckError(
             f"{decided.python} has no mpi4py, and its torch no MPI of its own",
             hint=f"{decided.python} -m pip install mpi4py",
         )
-    found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, said))), None)
-    if done.returncode or found is None:  # whatever else there is may well speak what that mpirun does
-        return
+    found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, said.text))), None)
+    if said.status or found is None:  # whatever else there is may well speak what that mpirun does
+        return ""
     kind, version = found
     same = kind == "mpich" or version.split(".")[0] == mpi.version.split(".")[0]
     if kind != mpi.implementation or not same:
@@ -128,6 +117,7 @@ def _check_library(decided: LaunchPlan, mpi: Mpi) -> None:
             "rank would be alone",
             hint="put the mpirun of that library first on PATH, or the folder of mpirun's libmpi first on LD_LIBRARY_PATH",
         )
+    return ""
 
 
 def check(ranks: int, facts: NodeFacts) -> None:

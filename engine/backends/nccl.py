@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from engine.core.errors import CheckError
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "GPUs through NVIDIA's NCCL; needs a torch for CUDA and a GPU for each rank"
 
 ASKS_NODES = True
+
+PROGRAM = ""
 
 _NO_GPU = 'choose another backend, or set backend.fallback = ["gloo"] to go on without GPUs'
 _FEW_GPUS = 'start fewer ranks there, or set backend.fallback = ["gloo"] to go on without GPUs'
@@ -42,5 +44,10 @@ def check(ranks: int, facts: NodeFacts) -> None:
         raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL wants one for each", hint=_FEW_GPUS)
 
 
-def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
+def judge(said: Said, decided: LaunchPlan) -> str:
+    """There is nothing to run."""
+    return ""
+
+
+def check_plan(decided: LaunchPlan) -> None:
     """Nothing shows only in the whole."""

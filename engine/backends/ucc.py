@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 from engine.core.errors import CheckError
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts
+from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
 
 ASKS_NODES = False
 
-PROBE = Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc_library.py"
-"""A program that tells whether the Python which runs it can load libucc, in the words of a rank."""
-
-_HAS_ITS_OWN = "import torch.distributed as dist; raise SystemExit(not dist.is_ucc_available())"
+PROGRAM = (Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc_library.py").read_text()
+"""Tells whether the Python which runs it can load libucc, in the words of a rank."""
 
 _ONE_FATE = "with ucc all ranks start together"
 """Decision 15: a group that was formed anew among survivors has ended in an abort inside the libraries."""
-
-_SECONDS = 20.0
-"""For each question to the Python of the ranks. Who does not answer is not refused."""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
@@ -37,33 +30,24 @@ def check(ranks: int, facts: NodeFacts) -> None:
     """Any number of ranks can run: they share cores where there are too few."""
 
 
-def check_plan(decided: LaunchPlan, *, is_here: bool) -> None:
-    """Finds out before the launch that ranks of this machine would find no UCC.
+def judge(said: Said, decided: LaunchPlan) -> str:
+    """Which UCC ranks find.
 
     Args:
+        said: by the program. A crash and a hang prove nothing.
         decided: what would be launched.
-        is_here: whether ranks run on this machine.
 
     Raises:
         CheckError: there is no libucc, or a part of it is missing, and torch was built without.
     """
-    if not is_here or decided.reach.setup:  # what the setup loads is there for ranks only
-        return
-    env = {**decided.backend.env, **os.environ, **decided.env}
-    found = _ask([decided.python, "-I", str(PROBE)], env)
-    if found is None or found.returncode != 1 or not found.stdout.strip():
-        return
-    own = _ask([decided.python, "-c", _HAS_ITS_OWN], env)
-    if own is not None and own.returncode == 0:
-        return
-    fact, _, hint = found.stdout.decode(errors="replace").strip().partition("\n")
-    raise CheckError(fact, hint=hint.strip())
+    lines = said.text.splitlines()
+    if said.status == 1 and len(lines) >= 2:
+        raise CheckError(lines[-2], hint=lines[-1])
+    if said.status == 0 and lines:
+        path, _, version = lines[-1].rpartition(" ")
+        return f"UCC {version}, {path}"
+    return ""
 
 
-def _ask(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[bytes] | None:
-    try:
-        return subprocess.run(
-            argv, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL, env=env
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
+def check_plan(decided: LaunchPlan) -> None:
+    """Nothing shows only in the whole."""

@@ -280,6 +280,8 @@ def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: Job) -> F
     backends = backends_in(plan.backend.name)
     if "mpi" in backends:
         return _mpi(node, machine, job, ())
+    if "ucc" in backends:
+        return _ucc(node)
     if "nccl" in backends and job.torch_cuda == "":
         return fail(
             node, "backend", f"torch {job.torch} is a build for CPUs", "install torch from PyTorch's wheels for CUDA"
@@ -301,6 +303,11 @@ def _mpi(node: str, machine: Machine, job: Job, built_in: tuple[str, ...]) -> Fi
         )
     how = f"mpi4py {job.mpi4py}" if job.mpi4py else "built into torch"
     return ok(node, "backend", f"{machine.mpirun}, {how}")
+
+
+def _ucc(node: str) -> Finding:
+    """Where it is not known better: the backend's program tells of a libucc, if it answers."""
+    return skip(node, "backend", "rankdeck's own, over the libucc that a rank finds when it starts")
 
 
 def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: Job, torch: Torch) -> list[Finding]:
@@ -334,7 +341,7 @@ def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: Tor
         return _mpi(node, machine, job, facts.backends)
     own = {"ucc"} - set(facts.backends)
     if own.intersection(wanted):
-        return skip(node, "backend", "rankdeck's own, over the libucc that a rank finds when it starts")
+        return _ucc(node)
     if missing := [backend for backend in wanted if backend not in facts.backends]:
         text = f"this torch was built without {missing[0]}; it has {', '.join(facts.backends) or 'none'}"
         return fail(node, "backend", text, "install a torch that has it, or choose another backend.name")

@@ -27,9 +27,16 @@ HIDDEN = "•••"
 """Stands for a value that must not be shown."""
 
 
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program wrote, and the status that it ended with, negative for a signal. None: it had not ended in time."""
+
+    text: str
+    status: int | None
+
+
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked of a node before planning. `torch`: its version, where that was asked; `torch_cuda`: the CUDA that it was
-    built for, empty for a build without, None where that is not known."""
+    built for, empty for a build without, None where that is not known. `said`: by the backend's program, where it has one."""
 
     name: str
     cores: int
@@ -37,6 +44,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     torch: str = ""
     torch_cuda: str | None = None
+    said: Said | None = None
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,14 +74,16 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_question(plan: LaunchPlan) -> dict[str, object]:
-    """What the probe is told of a plan when it is asked for `Job` or `Torch`."""
+    """What the probe is told of a plan when it is asked for `Job`, `Torch` or `Said`."""
     program = plan.program
     return {
+        "python": plan.python,
         "workdir": plan.workdir,
         "script": program.target if program.kind == "script" else "",
         "module": program.target if program.kind == "module" else "",
         "env": plan.env,
         "env_defaults": plan.env_defaults,
+        "library_path": plan.backend.library_path,
     }
 
 

@@ -7,6 +7,7 @@ bytes of length and JSON, as with the agent. One question, one answer:
     machine                                    what the node has, and which ranks of earlier runs are still on it
     job {workdir, script, module, …}           what a rank of this job would find
     torch {seconds, …}                         what an import of torch comes to, in a child that may hang or crash
+    run {program, seconds, …}                  what a program says in the Python of a rank, in such a child too
     listen {word}                              opens a port and gives its addresses; whoever connects is told the word
     connect {addresses, port, word, seconds}   at which of these addresses a port of another node answers with the word
 
@@ -97,6 +98,21 @@ os.write(descriptor, repr(facts).encode("utf-8", "replace"))
 os._exit(0)
 """
 """Imports torch as a rank would and says what it can do: `-c PROGRAM descriptor path…`. It leaves at once: tearing torch down takes time and proves nothing."""
+
+
+RUN_PROGRAM = """
+import sys
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)  # ends with the probe, however that ends
+except Exception:
+    pass
+exec(compile(sys.argv.pop(), "rankdeck", "exec"))
+"""
+"""Runs another program: `-c RUN_PROGRAM program`."""
+
+LONGEST_WORDS = 1 << 12
+"""Bytes that are kept of the end of what a program says: whatever stands before it was printed while Python started."""
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------
@@ -392,6 +408,40 @@ def torch(question: Message) -> Message:
         return {**answer, "trouble": words or f"it ended with {status_name(status)}"}
 
 
+def run(question: Message) -> Message:
+    """What a program says in the Python and the environment of a rank, far from the folders of the user's script."""
+    environment = rank_environment(question)
+    if question["library_path"]:
+        folders = [question["library_path"], environment.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, folders))
+    read, write = os.pipe()
+    try:
+        child = subprocess.Popen(
+            [question["python"], "-c", RUN_PROGRAM, question["program"]],  # may be a script that makes libraries known
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+        )
+    except OSError:
+        os.close(read)
+        return {"text": "", "status": None}
+    finally:
+        os.close(write)
+    told = None
+    try:
+        told = read_all(read, question["seconds"])
+    finally:
+        os.close(read)
+        if told is None:
+            child.kill()
+        status = child.wait()
+    if told is None:
+        return {"text": "", "status": None}
+    return {"text": told[-LONGEST_WORDS:].decode("utf-8", "replace"), "status": status}
+
+
 def status_name(status: int) -> str:
     """How a child ended, in words."""
     with contextlib.suppress(ValueError):
@@ -533,7 +583,15 @@ def clock(question: Message) -> Message:
     return {"time": time.time()}
 
 
-ANSWERS = {"clock": clock, "machine": machine, "job": job, "torch": torch, "listen": listen, "connect": connect}
+ANSWERS = {
+    "clock": clock,
+    "machine": machine,
+    "job": job,
+    "torch": torch,
+    "run": run,
+    "listen": listen,
+    "connect": connect,
+}
 
 
 def wait(descriptors: list[int], deadline: float | None = None) -> list[int]:

@@ -72,9 +72,12 @@ async def find_way(ask: Ask, head: str, others: list[str]) -> Way:
 
 
 def interface_environment(interface: str) -> dict[str, str]:
-    """What makes gloo and NCCL use an interface: both guess otherwise, gloo by the name of the machine.
+    """What makes gloo, NCCL and UCC use an interface: they guess otherwise, gloo by the name of the machine.
 
     Args:
         interface: its name; empty: nothing is known.
     """
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"} if interface else {}
+    if not interface:
+        return {}
+    names = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    return {**names, "RANKDECK_INTERFACE": interface}  # whether UCX is told depends on what else a node has

@@ -1,6 +1,6 @@
 """Finds libucc and loads it, or says in words what is missing. Also a program: `python _ucc_library.py` does that where no rank runs.
 
-Standard library only, and no other module of ours: the launch asks each Python that ranks will run in.
+Standard library only, and no other module of ours: the launch sends its text to every node, to the Python that ranks will run in.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from glob import iglob
 
 NAME = "libucc.so.1"
 
@@ -32,6 +33,13 @@ _SETTINGS = {
 }
 """Where the user has said nothing. UCX would take signals away from faulthandler; and of both libraries, what they complain of
 arrives as an error with more words than theirs."""
+
+
+INTERFACE = "RANKDECK_INTERFACE"
+"""The network interface by which this node reaches the others, where that was found out."""
+
+_PORTS = "/sys/class/infiniband/*/ports/*/state"
+"""What the ports of InfiniBand and RoCE are in, such as `4: ACTIVE`."""
 
 
 class LibraryError(RuntimeError):
@@ -74,7 +82,7 @@ def load() -> Library:
     Raises:
         LibraryError: there is none, a part of it is missing, or it is of a version that is not known here.
     """
-    for name, value in _SETTINGS.items():
+    for name, value in {**_SETTINGS, **network(os.environ)}.items():
         os.environ.setdefault(name, value)
     trouble = None
     for name in candidates(os.environ, sys.prefix):
@@ -98,6 +106,28 @@ def load() -> Library:
             )
         return Library(path, functions, version)
     raise trouble or LibraryError(f"there is no {NAME}", INSTALL)
+
+
+def network(environment: Mapping[str, str], ports: str = _PORTS) -> dict[str, str]:
+    """What keeps UCX (1.23) from interfaces that lead nowhere: it tries every one that has an address, and takes them for equals.
+
+    Nothing where there is InfiniBand or RoCE, which UCX prefers by itself: whoever lists devices has to list those too.
+
+    Args:
+        environment: of the process.
+        ports: files with the states of their ports.
+    """
+    if not environment.get(INTERFACE) or any(_is_active(port) for port in iglob(ports)):
+        return {}
+    return {"UCX_NET_DEVICES": environment[INTERFACE]}
+
+
+def _is_active(port: str) -> bool:
+    try:
+        with open(port) as file:
+            return "ACTIVE" in file.read()
+    except OSError:
+        return False
 
 
 def explain(name: str, said: str) -> LibraryError:
@@ -138,10 +168,22 @@ def _path_of(functions: ctypes.CDLL) -> str:
     return ""
 
 
+def _is_in_torch() -> bool:
+    """Whether torch was built with UCC: it keeps its own. Asked last, since the import takes seconds."""
+    try:
+        import torch.distributed as dist
+
+        return dist.is_ucc_available()
+    except (ImportError, OSError):
+        return False
+
+
 def _main() -> int:
     try:
         found = load()
     except LibraryError as error:
+        if _is_in_torch():
+            return 0
         sys.stdout.write(f"{error.fact}\n{error.hint}\n")
         return 1
     sys.stdout.write(f"{found.path} {'.'.join(map(str, found.version))}\n")

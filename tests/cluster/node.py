@@ -210,6 +210,26 @@ class Node:
             assert done.returncode == 0, done.stderr
             self._hidden.append(folder)
 
+    def cover(self, path: Path, file: Path) -> None:
+        """From now on a file here is another one."""
+        done = self.run(["mount", "--bind", file, path])
+        assert done.returncode == 0, done.stderr
+        self._hidden.append(path)
+
+    def add_dead_end(self, address: str) -> None:
+        """From now on there is one interface more, which is up and leads nowhere.
+
+        Args:
+            address: with the length of its network, such as `172.18.0.1/16`.
+        """
+        ip(
+            "link add aux0 type veth peer name aux1",
+            f"address add {address} dev aux0",
+            "link set aux0 up",
+            "link set aux1 up",
+            namespace=self.link,
+        )
+
     # --- from nothing, and back --------------------------------------------------------------------------------------
 
     def start(self, hosts: str) -> None:
@@ -258,6 +278,8 @@ class Node:
         for folder in reversed(self._hidden):
             self.run(["umount", "--lazy", folder])
         self._hidden = []
+        if self.run(["test", "-e", "/sys/class/net/aux0"]).returncode == 0:
+            ip("link delete aux0", namespace=self.link)
         self.hosts.write_text(hosts)
 
     def remove(self) -> None:

@@ -193,6 +193,21 @@ def test_the_recipe_trains_with_mpi_on_two_nodes(rankdeck: Deck, write_profile, 
     assert [rank["step"] for rank in rankdeck.status(run)["ranks"]] == [6] * 4
 
 
+def test_a_node_without_mpi4py_is_found_before_anything_starts(
+    rankdeck: Deck, write_script, write_profile, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpi4py = pytest.importorskip("mpi4py")
+    use_mpi("openmpi", tmp_path, monkeypatch)
+    hidden = tmp_path / "hidden.py"
+    hidden.write_text("raise ImportError('hidden')")
+    cluster.node(2).cover(Path(mpi4py.__file__), hidden)
+    layout = {"nodes": "node[1-2]:1", "ssh_options": cluster.ssh_options}
+    done = rankdeck("launch", write_profile(write_script("train.py", TRAIN), layout=layout, backend={"name": "mpi"}))
+    assert done.returncode == 3
+    assert "node2: " in done.stderr
+    assert "has no mpi4py, and its torch no MPI of its own" in done.stderr
+
+
 def test_an_mpi_rank_that_is_killed_on_another_node_holds_the_run_and_all_start_again(
     rankdeck: Deck, launch, work: Path, cluster: Cluster, mpi: str
 ) -> None:

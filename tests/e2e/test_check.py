@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -182,6 +183,32 @@ def test_nothing_is_left_of_a_check_that_was_ended(
         _, said = command.communicate(timeout=60)
     assert "Traceback" not in said
     wait_gone(*others)
+
+
+@pytest.mark.parametrize("end", ["kill -SEGV $$", "exec sleep 600"])
+def test_a_libucc_that_crashes_or_hangs_is_not_known_to_be_missing(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path, end: str
+):
+    python = work / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *RANKDECK_LIBUCC*) {end};; esac\nexec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    profile = write_profile(write_script("train.py", ""), backend={"name": "ucc"}, launch={"python": str(python)})
+    backend = checked(rankdeck, profile, "--quick")["localhost", "backend"]
+    assert (backend["state"], "libucc that a rank finds" in backend["text"]) == ("skip", True)
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_missing_libucc_is_told_with_the_next_step(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
+):
+    env = {"RANKDECK_LIBUCC": str(work / "libucc.so.1")}
+    profile = write_profile(write_script("train.py", ""), backend={"name": "ucc"}, env=env)
+    backend = checked(rankdeck, profile, "--quick")["localhost", "backend"]
+    assert backend["state"] == "fail"
+    assert backend["text"].startswith("UCC can't be loaded")
+    assert "libucc-dev" in backend["advice"]
 
 
 # --- other machines ----------------------------------------------------------------------------------------------------

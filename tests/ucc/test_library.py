@@ -162,4 +162,21 @@ def test_on_one_machine_nobody_else_is_talked_to() -> None:
 
 
 def test_the_check_asks_in_the_words_of_the_ranks() -> None:
-    assert Path(_ucc_library.__file__) == ucc.PROBE
+    assert Path(_ucc_library.__file__).read_text() == ucc.PROGRAM
+
+
+@pytest.mark.parametrize(
+    ("environment", "ports", "wanted"),
+    [
+        ({}, [], {}),
+        ({"RANKDECK_INTERFACE": "eth1"}, [], {"UCX_NET_DEVICES": "eth1"}),
+        ({"RANKDECK_INTERFACE": "eth1"}, ["1: DOWN\n"], {"UCX_NET_DEVICES": "eth1"}),
+        ({"RANKDECK_INTERFACE": "eth1"}, ["1: DOWN\n", "4: ACTIVE\n"], {}),
+    ],
+)
+def test_ucx_is_told_the_interface_unless_a_faster_network_is_up(
+    environment: dict[str, str], ports: list[str], wanted: dict[str, str], tmp_path: Path
+) -> None:
+    for number, state in enumerate(ports):
+        (tmp_path / f"{number}.state").write_text(state)
+    assert _ucc_library.network(environment, f"{tmp_path}/*.state") == wanted

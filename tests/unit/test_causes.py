@@ -53,6 +53,11 @@ SAMPLES: list[tuple[str, str]] = [
         "U7",
         "OSError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /usr/lib/libucc.so.1)",
     ),
+    (
+        "U9",
+        "torch.distributed.DistBackendError: all_reduce(1000 x torch.float32, SUM) on rank 0 of process group '0' failed: "
+        "nothing has come from [2, 3] though UCC says that it has",
+    ),
     ("S6", "kex_exchange_identification: Connection closed by remote host"),
     ("P1", "can't start: Permission denied: '/opt/env/bin/python'"),
     ("P14", "OSError: [Errno 122] Disk quota exceeded: 'last.pt'"),

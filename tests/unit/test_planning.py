@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
 from engine import planning, preflight
 from engine.core.errors import CheckError
-from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, plan_on
+from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, Said, plan_on
 from engine.core.profile import profile_from_data
 from engine.launchers import local
+
+FOUND = Said(text="/usr/lib/libucc.so.1 1.9.0\n", status=0)
+MISSING = Said(text="there is no libucc.so.1\ninstall libucc1\n", status=1)
 
 
 class Nodes:
@@ -22,19 +25,30 @@ class Nodes:
         self.gpus: dict[str, int] = {}
         self.torch_cuda: str | None = "12.8"
         self.trouble: CheckError | None = None
+        self.said: dict[str, Said] = {}
         self.asked: list[str] = []
 
     def facts(self, node: str) -> NodeFacts:
         return NodeFacts(name=node, cores=4, gpus=self.gpus.get(node, 0), python=sys.executable)
 
-    def facts_of(self, plan: LaunchPlan, nodes: Sequence[PlannedNode], *, with_torch: bool) -> tuple[NodeFacts, ...]:
+    def facts_of(
+        self,
+        plan: LaunchPlan,
+        nodes: Sequence[PlannedNode],
+        *,
+        needed: Collection[str],
+        with_torch: bool,
+        program: str,
+    ) -> tuple[NodeFacts, ...]:
         self.asked += [node.name for node in nodes]
         if self.trouble is not None:
-            raise self.trouble
+            if needed:
+                raise self.trouble
+            return ()
         cuda = self.torch_cuda if with_torch else None
         return tuple(
             NodeFacts(name=node.name, cores=4, gpus=self.gpus.get(node.name, 0), python=plan.python, torch="2.13.0",
-                      torch_cuda=cuda)
+                      torch_cuda=cuda, said=self.said.get(node.name, FOUND) if program else None)
             for node in nodes
         )  # fmt: skip
 
@@ -151,6 +165,34 @@ def test_a_node_that_can_not_be_asked_is_no_reason_to_fall_back(nodes: Nodes):
     with pytest.raises(CheckError, match="no route"):
         planned("nccl", "gloo")
     assert planned("nccl", "gloo", checked=False).backend.name == "nccl"
+    assert planned("ucc", "gloo").backend.name == "ucc"
+    with pytest.raises(CheckError, match="no route"):
+        planned("ucc", "gloo", nodes=["gpu01", "gpu02"])
+
+
+def test_a_node_without_libucc_is_an_error_with_the_next_step(nodes: Nodes):
+    nodes.said = {"gpu02": MISSING}
+    with pytest.raises(CheckError) as caught:
+        planned("ucc")
+    assert (caught.value.message, caught.value.hint) == ("gpu02: there is no libucc.so.1", "install libucc1")
+    assert nodes.asked == ["gpu01", "gpu02"]
+    plan = planned("ucc", "gloo")
+    assert (plan.backend.name, plan.backend_note) == ("gloo", "ucc can't run: gpu02: there is no libucc.so.1")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [FOUND, Said(text="", status=0), Said(text="", status=1), Said(text="", status=-11), Said(text="", status=None)],
+)
+def test_only_who_says_what_is_missing_is_refused(nodes: Nodes, said: Said):
+    nodes.said = {"gpu02": said}
+    assert planned("ucc", "gloo").backend.name == "ucc"
+
+
+def test_a_missing_libucc_of_this_machine_is_told_as_it_is(nodes: Nodes):
+    nodes.said = {"localhost": MISSING}
+    with pytest.raises(CheckError, match=r"^there is no libucc\.so\.1"):
+        planned("ucc", nodes="localhost")
 
 
 def test_one_for_each_device_gives_ranks_both_environments(nodes: Nodes):

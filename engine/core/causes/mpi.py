@@ -200,6 +200,13 @@ CAUSES: tuple[Cause, ...] = (
         fix='env.UCX_TLS = "^cma"',
     ),
     Cause(
+        id="U9",
+        pattern=r"nothing has come from \[[\d, ]{1,2000}\] though UCC says that it has",
+        detail="ucx did not get through to another rank",
+        advice="let ucx say by which address it tried; UCX_NET_DEVICES names the interface that leads to the other nodes",
+        fix='backend.env.UCX_LOG_LEVEL = "error"',
+    ),
+    Cause(
         id="U8",
         pattern=r"\bucc_\w{1,60} failed",
         detail="ucc failed",
