@@ -95,7 +95,8 @@ def test_ranks_of_two_machines_meet_by_the_interface_that_leads_there(
 
 
 def test_the_recipe_trains_on_two_machines(rankdeck: Deck, profile, machines: list[Node]) -> None:
-    run = rankdeck.launch(profile({"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3"]}))
+    recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3"]}
+    run = rankdeck.launch(profile(recipe, launch={"warm": True}))
     assert rankdeck("wait", run, seconds=240).returncode == 0, rankdeck("logs", run).stdout
     assert [rank["step"] for rank in rankdeck.status(run)["ranks"]] == [6] * 4
 

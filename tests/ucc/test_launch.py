@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.e2e.test_elastic import TRAIN as ELASTIC
 from tests.support import Deck, kill_hard, wait_until
-from tests.ucc.system import need_ucc
+from tests.ucc.system import PROBE, need_ucc
 
 TRAIN = """
 import os, sys, time, torch, torch.distributed as dist
@@ -81,6 +82,16 @@ def test_a_missing_libucc_is_found_before_the_launch(rankdeck, tmp_path, monkeyp
     assert "RANKDECK_LIBUCC" in done.stderr
     assert "libucc-dev" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_the_setup_loads_is_found(rankdeck, tmp_path, monkeypatch):
+    python = need_ucc()
+    library = subprocess.run([python, PROBE], capture_output=True, text=True, timeout=60, check=True).stdout.split()[0]
+    monkeypatch.setenv("RANKDECK_LIBUCC", str(tmp_path / "libucc.so.1"))
+    words = ("plan", "ucc-local", "--set", f'launch.python="{python}"')
+    assert rankdeck(*words).returncode == 3
+    done = rankdeck(*words, "--set", f"launch.setup=\"export RANKDECK_LIBUCC='{library}'\"")
+    assert done.returncode == 0, done.stderr
 
 
 def wait_step(deck: Deck, run: str, step: int) -> Any:
