@@ -129,7 +129,7 @@ class Runner:
         self._kills: dict[tuple[int, int], ev.KillRequested] = {}
         """The newest signal that a user sent to each (attempt, rank)."""
         self._recall_kills()
-        self._stacks: dict[str, asyncio.Future[list[list[Any]]]] = {}
+        self._stacks: dict[str, asyncio.Future[AgentMessage]] = {}
         """Nodes that are asked for the stacks of their ranks."""
         self._transports = {node.name: node.transport for node in plan.nodes}
         self._remotes: dict[str, Remote] = {}
@@ -574,7 +574,7 @@ class Runner:
                     self._mpirun_ended(node, message["status"], message["reason"])
             case "stacks":
                 if (waiting := self._stacks.pop(node, None)) and not waiting.done():
-                    waiting.set_result(message["ranks"])
+                    waiting.set_result(message)
             case "cold":
                 note(f"{node}: ranks are started one by one, since {message['reason']}")
             case "door" | "knocked" | "interface" | "folder" | "probed" as kind:
@@ -770,7 +770,7 @@ class Runner:
         )
 
     async def stacks(self) -> tuple[RankStack, ...]:
-        """The Python stacks of every rank, within a few seconds; or why a rank has none."""
+        """The Python stacks and the collectives of every rank, within a few seconds; or why a rank has none."""
         found: dict[int, RankStack] = {}
         asked = [node for node in self.state.nodes if node.link == "up"]
         for node in asked:
@@ -780,7 +780,10 @@ class Runner:
         for node in asked:
             with contextlib.suppress(TimeoutError):
                 said = await asyncio.wait_for(asyncio.shield(self._stacks[node.name]), STACKS_TIMEOUT)
-                found.update({rank: RankStack(rank=rank, text=text, reason=reason) for rank, text, reason in said})
+                collectives = dict(said.get("collectives", ()))  # an agent may be older than this supervisor
+                for rank, text, reason in said["ranks"]:
+                    told = collectives.get(rank, "")
+                    found[rank] = RankStack(rank=rank, text=text, reason=reason, collectives=told)
             self._stacks.pop(node.name, None)
         words = {rank: rank_word(phase) for rank, phase in enumerate(self.state.ranks)}
         missing = {
