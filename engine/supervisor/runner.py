@@ -19,6 +19,7 @@ from engine.core import actions as act
 from engine.core import connect_trouble
 from engine.core import events as ev
 from engine.core.actions import AnyAction
+from engine.core.collectives import Wait
 from engine.core.connect_trouble import Trouble
 from engine.core.diagnosis import explain, is_secondary
 from engine.core.events import AnyEvent
@@ -39,7 +40,7 @@ from engine.core.terminal_text import visible
 from engine.core.view import EventLine
 from engine.launchers import LAUNCHERS, rsync
 from engine.node import agent
-from engine.paths import RunPaths
+from engine.paths import TRACE, RunPaths
 from engine.recipes import LIBRARY
 from engine.record import replace_file
 from engine.supervisor.ingest import KINDS, Ingest
@@ -58,6 +59,7 @@ from engine.supervisor.look import look
 from engine.supervisor.mpirun import Mpirun, MpirunFiles
 from engine.supervisor.rsync import run_rsync
 from engine.supervisor.way import WayError, find_way, interface_environment
+from engine.traces import read_traces
 
 STACKS_TIMEOUT = 5.0
 """Seconds that a node has for the stacks of its ranks."""
@@ -118,6 +120,10 @@ class Runner:
         self.changed_ranks: set[int] = set(range(plan.world_size))
         self.story: list[EventLine] = []
         self.tails: dict[int, bytes] = {}
+        self.waits: tuple[Wait, ...] = ()
+        """Who waited for whom, as torch has written it down."""
+        self._reading: asyncio.Task[None] | None = None
+        self._read_again = False
         self.ended = asyncio.Event()
         self.state = self._replay()
         self.plan = plan_on(plan, self.state.backend)
@@ -204,6 +210,8 @@ class Runner:
         """
         self._tasks = tasks
         _allow_open_files(FILES + FILES_OF_LINK * len(self.plan.nodes))
+        if self.tails:
+            self._read_traces()
         self._links = {node.name: self._make_link(node, tasks) for node in self.plan.nodes}
         if len(self.journal.events) == 1:
             for node in self.plan.nodes:
@@ -250,6 +258,7 @@ class Runner:
             self.ingest.drain()
             self.ingest.start_attempt(after.attempt)
             self.tails.clear()
+            self.waits = ()
             self._last_words.clear()
             self._unstored.clear()
             self.plan = plan_on(self._launched, after.backend)
@@ -265,6 +274,22 @@ class Runner:
             self.changed_ranks.add(rank)
             if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in self.tails:
                 self.tails[rank] = self._tail(rank)
+                self._read_traces()
+
+    def _read_traces(self) -> None:
+        """Reads what torch has recorded of collectives, once more if it is being read: other ranks may have written since."""
+        self._read_again = True
+        if self._reading is None or self._reading.done():
+            self._reading = self._tasks.create_task(self._take_traces())
+
+    async def _take_traces(self) -> None:
+        while self._read_again:
+            self._read_again = False
+            attempt = self.state.attempt
+            traces = await asyncio.to_thread(read_traces, self.paths.attempt(attempt), self.plan.world_size)
+            if attempt == self.state.attempt and traces.waits != self.waits:
+                self.waits = traces.waits
+                self.changed_ranks.add(0)  # so that the picture is made anew
 
     def _tail(self, rank: int) -> bytes:
         """The end of what a rank complained about: as its node has told, for not all of it may be stored yet."""
@@ -402,7 +427,7 @@ class Runner:
                 metrics=str(folder / f"rank_{rank}.metrics"),
                 stacks=str(folder / f"rank_{rank}.stacks"),
                 handover=str(folder / f"rank_{rank}.state"),
-                traces=str(folder / "nccl_trace_rank_"),
+                traces=str(folder / TRACE),
                 checkpoints=str(checkpoints / "checkpoints"),
             )
             env = rank_environment(
