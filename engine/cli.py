@@ -19,7 +19,6 @@ from engine.backends import BACKENDS
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.events import Scope
 from engine.core.profile import Places, Profile
-from engine.core.terminal_text import terminal_line
 from engine.local import LocalEngine, LocalRun, all_runs, find_run, summaries
 from engine.profiles import find_profile, list_profiles, read_with_places
 from engine.record import read_plan
@@ -289,10 +288,11 @@ def kill(run: str, *, rank: int, name: str) -> None:
 
 @cli.command()
 @RUN
-def stacks(run: str) -> None:
-    """Show where every rank is in its Python code; ranks in the same place are told once. Works while they hang."""
-    for line in asyncio.run(LocalRun(find_run(run)).stacks()):
-        click.echo(terminal_line(line, colour=False))
+@JSON
+def stacks(run: str, *, as_json: bool) -> None:
+    """Show who waits for whom in collectives, and where every rank is in its Python code; ranks in the same place are told once.
+    Works while they hang."""
+    report.show_stacks(asyncio.run(LocalRun(find_run(run)).rank_stacks()), as_json=as_json)
 
 
 @cli.command()

@@ -85,7 +85,7 @@ class RunClient(Protocol):
         ...
 
     async def stacks(self) -> list[str]:
-        """The Python stacks of every rank as lines for people, alike ones folded. Works on ranks that hang.
+        """Who waits for whom, and the Python stacks of every rank, as lines for people, alike ones folded. Works on ranks that hang.
 
         Raises:
             RankdeckError: the run has ended.

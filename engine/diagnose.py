@@ -21,6 +21,7 @@ from engine.core.views import failure_view, witnesses
 from engine.history import read_journal
 from engine.paths import RunPaths
 from engine.record import read_tail
+from engine.traces import read_traces
 
 HEAD, TAIL = 1 << 20, 1 << 23
 """Bytes of a log that are looked at: its beginning, where a job does not get ready, and its end, where it fails."""
@@ -87,7 +88,8 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
     chosen = attempt if attempt is not None else max(failed, default=newest)
     state = by_attempt[chosen]
     told = witnesses(state, _tails(paths, state, chosen))
-    verdict = find_verdict(told)
+    traces = read_traces(paths.attempt(chosen), len(state.ranks))
+    verdict = find_verdict(told, traces.waits)
     if verdict is None and (failure := failure_view(state, {})) is not None:  # it came to no rank
         verdict = Verdict(
             cause="start", rank=None, headline=failure.headline, detail=failure.detail,
@@ -100,7 +102,7 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
         state=run_word(by_attempt[newest]),
         attempt=chosen,
         verdict=verdict,
-        noticed=tuple(remarks(told)),
+        noticed=(*remarks(told), *traces.damaged),
         last_lines=(),
         note=f"this is attempt {chosen}; attempt {newest} is newer" if chosen < newest else "",
     )

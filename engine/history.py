@@ -20,6 +20,7 @@ from engine.core.view import Snapshot
 from engine.core.views import rank_views, run_view
 from engine.paths import RunPaths
 from engine.record import read_plan, read_tail
+from engine.traces import read_traces
 
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
@@ -79,8 +80,9 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
         for rank, phase in enumerate(state.ranks)
         if rank_word(phase) in ("failed", "lost")
     }
+    waits = read_traces(paths.attempt(state.attempt), len(state.ranks)).waits if tails else ()
     return Snapshot(
-        run=run_view(state, plan, progress, tails),
+        run=run_view(state, plan, progress, tails, waits),
         ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
         series=tuple(saved.series),
         events=tuple(tell_all(events)),

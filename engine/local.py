@@ -23,7 +23,7 @@ from engine.core.events import Scope
 from engine.core.plan import LaunchPlan
 from engine.core.preflight import Begun, Finding
 from engine.core.profile import Places, Profile
-from engine.core.stacks import story
+from engine.core.stacks import RankStack, story
 from engine.core.state import ENDED_WORDS
 from engine.core.view import RunSummary, Snapshot, Update
 from engine.paths import RunPaths, Stream, private_folder, runs_folder
@@ -196,6 +196,14 @@ class LocalRun:
 
     async def stacks(self) -> list[str]:
         """See `RunClient.stacks`."""
+        return story(await self.rank_stacks())
+
+    async def rank_stacks(self) -> tuple[RankStack, ...]:
+        """What every rank says of where it is.
+
+        Raises:
+            RankdeckError: the run has ended.
+        """
         connection = await self._connect()
         if connection is None:
             raise RankdeckError(f"{self.run} has ended: no rank has a stack")
@@ -206,7 +214,7 @@ class LocalRun:
             connection.close()
         if not isinstance(answer, msg.Stacks):
             raise SupervisorError(f"the supervisor of {self.run} did not say what its ranks are at")
-        return story(answer.ranks)
+        return answer.ranks
 
     def log_path(self, attempt: int, rank: int, stream: Stream) -> Path:
         """See `RunClient.log_path`."""

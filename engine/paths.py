@@ -71,6 +71,10 @@ def runtime_folder() -> Path:
     return private_folder(Path(tempfile.gettempdir()) / f"rankdeck-{os.geteuid()}")
 
 
+TRACE = "nccl_trace_rank_"
+"""What the names of NCCL's recorded collectives begin with, in the folder of an attempt; torch adds the rank."""
+
+
 class RunPaths:
     """All files of one run.
 

@@ -18,6 +18,7 @@ from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.core.gpu_use import GpuUse
 from engine.core.plan import LaunchPlan, rank_argv, shown_environment, store_address
 from engine.core.preflight import CHECKS, Begun, Finding, Grid, State
+from engine.core.stacks import RankStack, story, waits
 from engine.core.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import terminal_line, visible
 from engine.core.view import RunSummary, Snapshot
@@ -304,6 +305,16 @@ def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:
     for line in said:
         if line:
             click.echo(terminal_line(line, colour=False), err=err)
+
+
+def show_stacks(stacks: Sequence[RankStack], *, as_json: bool) -> None:
+    """`rankdeck stacks`."""
+    if as_json:
+        ranks = [{"rank": one.rank, "text": one.text, "reason": one.reason} for one in stacks]
+        _print_json({"collectives": waits(stacks), "ranks": ranks})
+        return
+    for line in story(stacks):
+        click.echo(terminal_line(line, colour=False))
 
 
 def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+from rankdeck._collectives import listen
 from rankdeck._metrics import log
 
 
@@ -36,6 +37,7 @@ def _report_joining() -> None:
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **named: Any) -> Any:
         log(joining=True)
+        listen()
         result = original(*arguments, **named)
         log(joined=True)
         return result

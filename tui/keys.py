@@ -175,7 +175,7 @@ KEYS: tuple[Key, ...] = (
     Key(id="run.stop", keys="s", action="stop", label="stop", where="run", destructive=True,
         help="End the run by its stop ladder; while it is stopping: end it at once. Asks."),
     Key(id="run.stacks", keys="t", action="stacks", label="stacks", where="run",
-        help="Show where every rank is in its Python code, one that hangs too; ends nothing."),
+        help="Show who waits for whom in collectives, and where every rank is in its Python code; ends nothing."),
     Key(id="run.ranks", keys="1", action="pane('ranks')", label="ranks", where="run", help="Go to the rank table."),
     Key(id="run.bench", keys="6", action="pane('bench')", label="results", where="run",
         help="Show the measured collectives as a table and as curves over size; runs of the recipe allreduce have them."),

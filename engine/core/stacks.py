@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from engine.core.collectives import Wait, compare, read_told
+
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 _TEMPLATE = re.compile(r"/library/[0-9a-f]+/template\.py$")
+_ANSWERING = "/rankdeck/_collectives.py"
+"""The thread of ours that tells of collectives is nobody's concern."""
 _ELASTIC = "/rankdeck/elastic.py"
 _COLLECTIVES = frozenset(
     [
@@ -52,6 +56,8 @@ class RankStack(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     text: str = ""
     reason: str = ""
+    collectives: str = ""
+    """What its process groups are at, as `collectives.read_told` takes it."""
 
 
 class Fold(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +85,11 @@ def parse(text: str) -> list[tuple[Frame, ...]]:
         elif (found := _FRAME.match(line)) and threads:
             threads[-1].append(Frame(found["file"], int(found["line"]), found["function"]))
             finished = found["function"] == "<module>"
-    return [tuple(frame for frame in thread if not _TEMPLATE.search(frame.file)) for thread in threads]
+    return [
+        tuple(frame for frame in thread if not _TEMPLATE.search(frame.file))
+        for thread in threads
+        if not any(frame.file.endswith(_ANSWERING) for frame in thread)
+    ]
 
 
 def doing(frames: Sequence[Frame]) -> str:
@@ -138,9 +148,15 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {words}"
 
 
+def waits(stacks: Sequence[RankStack]) -> list[Wait]:
+    """Who waits for whom in collectives."""
+    return compare({one.rank: read_told(one.collectives) for one in stacks})
+
+
 def story(stacks: Sequence[RankStack]) -> list[str]:
-    """All of it as lines for people."""
-    lines: list[str] = []
+    """All of it as lines for people: who waits for whom, then where ranks are."""
+    lines = [wait.sentence for wait in waits(stacks)]
+    lines += [""] if lines else []
     for group in fold({one.rank: one.text for one in stacks if one.text}):
         lines.append(f"{ranks_text(group.ranks)}: {group.doing}")
         lines += [f"    {frame.function}  {frame.file}:{frame.line}" for frame in group.frames]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine.core.collectives import Wait
 from engine.core.diagnosis import Explanation, explain, is_secondary, plain
 from engine.core.known import Found, find, find_all
 from engine.core.state import rank_words
@@ -85,11 +86,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What followed from it, one sentence for all ranks that it happened to."""
 
 
-def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
+def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Verdict | None:
     """The root cause among all processes of a job; None where none failed.
 
     Args:
         witnesses: every process that is known, those that did not fail too.
+        waits: who waited for whom in collectives, where that was recorded.
     """
     failed = [one for one in witnesses if one.failed]
     if not failed:
@@ -103,6 +105,9 @@ def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
     if blamed := _blamed(said, complaints):
         rank = min(blamed)
         headline = said.blames.format(who=rank_words(sorted(blamed), MAX_NAMED))
+    elif waits and (said.waits or secondary[id(first)]):
+        headline = waits[0].sentence
+        rank = waits[0].late[0] if len(waits[0].late) == 1 else None if secondary[id(first)] else rank
     elif said.waits and 0 < len(late := _late(witnesses)) <= MAX_NAMED:
         rank = min(late) if len(late) == 1 else rank
         headline = _late_words(sorted(late), witnesses)
@@ -124,7 +129,10 @@ def find_verdict(witnesses: Sequence[Witness]) -> Verdict | None:
         fix=said.fix,
         traceback=said.traceback,
         evidence=tuple(_cut(line) for line in _unlike(lines) if line not in (detail, headline)),
-        followed=tuple(_followed(first, others, rank, said, secondary)),
+        followed=(
+            *_followed(first, others, rank, said, secondary),
+            *(wait.sentence for wait in waits if wait.sentence != headline),
+        ),
     )
 
 

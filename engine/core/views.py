@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from engine.core.collectives import Wait
 from engine.core.events import Scope
 from engine.core.gpu_use import GpuUse
 from engine.core.machine import why_no_rejoin
@@ -155,7 +156,11 @@ def _note(phase: RankPhase) -> str:
 
 
 def run_view(
-    state: RunState, plan: LaunchPlan, progress: Sequence[RankProgress], tails: Mapping[int, bytes]
+    state: RunState,
+    plan: LaunchPlan,
+    progress: Sequence[RankProgress],
+    tails: Mapping[int, bytes],
+    waits: tuple[Wait, ...] = (),
 ) -> RunView:
     """The run as a whole.
 
@@ -164,6 +169,7 @@ def run_view(
         plan: what was launched.
         progress: the numbers of every rank, by rank.
         tails: the end of stderr of ranks that failed, for the explanation.
+        waits: who waited for whom in collectives, likewise.
     """
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
     saved = max(progress, key=lambda one: one.checkpoint_at or 0.0)
@@ -195,7 +201,7 @@ def run_view(
         unit=unit,
         checkpoint=saved.checkpoint,
         checkpoint_at=saved.checkpoint_at,
-        failure=failure_view(state, tails),
+        failure=failure_view(state, tails, waits),
         restart=restart_words(state),
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
@@ -231,7 +237,7 @@ def _doing(state: RunState) -> str:
             return outcome.reason
 
 
-def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | None:
+def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = ()) -> FailureView | None:
     """Why the run is not well, or None while no rank has failed and the run did not fail by itself."""
     cause = root_cause(state)
     if cause is None:
@@ -244,7 +250,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes]) -> FailureView | N
                 advice="",
             )
         return None
-    verdict = _remembered_verdict(witnesses(state, tails))
+    verdict = _remembered_verdict(witnesses(state, tails), waits)
     assert verdict is not None
     rank = verdict.rank
     if rank is None or rank >= len(state.ranks):  # a rank's words may name any number

@@ -231,6 +231,36 @@ def catches(pid: int, number: int) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
+def wake(path: str) -> bool:
+    """Writes a byte into a named pipe. Returns False where nobody reads it, or nobody has for long."""
+    try:
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.write(pipe, b"\n") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+
+
+def file_size(path: str) -> int:
+    """In bytes; 0 where there is no file."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def read_from(path: str, begin: int) -> str:
+    """The next 64 KiB of a file as text; nothing where there is none."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(begin)
+        return file.read(1 << 16).decode(errors="replace")
+    return ""
+
+
 def next_zombie() -> int | None:
     """The pid of a child that has ended and is not reaped yet, or None."""
     try:
@@ -407,6 +437,10 @@ class Rank:
         self.sent = [0] * len(files)
         """How much of each file was relayed."""
 
+    def path(self, kind: str) -> str:
+        """Of another file beside those."""
+        return self.files[2][: -len("metrics")] + kind
+
     def close(self) -> None:
         for descriptor in self.watched:
             os.close(descriptor)
@@ -576,6 +610,8 @@ class Agent:
         """Where other nodes knock to find a way to this one, and what they hear there."""
         self.news_pipe: tuple[str, int] | None = None
         self.stacks_asked: tuple[float, list[Any]] | None = None
+        self.stacks: list[Any] | None = None
+        """What ranks have answered, while they are asked for the rest."""
         self.stacks_sizes: list[int] = []
         self.probes: dict[int, tuple[int, Any]] = {}
         """Numbers of the requests that processes answer, and the files of the answers."""
@@ -1413,41 +1449,56 @@ class Agent:
             self.news_pipe = None
 
     def _on_stacks(self, message: Message) -> None:
-        """Asks every rank for its stacks by a signal, and answers with what they have written a moment later."""
+        """Asks every rank for its stacks by a signal. What its process groups are at is asked for after that: faulthandler crashes
+        where the thread that tells of them runs meanwhile (seen with Python 3.11)."""
         asked: list[Any] = []
         for rank in self.ranks.values():
-            path = rank.files[2][: -len("metrics")] + "stacks"
             if rank.status is not None:
                 continue
+            path = rank.path("stacks")
+            size = file_size(path)
             if catches(rank.pid, STACKS_SIGNAL):
-                size = os.stat(path).st_size if os.path.exists(path) else 0
-                asked.append([rank, path, size])
                 kill_quietly(rank.pid, STACKS_SIGNAL)
             else:
-                asked.append([rank, "", 0])
+                path = ""
+            asked.append((rank, path, size))
+        self.stacks = None
         self.stacks_asked = time.monotonic() + 3, asked
+
+    def _ask_collectives(self, answered: list[Any]) -> None:
+        """Asks ranks through their pipes. One that is stopped gets the signal when it goes on, so it is left alone."""
+        asked: list[Any] = []
+        for rank in answered:
+            path = rank.path("collectives")
+            size = file_size(path)
+            if wake(rank.path("asked")):
+                asked.append((rank, path, size))
+        self.stacks_asked = time.monotonic() + 1.5, asked
 
     def _answer_stacks(self) -> None:
         """A stopped rank writes nothing; whoever waits for the others must not wait for it longer than this."""
         if self.stacks_asked is None:
             return
         deadline, asked = self.stacks_asked
-        sizes = [os.stat(path).st_size if path and os.path.exists(path) else 0 for _, path, _ in asked]
+        sizes = [file_size(path) for _, path, _ in asked]
         grown = all(size > before or not path for size, (_, path, before) in zip(sizes, asked))  # noqa: B905 - Python 3.8
         if self.stacks_sizes != sizes or (not grown and time.monotonic() < deadline):
             self.stacks_sizes = sizes
             return
-        ranks = []
-        for rank, path, before in asked:
-            text = ""
-            if path:
-                with contextlib.suppress(OSError), open(path, "rb") as file:
-                    file.seek(before)
-                    text = file.read(1 << 16).decode(errors="replace")
-            reason = "it does not answer; it may be stopped" if path else "its Python was not prepared for it"
-            ranks.append([rank.number, text, "" if text else reason])
-        self.stacks_asked = None
-        self.send(type="stacks", ranks=ranks)
+        texts = [read_from(path, before) if path else "" for _, path, before in asked]
+        if self.stacks is None:
+            self.stacks = []
+            answered = []
+            for (rank, path, _), text in zip(asked, texts):  # noqa: B905
+                reason = "it does not answer; it may be stopped" if path else "its Python was not prepared for it"
+                self.stacks.append([rank.number, text, "" if text else reason])
+                if text or not path:
+                    answered.append(rank)
+            self._ask_collectives(answered)
+        else:
+            collectives = [[rank.number, text] for (rank, _, _), text in zip(asked, texts) if text]  # noqa: B905
+            self.stacks_asked = None
+            self.send(type="stacks", ranks=self.stacks, collectives=collectives)
 
     def _on_stop(self, message: Message) -> None:
         if message["attempt"] == self.attempt:

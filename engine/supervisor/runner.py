@@ -19,6 +19,7 @@ from engine.core import actions as act
 from engine.core import connect_trouble
 from engine.core import events as ev
 from engine.core.actions import AnyAction
+from engine.core.collectives import Wait
 from engine.core.connect_trouble import Trouble
 from engine.core.diagnosis import explain, is_secondary
 from engine.core.events import AnyEvent
@@ -40,7 +41,7 @@ from engine.core.terminal_text import visible
 from engine.core.view import EventLine
 from engine.launchers import LAUNCHERS, rsync
 from engine.node import agent
-from engine.paths import RunPaths
+from engine.paths import TRACE, RunPaths
 from engine.recipes import LIBRARY
 from engine.record import replace_file
 from engine.supervisor.ingest import KINDS, Ingest
@@ -59,6 +60,7 @@ from engine.supervisor.look import look
 from engine.supervisor.mpirun import Mpirun, MpirunFiles
 from engine.supervisor.rsync import run_rsync
 from engine.supervisor.way import WayError, find_way, interface_environment
+from engine.traces import read_traces
 
 STACKS_TIMEOUT = 5.0
 """Seconds that a node has for the stacks of its ranks."""
@@ -121,6 +123,10 @@ class Runner:
         self.tails: dict[int, bytes] = {}
         self.gpu_use: dict[int, GpuUse] = {}
         """The newest that is known of the ranks' GPUs."""
+        self.waits: tuple[Wait, ...] = ()
+        """Who waited for whom, as torch has written it down."""
+        self._reading: asyncio.Task[None] | None = None
+        self._read_again = False
         self.ended = asyncio.Event()
         self.state = self._replay()
         self.plan = plan_on(plan, self.state.backend)
@@ -132,7 +138,7 @@ class Runner:
         self._kills: dict[tuple[int, int], ev.KillRequested] = {}
         """The newest signal that a user sent to each (attempt, rank)."""
         self._recall_kills()
-        self._stacks: dict[str, asyncio.Future[list[list[Any]]]] = {}
+        self._stacks: dict[str, asyncio.Future[AgentMessage]] = {}
         """Nodes that are asked for the stacks of their ranks."""
         self._transports = {node.name: node.transport for node in plan.nodes}
         self._remotes: dict[str, Remote] = {}
@@ -207,6 +213,8 @@ class Runner:
         """
         self._tasks = tasks
         _allow_open_files(FILES + FILES_OF_LINK * len(self.plan.nodes))
+        if self.tails:
+            self._read_traces()
         self._links = {node.name: self._make_link(node, tasks) for node in self.plan.nodes}
         if len(self.journal.events) == 1:
             for node in self.plan.nodes:
@@ -254,6 +262,7 @@ class Runner:
             self.ingest.start_attempt(after.attempt)
             self.tails.clear()
             self.gpu_use.clear()
+            self.waits = ()
             self._last_words.clear()
             self._unstored.clear()
             self.plan = plan_on(self._launched, after.backend)
@@ -271,6 +280,22 @@ class Runner:
             self.changed_ranks.add(rank)
             if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in self.tails:
                 self.tails[rank] = self._tail(rank)
+                self._read_traces()
+
+    def _read_traces(self) -> None:
+        """Reads what torch has recorded of collectives, once more if it is being read: other ranks may have written since."""
+        self._read_again = True
+        if self._reading is None or self._reading.done():
+            self._reading = self._tasks.create_task(self._take_traces())
+
+    async def _take_traces(self) -> None:
+        while self._read_again:
+            self._read_again = False
+            attempt = self.state.attempt
+            traces = await asyncio.to_thread(read_traces, self.paths.attempt(attempt), self.plan.world_size)
+            if attempt == self.state.attempt and traces.waits != self.waits:
+                self.waits = traces.waits
+                self.changed_ranks.add(0)  # so that the picture is made anew
 
     def _tail(self, rank: int) -> bytes:
         """The end of what a rank complained about: as its node has told, for not all of it may be stored yet."""
@@ -408,7 +433,7 @@ class Runner:
                 metrics=str(folder / f"rank_{rank}.metrics"),
                 stacks=str(folder / f"rank_{rank}.stacks"),
                 handover=str(folder / f"rank_{rank}.state"),
-                traces=str(folder / "nccl_trace_rank_"),
+                traces=str(folder / TRACE),
                 checkpoints=str(checkpoints / "checkpoints"),
             )
             env = rank_environment(
@@ -597,7 +622,7 @@ class Runner:
                     self._mpirun_ended(node, message["status"], message["reason"])
             case "stacks":
                 if (waiting := self._stacks.pop(node, None)) and not waiting.done():
-                    waiting.set_result(message["ranks"])
+                    waiting.set_result(message)
             case "cold":
                 note(f"{node}: ranks are started one by one, since {message['reason']}")
             case "door" | "knocked" | "interface" | "folder" | "probed" as kind:
@@ -808,7 +833,7 @@ class Runner:
         )
 
     async def stacks(self) -> tuple[RankStack, ...]:
-        """The Python stacks of every rank, within a few seconds; or why a rank has none."""
+        """The Python stacks and the collectives of every rank, within a few seconds; or why a rank has none."""
         found: dict[int, RankStack] = {}
         asked = [node for node in self.state.nodes if node.link == "up"]
         for node in asked:
@@ -818,7 +843,10 @@ class Runner:
         for node in asked:
             with contextlib.suppress(TimeoutError):
                 said = await asyncio.wait_for(asyncio.shield(self._stacks[node.name]), STACKS_TIMEOUT)
-                found.update({rank: RankStack(rank=rank, text=text, reason=reason) for rank, text, reason in said})
+                collectives = dict(said.get("collectives", ()))  # an agent may be older than this supervisor
+                for rank, text, reason in said["ranks"]:
+                    told = collectives.get(rank, "")
+                    found[rank] = RankStack(rank=rank, text=text, reason=reason, collectives=told)
             self._stacks.pop(node.name, None)
         words = {rank: rank_word(phase) for rank, phase in enumerate(self.state.ranks)}
         missing = {

@@ -90,7 +90,7 @@ class Server:
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
-        run = run_view(runner.state, runner.plan, progress, runner.tails)
+        run = run_view(runner.state, runner.plan, progress, runner.tails, runner.waits)
         if run != self._run:
             self._run, self._run_revision, moved = run, revision, True
         if moved:

@@ -112,6 +112,8 @@ class Operations:
     ) -> None:
         self.name = name
         self.timeout = timeout
+        self.begun = 0
+        """Collectives, those included that have ended."""
         self._background = background
         self._rank = rank
         self._agreement = agreement
@@ -158,6 +160,7 @@ class Operations:
                 raise self._refusal(what)
             at_once = waited_for and not self._unfinished
             self._unfinished += 1
+            self.begun += 1
             self._pending[id(operation)] = operation
             if at_once:
                 self._turn.acquire()
@@ -301,6 +304,10 @@ class Operations:
         """Whether something is under way."""
         return bool(self._pending)
 
+    def under_way(self) -> tuple[Work, ...]:
+        """What has not ended, the oldest first. Takes no lock: whoever asks wants to know why nothing goes on."""
+        return tuple(self._pending.values())
+
     def see_fork(self) -> None:
         """In a child of this process, which is no rank. No lock may be taken: another thread may have had it."""
         self._failure = dist.DistBackendError("this process was forked from a rank, and is none itself")
@@ -364,6 +371,8 @@ class Operations:
 
 class _Transfer(Work):
     """A tensor that is being sent or received."""
+
+    is_transfer = True
 
     def __init__(
         self, operations: Operations, what: str, target: Staged | None, host: torch.Tensor, request: Request

@@ -66,6 +66,9 @@ class Work(dist.Work):
         timeout: seconds that it may take.
     """
 
+    is_transfer = False
+    """Whether it is between two ranks."""
+
     def __init__(self, what: str, outputs: Sequence[torch.Tensor], timeout: float) -> None:
         super().__init__()
         self.what = what

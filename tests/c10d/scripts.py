@@ -65,12 +65,12 @@ assert all(work.is_completed() for work in works), "what was begun before a sync
 for index, (work, tensor) in enumerate(zip(works, tensors)):
     assert work.wait() and work.is_success() and work.result()[0] is tensor
     assert tensor[0].item() == 2.0 * index
-while rank == 1 and not os.path.exists("begun"):
+while rank == 1 and not os.path.exists(sys.argv[1] + "/begun"):
     time.sleep(0.01)
 work = dist.all_reduce(late := torch.ones(1), async_op=True)
 if rank == 0:
     assert not work.is_completed()
-    open("begun", "w").close()
+    open(sys.argv[1] + "/begun", "w").close()
 assert work.get_future().wait()[0] is late and late.item() == 2.0
 twice = work.get_future().then(lambda future: future.value()[0] * 2).wait()
 assert twice.item() == 4.0

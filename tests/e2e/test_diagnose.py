@@ -23,6 +23,31 @@ FAILS = (
 )
 
 
+WATCHDOG = """
+import json, os, sys, time, torch, torch.distributed as dist
+import torch._C._distributed_c10d as c10d
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), os.path.dirname(os.environ["RANKDECK_STACKS"])
+dist.all_reduce(torch.ones(4))
+def record():
+    with open(os.path.join(folder, f"nccl_trace_rank_{rank}.part"), "wb") as file:
+        file.write(c10d._dump_fr_trace())
+    os.rename(file.name, file.name[:-5])
+while not json.loads(c10d._dump_fr_trace_json())["entries"][0]["retired"]:
+    time.sleep(0.01)
+if rank != 1:
+    work = dist.all_reduce(torch.ones(7), async_op=True)
+record()
+while len([name for name in os.listdir(folder) if "trace" in name and name[-1] in "012"]) < 3:
+    time.sleep(0.01)
+if rank != 1:
+    sys.stderr.write("[rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, "
+                     "Timeout(ms)=60000) ran for 60001 milliseconds before timing out.\\n")
+    os.abort()
+time.sleep(600)
+"""
+
+
 def test_a_run_that_holds_and_one_that_has_ended_are_told_alike(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("train.py", FAILS), ranks=2))
     rankdeck.wait_state(run, "holding")
@@ -99,3 +124,23 @@ def test_a_wrong_command_line_is_one_clear_error(rankdeck, work):
         done = rankdeck("diagnose", *words)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
+
+
+def test_what_torch_has_recorded_of_a_timeout_names_the_late_rank(rankdeck, write_script, write_profile):
+    """Composed: gloo's records, which have the layout of nccl's, in files that are named as nccl's, and nccl's words."""
+    run = rankdeck.launch(write_profile(write_script("train.py", WATCHDOG), ranks=3))
+    rankdeck.wait_status(
+        run, lambda status: [one["state"] for one in status["ranks"]] == ["failed", "running", "failed"]
+    )
+    sentence = "rank 1 has not called all_reduce #2 of default_pg (7 x float32); ranks 0, 2 wait in it"
+    rankdeck.wait_status(run, lambda status: status["failure"]["headline"] == sentence)
+    said = rankdeck("diagnose", run).stdout
+    assert said.startswith(f"{run}: {sentence}  [N12]")
+    rankdeck("stop", run, "--now")
+    rankdeck.wait_state(run, "stopped")
+    assert sentence in rankdeck("status", run).stdout
+    (attempt,) = (rankdeck.home / "runs" / run).glob("attempt_0")
+    (attempt / "nccl_trace_rank_1").write_bytes(b"torn")
+    said = rankdeck("diagnose", run).stdout
+    assert "rank 1 does not say what it is at" in said
+    assert "nccl_trace_rank_1 can't be read" in said

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
+
+from tests.support import DEADLINE, use_mpi, wait_until
 
 HANG = """
 import os, torch, torch.distributed as dist
@@ -15,6 +21,22 @@ if os.environ["RANK"] == "0":
     import time
     time.sleep(600)
 wait_for_nobody()
+"""
+LATE = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group(os.environ["RANKDECK_BACKEND"])
+pair = dist.new_group([0, 2])
+for size in (4, 7):
+    dist.all_reduce(torch.ones(size))
+print("up", flush=True)
+while dist.get_rank() == 1 and not os.path.exists("go"):
+    time.sleep(0.05)
+dist.all_reduce(torch.ones(9))
+if dist.get_rank():  # rank 0 has another branch
+    dist.all_reduce(torch.ones(3))
+else:
+    dist.broadcast(torch.ones(5), 0)
+dist.destroy_process_group()
 """
 PLAIN = "import time\nprint('up', flush=True)\ndef nap():\n    time.sleep(600)\nnap()"
 
@@ -33,6 +55,61 @@ def test_ranks_that_hang_in_a_collective_are_folded(rankdeck, write_script, writ
     assert "rank 0: in <module> (hang.py:" in done.stdout
     assert "template.py" not in done.stdout
     assert rankdeck.status(run)["state"] == "running"
+    rankdeck("stop", run, "--now")
+
+
+def waits(deck, run) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(deck("stacks", run, "--json").stdout)["collectives"]
+    return found
+
+
+def wait_sentence(deck, run, begin: str) -> dict[str, Any]:
+    """Waits until it is told of a collective that ranks wait in, which takes a second."""
+    wait_until(lambda: any(one["sentence"].startswith(begin) for one in waits(deck, run)), seconds=DEADLINE)
+    return waits(deck, run)[0]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_the_rank_that_others_wait_for_in_a_collective_is_named(rankdeck, write_script, write_profile, work, warm):
+    run = rankdeck.launch(write_profile(write_script("late.py", LATE), ranks=3, launch={"warm": warm}))
+    up(rankdeck, run, 3)
+    sentence = "rank 1 has not called all_reduce #3 of default_pg (9 x float32); ranks 0, 2 wait in it for "
+    assert wait_sentence(rankdeck, run, sentence)["late"] == [1]
+    lines = rankdeck("stacks", run).stdout.splitlines()
+    assert lines[0].startswith(sentence)
+    assert lines[1:3] == ["", "ranks 0, 2: waiting in all_reduce"]
+    assert not any("other thread" in line for line in lines)
+    (work / "go").touch()
+    sentence = "ranks call different things as #4 of default_pg: "
+    assert wait_sentence(rankdeck, run, sentence)["sentence"] == (
+        f"{sentence}rank 0 broadcast(5 x float32), ranks 1, 2 all_reduce(3 x float32)"
+    )
+    rankdeck("stop", run, "--now")
+    wait_until(lambda: not rankdeck.processes())
+
+
+@pytest.mark.xdist_group("mpi")
+@pytest.mark.parametrize("implementation", ["openmpi", "mpich"])
+def test_the_same_over_mpi(
+    rankdeck, write_script, write_profile, work, implementation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("mpi4py")
+    use_mpi(implementation, tmp_path, monkeypatch)
+    run = rankdeck.launch(write_profile(write_script("late.py", LATE), ranks=3, backend={"name": "mpi"}))
+    up(rankdeck, run, 3)
+    sentence = "rank 1 has not called all_reduce #3 of default_pg (9 x float32, SUM); ranks 0, 2 wait in it for "
+    assert wait_sentence(rankdeck, run, sentence)["late"] == [1]
+    rankdeck("stop", run, "--now")
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_stopped_rank_does_not_say_what_it_is_at(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("late.py", LATE), ranks=3))
+    up(rankdeck, run, 3)
+    rankdeck("kill", run, "--rank", "1", "--signal", "STOP")
+    wait = wait_sentence(rankdeck, run, "ranks 0, 2 wait in all_reduce #3 of default_pg (9 x float32) for ")
+    assert wait["sentence"].endswith("; rank 1 does not say what it is at")
+    rankdeck("kill", run, "--rank", "1", "--signal", "CONT")
     rankdeck("stop", run, "--now")
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import diagnose
+from engine.core.collectives import Wait
 from engine.core.errors import UsageError
 from engine.core.launcher_log import read_log
 from engine.core.verdict import MAX_EXPLAINED, Witness, find_verdict
@@ -129,6 +130,23 @@ def test_a_thousand_failures_are_told_in_time() -> None:
     assert verdict is not None
     assert verdict.rank == 0
     assert verdict.followed[-1].startswith(f"{999 - MAX_EXPLAINED} other ranks failed too: ")
+
+
+def test_what_was_recorded_of_collectives_says_whom_ranks_waited_for():
+    late = Wait(sentence="rank 2 has not called barrier #3 of default_pg; ranks 0, 1, 3 wait in it", late=(2,))
+    for words, cause in ((TIMED_OUT, "G2"), (CLOSED, "G1")):
+        verdict = find_verdict([failed(0, words), failed(1, words, 1), alive(2), alive(3)], [late])
+        assert verdict is not None
+        assert (verdict.rank, verdict.headline, verdict.cause) == (2, late.sentence, cause)
+        assert late.sentence not in verdict.followed
+
+
+def test_a_rank_that_failed_by_itself_is_the_cause_whoever_waited_for_it():
+    late = Wait(sentence="rank 2 has not called barrier #3 of default_pg; ranks 0, 1 wait in it", late=(2,))
+    verdict = find_verdict([failed(0, TIMED_OUT, 2), failed(1, TIMED_OUT, 1), failed(2, "KeyError: 'x'", 0)], [late])
+    assert verdict is not None
+    assert verdict.headline == "rank 2 raised KeyError"
+    assert verdict.followed[-1] == late.sentence
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

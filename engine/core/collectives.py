@@ -1,0 +1,341 @@
+"""Who waits for whom: what each rank's process groups are at, compared.
+
+It comes from torch's flight recorder, or in its layout: of a run that goes on from the ranks themselves, of nccl's that has timed out from
+the files that torch has written. Collectives of a group are numbered alike on all its ranks. So of the oldest that is
+under way anywhere, a rank whose newest has a smaller number has not called it, and of the others each can be told what it called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from engine.core.state import rank_words
+
+PATIENCE = 1.0
+"""Seconds that a collective of a live run is under way before it is told: ranks do not answer in the same instant."""
+
+MOST_TOLD = 4
+"""Sentences, one for each group that waits; the one that has waited longest comes first."""
+
+MAX_NAMED = 8
+"""Ranks that are named in one sentence; more are counted."""
+
+MAX_TENSORS = 3
+"""Tensors of one operation whose sizes are shown."""
+
+MAX_WORDS = 200
+"""Characters of what a rank contributes to a sentence."""
+
+_NAMELESS = ("", "undefined")
+"""What torch has for the description of a group that was given none."""
+
+_TYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Bool": "bool",
+}
+"""Names of types in C++, and those that a script has for them."""
+
+_UNEVEN = re.compile(r"all_?to_?all|coalesced|oop|^(?:gather|scatter|barrier)")
+"""Operations whose tensors may differ from rank to rank."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+Spans = list[tuple[Number, Number, Number]]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One that a rank has called."""
+
+    number: int
+    """Of a collective: its number in the group, counted from 1."""
+    name: str
+    """Empty: nobody knows."""
+    tensors: str
+    """`4 x float32`"""
+    is_under_way: bool
+    is_transfer: bool
+    """Whether it is between two ranks."""
+    created: int
+    """Nanoseconds since 1970, by the clock of the rank's node."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group, as one of its ranks sees it."""
+
+    title: str
+    ranks: tuple[range, ...]
+    """Empty: all."""
+    operations: tuple[Operation, ...]
+    """The newest, the oldest first."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank tells."""
+
+    groups: dict[str, Group]
+    """By torch's name."""
+    is_evicted: bool
+    """Whether it has forgotten old operations, so that a group of which it says nothing may have had some."""
+    now: int
+    """When it was told, like `Operation.created`; 0: nobody knows."""
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that wait in an operation."""
+
+    sentence: str
+    late: tuple[int, ...]
+    """Ranks that have not called it, where that is known."""
+
+
+# --- what ranks tell -------------------------------------------------------------------------------------------------
+
+
+class _Entry(msgspec.Struct):
+    """The flight recorder's (torch 2.6 to 2.13)."""
+
+    process_group: tuple[str, str]
+    collective_seq_id: Number
+    profiling_name: str
+    pg_id: Number = 0
+    is_p2p: bool = False
+    retired: bool = False
+    state: str = ""
+    time_created_ns: Number = 0
+    record_id: Number = 0
+    input_sizes: list[list[Number]] = []
+    input_dtypes: list[str] = []
+
+
+class _Live(msgspec.Struct):
+    """What `rankdeck/_collectives.py` writes."""
+
+    now: Number
+    evicted: bool
+    groups: dict[str, Spans]
+    entries: list[_Entry]
+
+
+class _Config(msgspec.Struct):
+    ranks: str = ""
+
+
+class _Trace(msgspec.Struct):
+    """What torch writes when a collective of nccl has timed out."""
+
+    entries: list[_Entry] = []
+    pg_config: dict[str, _Config] = {}
+
+
+def read_told(text: str) -> Told | None:
+    """What a rank has answered: the last line counts. None where it says nothing that can be understood."""
+    lines = text.splitlines()
+    try:
+        live = msgspec.json.decode(lines[-1] if lines else "", type=_Live)
+        ranks = {name: tuple(range(*span) for span in spans) for name, spans in live.groups.items()}
+    except (msgspec.DecodeError, ValueError):  # a step of 0
+        return None
+    return Told(groups=_groups(live.entries, ranks), is_evicted=live.evicted, now=live.now)
+
+
+def read_trace(value: object) -> Told:
+    """What torch has written of one rank, unpickled.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    trace = msgspec.convert(value, _Trace)
+    ranks = {name: _listed(config.ranks) for name, config in trace.pg_config.items()}
+    is_evicted = bool(trace.entries) and trace.entries[0].record_id > 0
+    return Told(groups=_groups(trace.entries, ranks), is_evicted=is_evicted, now=0)
+
+
+def _listed(ranks: str) -> tuple[range, ...]:
+    """`[0, 1, 5]`; torch has `[]` for all where it knows no better."""
+    return tuple(range(int(rank), int(rank) + 1) for rank in re.findall(r"\d{1,9}", ranks))
+
+
+def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -> dict[str, Group]:
+    """By name. A name may be given again when its group is gone: the newest group has it."""
+    newest: dict[str, int] = {}
+    for entry in entries:
+        name = entry.process_group[0]
+        newest[name] = max(newest.get(name, 0), entry.pg_id)
+    of_group: dict[str, list[_Entry]] = {name: [] for name in ranks if name}
+    for entry in entries:
+        name = entry.process_group[0]
+        if entry.pg_id == newest[name]:
+            of_group.setdefault(name, []).append(entry)
+    return {
+        name: Group(
+            title=next((_cut(one.process_group[1]) for one in own if one.process_group[1] not in _NAMELESS), f"group {_cut(name)}"),
+            ranks=ranks.get(name, ()),
+            operations=tuple(map(_operation, own)),
+        )
+        for name, own in of_group.items()
+    }  # fmt: skip
+
+
+def _operation(entry: _Entry) -> Operation:
+    backend, _, called = entry.profiling_name.partition(":")
+    name, _, tensors = (called or backend).partition("(")  # rankdeck's own backends say both in one
+    return Operation(
+        number=entry.collective_seq_id,
+        name=_cut(name),
+        tensors=_cut(tensors.removesuffix(")").replace("torch.", "") or _tensors(entry)),
+        is_under_way=not entry.retired and entry.state != "completed",
+        is_transfer=entry.is_p2p,
+        created=entry.time_created_ns,
+    )
+
+
+def _tensors(entry: _Entry) -> str:
+    kinds = [_TYPES.get(kind, kind.lower()) for kind in entry.input_dtypes]
+    shown = [
+        " x ".join([*map(str, size), kind])
+        for size, kind in zip(entry.input_sizes[:MAX_TENSORS], kinds, strict=False)
+    ]  # fmt: skip
+    more = len(entry.input_sizes) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if shown and more > 0 else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_WORDS else text[: MAX_WORDS - 1] + "…"
+
+
+# --- compared --------------------------------------------------------------------------------------------------------
+
+
+def compare(told: Mapping[int, Told | None]) -> list[Wait]:
+    """Who waits for whom: in collectives, then in sends and receives; those first that have waited longest.
+
+    Args:
+        told: what each rank of the run tells; None: nothing.
+    """
+    collectives: list[tuple[float, Wait]] = []
+    transfers: list[tuple[float, Wait]] = []
+    for name, ranks in _known_groups(told):
+        members = [rank for rank in sorted(told) if not ranks or any(rank in span for span in ranks)]
+        seen = {rank: group for rank in members if (group := _seen(told[rank], name, ranks)) is not None}
+        collectives += _waits_in_collectives(members, told, seen)
+        transfers += _waits_in_transfers(told, seen)
+    found = [
+        wait
+        for kind in (collectives, transfers)
+        for seconds, wait in sorted(kind, key=lambda one: -one[0])
+        if seconds >= PATIENCE or not seconds
+    ]
+    return found[:MOST_TOLD]
+
+
+def _known_groups(told: Mapping[int, Told | None]) -> list[tuple[str, tuple[range, ...]]]:
+    """Names of groups with their ranks: where ranks make groups without one another, a name may be given twice."""
+    known = {
+        (name, group.ranks): None
+        for one in told.values()
+        if one is not None
+        for name, group in one.groups.items()
+        if any(operation.is_under_way for operation in group.operations)
+    }
+    return list(known)
+
+
+def _seen(told: Told | None, name: str, ranks: tuple[range, ...]) -> Group | None:
+    """A group as a rank sees it; one that it has never been in has had no operation there. None: nobody knows."""
+    if told is None:
+        return None
+    group = told.groups.get(name)
+    if group is None or (group.ranks and group.ranks != ranks):
+        group = Group(title="", ranks=ranks, operations=())
+    return None if told.is_evicted and not group.operations else group
+
+
+def _waits_in_collectives(
+    members: Sequence[int], told: Mapping[int, Told | None], seen: Mapping[int, Group]
+) -> Iterator[tuple[float, Wait]]:
+    """Of the oldest collective that is under way anywhere: who waits in it since when, and why."""
+    calls = {rank: [one for one in group.operations if not one.is_transfer] for rank, group in seen.items()}
+    under_way = [one for of_rank in calls.values() for one in of_rank if one.is_under_way]
+    if not under_way:
+        return
+    number = min(one.number for one in under_way)
+    here = {rank: one for rank, of_rank in calls.items() for one in of_rank if one.number == number}
+    waiting = [rank for rank, one in here.items() if one.is_under_way]
+    late = [rank for rank, of_rank in calls.items() if max((one.number for one in of_rank), default=0) < number]
+    silent = [rank for rank in members if rank not in seen]
+    seconds = max(_age(told[rank], here[rank]) for rank in waiting)
+    title = seen[waiting[0]].title
+    which = f"#{number} of {title}"
+    if different := _different(here, which):
+        sentence = different + (f"; {_has_not(late)} called it" if late else "")
+    else:
+        what = _words(here[waiting[0]], which)
+        wait = f"{rank_words(waiting, MAX_NAMED)} {'waits' if len(waiting) == 1 else 'wait'} in"
+        since = f" for {_duration(seconds)}" if seconds else ""
+        left = [rank for rank in seen if rank not in waiting and rank not in late]
+        if late:
+            sentence = f"{_has_not(late)} called {what}; {wait} it{since}"
+        elif silent:
+            verb = "does" if len(silent) == 1 else "do"
+            sentence = f"{wait} {what}{since}; {rank_words(silent, MAX_NAMED)} {verb} not say what {'it is' if len(silent) == 1 else 'they are'} at"
+        elif left:
+            verb = "has" if len(left) == 1 else "have"
+            sentence = f"{wait} {what}{since}; {rank_words(left, MAX_NAMED)} {verb} left it"
+        else:
+            sentence = f"all ranks of {title} are in {_words(here[waiting[0]], f'#{number}')}{since}"
+    yield seconds, Wait(sentence=sentence, late=tuple(late))
+
+
+def _different(here: Mapping[int, Operation], which: str) -> str:
+    """Where ranks call different things under one number: what each calls."""
+    known = {rank: one for rank, one in here.items() if one.name}
+    names = {one.name for one in known.values()}
+    is_even = not any(_UNEVEN.search(name) for name in names)
+    if len(names) < 2 and not (is_even and len({one.tensors for one in known.values()}) > 1):
+        return ""
+    calls: dict[str, list[int]] = {}
+    for rank, one in known.items():
+        calls.setdefault(f"{one.name}({one.tensors})", []).append(rank)
+    said = ", ".join(f"{rank_words(ranks, MAX_NAMED)} {call}" for call, ranks in calls.items())
+    return f"ranks call different things as {which}: {said}"
+
+
+def _waits_in_transfers(told: Mapping[int, Told | None], seen: Mapping[int, Group]) -> Iterator[tuple[float, Wait]]:
+    """Sends and receives are numbered by no order that two ranks share: it is only told who waits in which."""
+    for rank, group in seen.items():
+        oldest = next((one for one in group.operations if one.is_transfer and one.is_under_way), None)
+        if oldest is not None:
+            seconds = _age(told[rank], oldest)
+            since = f" for {_duration(seconds)}" if seconds else ""
+            sentence = f"rank {rank} waits in {_words(oldest, f'of {group.title}')}{since}"
+            yield seconds, Wait(sentence=sentence, late=())
+
+
+def _words(operation: Operation, which: str) -> str:
+    tensors = f" ({operation.tensors})" if operation.tensors else ""
+    return f"{operation.name or 'a collective'} {which}{tensors}"
+
+
+def _has_not(ranks: Sequence[int]) -> str:
+    return f"{rank_words(ranks, MAX_NAMED)} {'has' if len(ranks) == 1 else 'have'} not"
+
+
+def _age(told: Told | None, operation: Operation) -> float:
+    """Seconds, by the rank's own clock; 0: nobody knows."""
+    return max(0.001, (told.now - operation.created) / 1e9) if told is not None and told.now else 0.0
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

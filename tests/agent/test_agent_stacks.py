@@ -1,0 +1,53 @@
+"""What ranks are at: their stacks by a signal, and what their process groups are at through a pipe."""
+
+from __future__ import annotations
+
+from tests.support import wait_until
+
+ANSWERS = """
+import os, signal, time
+stem = "attempt_0/rank_0."
+os.mkfifo(stem + "asked")
+pipe = os.open(stem + "asked", os.O_RDWR | os.O_NONBLOCK)
+def is_asked():
+    try:
+        return bool(os.read(pipe, 64))
+    except BlockingIOError:
+        return False
+def write(kind, text):
+    with open(stem + kind, "a") as file:
+        file.write(text)
+def write_stacks(*_):
+    print("signal")
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    write("stacks", "asked too early" if is_asked() else "stacks")
+signal.signal(signal.SIGRTMIN + 9, write_stacks)
+print("up")
+while True:
+    if is_asked():
+        write("collectives", "told")
+    time.sleep(0.01)
+"""
+SILENT = "import time\nprint('up')\nwhile True: time.sleep(1)"
+
+
+def test_collectives_are_asked_for_once_the_stacks_are_written(node):
+    """faulthandler may crash where a thread runs while it writes."""
+    bridge, _ = node.connect()
+    node.spawn(bridge, ANSWERS, SILENT)
+    wait_until(lambda: node.out(0) == node.out(1) == b"up\n")
+    bridge.send(type="stacks", attempt=0)
+    wait_until(lambda: b"signal" in node.out(0))
+    (node.folder / "go").touch()
+    said = bridge.expect("stacks")
+    assert said["ranks"] == [[0, "stacks", ""], [1, "", "its Python was not prepared for it"]]
+    assert said["collectives"] == [[0, "told"]]
+    bridge.send(type="stacks", attempt=0)
+    assert bridge.expect("stacks")["collectives"] == [[0, "told"]]
+
+
+def test_an_agent_without_ranks_answers_too(node):
+    bridge, _ = node.connect()
+    bridge.send(type="stacks", attempt=0)
+    assert bridge.expect("stacks", ranks=[], collectives=[])
