@@ -216,6 +216,9 @@ class _Draft:
             if said is not None:
                 judge(said, decided)
         except CheckError as error:
+            from engine.preflight import doubt
+
+            doubt(node)
             raise error if node in self._here else CheckError(f"{node}: {error.message}", hint=error.hint) from None
 
     def that_can_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
@@ -49,8 +50,8 @@ CONNECT_TIME = 3.0
 
 SLOW = "is the node up, and is its file server well? Try: ssh -v"
 
-KEPT = 60.0
-"""Seconds for which what a node has is not asked again."""
+KEPT, DOUBTED = 60.0, 5.0
+"""Seconds for which what a node has is not asked again; where it lacks something, which may come any moment, fewer."""
 
 
 # --- the check ------------------------------------------------------------------------------------------------------------
@@ -283,6 +284,14 @@ def facts_of(
     return tuple(_kept[key][1] for key in keys if key in _kept)
 
 
+def doubt(node: str) -> None:
+    """Has a node asked again soon, since it was refused."""
+    soon = time.monotonic() - KEPT + DOUBTED
+    for key, (at, facts) in _kept.items():
+        if key.node.name == node:
+            _kept[key] = min(at, soon), facts
+
+
 async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]:
     slots = asyncio.Semaphore(AT_ONCE)
     async with asyncio.TaskGroup() as tasks:
@@ -301,8 +310,9 @@ async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts |
                 if wanted.with_torch:
                     job = await probe.ask("job", Job, **question)
             if wanted.program:
-                async with asyncio.timeout(PROGRAM_TIME + QUICK):
-                    said = await probe.ask("run", Said, program=wanted.program, seconds=PROGRAM_TIME, **question)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PROGRAM_TIME + QUICK):
+                        said = await probe.ask("run", Said, program=wanted.program, seconds=PROGRAM_TIME, **question)
     except ProbeError as error:
         return error.fact, error.advice
     except TimeoutError:

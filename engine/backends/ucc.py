@@ -14,6 +14,9 @@ ASKS_NODES = False
 PROGRAM = (Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc_library.py").read_text()
 """Tells whether the Python which runs it can load libucc, in the words of a rank."""
 
+_SIGN = "ucc: "
+"""With which its words begin."""
+
 _ONE_FATE = "with ucc all ranks start together"
 """Decision 15: a group that was formed anew among survivors has ended in an abort inside the libraries."""
 
@@ -40,13 +43,14 @@ def judge(said: Said, decided: LaunchPlan) -> str:
     Raises:
         CheckError: there is no libucc, or a part of it is missing, and torch was built without.
     """
-    lines = said.text.splitlines()
-    if said.status == 1 and len(lines) >= 2:
-        raise CheckError(lines[-2], hint=lines[-1])
-    if said.status == 0 and lines:
-        path, _, version = lines[-1].rpartition(" ")
-        return f"UCC {version}, {path}"
-    return ""
+    _, sign, words = said.text.rpartition(_SIGN)
+    fact, _, hint = words.strip().partition("\n")
+    if not sign or said.status not in (0, 1):
+        return ""
+    if said.status:
+        raise CheckError(fact, hint=hint)
+    path, _, version = fact.rpartition(" ")
+    return f"UCC {version}, {path}"
 
 
 def check_plan(decided: LaunchPlan) -> None:

@@ -101,6 +101,9 @@ KNOCK_GRACE = 0.3
 GPU_SILENCE = 6.0
 """Seconds without a word of `gpus.py`, which speaks every two, after which what it said last holds no more."""
 
+MAX_ANSWER, MAX_ANSWERS = 1 << 16, 1 << 20
+"""Bytes of what a rank answers, and of what all of them do: a byte may take six in a frame."""
+
 ABORT_GRACE = 1.0
 """Seconds in which the rank that has called MPI_Abort ends by itself, and so tells how, before all of its job are killed."""
 
@@ -253,12 +256,18 @@ def file_size(path: str) -> int:
         return 0
 
 
-def read_from(path: str, begin: int) -> str:
-    """The next 64 KiB of a file as text; nothing where there is none."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        file.seek(begin)
-        return file.read(1 << 16).decode(errors="replace")
-    return ""
+def read_from(path: str, begin: int, most: int) -> str:
+    """The next bytes of a file as text; nothing where there is none, or something else."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.pread(file, most, begin).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
 
 
 def next_zombie() -> int | None:
@@ -1485,7 +1494,8 @@ class Agent:
         if self.stacks_sizes != sizes or (not grown and time.monotonic() < deadline):
             self.stacks_sizes = sizes
             return
-        texts = [read_from(path, before) if path else "" for _, path, before in asked]
+        most = min(MAX_ANSWER, MAX_ANSWERS // max(1, len(asked)))
+        texts = [read_from(path, before, most) if path else "" for _, path, before in asked]
         if self.stacks is None:
             self.stacks = []
             answered = []

@@ -100,10 +100,12 @@ def watch(local_ranks: list[int], wire: socket.socket) -> None:
     devices = [device_of(local_rank, os.environ.get("CUDA_VISIBLE_DEVICES")) for local_rank in local_ranks]
     if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and not nvml.are_alike():
         devices = ["" if device.isdecimal() else device for device in devices]
+    told_to_end = select.poll()
+    told_to_end.register(wire, select.POLLIN)
     is_open = True
     while is_open:
         wire.send(json.dumps([nvml.use(device) for device in devices]).encode())
-        is_open = not select.select([wire], [], [], PERIOD)[0]
+        is_open = not told_to_end.poll(PERIOD * 1000)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ try:
     if "nccl" in facts["backends"]:
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
 except Exception as error:
-    facts["trouble"] = type(error).__name__ + ": " + str(error)
+    facts["trouble"] = type(error).__name__ + ": " + str(error)[:1000]
 import os
 os.write(descriptor, repr(facts).encode("utf-8", "replace"))
 os._exit(0)
@@ -110,6 +110,9 @@ except Exception:
 exec(compile(sys.argv.pop(), "rankdeck", "exec"))
 """
 """Runs another program: `-c RUN_PROGRAM program`."""
+
+LONGEST_ANSWER = 1 << 16
+"""Bytes of what a child tells that are kept."""
 
 LONGEST_WORDS = 1 << 12
 """Bytes that are kept of the end of what a program says: whatever stands before it was printed while Python started."""
@@ -462,7 +465,7 @@ def read_all(descriptor: int, seconds: float) -> bytes | None:
         more = os.read(descriptor, 1 << 16)
         if not more:
             return data
-        data += more
+        data = (data + more)[-LONGEST_ANSWER:]
 
 
 def devices() -> list[Message]:

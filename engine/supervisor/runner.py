@@ -62,8 +62,8 @@ from engine.supervisor.rsync import run_rsync
 from engine.supervisor.way import WayError, find_way, interface_environment
 from engine.traces import read_traces
 
-STACKS_TIMEOUT = 5.0
-"""Seconds that a node has for the stacks of its ranks."""
+STACKS_TIMEOUT = 8.0
+"""Seconds that nodes have for what their ranks are at: an agent waits 4.5 for ranks that do not answer."""
 
 HEARTBEAT = 5.0
 """Seconds between two signs of life on a link to another machine; a lease that is shorter wants more of them."""
@@ -835,19 +835,26 @@ class Runner:
     async def stacks(self) -> tuple[RankStack, ...]:
         """The Python stacks and the collectives of every rank, within a few seconds; or why a rank has none."""
         found: dict[int, RankStack] = {}
-        asked = [node for node in self.state.nodes if node.link == "up"]
-        for node in asked:
+        asked: dict[str, asyncio.Future[AgentMessage]] = {}
+        for node in self.state.nodes:
+            if node.link != "up":
+                continue
             if node.name not in self._stacks:
                 self._stacks[node.name] = asyncio.get_running_loop().create_future()
                 self._links[node.name].send(type="stacks", attempt=self.state.attempt)
-        for node in asked:
-            with contextlib.suppress(TimeoutError):
-                said = await asyncio.wait_for(asyncio.shield(self._stacks[node.name]), STACKS_TIMEOUT)
-                collectives = dict(said.get("collectives", ()))  # an agent may be older than this supervisor
-                for rank, text, reason in said["ranks"]:
-                    told = collectives.get(rank, "")
-                    found[rank] = RankStack(rank=rank, text=text, reason=reason, collectives=told)
-            self._stacks.pop(node.name, None)
+            asked[node.name] = self._stacks[node.name]
+        if asked:
+            await asyncio.wait(asked.values(), timeout=STACKS_TIMEOUT)
+        for name, answer in asked.items():
+            if not answer.done():
+                if self._stacks.get(name) is answer:  # another who asks may have given it up already
+                    del self._stacks[name]
+                continue
+            said = answer.result()
+            collectives = dict(said.get("collectives", ()))  # an agent may be older than this supervisor
+            for rank, text, reason in said["ranks"]:
+                told = collectives.get(rank, "")
+                found[rank] = RankStack(rank=rank, text=text, reason=reason, collectives=told)
         words = {rank: rank_word(phase) for rank, phase in enumerate(self.state.ranks)}
         missing = {
             rank: "its node does not answer" if word == "running" else f"it has no process: {word}"

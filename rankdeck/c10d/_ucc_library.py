@@ -38,6 +38,9 @@ arrives as an error with more words than theirs."""
 INTERFACE = "RANKDECK_INTERFACE"
 """The network interface by which this node reaches the others, where that was found out."""
 
+SIGN = "ucc: "
+"""What the program says begins with this: whatever starts Python on a node may print words of its own before."""
+
 _PORTS = "/sys/class/infiniband/*/ports/*/state"
 """What the ports of InfiniBand and RoCE are in, such as `4: ACTIVE`."""
 
@@ -184,9 +187,9 @@ def _main() -> int:
     except LibraryError as error:
         if _is_in_torch():
             return 0
-        sys.stdout.write(f"{error.fact}\n{error.hint}\n")
+        sys.stdout.write(f"{SIGN}{error.fact}\n{error.hint}\n")
         return 1
-    sys.stdout.write(f"{found.path} {'.'.join(map(str, found.version))}\n")
+    sys.stdout.write(f"{SIGN}{found.path} {'.'.join(map(str, found.version))}\n")
     return 0
 
 

@@ -29,6 +29,25 @@ while True:
         write("collectives", "told")
     time.sleep(0.01)
 """
+NO_FILES = """
+import os, signal, time
+for kind in "stacks", "collectives", "asked":
+    os.mkfifo(f"attempt_0/rank_0.{kind}")
+signal.signal(signal.SIGRTMIN + 9, lambda *_: None)
+print("up")
+while True:
+    time.sleep(0.01)
+"""
+FLOOD = """
+import os, signal, time
+def write(*_):
+    with open("attempt_0/rank_NUMBER.stacks", "wb") as file:
+        file.write(bytes(1 << 20))
+signal.signal(signal.SIGRTMIN + 9, write)
+print("up")
+while True:
+    time.sleep(0.01)
+"""
 SILENT = "import time\nprint('up')\nwhile True: time.sleep(1)"
 
 
@@ -51,3 +70,20 @@ def test_an_agent_without_ranks_answers_too(node):
     bridge, _ = node.connect()
     bridge.send(type="stacks", attempt=0)
     assert bridge.expect("stacks", ranks=[], collectives=[])
+
+
+def test_pipes_in_the_place_of_a_rank_s_files_hold_nobody_up(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, NO_FILES)
+    wait_until(lambda: node.out(0) == b"up\n")
+    bridge.send(type="stacks", attempt=0)
+    assert bridge.expect("stacks")["ranks"] == [[0, "", "it does not answer; it may be stopped"]]
+
+
+def test_what_many_ranks_answer_fits_one_frame(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, *[FLOOD.replace("NUMBER", str(rank)) for rank in range(24)])
+    wait_until(lambda: all(node.out(rank) == b"up\n" for rank in range(24)))
+    bridge.send(type="stacks", attempt=0)
+    ranks = bridge.expect("stacks")["ranks"]
+    assert [(rank, set(text)) for rank, text, _ in ranks] == [(rank, {"\0"}) for rank in range(24)]

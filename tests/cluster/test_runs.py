@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,18 @@ def test_ranks_of_two_nodes_meet_and_end(rankdeck: Deck, launch, work: Path, clu
     assert rankdeck("wait", run).returncode == 0
     assert [rankdeck.log(run, rank).splitlines()[-1] for rank in range(4)] == [b"done %d" % rank for rank in range(4)]
     wait_until(lambda: not cluster.processes(), what="nothing is left on the nodes")
+
+
+def test_every_node_says_where_its_ranks_are_whichever_answers_first(rankdeck: Deck, launch) -> None:
+    run = launch("import rankdeck, signal\nprint('up', flush=True)\nwhile True: signal.pause()", ready="up")
+    stopped = rankdeck.status(run)["ranks"][0]["pid"]
+    os.kill(stopped, signal.SIGSTOP)  # so that its node answers late
+    ranks = json.loads(rankdeck("stacks", run, "--json").stdout)["ranks"]
+    os.kill(stopped, signal.SIGCONT)
+    assert ranks[0]["reason"] == "it does not answer; it may be stopped"
+    assert "train.py" in ranks[1]["text"]
+    rankdeck("stop", run, "--now")
+    rankdeck.wait_state(run, "stopped")
 
 
 def test_nothing_is_left_in_the_temporary_folder_of_a_node(rankdeck: Deck, launch, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, Said, plan_on
 from engine.core.profile import profile_from_data
 from engine.launchers import local
 
-FOUND = Said(text="/usr/lib/libucc.so.1 1.9.0\n", status=0)
-MISSING = Said(text="there is no libucc.so.1\ninstall libucc1\n", status=1)
+FOUND = Said(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
+MISSING = Said(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)
 
 
 class Nodes:
@@ -182,7 +182,14 @@ def test_a_node_without_libucc_is_an_error_with_the_next_step(nodes: Nodes):
 
 @pytest.mark.parametrize(
     "said",
-    [FOUND, Said(text="", status=0), Said(text="", status=1), Said(text="", status=-11), Said(text="", status=None)],
+    [
+        FOUND,
+        Said(text="", status=0),
+        Said(text="", status=1),
+        Said(text="modules:\nmodule avail failed\n", status=1),
+        Said(text="", status=-11),
+        Said(text="", status=None),
+    ],
 )
 def test_only_who_says_what_is_missing_is_refused(nodes: Nodes, said: Said):
     nodes.said = {"gpu02": said}
