@@ -44,7 +44,7 @@ dist.destroy_process_group()
 def components() -> Path:
     """The folder in which UCC finds its parts."""
     done = subprocess.run([need_ucc(), PROBE], capture_output=True, text=True, timeout=60, check=True)
-    return Path(done.stdout.split()[0]).resolve().parent / "ucc"
+    return Path(done.stdout.split()[1]).resolve().parent / "ucc"
 
 
 @pytest.fixture

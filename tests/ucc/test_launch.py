@@ -86,7 +86,7 @@ def test_a_missing_libucc_is_found_before_the_launch(rankdeck, tmp_path, monkeyp
 
 def test_what_the_setup_loads_is_found(rankdeck, tmp_path, monkeypatch):
     python = need_ucc()
-    library = subprocess.run([python, PROBE], capture_output=True, text=True, timeout=60, check=True).stdout.split()[0]
+    library = subprocess.run([python, PROBE], capture_output=True, text=True, timeout=60, check=True).stdout.split()[1]
     monkeypatch.setenv("RANKDECK_LIBUCC", str(tmp_path / "libucc.so.1"))
     words = ("plan", "ucc-local", "--set", f'launch.python="{python}"')
     assert rankdeck(*words).returncode == 3
