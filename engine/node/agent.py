@@ -235,13 +235,13 @@ def catches(pid: int, number: int) -> bool:
 
 
 def wake(path: str) -> bool:
-    """Writes a byte into a named pipe. Returns False where nobody reads it, or nobody has for long."""
+    """Writes a byte into a named pipe. Returns False where nobody reads it, nobody has for long, or it is something else."""
     try:
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return os.write(pipe, b"\n") == 1
+        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"\n") == 1
     except OSError:
         return False
     finally:

@@ -87,3 +87,16 @@ def test_what_many_ranks_answer_fits_one_frame(node):
     bridge.send(type="stacks", attempt=0)
     ranks = bridge.expect("stacks")["ranks"]
     assert [(rank, set(text)) for rank, text, _ in ranks] == [(rank, {"\0"}) for rank in range(24)]
+
+
+def test_nothing_is_written_into_a_file_in_the_place_of_the_pipe(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, SILENT, SILENT)
+    wait_until(lambda: node.out(0) == node.out(1) == b"up\n")
+    kept = node.folder / "kept"
+    kept.write_text("kept")
+    (node.folder / "attempt_0/rank_0.asked").symlink_to(kept)
+    (node.folder / "attempt_0/rank_1.asked").write_text("kept")
+    bridge.send(type="stacks", attempt=0)
+    assert bridge.expect("stacks")["collectives"] == []
+    assert kept.read_text() == (node.folder / "attempt_0/rank_1.asked").read_text() == "kept"
