@@ -26,7 +26,7 @@ MAX_LINE = 1 << 14
 """Bytes of an answer. What is too long is left out, first that of groups in which nothing is under way."""
 
 _RECORDERS = "_dump_fr_trace_json", "_dump_nccl_trace_json"
-"""Of all backends, and nccl's own. Both hold the GIL, gloo's for 68 to 79 ms where 2,000 entries are recorded."""
+"""Of all backends, and nccl's own. Both hold the GIL, for less than 0.1 s where 2,000 entries are recorded: 28 to 79 ms were measured."""
 
 _FIELDS = (
     "process_group", "pg_id", "collective_seq_id", "profiling_name", "is_p2p", "retired", "state", "time_created_ns",
