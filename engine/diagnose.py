@@ -88,7 +88,7 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
     chosen = attempt if attempt is not None else max(failed, default=newest)
     state = by_attempt[chosen]
     told = witnesses(state, _tails(paths, state, chosen))
-    traces = read_traces(paths.attempt(chosen), len(state.ranks))
+    traces = read_traces(paths.attempt(chosen), len(state.ranks), state.generation_since)
     verdict = find_verdict(told, traces.waits)
     if verdict is None and (failure := failure_view(state, {})) is not None:  # it came to no rank
         verdict = Verdict(

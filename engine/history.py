@@ -80,7 +80,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
         for rank, phase in enumerate(state.ranks)
         if rank_word(phase) in ("failed", "lost")
     }
-    waits = read_traces(paths.attempt(state.attempt), len(state.ranks)).waits if tails else ()
+    waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
     return Snapshot(
         run=run_view(state, plan, progress, tails, waits),
         ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),

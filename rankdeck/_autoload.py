@@ -17,7 +17,7 @@ from rankdeck._metrics import log
 def register() -> None:
     """Makes the profile's backend known to torch, where it is one of ours, and lets the meeting of ranks be told."""
     try:
-        _report_joining()
+        _wrap_joining()
         if "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
             import rankdeck.c10d.mpi
         if "ucc" in os.environ.get("RANKDECK_BACKEND", ""):
@@ -26,8 +26,10 @@ def register() -> None:
         sys.stderr.write(f"rankdeck: torch can't be prepared for this backend: {type(error).__name__}: {error}\n")
 
 
-def _report_joining() -> None:
-    """Wraps `init_process_group`: where a launch hangs, who is missing is the first question, and only the ranks know."""
+def _wrap_joining() -> None:
+    """Wraps `init_process_group`: where a launch hangs, who is missing is the first question, and only the ranks know. From then
+    on a rank can be asked what its collectives are at.
+    """
     import torch.distributed as dist
 
     if not dist.is_available():

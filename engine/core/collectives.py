@@ -1,19 +1,21 @@
 """Who waits for whom: what each rank's process groups are at, compared.
 
 It comes from torch's flight recorder, or in its layout: of a run that goes on from the ranks themselves, of nccl's that has timed out from
-the files that torch has written. Collectives of a group are numbered alike on all its ranks. So of the oldest that is
+the files that torch has written. Collectives of a group over one backend are numbered alike on all its ranks. So of the oldest that is
 under way anywhere, a rank whose newest has a smaller number has not called it, and of the others each can be told what it called.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from engine.core.state import rank_words
+from engine.core.terminal_text import visible
 
 PATIENCE = 1.0
 """Seconds that a collective of a live run is under way before it is told: ranks do not answer in the same instant."""
@@ -29,6 +31,12 @@ MAX_TENSORS = 3
 
 MAX_WORDS = 200
 """Characters of what a rank contributes to a sentence."""
+
+MAX_ENTRIES = 10_000
+"""Newest operations of one rank that are looked at; torch keeps 2,000, unless the profile says otherwise."""
+
+MAX_LISTED = 1 << 20
+"""Characters that a trace may take to list its groups and their ranks."""
 
 _NAMELESS = ("", "undefined")
 """What torch has for the description of a group that was given none."""
@@ -53,6 +61,9 @@ _UNEVEN = re.compile(r"all_?to_?all|coalesced|oop|^(?:gather|scatter|barrier)")
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 Spans = list[tuple[Number, Number, Number]]
+
+Key = tuple[str, str]
+"""A group's name, and a backend of it."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +95,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank tells."""
 
-    groups: dict[str, Group]
-    """By torch's name."""
+    groups: dict[Key, Group]
+    """Those with operations, over each of their backends."""
     is_evicted: bool
     """Whether it has forgotten old operations, so that a group of which it says nothing may have had some."""
     now: int
@@ -115,8 +126,8 @@ class _Entry(msgspec.Struct):
     state: str = ""
     time_created_ns: Number = 0
     record_id: Number = 0
-    input_sizes: list[list[Number]] = []
-    input_dtypes: list[str] = []
+    input_sizes: Any = []  # looked at where they are shown: what is unpickled may be one list many times over
+    input_dtypes: Any = []
 
 
 class _Live(msgspec.Struct):
@@ -135,7 +146,7 @@ class _Config(msgspec.Struct):
 class _Trace(msgspec.Struct):
     """What torch writes when a collective of nccl has timed out."""
 
-    entries: list[_Entry] = []
+    entries: list[Any] = []
     pg_config: dict[str, _Config] = {}
 
 
@@ -145,9 +156,10 @@ def read_told(text: str) -> Told | None:
     try:
         live = msgspec.json.decode(lines[-1] if lines else "", type=_Live)
         ranks = {name: tuple(range(*span) for span in spans) for name, spans in live.groups.items()}
-    except (msgspec.DecodeError, ValueError):  # a step of 0
+        groups = _groups(live.entries, ranks)
+    except (ValueError, RecursionError):
         return None
-    return Told(groups=_groups(live.entries, ranks), is_evicted=live.evicted, now=live.now)
+    return Told(groups=groups, is_evicted=live.evicted, now=live.now)
 
 
 def read_trace(value: object) -> Told:
@@ -157,9 +169,12 @@ def read_trace(value: object) -> Told:
         ValueError: it is something else.
     """
     trace = msgspec.convert(value, _Trace)
+    if sum(len(name) + len(config.ranks) for name, config in trace.pg_config.items()) > MAX_LISTED:
+        raise ValueError("it lists more groups and ranks than can be")
     ranks = {name: _listed(config.ranks) for name, config in trace.pg_config.items()}
-    is_evicted = bool(trace.entries) and trace.entries[0].record_id > 0
-    return Told(groups=_groups(trace.entries, ranks), is_evicted=is_evicted, now=0)
+    entries = msgspec.convert(trace.entries[-MAX_ENTRIES:], list[_Entry])
+    is_evicted = bool(entries) and entries[0].record_id > 0
+    return Told(groups=_groups(entries, ranks), is_evicted=is_evicted, now=0)
 
 
 def _listed(ranks: str) -> tuple[range, ...]:
@@ -167,34 +182,45 @@ def _listed(ranks: str) -> tuple[range, ...]:
     return tuple(range(int(rank), int(rank) + 1) for rank in re.findall(r"\d{1,9}", ranks))
 
 
-def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -> dict[str, Group]:
-    """By name. A name may be given again when its group is gone: the newest group has it."""
-    newest: dict[str, int] = {}
+def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -> dict[Key, Group]:
+    """By name and backend, over each of which a group has numbers of its own. A name may be given again when its group is gone: the newest group has it."""
+    newest: dict[Key, int] = {}
     for entry in entries:
-        name = entry.process_group[0]
-        newest[name] = max(newest.get(name, 0), entry.pg_id)
-    of_group: dict[str, list[_Entry]] = {name: [] for name in ranks if name}
+        key = _key(entry)
+        newest[key] = max(newest.get(key, 0), entry.pg_id)
+    of_group: dict[Key, list[_Entry]] = {}
     for entry in entries:
-        name = entry.process_group[0]
-        if entry.pg_id == newest[name]:
-            of_group.setdefault(name, []).append(entry)
+        key = _key(entry)
+        if entry.pg_id == newest[key]:
+            of_group.setdefault(key, []).append(entry)
     return {
-        name: Group(
+        (name, backend): Group(
             title=next((_cut(one.process_group[1]) for one in own if one.process_group[1] not in _NAMELESS), f"group {_cut(name)}"),
             ranks=ranks.get(name, ()),
             operations=tuple(map(_operation, own)),
         )
-        for name, own in of_group.items()
+        for (name, backend), own in of_group.items()
     }  # fmt: skip
 
 
+def _key(entry: _Entry) -> Key:
+    backend, _, _ = _taken_apart(entry)
+    return entry.process_group[0], backend
+
+
+def _taken_apart(entry: _Entry) -> tuple[str, str, str]:
+    """Backend, name and tensors. rankdeck's own backends say the last two in one, and not who they are."""
+    called, _, tensors = entry.profiling_name[: 4 * MAX_WORDS].partition("(")
+    backend, _, name = called.rpartition(":")
+    return backend, name, tensors.removesuffix(")")
+
+
 def _operation(entry: _Entry) -> Operation:
-    backend, _, called = entry.profiling_name.partition(":")
-    name, _, tensors = (called or backend).partition("(")  # rankdeck's own backends say both in one
+    _, name, tensors = _taken_apart(entry)
     return Operation(
         number=entry.collective_seq_id,
         name=_cut(name),
-        tensors=_cut(tensors.removesuffix(")").replace("torch.", "") or _tensors(entry)),
+        tensors=_cut(tensors.replace("torch.", "") or _tensors(entry)),
         is_under_way=not entry.retired and entry.state != "completed",
         is_transfer=entry.is_p2p,
         created=entry.time_created_ns,
@@ -202,17 +228,29 @@ def _operation(entry: _Entry) -> Operation:
 
 
 def _tensors(entry: _Entry) -> str:
-    kinds = [_TYPES.get(kind, kind.lower()) for kind in entry.input_dtypes]
+    sizes = msgspec.convert(
+        [_first(size, MAX_WORDS) for size in _first(entry.input_sizes, MAX_TENSORS)], list[list[Number]]
+    )
+    kinds = msgspec.convert(_first(entry.input_dtypes, MAX_TENSORS), list[str])
     shown = [
-        " x ".join([*map(str, size), kind])
-        for size, kind in zip(entry.input_sizes[:MAX_TENSORS], kinds, strict=False)
+        " x ".join([*map(str, size), _TYPES.get(kind, kind[:MAX_WORDS].lower())])
+        for size, kind in zip(sizes, kinds, strict=False)
     ]  # fmt: skip
     more = len(entry.input_sizes) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if shown and more > 0 else "")
 
 
+def _first(value: object, most: int) -> list[Any]:
+    """A part of what should be a list, so that no more of it is copied."""
+    if not isinstance(value, list):
+        raise ValueError("what should be a list is none")
+    return value[:most]
+
+
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_WORDS else text[: MAX_WORDS - 1] + "…"
+    """What may stand in a sentence: one line, short, with nothing in it that a terminal or an encoder takes amiss."""
+    shown = visible(text[: MAX_WORDS + 1])
+    return shown if len(shown) <= MAX_WORDS else shown[: MAX_WORDS - 1] + "…"
 
 
 # --- compared --------------------------------------------------------------------------------------------------------
@@ -226,11 +264,15 @@ def compare(told: Mapping[int, Told | None]) -> list[Wait]:
     """
     collectives: list[tuple[float, Wait]] = []
     transfers: list[tuple[float, Wait]] = []
-    for name, ranks in _known_groups(told):
+    keys = {key for one in told.values() if one is not None for key in one.groups}
+    backends = Counter(name for name, _ in keys)
+    for key, ranks in _known_groups(told):
         members = [rank for rank in sorted(told) if not ranks or any(rank in span for span in ranks)]
-        seen = {rank: group for rank in members if (group := _seen(told[rank], name, ranks)) is not None}
-        collectives += _waits_in_collectives(members, told, seen)
-        transfers += _waits_in_transfers(told, seen)
+        seen = {rank: group for rank in members if (group := _seen(told[rank], key, ranks)) is not None}
+        name, backend = key
+        over = f" over {_cut(backend)}" if backends[name] > 1 else ""
+        collectives += _waits_in_collectives(members, told, seen, over)
+        transfers += _waits_in_transfers(told, seen, over)
     found = [
         wait
         for kind in (collectives, transfers)
@@ -240,33 +282,37 @@ def compare(told: Mapping[int, Told | None]) -> list[Wait]:
     return found[:MOST_TOLD]
 
 
-def _known_groups(told: Mapping[int, Told | None]) -> list[tuple[str, tuple[range, ...]]]:
-    """Names of groups with their ranks: where ranks make groups without one another, a name may be given twice."""
+def _known_groups(told: Mapping[int, Told | None]) -> list[tuple[Key, tuple[range, ...]]]:
+    """Groups with their ranks: where ranks make groups without one another, a name may be given twice."""
     known = {
-        (name, group.ranks): None
+        (key, group.ranks): None
         for one in told.values()
         if one is not None
-        for name, group in one.groups.items()
+        for key, group in one.groups.items()
         if any(operation.is_under_way for operation in group.operations)
     }
     return list(known)
 
 
-def _seen(told: Told | None, name: str, ranks: tuple[range, ...]) -> Group | None:
+def _seen(told: Told | None, key: Key, ranks: tuple[range, ...]) -> Group | None:
     """A group as a rank sees it; one that it has never been in has had no operation there. None: nobody knows."""
     if told is None:
         return None
-    group = told.groups.get(name)
+    group = told.groups.get(key)
     if group is None or (group.ranks and group.ranks != ranks):
         group = Group(title="", ranks=ranks, operations=())
     return None if told.is_evicted and not group.operations else group
 
 
 def _waits_in_collectives(
-    members: Sequence[int], told: Mapping[int, Told | None], seen: Mapping[int, Group]
+    members: Sequence[int], told: Mapping[int, Told | None], seen: Mapping[int, Group], over: str
 ) -> Iterator[tuple[float, Wait]]:
     """Of the oldest collective that is under way anywhere: who waits in it since when, and why."""
-    calls = {rank: [one for one in group.operations if not one.is_transfer] for rank, group in seen.items()}
+    calls = {
+        rank: of_rank
+        for rank, group in seen.items()
+        if (of_rank := [one for one in group.operations if not one.is_transfer]) or not _is_evicted(told[rank])
+    }
     under_way = [one for of_rank in calls.values() for one in of_rank if one.is_under_way]
     if not under_way:
         return
@@ -274,9 +320,9 @@ def _waits_in_collectives(
     here = {rank: one for rank, of_rank in calls.items() for one in of_rank if one.number == number}
     waiting = [rank for rank, one in here.items() if one.is_under_way]
     late = [rank for rank, of_rank in calls.items() if max((one.number for one in of_rank), default=0) < number]
-    silent = [rank for rank in members if rank not in seen]
+    silent = [rank for rank in members if rank not in calls]
     seconds = max(_age(told[rank], here[rank]) for rank in waiting)
-    title = seen[waiting[0]].title
+    title = seen[waiting[0]].title + over
     which = f"#{number} of {title}"
     if different := _different(here, which):
         sentence = different + (f"; {_has_not(late)} called it" if late else "")
@@ -284,7 +330,7 @@ def _waits_in_collectives(
         what = _words(here[waiting[0]], which)
         wait = f"{rank_words(waiting, MAX_NAMED)} {'waits' if len(waiting) == 1 else 'wait'} in"
         since = f" for {_duration(seconds)}" if seconds else ""
-        left = [rank for rank in seen if rank not in waiting and rank not in late]
+        left = [rank for rank in calls if rank not in waiting and rank not in late]
         if late:
             sentence = f"{_has_not(late)} called {what}; {wait} it{since}"
         elif silent:
@@ -312,15 +358,21 @@ def _different(here: Mapping[int, Operation], which: str) -> str:
     return f"ranks call different things as {which}: {said}"
 
 
-def _waits_in_transfers(told: Mapping[int, Told | None], seen: Mapping[int, Group]) -> Iterator[tuple[float, Wait]]:
+def _waits_in_transfers(
+    told: Mapping[int, Told | None], seen: Mapping[int, Group], over: str
+) -> Iterator[tuple[float, Wait]]:
     """Sends and receives are numbered by no order that two ranks share: it is only told who waits in which."""
     for rank, group in seen.items():
         oldest = next((one for one in group.operations if one.is_transfer and one.is_under_way), None)
         if oldest is not None:
             seconds = _age(told[rank], oldest)
             since = f" for {_duration(seconds)}" if seconds else ""
-            sentence = f"rank {rank} waits in {_words(oldest, f'of {group.title}')}{since}"
+            sentence = f"rank {rank} waits in {_words(oldest, f'of {group.title}{over}')}{since}"
             yield seconds, Wait(sentence=sentence, late=())
+
+
+def _is_evicted(told: Told | None) -> bool:
+    return told is not None and told.is_evicted
 
 
 def _words(operation: Operation, which: str) -> str:

@@ -292,7 +292,9 @@ class Runner:
         while self._read_again:
             self._read_again = False
             attempt = self.state.attempt
-            traces = await asyncio.to_thread(read_traces, self.paths.attempt(attempt), self.plan.world_size)
+            traces = await asyncio.to_thread(
+                read_traces, self.paths.attempt(attempt), self.plan.world_size, self.state.generation_since
+            )
             if attempt == self.state.attempt and traces.waits != self.waits:
                 self.waits = traces.waits
                 self.changed_ranks.add(0)  # so that the picture is made anew

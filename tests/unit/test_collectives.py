@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.collectives import MOST_TOLD, PATIENCE, Told, compare, read_told, read_trace
+from engine.core.collectives import MAX_ENTRIES, MAX_LISTED, MOST_TOLD, PATIENCE, Told, compare, read_told, read_trace
 from engine.core.stacks import RankStack, story
+from rankdeck import _collectives
 
 NOW = 1_790_000_000_000_000_000
 DEFAULT = ("0", "default_pg")
@@ -194,6 +198,25 @@ def test_a_member_that_has_not_made_the_group_yet_is_late() -> None:
     )
 
 
+def test_over_each_backend_a_group_has_numbers_of_its_own() -> None:
+    waits = line(entry(9, pg_id=5, done=True), entry(3, "nccl:all_reduce", pg_id=2))
+    late = line(entry(3, pg_id=5, done=True), entry(2, "nccl:all_reduce", pg_id=2, done=True))
+    assert said(waits, waits, late, waits) == [
+        "rank 2 has not called all_reduce #3 of default_pg over nccl (4 x float32); ranks 0, 1, 3 wait in it for 12 s"
+    ]
+
+
+def test_a_group_that_waits_over_both_of_its_backends_is_told_twice() -> None:
+    one, other = (
+        line(entry(3), entry(5, "nccl:broadcast", done=True)),
+        line(entry(2, done=True), entry(6, "nccl:broadcast")),
+    )
+    assert said(one, other, one, other) == [
+        "ranks 1, 3 have not called all_reduce #3 of default_pg over gloo (4 x float32); ranks 0, 2 wait in it for 12 s",
+        "ranks 0, 2 have not called broadcast #6 of default_pg over nccl (4 x float32); ranks 1, 3 wait in it for 12 s",
+    ]
+
+
 def test_what_a_rank_did_in_another_group_of_that_name_does_not_count() -> None:
     waits = line(entry(2, group=HALVES), groups={"5": [[0, 2, 1]]})
     elsewhere = line(entry(9, group=HALVES, done=True), groups={"5": [[1, 4, 2]]})
@@ -222,7 +245,7 @@ def test_of_a_group_that_was_made_anew_the_old_operations_are_no_more() -> None:
 
 def test_a_receive_that_waits_is_told_after_collectives() -> None:
     receives = line(entry(0, "nccl:recv 0<-1", is_p2p=True, age=90))
-    waits = line(entry(7, age=5))
+    waits = line(entry(7, "nccl:all_reduce", age=5))
     assert said(receives, waits, waits, waits) == [
         "rank 0 has not called all_reduce #7 of default_pg (4 x float32); ranks 1, 2, 3 wait in it for 5 s",
         "rank 0 waits in recv 0<-1 of default_pg (4 x float32) for 90 s",
@@ -231,6 +254,13 @@ def test_a_receive_that_waits_is_told_after_collectives() -> None:
 
 def test_a_transfer_that_is_done_makes_nobody_late() -> None:
     assert said(*[line(entry(0, "nccl:send 1->0", is_p2p=True, done=True))] * 2) == []
+
+
+def test_one_that_has_kept_nothing_but_transfers_is_not_accused() -> None:
+    sends = [entry(0, "nccl:send 1->2", is_p2p=True, done=True)] * 8
+    waits = line(entry(7, "nccl:broadcast"))
+    assert said(waits, line(*sends, evicted=True), waits, waits)[0].endswith("; rank 1 does not say what it is at")
+    assert said(waits, line(*sends), waits, waits)[0].startswith("rank 1 has not called broadcast #7 ")
 
 
 # --- rankdeck's own backends -----------------------------------------------------------------------------------------
@@ -262,6 +292,7 @@ def test_the_newest_line_counts() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "\n", "{", "[]", "{}", '{"now": 1}', line(groups={"0": [[0, 4, 0]]}), line(entry(-1)), line(entry(1 << 80)),
+     line(entry(1, input_sizes=[4])), line(entry(1, input_dtypes="Float")), '{"more":' + "[" * 60_000, line(entry(1, input_sizes=[[-4]])),
      line(entry(1, time_created_ns=10**400)), line(entry(1, process_group="0")), line(entry(1, retired="yes"))],
 )  # fmt: skip
 def test_what_is_no_answer_is_silence(text: str) -> None:
@@ -285,6 +316,25 @@ def test_a_name_of_any_length_is_shortened() -> None:
     assert len(sentence) < 1000
 
 
+def test_names_of_any_kind_become_one_harmless_line() -> None:
+    waits = {"entries": [entry(1, "nccl:all\n\x1b[31m", group=("0", "layer\r\ud800\u202e"), kind="\x9b")]}
+    (wait,) = compare({0: read_trace(waits)})
+    assert wait.sentence.isprintable()
+    assert wait.sentence.encode()
+    assert "of layer\\r\\ud800\\u202e are in all\\n\\x1b[31m #1" in wait.sentence
+
+
+def test_of_one_list_many_times_over_only_a_part_is_taken() -> None:
+    """A trace of some KiB, whose lists are one and the same, could else become one of GiBs."""
+    size = [1] * 100_000
+    own = {"input_sizes": [size] * 100_000, "input_dtypes": ["Float" * 100_000] * 100_000}
+    told = read_trace({"entries": [{**entry(1), **own}] * (MAX_ENTRIES + 5)})
+    (group,) = told.groups.values()
+    assert len(group.operations) == MAX_ENTRIES
+    with pytest.raises(ValueError, match="it lists more groups and ranks than can be"):
+        read_trace({"pg_config": {str(name): {"ranks": "7" * (MAX_LISTED >> 4)} for name in range(17)}})
+
+
 def test_a_trace_of_nccl_is_read_with_the_ranks_of_its_groups() -> None:
     waits = {"entries": [{**entry(3, "nccl:all_reduce"), "process_group": ("5", "mesh_tp"), "record_id": 0, "frames": []}],
              "pg_config": {"5": {"name": "5", "desc": "mesh_tp", "ranks": "[0, 2]"}}}  # fmt: skip
@@ -300,3 +350,64 @@ def test_the_stacks_of_a_run_begin_with_it() -> None:
     lines = story([RankStack(rank=0, reason="stopped", collectives=waits), RankStack(rank=1, reason="stopped")])
     assert lines[0].startswith("rank 0 waits in all_reduce #57")
     assert lines[1:] == ["", "ranks 0-1: no stack: stopped"]
+
+
+# --- what a rank answers ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """A rank's answer where torch has recorded these entries, and has these groups."""
+
+    def answer(*entries: dict[str, Any], groups: dict[str, list[int]] | None = None) -> str:
+        recorded = json.dumps({"entries": [{**one, "record_id": 0} for one in entries]})
+        ranks = {"0": [0, 1, 2, 3]} if groups is None else groups
+        world = SimpleNamespace(pg_names={name: name for name in ranks}, pg_group_ranks=ranks)
+        library = SimpleNamespace(_dump_fr_trace_json=lambda: recorded)
+        monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
+        monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", library)
+        monkeypatch.setattr(_collectives, "time", SimpleNamespace(time_ns=lambda: NOW))
+        text = _collectives._line()
+        assert len(text) <= _collectives.MAX_LINE
+        return text
+
+    return answer
+
+
+def test_sends_do_not_crowd_collectives_out_of_an_answer(answer: Callable[..., str]) -> None:
+    sends = [entry(0, "nccl:send 1->2", is_p2p=True, done=True)] * 9
+    source = answer(entry(6, "nccl:broadcast", done=True), *sends)
+    waits = answer(entry(6, "nccl:broadcast"))
+    assert said(waits, source, waits, waits) == [
+        "ranks 0, 2, 3 wait in broadcast #6 of default_pg (4 x float32) for 12 s; rank 1 has left it"
+    ]
+
+
+def test_neither_backend_of_a_group_crowds_the_other_out(answer: Callable[..., str]) -> None:
+    done = [entry(number, done=True) for number in range(10, 20)]
+    read = read_told(answer(entry(3, "nccl:all_reduce"), *done))
+    assert read is not None
+    assert set(read.groups) == {("0", "nccl"), ("0", "gloo")}
+
+
+def test_an_operation_of_a_thousand_tensors_silences_no_group(answer: Callable[..., str]) -> None:
+    many: dict[str, Any] = {"input_sizes": [[4, 4]] * 1000, "input_dtypes": ["Float"] * 1000}
+    text = answer(*(entry(number, "nccl:allreduce_coalesced", **many) for number in range(1, 9)))
+    assert "(4 x 4 x float32, 4 x 4 x float32, 4 x 4 x float32 and 13 more)" in said(text, text, text, text)[0]
+
+
+def test_a_group_that_is_too_long_to_tell_silences_that_group_alone(answer: Callable[..., str]) -> None:
+    uneven = [rank * rank for rank in range(4000)]
+    groups = {"0": list(range(4)), "7": uneven}
+    text = answer(entry(1, group=("7", "odd")), entry(2), groups=groups)
+    assert said(text, answer(entry(1, done=True), groups=groups), text, text) == [
+        "rank 1 has not called all_reduce #2 of default_pg (4 x float32); ranks 0, 2, 3 wait in it for 12 s"
+    ]
+    read = read_told(text)
+    assert read is not None
+    assert read.is_evicted
+
+
+def test_groups_without_operations_take_no_room(answer: Callable[..., str]) -> None:
+    groups = {str(name): list(range(4)) for name in range(5000)}
+    assert said(*[answer(entry(2), groups=groups)] * 4)[0].startswith("all ranks of default_pg are in ")
