@@ -41,9 +41,9 @@ Entry = dict[str, Any]
 def listen() -> None:
     """Lets this rank be asked, from its first process group on. Never raises."""
     global _joined_at
-    path = os.environ.get("RANKDECK_STACKS")
-    if not path or os.getsid(0) != os.getpid():  # a child of a rank is no rank
-        return
+    path, pid = os.environ.get("RANKDECK_STACKS"), os.getpid()
+    if not path or os.getsid(0) != pid or os.environ.setdefault("RANKDECK_PID", str(pid)) != str(pid):
+        return  # a child of a rank is no rank
     is_first, _joined_at = not _joined_at, time.time_ns()
     if not is_first:
         return
@@ -59,13 +59,21 @@ def listen() -> None:
 
 
 def _answer(asked: int, answers: int) -> None:
-    while os.read(asked, 4096):
-        try:
-            line = _line()
-        except Exception:  # noqa: BLE001 - torch's inside changes; who asks takes an empty line for silence
-            line = ""
-        with contextlib.suppress(OSError):
-            os.write(answers, line.encode() + b"\n")
+    """Ends where a script has closed these descriptors, whose numbers may mean files of its own by now."""
+    own = _files(asked, answers)
+    with contextlib.suppress(OSError):
+        while os.read(asked, 4096) and _files(asked, answers) == own:
+            try:
+                line = _line()
+            except Exception:  # noqa: BLE001 - torch's inside changes; who asks takes an empty line for silence
+                line = ""
+            with contextlib.suppress(OSError):
+                os.write(answers, line.encode() + b"\n")
+
+
+def _files(*descriptors: int) -> list[tuple[int, int]]:
+    """Which files these are."""
+    return [(status.st_dev, status.st_ino) for status in map(os.fstat, descriptors)]
 
 
 def _line() -> str:

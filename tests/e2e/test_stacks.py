@@ -38,6 +38,21 @@ else:
     dist.broadcast(torch.ones(5), 0)
 dist.destroy_process_group()
 """
+WITH_CHILD = """
+import os, subprocess, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    child = "import torch.distributed as dist, time; dist.init_process_group('gloo', init_method='file://' + sys.argv[1], "
+    child = f"import sys; {child} rank=0, world_size=1); open('ready', 'w').close(); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", child, os.path.abspath("store")], start_new_session=True)
+    while not os.path.exists("ready"):
+        time.sleep(0.05)
+dist.barrier()
+print("up", flush=True)
+while dist.get_rank() == 1:
+    time.sleep(0.05)
+dist.all_reduce(torch.ones(9))
+"""
 PLAIN = "import time\nprint('up', flush=True)\ndef nap():\n    time.sleep(600)\nnap()"
 
 
@@ -67,6 +82,15 @@ def wait_sentence(deck, run, begin: str) -> dict[str, Any]:
     """Waits until it is told of a collective that ranks wait in, which takes a second."""
     wait_until(lambda: any(one["sentence"].startswith(begin) for one in waits(deck, run)), seconds=DEADLINE)
     return waits(deck, run)[0]
+
+
+def test_a_child_of_a_rank_does_not_answer_for_it(rankdeck, write_script, write_profile, work):
+    run = rankdeck.launch(write_profile(write_script("child.py", WITH_CHILD), ranks=3))
+    up(rankdeck, run, 3)
+    wait_sentence(rankdeck, run, "rank 1 has not called all_reduce")
+    assert [[one["late"] for one in waits(rankdeck, run)] for _ in range(6)] == [[[1]]] * 6
+    rankdeck("stop", run, "--now")
+    wait_until(lambda: not rankdeck.processes())
 
 
 @pytest.mark.parametrize("warm", [True, False])
