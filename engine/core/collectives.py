@@ -183,7 +183,9 @@ def _listed(ranks: str) -> tuple[range, ...]:
 
 
 def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -> dict[Key, Group]:
-    """By name and backend, over each of which a group has numbers of its own. A name may be given again when its group is gone: the newest group has it."""
+    """By name and backend, over each of which a group has numbers of its own. A name may be given again when its group is gone: the
+    newest group has it.
+    """
     newest: dict[Key, int] = {}
     for entry in entries:
         key = _key(entry)
@@ -195,12 +197,18 @@ def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -
             of_group.setdefault(key, []).append(entry)
     return {
         (name, backend): Group(
-            title=next((_cut(one.process_group[1]) for one in own if one.process_group[1] not in _NAMELESS), f"group {_cut(name)}"),
+            title=_title(name, own),
             ranks=ranks.get(name, ()),
             operations=tuple(map(_operation, own)),
         )
         for (name, backend), own in of_group.items()
-    }  # fmt: skip
+    }
+
+
+def _title(name: str, entries: Sequence[_Entry]) -> str:
+    descriptions = (entry.process_group[1] for entry in entries)
+    described = next((text for text in descriptions if text not in _NAMELESS), "")
+    return _cut(described) if described else f"group {_cut(name)}"
 
 
 def _key(entry: _Entry) -> Key:
@@ -235,7 +243,7 @@ def _tensors(entry: _Entry) -> str:
     shown = [
         " x ".join([*map(str, size), _TYPES.get(kind, kind[:MAX_WORDS].lower())])
         for size, kind in zip(sizes, kinds, strict=False)
-    ]  # fmt: skip
+    ]
     more = len(entry.input_sizes) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if shown and more > 0 else "")
 
@@ -328,19 +336,17 @@ def _waits_in_collectives(
         sentence = different + (f"; {_has_not(late)} called it" if late else "")
     else:
         what = _words(here[waiting[0]], which)
-        wait = f"{rank_words(waiting, MAX_NAMED)} {'waits' if len(waiting) == 1 else 'wait'} in"
-        since = f" for {_duration(seconds)}" if seconds else ""
+        wait = _say(waiting, "waits in", "wait in")
         left = [rank for rank in calls if rank not in waiting and rank not in late]
         if late:
-            sentence = f"{_has_not(late)} called {what}; {wait} it{since}"
+            sentence = f"{_has_not(late)} called {what}; {wait} it{_since(seconds)}"
         elif silent:
-            verb = "does" if len(silent) == 1 else "do"
-            sentence = f"{wait} {what}{since}; {rank_words(silent, MAX_NAMED)} {verb} not say what {'it is' if len(silent) == 1 else 'they are'} at"
+            hidden = _say(silent, "does not say what it is at", "do not say what they are at")
+            sentence = f"{wait} {what}{_since(seconds)}; {hidden}"
         elif left:
-            verb = "has" if len(left) == 1 else "have"
-            sentence = f"{wait} {what}{since}; {rank_words(left, MAX_NAMED)} {verb} left it"
+            sentence = f"{wait} {what}{_since(seconds)}; {_say(left, 'has left it', 'have left it')}"
         else:
-            sentence = f"all ranks of {title} are in {_words(here[waiting[0]], f'#{number}')}{since}"
+            sentence = f"all ranks of {title} are in {_words(here[waiting[0]], f'#{number}')}{_since(seconds)}"
     yield seconds, Wait(sentence=sentence, late=tuple(late))
 
 
@@ -366,8 +372,7 @@ def _waits_in_transfers(
         oldest = next((one for one in group.operations if one.is_transfer and one.is_under_way), None)
         if oldest is not None:
             seconds = _age(told[rank], oldest)
-            since = f" for {_duration(seconds)}" if seconds else ""
-            sentence = f"rank {rank} waits in {_words(oldest, f'of {group.title}{over}')}{since}"
+            sentence = f"rank {rank} waits in {_words(oldest, f'of {group.title}{over}')}{_since(seconds)}"
             yield seconds, Wait(sentence=sentence, late=())
 
 
@@ -381,7 +386,11 @@ def _words(operation: Operation, which: str) -> str:
 
 
 def _has_not(ranks: Sequence[int]) -> str:
-    return f"{rank_words(ranks, MAX_NAMED)} {'has' if len(ranks) == 1 else 'have'} not"
+    return _say(ranks, "has not", "have not")
+
+
+def _say(ranks: Sequence[int], of_one: str, of_several: str) -> str:
+    return f"{rank_words(ranks, MAX_NAMED)} {of_one if len(ranks) == 1 else of_several}"
 
 
 def _age(told: Told | None, operation: Operation) -> float:
@@ -389,5 +398,7 @@ def _age(told: Told | None, operation: Operation) -> float:
     return max(0.001, (told.now - operation.created) / 1e9) if told is not None and told.now else 0.0
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+def _since(seconds: float) -> str:
+    if not seconds:
+        return ""
+    return f" for {seconds:.0f} s" if seconds < 120 else f" for {seconds / 60:.0f} min"

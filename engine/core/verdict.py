@@ -106,8 +106,11 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
         rank = min(blamed)
         headline = said.blames.format(who=rank_words(sorted(blamed), MAX_NAMED))
     elif waits and (said.waits or secondary[id(first)]):
-        headline = waits[0].sentence
-        rank = waits[0].late[0] if len(waits[0].late) == 1 else None if secondary[id(first)] else rank
+        headline, missing = waits[0].sentence, waits[0].late
+        if len(missing) == 1:
+            rank = missing[0]
+        elif secondary[id(first)]:
+            rank = None
     elif said.waits and 0 < len(late := _late(witnesses)) <= MAX_NAMED:
         rank = min(late) if len(late) == 1 else rank
         headline = _late_words(sorted(late), witnesses)

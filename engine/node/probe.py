@@ -71,16 +71,21 @@ PATH_PROGRAM = (
 )
 """Says where a rank would look for modules. It imports nothing, since the user's folders stand first."""
 
-TORCH_PROGRAM = """
-import sys
-descriptor, sys.path[:], sys.argv[1:] = int(sys.argv[1]), sys.argv[2:], []
+END_WITH_PROBE = """
 try:
     import ctypes
-    ctypes.CDLL(None).prctl(1, 9)  # ends with the probe, however that ends
+    ctypes.CDLL(None).prctl(1, 9)
 except Exception:
     pass
+"""
+"""Ends a child with the probe, however that ends. It imports a module, so the path comes first."""
+
+TORCH_PROGRAM = f"""
+import sys
+descriptor, sys.path[:], sys.argv[1:] = int(sys.argv[1]), sys.argv[2:], []
+{END_WITH_PROBE}
 import torch
-facts = {"version": str(torch.__version__), "cuda": str(torch.version.cuda or "")}
+facts = dict(version=str(torch.__version__), cuda=str(torch.version.cuda or ""))
 try:
     facts["gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
     import torch.distributed as dist
@@ -100,13 +105,9 @@ os._exit(0)
 """Imports torch as a rank would and says what it can do: `-c PROGRAM descriptor path…`. It leaves at once: tearing torch down takes time and proves nothing."""
 
 
-RUN_PROGRAM = """
+RUN_PROGRAM = f"""
 import sys
-try:
-    import ctypes
-    ctypes.CDLL(None).prctl(1, 9)  # ends with the probe, however that ends
-except Exception:
-    pass
+{END_WITH_PROBE}
 exec(compile(sys.argv.pop(), "rankdeck", "exec"))
 """
 """Runs another program: `-c RUN_PROGRAM program`."""
