@@ -23,7 +23,7 @@ def main() -> int:
         from engine.supervisor.main import main as supervise
 
         return supervise(sys.argv[2], standby=True)
-    from engine.cli import main as command
+    from engine.commands.cli import main as command
 
     return command()
 

@@ -123,8 +123,8 @@ def torchrun(script: Path, ranks: int, victim: int, folder: Path) -> dict[str, f
 
 def rankdeck(script: Path, ranks: int, victim: int, folder: Path, *, on_failure: str) -> dict[str, float]:
     """A run of rankdeck; where it holds, the key is pressed once the failure is known."""
-    from engine.local import LocalEngine, LocalRun, find_run
-    from engine.profiles import read_profile
+    from engine.client.engine import LocalEngine, LocalRun, find_run
+    from engine.planning.profiles import read_profile
 
     os.environ["RANKDECK_HOME"] = str(folder / "home")
     path = folder / "restart.toml"

@@ -36,16 +36,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from ui import Terminal, cpu_seconds, measure_keys, measure_share  # noqa: E402
 
 from engine import __version__  # noqa: E402
-from engine.connection import Connection  # noqa: E402
-from engine.core import messages as msg  # noqa: E402
-from engine.core.plan import Reach  # noqa: E402
-from engine.core.profile import Launch, Layout, Profile, Recipe  # noqa: E402
-from engine.core.view import PROTOCOL, RunView, Snapshot, Update  # noqa: E402
+from engine.client.connection import Connection  # noqa: E402
+from engine.core.plan.plan import Reach  # noqa: E402
+from engine.core.plan.profile import Launch, Layout, Profile, Recipe  # noqa: E402
+from engine.core.views.view import PROTOCOL, RunView, Snapshot, Update  # noqa: E402
+from engine.core.wire import front_end as msg  # noqa: E402
 from engine.launchers import LAUNCHERS  # noqa: E402
 from engine.node import agent  # noqa: E402
-from engine.paths import RunPaths  # noqa: E402
-from engine.planning import make_plan  # noqa: E402
-from engine.record import read_plan, replace_file  # noqa: E402
+from engine.planning.make import make_plan  # noqa: E402
+from engine.runs.paths import RunPaths  # noqa: E402
+from engine.runs.record import read_plan, replace_file  # noqa: E402
 
 RUN = "scale-0001"
 FAILURES = 50

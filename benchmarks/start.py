@@ -82,8 +82,8 @@ def cold(script: Path, ranks: int, folder: Path) -> Times:
 
 def warm(script: Path, ranks: int, folder: Path) -> Times:
     """A launch by a front end that has looked at the profile for some seconds."""
-    from engine.local import LocalEngine, LocalRun, find_run
-    from engine.profiles import read_profile
+    from engine.client.engine import LocalEngine, LocalRun, find_run
+    from engine.planning.profiles import read_profile
 
     profile = read_profile(write_profile(folder, script, ranks))
 

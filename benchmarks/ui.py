@@ -32,7 +32,7 @@ import pexpect.popen_spawn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.core.view import Snapshot, Update  # noqa: E402
+from engine.core.views.view import Snapshot, Update  # noqa: E402
 from tests.tui.fake_engine import FakeClient, FakeEngine, FakeRun  # noqa: E402
 
 RUN = "flood-0001"

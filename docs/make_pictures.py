@@ -29,7 +29,7 @@ async def _wait(pilot: Pilot[None], condition: Callable[[], bool], seconds: floa
 
 async def main() -> None:
     """Writes `run.svg` and `failure.svg`."""
-    from engine.local import LocalEngine
+    from engine.client.engine import LocalEngine
     from tui.app import RankdeckApp
 
     engine = LocalEngine()

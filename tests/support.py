@@ -196,7 +196,7 @@ class Deck:
 
     def _status_inside(self, run: str) -> dict[str, Any]:
         """`rankdeck status --json` inside this process: to be asked often, without a Python that starts each time."""
-        from engine.cli import cli
+        from engine.commands.cli import cli
 
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -21,14 +21,15 @@ from textual.filter import LineFilter
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.worker import Worker, WorkerState
 
-from engine.client import EngineClient, ProfileEntry
+from engine.client.protocols import EngineClient
+from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
-from engine.core.profile import Profile
+from engine.core.plan.profile import Profile
 from engine.core.terminal_text import visible
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
-from tui.text import plain_line
+from tui.text.cells import plain_line
 from tui.theme import DARK, LIGHT, NoColours
 
 
@@ -122,7 +123,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
             entry: the profile; None for an empty form.
             duplicate: the form makes a new profile of it.
         """
-        from tui.form import fits_a_form
+        from tui.data.form import fits_a_form
         from tui.screens.edit import EditScreen
 
         if not isinstance(self.screen, HomeScreen):

@@ -11,7 +11,7 @@ from textual.content import Content
 
 from tui.keys import KEYS
 from tui.screens.home import HomeScreen
-from tui.text import plain_line
+from tui.text.cells import plain_line
 
 if TYPE_CHECKING:
     from tui.app import RankdeckApp

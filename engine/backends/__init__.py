@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from engine.backends import gloo, mpi, nccl, ucc
-from engine.core.backend_names import backends_in, devices_in
 from engine.core.errors import CheckError
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.backend_names import backends_in, devices_in
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 AUTOMATIC = ("nccl", "gloo")
 """What `auto` tries, the first that can run; decision 17 has the reasons."""

@@ -13,11 +13,11 @@ from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, family
 from engine.backends.variables.base import Family, Variable
 from engine.backends.variables.mpich import MPICH
 from engine.backends.variables.openmpi import OPENMPI
-from engine.core.backend_names import backends_in
-from engine.core.environment import EnvWarning
-from engine.core.mpirun import NAMES, Mpi
-from engine.core.plan import LaunchPlan
-from engine.core.profile import Places, Profile
+from engine.core.plan.backend_names import backends_in
+from engine.core.plan.environment import EnvWarning
+from engine.core.plan.mpirun import NAMES, Mpi
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Places, Profile
 
 VAGUE = 0.5
 """Likeness from which on a name is offered for one that surely does not exist."""

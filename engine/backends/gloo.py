@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "CPU tensors over TCP; in every torch wheel"
 

@@ -12,8 +12,8 @@ import sysconfig
 from pathlib import Path
 
 from engine.core.errors import CheckError
-from engine.core.mpirun import NAMES, Implementation, Mpi, can_place
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.mpirun import NAMES, Implementation, Mpi, can_place
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.core.errors import CheckError
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "GPUs through NVIDIA's NCCL; needs a torch for CUDA and a GPU for each rank"
 

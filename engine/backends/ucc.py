@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.core.errors import CheckError
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
 

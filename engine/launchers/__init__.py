@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.core.plan import Reach, Transport
+from engine.core.plan.plan import Reach, Transport
 from engine.launchers import local, ssh
 
 

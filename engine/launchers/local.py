@@ -7,8 +7,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from engine.core.connect_trouble import EXIT_SETUP_FAILED
-from engine.core.plan import NodeFacts, Reach
+from engine.core.failures.ssh import EXIT_SETUP_FAILED
+from engine.core.plan.plan import NodeFacts, Reach
 
 WITH_SETUP = ("sh", "-c", 'exec bash -lc "$0" "$@" 8<&0 9>&1 </dev/null >&2')
 """Runs a login shell (which knows `module` and `conda`) with the words that follow. The user's profile can neither eat this

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.plan import Reach
+from engine.core.plan.plan import Reach
 from engine.launchers import ssh
 
 TIMEOUT = 60

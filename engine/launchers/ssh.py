@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engine.core.plan import Reach
+from engine.core.plan.plan import Reach
 from engine.launchers.local import with_setup
 
 CONNECT_TIMEOUT = 15

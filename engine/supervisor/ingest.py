@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.metric_lines import MetricReader
-from engine.core.progress import RankProgress, take_readings, take_record
-from engine.core.series import Point, SeriesSet
-from engine.history import Saved
-from engine.paths import RunPaths, Stream
-from engine.record import read_tail, replace_file
+from engine.core.metrics.metric_lines import MetricReader
+from engine.core.metrics.progress import RankProgress, take_readings, take_record
+from engine.core.metrics.series import Point, SeriesSet
+from engine.runs.paths import RunPaths, Stream
+from engine.runs.record import read_tail, replace_file
+from engine.runs.replay import Saved
 
 SLICE = 1 << 18
 """Bytes taken from one file at a time: a few milliseconds of work."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.events import INTENTS, AnyEvent
-from engine.history import measure_journal
+from engine.core.run.events import INTENTS, AnyEvent
+from engine.runs.replay import measure_journal
 
 
 class Journal:

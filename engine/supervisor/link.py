@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.core.connect_trouble import Trouble
+from engine.core.failures.ssh import Trouble
 from engine.node import agent
 
 BOOT_TIMEOUT = 30.0

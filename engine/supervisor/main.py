@@ -21,14 +21,14 @@ from pathlib import Path
 import msgspec
 
 from engine.core.errors import RankdeckError, SupervisorError
-from engine.core.view import RunView
-from engine.paths import RunPaths
-from engine.record import read_plan, read_whereabouts, write_summary
+from engine.core.views.view import RunView
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan, read_whereabouts, write_summary
 from engine.supervisor.journal import Journal
 from engine.supervisor.link import Bridge
 from engine.supervisor.runner import Runner, note
 from engine.supervisor.server import Server
-from engine.supervisor.standby import become_supervisor_of, wait_for_run
+from engine.supervisor.warm_up import become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
 """Seconds between two copies of the curves on the disk; what came since is read again from the ranks' files."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from engine.core.mpirun import (
+from engine.core.plan.mpirun import (
     Mpi,
     Part,
     host_name,
@@ -16,7 +16,7 @@ from engine.core.mpirun import (
     mpirun_argv,
     mpirun_environment,
 )
-from engine.core.plan import LaunchPlan
+from engine.core.plan.plan import LaunchPlan
 
 MAX_COMMAND = 1 << 16
 """Characters of a command that mpirun may want run."""

@@ -15,38 +15,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
-from engine.core import actions as act
-from engine.core import connect_trouble
-from engine.core import events as ev
-from engine.core.actions import AnyAction
-from engine.core.collectives import Wait
-from engine.core.connect_trouble import Trouble
-from engine.core.diagnosis import explain, is_secondary
-from engine.core.events import AnyEvent
-from engine.core.gpu_use import GpuUse, read_use
-from engine.core.machine import replay, step
-from engine.core.messages import ENDING
-from engine.core.plan import (
-    AttemptPaths,
-    LaunchPlan,
-    PlannedNode,
-    plan_on,
-    rank_argv,
-    rank_environment,
-)
-from engine.core.stacks import RankStack
-from engine.core.state import Ended, Holding, Opening, Running, RunState, Starting, rank_word
-from engine.core.story import tell, tell_all
+from engine.core.failures import ssh as connect_trouble
+from engine.core.failures.collectives import Wait
+from engine.core.failures.diagnosis import explain, is_secondary
+from engine.core.failures.ssh import Trouble
+from engine.core.failures.stacks import RankStack
+from engine.core.metrics.gpu_use import GpuUse, read_use
+from engine.core.plan.plan import AttemptPaths, LaunchPlan, PlannedNode, plan_on, rank_argv, rank_environment
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.actions import AnyAction
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import replay, step
+from engine.core.run.state import Ended, Holding, Opening, Running, RunState, Starting, rank_word
 from engine.core.terminal_text import visible
-from engine.core.view import EventLine
+from engine.core.views.story import tell, tell_all
+from engine.core.views.view import EventLine
+from engine.core.wire.front_end import ENDING
 from engine.launchers import LAUNCHERS, rsync
 from engine.node import agent
-from engine.paths import TRACE, RunPaths
-from engine.recipes import LIBRARY
-from engine.record import replace_file
+from engine.planning.recipes import LIBRARY
+from engine.runs.paths import TRACE, RunPaths
+from engine.runs.record import replace_file
+from engine.runs.traces import read_traces
+from engine.supervisor.code import pack
+from engine.supervisor.early_check import look
 from engine.supervisor.ingest import KINDS, Ingest
 from engine.supervisor.journal import Journal
-from engine.supervisor.library import pack
 from engine.supervisor.link import (
     BOOT_TIMEOUT,
     FAN_OUT,
@@ -56,11 +51,9 @@ from engine.supervisor.link import (
     Link,
     boot_command,
 )
-from engine.supervisor.look import look
 from engine.supervisor.mpirun import Mpirun, MpirunFiles
+from engine.supervisor.routes import WayError, find_way, interface_environment
 from engine.supervisor.rsync import run_rsync
-from engine.supervisor.way import WayError, find_way, interface_environment
-from engine.traces import read_traces
 
 STACKS_TIMEOUT = 8.0
 """Seconds that nodes have for what their ranks are at: an agent waits 4.5 for ranks that do not answer."""

@@ -17,13 +17,13 @@ import time
 import msgspec
 
 from engine import __version__
-from engine.core import events as ev
-from engine.core import messages as msg
 from engine.core.errors import RankdeckError
-from engine.core.state import Ended, RunState
-from engine.core.view import PROTOCOL, RankView, RunView, Snapshot, Update
-from engine.core.views import rank_views, restart_words, run_view
-from engine.record import Whereabouts, replace_file
+from engine.core.run import events as ev
+from engine.core.run.state import Ended, RunState
+from engine.core.views.view import PROTOCOL, RankView, RunView, Snapshot, Update
+from engine.core.views.views import rank_views, restart_words, run_view
+from engine.core.wire import front_end as msg
+from engine.runs.record import Whereabouts, replace_file
 from engine.supervisor.runner import Runner
 
 PERIOD = 0.1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core import connect_trouble
+from engine.core.failures import ssh as connect_trouble
 from engine.node import agent, template
 from engine.supervisor.link import PROGRAM, Link, boot_command
 from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from engine import planning, preflight
+from engine.core.checks.preflight import CHECKS, Begun, Finding
 from engine.core.errors import CheckError
-from engine.core.preflight import CHECKS, Begun, Finding
 from engine.node import probe
-from engine.profiles import read_profile
+from engine.planning import check as preflight
+from engine.planning import make as planning
+from engine.planning.profiles import read_profile
 from tests import fake_ssh as hosts
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_ssh import FakeSsh

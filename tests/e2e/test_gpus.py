@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from engine.backends import gloo
-from engine.core.plan import BackendSettings
-from engine.local import LocalEngine
-from engine.profiles import read_profile
+from engine.client.engine import LocalEngine
+from engine.core.plan.plan import BackendSettings
+from engine.planning.profiles import read_profile
 from tests.fake_nvml import GIB, FakeNvml, gpu
 from tests.support import Deck, kill_hard, wait_gone
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.profile import Profile
-from engine.local import LocalEngine
-from engine.profiles import read_profile
+from engine.client.engine import LocalEngine
+from engine.core.plan.profile import Profile
+from engine.planning.profiles import read_profile
 from tests.support import Deck, is_alive, kill_hard, parent_of, wait_until
 
 SAY = "import os, torch\nprint('up', os.environ['RANK'], os.environ.get('MARKED', ''), flush=True)"

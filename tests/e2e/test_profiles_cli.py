@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import engine.cli
+import engine.commands.cli
 from tests.support import COMMAND
 
 GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
@@ -150,7 +150,7 @@ def inside(home, monkeypatch, capsys):
 
     def run(*words: str | Path) -> Said:
         monkeypatch.setattr(sys, "argv", ["rankdeck", *map(str, words)])
-        status = engine.cli.main()
+        status = engine.commands.cli.main()
         said = capsys.readouterr()
         return Said(status, said.out, said.err)
 
@@ -219,7 +219,7 @@ def test_a_fifo_that_is_called_a_profile_does_not_hang_the_command(rankdeck, wor
 @given(data=st.data())
 def test_a_damaged_profile_is_never_a_traceback(inside, work, data):
     """Shipped text with pieces cut out, doubled, or replaced by noise."""
-    text = (Path(engine.cli.__file__).parents[1] / "profiles" / "quickstart.toml").read_text(encoding="utf-8")
+    text = (Path(engine.commands.cli.__file__).parents[2] / "profiles" / "quickstart.toml").read_text(encoding="utf-8")
     text += "[launch]\nstop_ladder = [['SIGINT', 1], ['SIGKILL', 1]]\n[backend.env]\nA = 'b'\n"
     for _ in range(data.draw(st.integers(1, 3))):
         begin = data.draw(st.integers(0, len(text)))
@@ -381,7 +381,7 @@ def test_the_help_of_the_whole_names_every_verb_and_how_to_begin(inside):
 
 
 def test_there_is_no_verb_that_these_tests_do_not_know():
-    assert sorted(engine.cli.cli.commands) == sorted(VERBS)
+    assert sorted(engine.commands.cli.cli.commands) == sorted(VERBS)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

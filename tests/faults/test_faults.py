@@ -18,9 +18,9 @@ import msgspec
 import pexpect
 import pytest
 
-from engine.core.view import PROTOCOL
-from engine.history import read_journal, stored_snapshot
-from engine.paths import RunPaths
+from engine.core.views.view import PROTOCOL
+from engine.runs.paths import RunPaths
+from engine.runs.replay import read_journal, stored_snapshot
 from tests.support import (
     COMMAND,
     Deck,
@@ -563,8 +563,8 @@ def test_another_protocol_is_refused_with_both_versions(rankdeck, supervised, co
 def test_a_user_of_another_version_reads_a_sentence(rankdeck, supervised, tmp_path):
     """As if the supervisor had been started by an older rankdeck: the client is told, and nothing is started anew."""
     code = (
-        "import sys\nimport engine.core.view, engine.connection\nengine.connection.PROTOCOL = 999\n"
-        "from engine.cli import main\nsys.argv = ['rankdeck', 'status', '-']\nsys.exit(main())"
+        "import sys\nimport engine.core.views.view, engine.client.connection\nengine.client.connection.PROTOCOL = 999\n"
+        "from engine.commands.cli import main\nsys.argv = ['rankdeck', 'status', '-']\nsys.exit(main())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

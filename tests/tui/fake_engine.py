@@ -15,25 +15,17 @@ from typing import Any, Literal
 import msgspec
 
 from engine.backends.environment import environment_warnings
-from engine.client import Argument, BackendInfo, EngineClient, ProfileEntry, RecipeInfo, RunClient
-from engine.core.bench import Result
+from engine.client.protocols import EngineClient, RunClient
+from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.checks.preflight import CHECKS, Begun, Finding, ok
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
-from engine.core.events import Scope
-from engine.core.layout import parse_nodes
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
-from engine.core.preflight import CHECKS, Begun, Finding, ok
-from engine.core.profile import Profile, parse_profile
-from engine.core.series import Point, SeriesSet
-from engine.core.view import (
-    EventLine,
-    FailureView,
-    NodeView,
-    RankView,
-    RunSummary,
-    RunView,
-    Snapshot,
-    Update,
-)
+from engine.core.metrics.bench import Result
+from engine.core.metrics.series import Point, SeriesSet
+from engine.core.plan.layout import parse_nodes
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.plan.profile import Profile, parse_profile
+from engine.core.run.events import Scope
+from engine.core.views.view import EventLine, FailureView, NodeView, RankView, RunSummary, RunView, Snapshot, Update
 
 LAUNCHED_AT = 1_750_000_000.0
 

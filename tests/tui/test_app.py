@@ -16,7 +16,7 @@ from textual.color import Color
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import run_screen, text_of, until, until_seen
 from tui.app import RankdeckApp
-from tui.off_loop import off_loop
+from tui.data.off_loop import off_loop
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.theme import NoColours
@@ -188,7 +188,7 @@ def test_the_app_imports_nothing_of_the_engine_but_its_client_and_its_core():
         "print(sorted({name for name in sys.modules if name.startswith('engine.') and not name.startswith('engine.core')}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['engine.client']"
+    assert done.stdout.strip() == "['engine.client', 'engine.client.protocols']"
 
 
 async def test_home_is_below_every_other_screen(engine: FakeEngine):

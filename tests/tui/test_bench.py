@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client import Argument
-from engine.core.bench import Result
+from engine.core.catalogue import Argument
 from engine.core.errors import ProfileError
+from engine.core.metrics.bench import Result
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import text_of, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.bench_text import MEASURES, TABLE, bench_curves, bench_table, curve_names, size_ticks, value_ticks
-from tui.form import _checked
+from tui.data.form import _checked
+from tui.text.bench import MEASURES, TABLE, bench_curves, bench_table, curve_names, size_ticks, value_ticks
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.chart import AXIS, lines_of
 

@@ -13,10 +13,10 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from engine.core.series import Series
+from engine.core.metrics.series import Series
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
-from tui.curves import curves
+from tui.data.curves import curves
 from tui.widgets import chart
 from tui.widgets.chart import Chart
 

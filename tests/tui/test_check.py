@@ -9,14 +9,14 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
+from engine.core.checks.preflight import CHECKS, Finding, Grid, fail, ok, skip, warn
 from engine.core.errors import CheckError
-from engine.core.preflight import CHECKS, Finding, Grid, fail, ok, skip, warn
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.hostile import CORPUS
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.check_text import finding_text, grid_title, verdict
 from tui.screens.check import CheckScreen
+from tui.text.check import finding_text, grid_title, verdict
 from tui.widgets.check_grid import CheckGrid, Columns
 
 REFUSED = fail("gpu02", "ssh", "nothing listens there [/red]", "is sshd up?")

@@ -9,11 +9,11 @@ from textual.app import App, ComposeResult
 from textual.widgets import Input
 
 from engine.core.errors import CheckError, ProfileError
-from engine.core.profile import to_toml_data
+from engine.core.plan.profile import to_toml_data
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.form import ARGUMENT, BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.data.form import ARGUMENT, BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.screens.confirm import AskScreen, ConfirmScreen
 from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen

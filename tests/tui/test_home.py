@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.client import ProfileEntry
+from engine.core.catalogue import ProfileEntry
 from engine.core.errors import CheckError
 from tests.tui.fake_engine import FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen

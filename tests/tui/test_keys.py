@@ -14,7 +14,6 @@ from textual.keys import _character_to_key
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import text_of, until_seen
 from tui.app import RankdeckApp
-from tui.help_text import help_text
 from tui.keys import KEYS, PLACES, Key, Where, keys_of
 from tui.screens.check import CheckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen, NoticeScreen
@@ -23,6 +22,7 @@ from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, ProfileList, RunList
 from tui.screens.run import Ranks, RunScreen
 from tui.screens.stacks import StacksScreen
+from tui.text.help import help_text
 from tui.widgets.check_grid import CheckGrid
 from tui.widgets.choice import Choice
 from tui.widgets.node_grid import NodeGrid

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tui import log_file
-from tui.log_file import HISTORY, LogFile, LogReader, MergedLog, Where
-from tui.text import MAX_RAW
+from tui.data import log_file
+from tui.data.log_file import HISTORY, LogFile, LogReader, MergedLog, Where
+from tui.text.cells import MAX_RAW
 
 
 def numbered(begin: int, end: int) -> bytes:

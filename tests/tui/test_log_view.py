@@ -16,9 +16,9 @@ from textual.pilot import Pilot
 
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
-from tui import log_file
-from tui.log_file import LogFile, MergedLog
-from tui.text import segments_line
+from tui.data import log_file
+from tui.data.log_file import LogFile, MergedLog
+from tui.text.cells import segments_line
 from tui.widgets import log_pane
 from tui.widgets.log_view import LogView
 

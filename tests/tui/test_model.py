@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.core.series import Point
-from engine.core.view import EventLine, NodeView, Update
+from engine.core.metrics.series import Point
+from engine.core.views.view import EventLine, NodeView, Update
 from tests.tui.fake_engine import LAUNCHED_AT, FakeRun
-from tui.model import IMPORTING, RunModel
+from tui.data.model import IMPORTING, RunModel
 
 
 @pytest.fixture

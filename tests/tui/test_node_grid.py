@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from engine.core.gpu_use import GpuUse
-from engine.core.view import NodeView, RankView
+from engine.core.metrics.gpu_use import GpuUse
+from engine.core.views.view import NodeView, RankView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
 from tests.tui.seen import run_screen, text_of, until, until_seen

@@ -11,9 +11,9 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.geometry import Region
 
-from engine.core.gpu_use import GpuUse
-from engine.core.state import RankWord
-from engine.core.view import RankView
+from engine.core.metrics.gpu_use import GpuUse
+from engine.core.run.state import RankWord
+from engine.core.views.view import RankView
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
 from tui.widgets.rank_table import LEAST_NOTE, Columns, RankRow, RankTable

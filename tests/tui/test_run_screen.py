@@ -14,12 +14,12 @@ from engine.core.errors import SupervisorError
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.model import RunModel
-from tui.run_text import header_lines
+from tui.data.model import RunModel
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import Ranks
-from tui.text import precise
+from tui.text.cells import precise
+from tui.text.run import header_lines
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
@@ -416,7 +416,7 @@ async def test_a_run_that_ended_and_is_restarted_is_watched_again(app: RankdeckA
 async def test_a_broken_connection_is_said_and_made_again(
     app: RankdeckApp, engine: FakeEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tui.run_link.RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr("tui.data.run_link.RETRY_SECONDS", (0.01, 0.02))
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "● running")
         lost = SupervisorError("nobody answers [red")

@@ -15,8 +15,8 @@ from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.hostile import CORPUS
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.run_text import stacks_text
 from tui.screens.stacks import StacksScreen
+from tui.text.run import stacks_text
 from tui.widgets.text_pane import TextPane
 
 RUN = "quickstart-7f3a"

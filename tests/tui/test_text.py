@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.color import Color
 
 from tests.tui.hostile import CORPUS
-from tui.text import (
+from tui.text.cells import (
     MAX_CELLS,
     age,
     cell_fit,

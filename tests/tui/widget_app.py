@@ -14,12 +14,12 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.widgets import Static
 
-from engine.core.series import Series
-from engine.core.view import RankView
+from engine.core.metrics.series import Series
+from engine.core.views.view import RankView
 from tests.tui.hostile import CORPUS
+from tui.data.log_file import LogFile, MergedLog
 from tui.driver import RankdeckDriver
-from tui.log_file import LogFile, MergedLog
-from tui.text import clean
+from tui.text.cells import clean
 from tui.widgets.chart import Chart
 from tui.widgets.log_view import LogView
 from tui.widgets.rank_table import RankRow, RankTable

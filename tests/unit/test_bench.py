@@ -11,11 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import bench
-from engine.core.bench import Column, Result, comparison, parse_results, rate_words, size_words, time_words, told_apart
+from engine.commands import bench
 from engine.core.errors import UsageError
-from engine.core.profile import parse_profile
-from engine.recipes import recipes
+from engine.core.metrics.bench import (
+    Column,
+    Result,
+    comparison,
+    parse_results,
+    rate_words,
+    size_words,
+    time_words,
+    told_apart,
+)
+from engine.core.plan.profile import parse_profile
+from engine.planning.recipes import recipes
 from rankdeck.recipes import allreduce, arguments
 from rankdeck.recipes._collectives import COLLECTIVES
 from rankdeck.recipes._sizes import parse_sizes, size_text, time_text

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.causes import CAUSES
-from engine.core.causes.cause import Cause, Kind
-from engine.core.known import find, find_all
-from engine.core.launcher_log import read_log
-from engine.core.verdict import find_verdict
+from engine.core.failures.causes import CAUSES
+from engine.core.failures.causes.cause import Cause, Kind
+from engine.core.failures.known import find, find_all
+from engine.core.failures.launcher_log import read_log
+from engine.core.failures.verdict import find_verdict
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 INDEX = tomllib.loads((FAILURES / "index.toml").read_text())

@@ -13,8 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.collectives import MAX_ENTRIES, MAX_LISTED, MOST_TOLD, PATIENCE, Told, compare, read_told, read_trace
-from engine.core.stacks import RankStack, story
+from engine.core.failures.collectives import (
+    MAX_ENTRIES,
+    MAX_LISTED,
+    MOST_TOLD,
+    PATIENCE,
+    Told,
+    compare,
+    read_told,
+    read_trace,
+)
+from engine.core.failures.stacks import RankStack, story
 from rankdeck import _collectives
 
 NOW = 1_790_000_000_000_000_000

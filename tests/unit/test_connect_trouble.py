@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.connect_trouble import (
+from engine.core.failures.ssh import (
     EXIT_CUT_OFF,
     EXIT_REFUSED,
     EXIT_SETUP_FAILED,
@@ -20,7 +20,7 @@ from engine.core.connect_trouble import (
     Trouble,
     explain,
 )
-from engine.core.plan import Reach
+from engine.core.plan.plan import Reach
 from engine.launchers import local
 from engine.node import agent
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.diagnosis import explain, is_secondary, last_traceback
-from engine.core.state import status_words
-from engine.core.tracebacks import MAX_BYTES, MAX_LINES
+from engine.core.failures.diagnosis import explain, is_secondary, last_traceback
+from engine.core.failures.tracebacks import MAX_BYTES, MAX_LINES
+from engine.core.run.state import status_words
 
 TORCH = Path("torch") / "distributed" / "distributed_c10d.py"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli import cli
-from engine.core.profile import all_keys, parse_profile
-from engine.profiles import read_profile
+from engine.commands.cli import cli
+from engine.core.plan.profile import all_keys, parse_profile
+from engine.planning.profiles import read_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = (ROOT / "docs" / "profiles.md").read_text()

@@ -18,11 +18,11 @@ from engine.backends import BACKENDS
 from engine.backends.environment import environment_warnings, trouble_with
 from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, families_of, family_of
 from engine.backends.variables.base import Family, Takes, one_of
-from engine.core.environment import EnvWarning
-from engine.core.layout import Slots
-from engine.core.mpirun import Implementation, Mpi
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
-from engine.core.profile import Profile, parse_with_places, profile_from_data
+from engine.core.plan.environment import EnvWarning
+from engine.core.plan.layout import Slots
+from engine.core.plan.mpirun import Implementation, Mpi
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.plan.profile import Profile, parse_with_places, profile_from_data
 from tests.support import WHEEL
 
 KNOWN = sorted({name for family in FAMILIES for name in family.names})

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.core import events as ev
-from engine.core.gpu_use import GpuUse
-from engine.core.layout import parse_nodes
-from engine.core.plan import BackendSettings, NodeFacts, plan
-from engine.core.profile import profile_from_data
-from engine.core.views import rank_views
-from engine.paths import RunPaths
+from engine.core.metrics.gpu_use import GpuUse
+from engine.core.plan.layout import parse_nodes
+from engine.core.plan.plan import BackendSettings, NodeFacts, plan
+from engine.core.plan.profile import profile_from_data
+from engine.core.run import events as ev
+from engine.core.views.views import rank_views
+from engine.runs.paths import RunPaths
 from engine.supervisor.journal import Journal
 from engine.supervisor.runner import Runner
 

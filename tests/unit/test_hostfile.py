@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.core.errors import ProfileError
-from engine.core.hostfile import parse_hostfile
-from engine.core.layout import MAX_RANKS
+from engine.core.plan.hostfile import parse_hostfile
+from engine.core.plan.layout import MAX_RANKS
 
 
 def hosts(text: str) -> list[tuple[str, int | None]]:

@@ -35,7 +35,15 @@ COMMAND = "import sys, rankdeck_command\ntry: rankdeck_command.main()\nexcept Sy
 
 
 @pytest.mark.parametrize(
-    "module", ["engine", "engine.cli", "engine.supervisor.main", "engine.local", "engine.client", "engine.watch"]
+    "module",
+    [
+        "engine",
+        "engine.commands.cli",
+        "engine.supervisor.main",
+        "engine.client.engine",
+        "engine.client.protocols",
+        "engine.commands.follow",
+    ],
 )
 def test_the_engine_loads_neither_torch_nor_the_app(module):
     assert loaded(f"import {module}") & HEAVY == set()
@@ -69,6 +77,8 @@ def imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", sorted((ROOT / "engine" / "core").rglob("*.py")), ids=lambda path: path.stem)
 def test_the_core_does_no_io_and_has_no_clock(path):
     allowed = {"signal"} if path.stem in ("state", "diagnosis", "verdict", "launcher_log") else set()
+    if path.stem == "catalogue":
+        allowed = {"pathlib"}  # the type of a field
     assert imports(path) & IMPURE <= allowed
 
 

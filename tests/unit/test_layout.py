@@ -9,7 +9,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.core.layout import (
+from engine.core.plan.layout import (
     LOCAL_NAMES,
     MAX_NODES,
     MAX_RANKS,

@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.core import actions as act
-from engine.core import events as ev
-from engine.core.actions import AnyAction
-from engine.core.events import AnyEvent
-from engine.core.machine import (
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.actions import AnyAction
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import (
     FRUITLESS_LIMIT,
     MAKES_WAY,
     RESTART_GUARD,
@@ -28,7 +28,7 @@ from engine.core.machine import (
     step,
     why_no_rejoin,
 )
-from engine.core.state import (
+from engine.core.run.state import (
     ENDED_WORDS,
     Alive,
     Clearing,
@@ -51,7 +51,7 @@ from engine.core.state import (
     run_word,
     status_words,
 )
-from engine.core.story import tell_all
+from engine.core.views.story import tell_all
 
 DATA = Path(__file__).parent.parent / "data"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.metric_lines import MAX_LINE, MetricReader, Reading
+from engine.core.metrics.metric_lines import MAX_LINE, MetricReader, Reading
 
 Said = list[tuple[str, int | None, float]]
 

@@ -10,9 +10,9 @@ import pytest
 
 from engine.backends import mpi
 from engine.core.errors import CheckError
-from engine.core.events import RunLaunched
-from engine.core.machine import launch, why_no_rejoin
-from engine.core.mpirun import Mpi, Part, can_place, host_name, launcher_script, mpirun_argv, mpirun_environment
+from engine.core.plan.mpirun import Mpi, Part, can_place, host_name, launcher_script, mpirun_argv, mpirun_environment
+from engine.core.run.events import RunLaunched
+from engine.core.run.machine import launch, why_no_rejoin
 
 PROGRAM = ["/py", "-I", "proxy.py", "/a folder; rm -rf x", "0"]
 

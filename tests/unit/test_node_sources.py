@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import node_sources
 from engine.core.errors import CheckError, ProfileError, RankdeckError
-from engine.core.layout import Slots
-from engine.core.profile import Layout
-from engine.node_sources import slots_of
+from engine.core.plan.layout import Slots
+from engine.core.plan.profile import Layout
+from engine.planning import nodes as node_sources
+from engine.planning.nodes import slots_of
 from tests.support import is_alive, wait_until
 
 WriteCommand = Callable[[str, str], Path]

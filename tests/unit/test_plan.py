@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.layout import Slots, parse_nodes
-from engine.core.plan import (
+from engine.core.plan.layout import Slots, parse_nodes
+from engine.core.plan.plan import (
     HIDDEN,
     AttemptPaths,
     BackendSettings,
@@ -23,7 +23,7 @@ from engine.core.plan import (
     rank_environment,
     shown_environment,
 )
-from engine.core.profile import profile_from_data
+from engine.core.plan.profile import profile_from_data
 
 GLOO = BackendSettings(name="gloo", env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")

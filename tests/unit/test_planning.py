@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from engine import planning, preflight
 from engine.core.errors import CheckError
-from engine.core.plan import LaunchPlan, NodeFacts, PlannedNode, Said, plan_on
-from engine.core.profile import profile_from_data
+from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, Said, plan_on
+from engine.core.plan.profile import profile_from_data
 from engine.launchers import local
+from engine.planning import check as preflight
+from engine.planning import make as planning
 
 FOUND = Said(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
 MISSING = Said(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from engine.core.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
-from engine.core.environment import EnvWarning
-from engine.core.layout import Slots
-from engine.core.node_findings import (
+from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
+from engine.core.checks.node_findings import (
     clock_finding,
     count,
     is_meant,
@@ -22,8 +20,7 @@ from engine.core.node_findings import (
     size_words,
     torch_findings,
 )
-from engine.core.plan import BackendSettings, LaunchPlan, NodeFacts, plan
-from engine.core.preflight import (
+from engine.core.checks.preflight import (
     CHECK_WORDS,
     CHECKS,
     Check,
@@ -45,7 +42,10 @@ from engine.core.preflight import (
     skip,
     warn,
 )
-from engine.core.profile import profile_from_data
+from engine.core.plan.environment import EnvWarning
+from engine.core.plan.layout import Slots
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.plan.profile import profile_from_data
 from engine.node import probe
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import ProfileError
-from engine.core.profile import (
+from engine.core.plan.profile import (
     SCHEMA,
     Profile,
     all_keys,

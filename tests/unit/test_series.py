@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.series import CAPACITY, RECENT, Bucket, Point, Series, SeriesDump, SeriesSet
+from engine.core.metrics.series import CAPACITY, RECENT, Bucket, Point, Series, SeriesDump, SeriesSet
 
 VALUES = st.lists(st.floats() | st.floats(-10, 10), max_size=3 * CAPACITY)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.connect_trouble import EXIT_SETUP_FAILED
-from engine.core.plan import Reach
+from engine.core.failures.ssh import EXIT_SETUP_FAILED
+from engine.core.plan.plan import Reach
 from engine.launchers import LAUNCHERS, local, ssh
 from engine.supervisor.link import boot_command
 

@@ -6,7 +6,7 @@ import faulthandler
 import tempfile
 import threading
 
-from engine.core.stacks import Frame, RankStack, doing, fold, parse, ranks_text, story
+from engine.core.failures.stacks import Frame, RankStack, doing, fold, parse, ranks_text, story
 
 DUMP = """\
 Thread 0x00007fe0dcb146c0 (most recent call first):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import diagnose
-from engine.core.collectives import Wait
+from engine.commands import diagnose
 from engine.core.errors import UsageError
-from engine.core.launcher_log import read_log
-from engine.core.verdict import MAX_EXPLAINED, Witness, find_verdict
+from engine.core.failures.collectives import Wait
+from engine.core.failures.launcher_log import read_log
+from engine.core.failures.verdict import MAX_EXPLAINED, Witness, find_verdict
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34201."

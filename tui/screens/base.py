@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from engine.client import EngineClient
+from engine.client.protocols import EngineClient
 
 if TYPE_CHECKING:
     from tui.app import RankdeckApp

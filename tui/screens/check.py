@@ -10,14 +10,14 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from engine.core.checks.preflight import CHECKS, Begun, Check, Grid
 from engine.core.errors import RankdeckError
-from engine.core.preflight import CHECKS, Begun, Check, Grid
-from engine.core.profile import Profile
-from tui.check_text import finding_text, grid_title
+from engine.core.plan.profile import Profile
 from tui.keys import bindings
-from tui.plan_text import error_text
 from tui.screens.base import DeckScreen
-from tui.text import plain_line
+from tui.text.cells import plain_line
+from tui.text.check import finding_text, grid_title
+from tui.text.plan import error_text
 from tui.widgets.check_grid import CheckGrid
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane, fitted_title

@@ -12,7 +12,7 @@ from textual.widgets import Button, Input, Static
 
 from engine.core.errors import RankdeckError
 from tui.keys import bindings
-from tui.text import clean
+from tui.text.cells import clean
 
 
 class ConfirmScreen(ModalScreen[bool]):

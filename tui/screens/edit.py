@@ -16,17 +16,17 @@ from textual.containers import Container, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from engine.client import BackendInfo, ProfileEntry, RecipeInfo
-from engine.core.environment import EnvWarning
+from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
-from engine.core.profile import Profile
-from tui.form import BACKEND, Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from engine.core.plan.environment import EnvWarning
+from engine.core.plan.profile import Profile
+from tui.data.form import BACKEND, Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.data.off_loop import off_loop
 from tui.keys import bindings
-from tui.off_loop import off_loop
-from tui.plan_text import backends_text, error_text, plan_text
 from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen
-from tui.text import plain_line
+from tui.text.cells import plain_line
+from tui.text.plan import backends_text, error_text, plan_text
 from tui.widgets.choice import Choice
 from tui.widgets.form_row import FormRow
 from tui.widgets.key_bar import KeyBar

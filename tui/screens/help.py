@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from tui.help_text import help_text
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
+from tui.text.help import help_text
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
 

@@ -15,17 +15,17 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Input
 
-from engine.client import ProfileEntry
+from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
-from engine.core.profile import Profile
-from engine.core.state import ENDED_WORDS
-from engine.core.view import RunSummary
-from tui.home_text import FIRST_STEPS, parting_words, profile_lines, run_lines, run_text
+from engine.core.plan.profile import Profile
+from engine.core.run.state import ENDED_WORDS
+from engine.core.views.view import RunSummary
+from tui.data.off_loop import off_loop
 from tui.keys import bindings
-from tui.off_loop import off_loop
-from tui.plan_text import error_text, plan_text, wrapped
 from tui.screens.base import DeckScreen
-from tui.text import plain_line
+from tui.text.cells import plain_line
+from tui.text.home import FIRST_STEPS, parting_words, profile_lines, run_lines, run_text
+from tui.text.plan import error_text, plan_text, wrapped
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
 from tui.widgets.text_pane import TextPane

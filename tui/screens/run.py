@@ -18,17 +18,17 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from engine.core.bench import RECIPE
 from engine.core.errors import RankdeckError, UsageError
+from engine.core.metrics.bench import RECIPE
+from tui.data.model import RunModel
+from tui.data.off_loop import off_loop
+from tui.data.run_link import RunLink
 from tui.keys import bindings
-from tui.model import RunModel
-from tui.off_loop import off_loop
-from tui.run_link import RunLink
-from tui.run_text import events_text, why_text
 from tui.screens.base import DeckScreen
 from tui.screens.run_acts import Act, is_rejoin, is_stopping, kill_act, restart_act, stop_act
 from tui.screens.stacks import StacksScreen
-from tui.text import plain_line
+from tui.text.cells import plain_line
+from tui.text.run import events_text, why_text
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.node_grid import NodeGrid

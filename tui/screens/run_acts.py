@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
-from engine.client import RunClient
-from engine.core.view import RankView, RunView
+from engine.client.protocols import RunClient
+from engine.core.views.view import RankView, RunView
 from tui.screens.confirm import ConfirmScreen
 
 REJOIN = "rejoin "

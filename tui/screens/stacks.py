@@ -15,10 +15,10 @@ from textual.content import Content
 
 from engine.core.errors import RankdeckError
 from tui.keys import bindings
-from tui.plan_text import error_text, wrapped
-from tui.run_text import MAX_NAME, stacks_text
 from tui.screens.base import DeckScreen
-from tui.text import cell_fit, plain_line
+from tui.text.cells import cell_fit, plain_line
+from tui.text.plan import error_text, wrapped
+from tui.text.run import MAX_NAME, stacks_text
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from textual import events
 
-from engine.core.bench import Result
-from tui.bench_text import MEASURES, TABLE, Measure, bench_curves, bench_table, curve_names, size_ticks, value_ticks
+from engine.core.metrics.bench import Result
+from tui.text.bench import MEASURES, TABLE, Measure, bench_curves, bench_table, curve_names, size_ticks, value_ticks
 from tui.widgets.chart import SMALLEST, SWATCH, Chart, Picture, Request, Ticks, draw_curves, lines_of
 from tui.widgets.text_pane import TextPane
 

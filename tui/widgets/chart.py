@@ -21,9 +21,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
-from engine.core.series import Series
-from tui.curves import Curve, Curves, curves
-from tui.text import Span, duration, number, plain_line, segments_line
+from engine.core.metrics.series import Series
+from tui.data.curves import Curve, Curves, curves
+from tui.text.cells import Span, duration, number, plain_line, segments_line
 
 EVERY = 0.5
 """Seconds from one drawing to the next."""

@@ -13,10 +13,10 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from engine.core.preflight import CHECKS, Check, Grid, State
+from engine.core.checks.preflight import CHECKS, Check, Grid, State
 from tui.keys import bindings
-from tui.marks import CHECK_MARKS
-from tui.text import cell_fit, plain_line
+from tui.text.cells import cell_fit, plain_line
+from tui.text.marks import CHECK_MARKS
 from tui.widgets.rank_table import ASCII_CURSOR, CURSOR
 
 WORD = 6

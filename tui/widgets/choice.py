@@ -13,8 +13,8 @@ from textual.message import Message
 from textual.widget import Widget
 
 from tui.keys import bindings
-from tui.marks import MUTED
-from tui.text import plain_line
+from tui.text.cells import plain_line
+from tui.text.marks import MUTED
 
 BEFORE = "< "
 AFTER = " >"

@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input, Label, Static
 
-from tui.form import Field
+from tui.data.form import Field
 from tui.widgets.choice import Choice
 
 

@@ -11,8 +11,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from tui.log_file import Line, MergedLog
-from tui.text import Span, plain_line
+from tui.data.log_file import Line, MergedLog
+from tui.text.cells import Span, plain_line
 
 STDERR = "▌"
 ASCII_STDERR = "!"

@@ -21,11 +21,11 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from engine.core.state import RankWord
-from engine.core.view import NodeView, RankView
+from engine.core.run.state import RankWord
+from engine.core.views.view import NodeView, RankView
 from tui.keys import bindings
-from tui.marks import to_ascii
-from tui.text import NOTHING, cell_fit, memory, number, percent, plain_line
+from tui.text.cells import NOTHING, cell_fit, memory, number, percent, plain_line
+from tui.text.marks import to_ascii
 from tui.widgets.rank_table import ASCII_CURSOR, ASCII_GLYPHS, CURSOR, GLYPHS
 from tui.widgets.sparkline import ASCII_BLOCKS, ASCII_ODD, BLOCKS, ODD
 

@@ -19,9 +19,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from engine.core.state import RankWord
-from engine.core.view import RankView
-from tui.text import NOTHING, age, cell_fit, memory, number, percent, plain_line
+from engine.core.run.state import RankWord
+from engine.core.views.view import RankView
+from tui.text.cells import NOTHING, age, cell_fit, memory, number, percent, plain_line
 from tui.widgets.sparkline import sparkline
 
 GLYPHS: dict[RankWord, str] = {

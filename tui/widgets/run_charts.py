@@ -5,9 +5,9 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from engine.core.series import Series
-from tui.model import LOSS, THROUGHPUT, RunModel
-from tui.text import plain_line
+from engine.core.metrics.series import Series
+from tui.data.model import LOSS, THROUGHPUT, RunModel
+from tui.text.cells import plain_line
 from tui.widgets.chart import Chart
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widget import Widget
 
-from tui.model import Header
-from tui.run_text import header_lines
+from tui.data.model import Header
+from tui.text.run import header_lines
 
 
 class RunHeader(Widget):

@@ -8,11 +8,11 @@ from textual import events, on
 from textual.binding import BindingType
 from textual.content import Content
 
-from engine.client import RunClient
-from engine.core.view import RunView
+from engine.client.protocols import RunClient
+from engine.core.views.view import RunView
+from tui.data.log_file import LogFile, MergedLog
 from tui.keys import bindings
-from tui.log_file import LogFile, MergedLog
-from tui.text import plain_line
+from tui.text.cells import plain_line
 from tui.widgets.log_view import LogView
 from tui.widgets.text_pane import fitted_title
 

@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from tui.keys import bindings
-from tui.text import cell_fit
+from tui.text.cells import cell_fit
 
 BORDER = 6
 """Cells of a border's line that no title gets: corners, and what is kept free beside them."""

@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
-from tui.marks import to_ascii
-from tui.text import cell_fit
+from tui.text.cells import cell_fit
+from tui.text.marks import to_ascii
 
 
 class TitleBar(Widget):

@@ -1,0 +1,129 @@
+"""The process that owns a run, seen from a front end: started, and talked to over its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from engine import __version__
+from engine.core.errors import SupervisorError
+from engine.core.views.view import PROTOCOL
+from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_whereabouts
+
+MARK = "RANKDECK_MARK"
+"""By which an agent finds what its ranks have started; see `engine.node.agent`."""
+
+MAX_LINE = 1 << 28
+"""Bytes of one line from a supervisor: a snapshot with the curves of thousands of ranks."""
+
+_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+_COMMAND = Path(__file__).resolve().parents[2] / "rankdeck_command.py"
+
+
+async def start_supervisor(paths: RunPaths, *, restart_by: str | None = None) -> None:
+    """Starts the process that owns a run. It leaves this one's session, and is nobody's child.
+
+    Raises:
+        SupervisorError: it did not come up; the message is its own.
+    """
+    said = await asyncio.to_thread(_start_supervisor, paths, restart_by)
+    if said != "ready":
+        raise SupervisorError(said or "the supervisor did not start", hint=f"its log: {paths.supervisor_log}")
+
+
+def _start_supervisor(paths: RunPaths, restart_by: str | None) -> str:
+    starter = start_detached(paths, ["supervise", str(paths.folder), *([restart_by] if restart_by else [])])
+    with starter:
+        assert starter.stdout is not None
+        return starter.stdout.readline().decode(errors="replace").strip()
+
+
+def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Starts a command of rankdeck's own, in a session of its own, whose errors go to a run's log.
+
+    Args:
+        paths: of the run.
+        words: after `rankdeck`.
+        stdin: as for Popen.
+
+    Returns:
+        What was started; its standard output is a pipe.
+    """
+    # What a rank's script starts must not be taken for a stray child of its run.
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
+        argv = [sys.executable, "-P", str(_COMMAND), *words]
+        return subprocess.Popen(
+            argv, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+
+
+def socket_of(paths: RunPaths) -> str:
+    """Where a run's supervisor listens: where it says, since its environment may be another login's; or where one would."""
+    where = read_whereabouts(paths)
+    return where.socket if where is not None else str(paths.socket)
+
+
+def host_elsewhere(paths: RunPaths) -> str | None:
+    """The other host on which a run's supervisor lives, or None."""
+    where = read_whereabouts(paths)
+    return where.host if where is not None and where.host != socket.gethostname() else None
+
+
+class Connection:
+    """One connection to a supervisor, after both sides have said who they are."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.pid = 0
+
+    @classmethod
+    async def open(cls, paths: RunPaths) -> Connection:
+        """Connects.
+
+        Raises:
+            ConnectionError: nobody listens.
+            SupervisorError: somebody does, but does not talk to us.
+        """
+        try:
+            reader, writer = await asyncio.open_unix_connection(socket_of(paths), limit=MAX_LINE)
+        except (FileNotFoundError, ConnectionError) as error:
+            raise ConnectionError(str(error)) from None
+        connection = cls(reader, writer)
+        connection.write(Hello(protocol=PROTOCOL, version=__version__))
+        welcome = await connection.read()
+        if welcome is None:
+            connection.close()
+            raise ConnectionError("it hung up")
+        if not isinstance(welcome, Welcome):
+            connection.close()
+            reason = welcome.reason if isinstance(welcome, Refused) else "it said something else than welcome"
+            raise SupervisorError(f"run {paths.run} does not talk to this rankdeck: {reason}")
+        connection.pid = welcome.pid
+        return connection
+
+    def write(self, message: Hello | Request) -> None:
+        """Sends one line."""
+        self._writer.write(msgspec.json.encode(message) + b"\n")
+
+    async def read(self) -> Reply | None:
+        """The next line, or None at the end."""
+        try:
+            line = await self._reader.readline()
+            return _replies.decode(line) if line.endswith(b"\n") else None
+        except ConnectionError:
+            return None
+        except msgspec.DecodeError as error:
+            raise SupervisorError(f"the supervisor said what this rankdeck does not understand: {error}") from None
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._writer.close()

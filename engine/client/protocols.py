@@ -1,0 +1,116 @@
+"""What a front end may ask of the engine. The app and the command line know these protocols and nothing behind them.
+
+`EngineClient` is this machine: profiles, previews, runs. `RunClient` is one run, through its supervisor's socket. Log text
+does not travel through it: a rank's output is a file of the run, and a front end reads the part that it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Literal, Protocol
+
+from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.checks.preflight import Begun, Finding
+from engine.core.metrics.bench import Result
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Profile
+from engine.core.run.events import Scope
+from engine.core.views.view import RunSummary, Snapshot, Update
+
+
+class RunClient(Protocol):
+    """One run. Every request answers with a sentence for the user: what happens now, or why nothing does."""
+
+    run: str
+    folder: Path
+
+    def subscribe(self) -> AsyncIterator[Snapshot | Update]:
+        """A snapshot, then what changes, until the run has ended or the connection breaks (SupervisorError)."""
+        ...
+
+    async def stop(self, *, at_once: bool = False) -> str:
+        """Ends the run by its stop ladder, or by SIGKILL at once."""
+        ...
+
+    async def restart(self, scope: Scope = "smallest") -> str:
+        """Brings the run back; see `engine.core.events.RestartRequested` for the scopes."""
+        ...
+
+    async def kill(self, rank: int, signal: int) -> str:
+        """Sends a signal to one rank's process group."""
+        ...
+
+    async def stacks(self) -> list[str]:
+        """Who waits for whom, and the Python stacks of every rank, as lines for people, alike ones folded. Works on ranks that hang.
+
+        Raises:
+            RankdeckError: the run has ended.
+        """
+        ...
+
+    def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
+        """The file that holds what a rank wrote. It grows; it may not exist yet."""
+        ...
+
+    def results(self, attempt: int) -> list[Result]:
+        """What an attempt of the recipe allreduce has measured so far. Reads a file; call it off the event loop."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of the run. The run goes on."""
+        ...
+
+
+class EngineClient(Protocol):
+    """This machine's profiles and runs. The plain functions read small files; call them off the event loop."""
+
+    def profiles(self) -> list[ProfileEntry]:
+        """Every profile of every folder, nearest first; a name that was found nearer hides a farther one."""
+        ...
+
+    def recipes(self) -> list[RecipeInfo]:
+        """Built-in training scripts."""
+        ...
+
+    def backends(self) -> list[BackendInfo]:
+        """What `backend.name` may be."""
+        ...
+
+    def available(self, profile: Profile) -> list[BackendInfo]:
+        """What `backend.name` may be, and which of it can run on a profile's nodes. Raises ProfileError or CheckError."""
+        ...
+
+    def preview(self, profile: Profile) -> LaunchPlan:
+        """What would run. Raises ProfileError or CheckError."""
+        ...
+
+    def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
+        """Writes a profile; an existing file keeps its comments and order. `path` None: the user's own folder."""
+        ...
+
+    def runs(self) -> list[RunSummary]:
+        """Every run that is kept, newest first."""
+        ...
+
+    def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
+        """Finds out on every node what would fail late; see `engine.preflight.check`. Raises ProfileError or CheckError.
+
+        Close it (`contextlib.aclosing`): the nodes are asked as long as it is open.
+        """
+        ...
+
+    async def prewarm(self, profile: Profile | None) -> None:
+        """Gets ready for the launch of a profile that is being looked at; call it again now and then while it is.
+
+        What nobody has asked for within a minute is given up, and None gives it up at once. Never raises.
+        """
+        ...
+
+    async def launch(self, profile: Profile) -> str:
+        """Starts a run and returns its id. Raises ProfileError or CheckError before anything has started."""
+        ...
+
+    async def attach(self, run: str) -> RunClient:
+        """Connects to a run, starting a new supervisor where the old one is gone. Raises RankdeckError."""
+        ...

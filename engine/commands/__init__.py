@@ -1,0 +1,1 @@
+"""The command line: every verb, what it prints and its exit status."""

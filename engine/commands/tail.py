@@ -1,0 +1,97 @@
+"""What ranks write, in whole lines and in the order of arrival: for `launch`, `attach` without a terminal, and `logs`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from engine.runs.paths import RunPaths, Stream
+
+SLICE = 1 << 18
+"""Bytes of one file at a time, so that a rank that prints without end does not hide the others."""
+
+LONGEST_LINE = 1 << 22
+"""Bytes after which a line that does not end is passed on in pieces."""
+
+STREAMS: tuple[Stream, Stream] = ("out", "err")
+
+
+class Chunk(NamedTuple):
+    """Whole lines, each with its line feed, which only the last of a file or a piece of an endless line may lack."""
+
+    rank: int
+    stream: Stream
+    data: bytes
+
+
+class Follower:
+    """Reads the files of one attempt from their beginning on.
+
+    Args:
+        paths: of the run.
+        attempt: whose files.
+        ranks: which ranks.
+    """
+
+    def __init__(self, paths: RunPaths, attempt: int, ranks: list[int]) -> None:
+        self._paths, self._attempt = paths, attempt
+        self._sources: list[tuple[int, Stream]] = [(rank, stream) for rank in ranks for stream in STREAMS]
+        self._files: dict[tuple[int, Stream], int] = {}
+        self._offsets: dict[tuple[int, Stream], int] = {}
+        self._partial: dict[tuple[int, Stream], bytearray] = {}
+        self.behind = False
+        """Whether the last `poll` left something, so that the next should come soon."""
+
+    def poll(self) -> Iterator[Chunk]:
+        """The lines that were completed since the last call, a slice of each file at most."""
+        self.behind = False
+        for source in self._sources:
+            data = self._read(source)
+            self.behind |= len(data) == SLICE
+            yield from self._lines(source, data)
+
+    def drain(self) -> Iterator[Chunk]:
+        """Everything that is there now; the last line of a file may have no line feed."""
+        ends = {source: self._size(source) for source in self._sources}
+        while left := [source for source in self._sources if self._offsets.get(source, 0) < ends[source]]:
+            for source in left:
+                if not (data := self._read(source)):
+                    ends[source] = 0  # it was cut short
+                yield from self._lines(source, data)
+        for source, rest in self._partial.items():
+            yield Chunk(*source, bytes(rest))
+        self._partial.clear()
+
+    def _lines(self, source: tuple[int, Stream], data: bytes) -> Iterator[Chunk]:
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield Chunk(*source, bytes(self._partial.pop(source, b"")) + data[:end])
+        if end < len(data):
+            rest = self._partial.setdefault(source, bytearray())
+            rest += data[end:]
+            if len(rest) > LONGEST_LINE:
+                yield Chunk(*source, bytes(self._partial.pop(source)))
+
+    def _size(self, source: tuple[int, Stream]) -> int:
+        try:
+            return os.stat(self._paths.log(self._attempt, *source)).st_size
+        except OSError:
+            return 0
+
+    def _read(self, source: tuple[int, Stream]) -> bytes:
+        if source not in self._files:
+            try:
+                path = self._paths.log(self._attempt, *source)
+                self._files[source] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return b""
+        data = os.read(self._files[source], SLICE)
+        self._offsets[source] = self._offsets.get(source, 0) + len(data)
+        return data
+
+    def close(self) -> None:
+        """Closes the files."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()

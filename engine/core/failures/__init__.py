@@ -1,0 +1,1 @@
+"""Why a rank, a node or a launcher failed."""

@@ -1,0 +1,99 @@
+"""GPUs and the backends that a torch has."""
+
+from __future__ import annotations
+
+from engine.core.failures.causes.cause import Cause
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        id="C1",
+        pattern=r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+        advice="use a smaller batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in [env]",
+        fix='env.PYTORCH_CUDA_ALLOC_CONF = "expandable_segments:True"',
+    ),
+    Cause(
+        id="C2",
+        pattern=r"invalid device ordinal",
+        detail="the rank asked for a GPU that this node does not have",
+        advice="lower layout.ranks_per_node to the number of GPUs, or widen CUDA_VISIBLE_DEVICES",
+        fix='layout.ranks_per_node = "auto"',
+    ),
+    Cause(
+        id="C3",
+        pattern=r"device-side assert triggered",
+        detail="a check in a kernel failed on the GPU, most often an index or a class number out of range",
+        advice="run it once with CUDA_LAUNCH_BLOCKING=1, so that the traceback ends where it happens",
+        fix='env.CUDA_LAUNCH_BLOCKING = "1"',
+    ),
+    Cause(
+        id="C4",
+        pattern=r"no kernel image is available|CUDA driver version is insufficient|(?:driver|NVIDIA driver)[^\n]{0,80} is too old",
+        detail="this build of torch does not fit the GPU or its driver",
+        advice="install a torch that was built for it, or bring the driver up to date",
+        fix="nvidia-smi; python -m torch.utils.collect_env",
+    ),
+    Cause(
+        id="C5",
+        pattern=r"NVRM: Xid \((?P<place>[^)\n]{1,80})\): (?P<number>\d+)|uncorrectable ECC error",
+        detail="the GPU itself failed (Xid {number} at {place})",
+        advice="take the node out of the layout, and tell its administrator",
+        fix="dmesg -T | grep -i xid",
+    ),
+    Cause(
+        id="C8",
+        pattern=r"CUDA error: an illegal memory access|CUDA error: unspecified launch failure|CUDA error: misaligned address",
+        detail="a kernel touched memory that is not its own; the traceback may end far from there",
+        advice="run it once with CUDA_LAUNCH_BLOCKING=1, so that the traceback ends where it happens",
+        fix='env.CUDA_LAUNCH_BLOCKING = "1"',
+    ),
+    Cause(
+        id="D5",
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+        detail="a forked process used CUDA, which its parent had used before",
+        advice="start DataLoader workers with multiprocessing_context='spawn', and touch no GPU in the dataset",
+        fix='torch.multiprocessing.set_start_method("spawn")',
+    ),
+    Cause(
+        id="C6",
+        pattern=r"Torch not compiled with CUDA enabled|torch\.cuda\.is_available\(\) is False",
+        detail="this torch has no CUDA, or sees no GPU",
+        advice="install a torch with CUDA where ranks run, take rankdeck.device(), or load with map_location",
+        fix='python -c "import torch; print(torch.__version__, torch.cuda.is_available())"',
+    ),
+    Cause(
+        id="C7",
+        pattern=r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device is detected"
+        r"|ProcessGroupNCCL is only supported with GPUs",
+        detail="this node has no GPU that the rank may use",
+        advice="see what nvidia-smi says there and what CUDA_VISIBLE_DEVICES is, or choose backend gloo",
+        fix='backend.name = "gloo"',
+    ),
+    Cause(
+        id="T7",
+        pattern=r"Distributed package doesn't have (?P<name>\w+) built in",
+        detail="this torch was built without {name}",
+        advice="choose another backend.name, or set launch.python to a Python whose torch has {name}",
+        fix='backend.name = "auto"',
+    ),
+    Cause(
+        id="T8",
+        pattern=r"Unknown (?:c10d )?backend type (?P<name>\w+)|(?i:invalid backend: '?(?P<other>\w+))",
+        detail="torch knows no backend {name}{other}",
+        advice="correct the name, or import the package that registers it; if it is one of torch's own, install torch anew",
+        fix='backend.name = "auto"',
+    ),
+    Cause(
+        id="T9",
+        pattern=r"Failed to load the backend extension: (?P<name>[\w.-]+)",
+        detail="import torch fails because of the installed backend extension {name}",
+        advice="bring {name} up to date or remove it; to do without such extensions, set the variable",
+        fix='env.TORCH_DEVICE_BACKEND_AUTOLOAD = "0"',
+    ),
+    Cause(
+        id="N17",
+        pattern=r"No backend type associated with device type (?P<name>\w+)",
+        detail="a tensor on {name} went into a collective whose process group has no backend for {name}",
+        advice="move the tensor to rankdeck.device(), or use a process group with a backend for both devices",
+        fix='torch.distributed.init_process_group("cpu:gloo,cuda:nccl")',
+    ),
+)

@@ -1,0 +1,140 @@
+"""The program itself, its files and its memory."""
+
+from __future__ import annotations
+
+from engine.core.failures.causes.cause import Cause
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        id="P1",
+        pattern=r"can't start: (?:No such file or directory|Permission denied|Not a directory|Exec format error)",
+        advice="set launch.python to a Python of this node that the user may run, and launch.workdir to a folder",
+        fix='launch.python = "/path/to/env/bin/python"',
+    ),
+    Cause(
+        id="M18",
+        pattern=r"(?:ImportError: |RuntimeError: )[^\n]{0,200}libmpi\w*\.so|cannot load MPI library|every rank would be alone",
+        detail="the libmpi that ranks load is not there, or is not the one that belongs to mpirun",
+        advice="let mpi4py take the libmpi of the mpirun that starts the job",
+        fix="export MPI4PY_MPIABI=openmpi",
+    ),
+    Cause(
+        id="P13",
+        pattern=r"ImportError: (?P<library>[\w.+-]{1,100}): cannot open shared object file",
+        detail="the library {library} is not found on this node",
+        advice="install it, or name its folder in LD_LIBRARY_PATH, by launch.setup for instance",
+    ),
+    Cause(
+        id="P2",
+        pattern=r"No module named '?(?P<name>[\w.]+)",
+        advice="the Python that runs the ranks lacks {name}: install it there, or set launch.python to one that has it",
+        fix="python -m pip install {name}",
+    ),
+    Cause(
+        id="P3",
+        pattern=r"can't open file '(?P<path>[^'\n]*)'",
+        detail="there is no script {path}",
+        advice="correct recipe.script, or launch.workdir, which it is relative to",
+    ),
+    Cause(
+        id="P4",
+        pattern=r"(?:SyntaxError|IndentationError|TabError): ",
+        advice="correct the script; a newer syntax than launch.python knows looks the same",
+    ),
+    Cause(
+        id="P5",
+        pattern=r"^usage: [^\n]{1,4000}\n(?:[ \t][^\n]*\n){0,100}[^\n]{1,200}: error: (?P<said>[^\n]{1,300})",
+        detail="the script refuses its arguments: {said}",
+        advice="correct recipe.args",
+    ),
+    Cause(
+        id="P6",
+        pattern=r"Error\(s\) in loading state_dict for (?P<name>\w+)",
+        detail="the checkpoint is one of another {name} than the script builds",
+        advice="give the model the sizes that the checkpoint was saved with, or begin without that checkpoint",
+    ),
+    # --- memory
+    Cause(
+        id="R1",
+        pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
+        advice="use a smaller model or batch, or fewer ranks on this node",
+        fix="layout.ranks_per_node = 2",
+    ),
+    Cause(
+        id="D6",
+        pattern=r"is killed by signal: Bus error|insufficient shared memory|unable to open shared memory object"
+        r"|unable to (?:mmap|write|allocate)[^\n]{0,200}</torch_|/dev/shm[^\n]{0,200}No space left on device",
+        detail="shared memory (/dev/shm) is full",
+        advice="make /dev/shm larger (docker: --shm-size=1g or --ipc=host), or use fewer DataLoader workers",
+        fix="docker run --ipc=host …",
+    ),
+    Cause(
+        id="R2",
+        pattern=r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Killed",
+        detail="a DataLoader worker (pid {pid}) was killed, most often for memory",
+        advice="use fewer DataLoader workers or a smaller batch",
+        fix="dmesg -T | grep -i 'killed process'",
+    ),
+    Cause(
+        id="R5",
+        pattern=r"DataLoader worker \(pid\(s\) (?P<pids>[\d, ]{1,200})\) exited unexpectedly",
+        detail="DataLoader workers ended (pid {pids})",
+        advice="read what they wrote; with num_workers=0 the traceback is the script's own",
+        general="RD",
+    ),
+    Cause(
+        id="R4",
+        pattern=r"oom-kill|[Oo]ut of memory: Killed process|Memory cgroup out of memory|oom_kill event|OOM Killed",
+        blames="a process was killed for want of memory",
+        advice="use a smaller model or batch, or fewer ranks on this node",
+        fix="dmesg -T | grep -i 'killed process'",
+    ),
+    Cause(
+        id="E8",
+        pattern=r"^[^\n]{0,100}: line \d+: +\d+ (?P<how>Killed|Bus error|Segmentation fault|Aborted)\b",
+        detail="the shell says of it: {how}",
+        blames="a process was killed",
+        advice="Killed: by the out-of-memory killer, or by somebody with `kill -9`; the others: by a fault in native code",
+        fix="dmesg -T | grep -i 'killed process'",
+    ),
+    Cause(
+        id="R3",
+        pattern=r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc",
+        advice="use a smaller model or batch, or fewer ranks on this node; see `ulimit -v` too",
+        fix="ulimit -v unlimited",
+    ),
+    # --- files, processes
+    Cause(
+        id="P7",
+        pattern=r"Too many open files",
+        detail="it may have no more files open",
+        advice="raise the limit, or use fewer DataLoader workers",
+        fix='launch.setup = "ulimit -n 65536"',
+    ),
+    Cause(
+        id="P8",
+        pattern=r"can't start new thread|Resource temporarily unavailable|pthread_create failed",
+        detail="it may start no more threads or processes",
+        advice="end what is left of earlier runs, use fewer threads, or raise `ulimit -u` there",
+        fix='env.OMP_NUM_THREADS = "1"',
+    ),
+    Cause(
+        id="P9",
+        pattern=r"No space left on device|PytorchStreamWriter failed writing file",
+        detail="the disk is full",
+        advice="make room where the script writes its checkpoints and data",
+        fix="df -h .",
+    ),
+    Cause(
+        id="P14",
+        pattern=r"[Dd]isk quota exceeded",
+        detail="your disk quota is used up",
+        advice="make room where the script writes its checkpoints and data",
+        fix="quota -s",
+    ),
+    Cause(
+        id="P10",
+        pattern=r"PermissionError: |: Permission denied$",
+        advice="make that file readable, or writable, for the user of the run",
+    ),
+)

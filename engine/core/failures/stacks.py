@@ -1,0 +1,170 @@
+"""Python stacks of the ranks, as `faulthandler` writes them: taken apart, said in a few words, and folded where ranks are alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from engine.core.failures.collectives import Wait, compare, read_told
+
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
+_TEMPLATE = re.compile(r"/library/[0-9a-f]+/template\.py$")
+_ANSWERING = "/rankdeck/_collectives.py"
+"""The thread of ours that tells of collectives is nobody's concern."""
+_ELASTIC = "/rankdeck/elastic.py"
+_COLLECTIVES = frozenset(
+    [
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "broadcast",
+        "broadcast_object_list",
+        "barrier",
+        "monitored_barrier",
+        "scatter",
+        "gather",
+        "gather_object",
+        "all_to_all",
+        "all_to_all_single",
+        "send",
+        "recv",
+        "isend",
+        "irecv",
+        "batch_isend_irecv",
+    ]
+)
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One call, the innermost first in a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+class RankStack(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank said; `text` is `faulthandler`'s, and where there is none `reason` says why."""
+
+    rank: int
+    text: str = ""
+    reason: str = ""
+    collectives: str = ""
+    """What its process groups are at, as `collectives.read_told` takes it."""
+
+
+class Fold(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks whose main thread is in the same place. `threads`: how many others the first of them has."""
+
+    ranks: tuple[int, ...]
+    doing: str
+    frames: tuple[Frame, ...]
+    threads: int
+
+
+def parse(text: str) -> list[tuple[Frame, ...]]:
+    """The threads of one dump, the main thread last as `faulthandler` has it.
+
+    Args:
+        text: one or more dumps; the last one counts.
+    """
+    threads: list[list[Frame]] = []
+    finished = False
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            if finished:
+                threads, finished = [], False
+            threads.append([])
+        elif (found := _FRAME.match(line)) and threads:
+            threads[-1].append(Frame(found["file"], int(found["line"]), found["function"]))
+            finished = found["function"] == "<module>"
+    return [
+        tuple(frame for frame in thread if not _TEMPLATE.search(frame.file))
+        for thread in threads
+        if not any(frame.file.endswith(_ANSWERING) for frame in thread)
+    ]
+
+
+def doing(frames: Sequence[Frame]) -> str:
+    """What a main thread is at, in a few words."""
+    for frame in frames:
+        if frame.file.endswith(_ELASTIC) and frame.function in ("_await_next", "wait"):
+            return "waiting for a dead rank to come back"
+        if frame.file.endswith(_ELASTIC) and frame.function == "_gather":
+            return "waiting for the other ranks to join"
+        if frame.file.endswith("/torch/distributed/distributed_c10d.py"):
+            if frame.function in _COLLECTIVES:
+                return f"waiting in {frame.function}"
+            if frame.function in ("init_process_group", "_new_process_group_helper"):
+                return "waiting for the process group"
+        if frame.function == "_engine_run_backward":
+            return "in backward, where gradients are all-reduced"
+        if frame.file.endswith("/torch/utils/data/dataloader.py"):
+            return "waiting for the data loader"
+        if frame.function == "synchronize" and "/torch/cuda/" in frame.file:
+            return "waiting for the GPU"
+    own = next((frame for frame in frames if "/site-packages/" not in frame.file), None)
+    if own is None:
+        return "in no Python code" if not frames else f"in {frames[0].function}"
+    return f"in {own.function} ({own.file.rsplit('/', 1)[-1]}:{own.line})"
+
+
+def fold(stacks: Mapping[int, str]) -> list[Fold]:
+    """Puts ranks together that are in the same place, the most common place first.
+
+    Args:
+        stacks: what each rank wrote.
+    """
+    groups: dict[tuple[Frame, ...], list[int]] = {}
+    threads: dict[tuple[Frame, ...], int] = {}
+    for rank, text in stacks.items():
+        dump = parse(text)
+        frames = dump[-1] if dump else ()
+        groups.setdefault(frames, []).append(rank)
+        threads.setdefault(frames, max(0, len(dump) - 1))
+    folds = [
+        Fold(ranks=tuple(ranks), doing=doing(frames), frames=frames, threads=threads[frames])
+        for frames, ranks in groups.items()
+    ]
+    return sorted(folds, key=lambda one: (-len(one.ranks), one.ranks))
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    words = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return f"rank{'s' if len(ranks) > 1 else ''} {words}"
+
+
+def waits(stacks: Sequence[RankStack]) -> list[Wait]:
+    """Who waits for whom in collectives."""
+    return compare({one.rank: read_told(one.collectives) for one in stacks})
+
+
+def story(stacks: Sequence[RankStack]) -> list[str]:
+    """All of it as lines for people: who waits for whom, then where ranks are."""
+    lines = [wait.sentence for wait in waits(stacks)]
+    lines += [""] if lines else []
+    for group in fold({one.rank: one.text for one in stacks if one.text}):
+        lines.append(f"{ranks_text(group.ranks)}: {group.doing}")
+        lines += [f"    {frame.function}  {frame.file}:{frame.line}" for frame in group.frames]
+        if group.threads:
+            lines.append(f"    and {group.threads} other thread{'s' if group.threads > 1 else ''}")
+        lines.append("")
+    silent: dict[str, list[int]] = {}
+    for one in stacks:
+        if not one.text:
+            silent.setdefault(one.reason, []).append(one.rank)
+    return lines + [f"{ranks_text(ranks)}: no stack: {reason}" for reason, ranks in silent.items()]

@@ -1,0 +1,1 @@
+"""Numbers that ranks report, over time."""

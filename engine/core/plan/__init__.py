@@ -1,0 +1,1 @@
+"""Profile, layout and plan."""

@@ -1,0 +1,90 @@
+"""Hostfiles, as Open MPI, MPICH, DeepSpeed and PBS write them, to nodes and their numbers of ranks.
+
+One host a line: `gpu01`, `gpu01 slots=4 max_slots=8` (Open MPI; DeepSpeed), `gpu01:4 binding=…` (MPICH). Where a host
+has several lines, as in PBS's files, every line without a count is one rank.
+"""
+
+from __future__ import annotations
+
+from engine.core.errors import ProfileError
+from engine.core.plan.layout import MAX_RANKS, LayoutError, Slots, count_of, parse_node, quoted
+
+_MOST = frozenset({"max_slots", "max-slots", "slots_max", "slots-max"})
+_IGNORED = frozenset({"binding"})
+"""Where ranks are pinned is for the launcher of MPICH; it changes no count."""
+
+_FORMS = "a line is a host, with its ranks or without: gpu01, gpu01:4 or gpu01 slots=4"
+
+
+def parse_hostfile(text: str, file: str) -> tuple[Slots, ...]:
+    """Reads a hostfile.
+
+    Args:
+        text: what is in it.
+        file: what to call it in errors.
+
+    Returns:
+        Each host once, in the order of their first lines. `ranks` is None for a host without a count, if none has several
+        lines.
+
+    Raises:
+        ProfileError: file and line of the first thing that is wrong.
+    """
+    lines: dict[str, list[int]] = {}
+    counts: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        said = line.partition("#")[0].strip()
+        if not said:
+            continue
+        try:
+            slots = _read(said)
+            before = lines.setdefault(slots.node, [])
+            if before and (slots.ranks or slots.node in counts):
+                raise LayoutError(
+                    f"{slots.node} is on line {before[0]} already",
+                    hint="give all its ranks on one line, or none on any",
+                )
+        except LayoutError as error:
+            raise ProfileError(file, number, "", str(error), hint=error.hint) from None
+        before.append(number)
+        if slots.ranks:
+            counts[slots.node] = slots.ranks
+    if not lines:
+        raise ProfileError(file, None, "", "names no host", hint=_FORMS)
+    a_line_is_a_rank = any(len(numbers) > 1 for numbers in lines.values())
+    return tuple(
+        Slots(node=node, ranks=counts.get(node, len(numbers) if a_line_is_a_rank else None))
+        for node, numbers in lines.items()
+    )
+
+
+def _read(line: str) -> Slots:
+    """One line that is not empty.
+
+    Raises:
+        LayoutError: it is none of the forms.
+    """
+    host, *words = " ".join(line.split()).replace(" =", "=").replace("= ", "=").split()
+    try:
+        node = parse_node(host)
+    except LayoutError as error:
+        raise LayoutError(str(error), hint=_FORMS) from None
+    slots, most = node.ranks, None
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or name not in {"slots"} | _MOST | _IGNORED:
+            raise LayoutError(f"{quoted(word)} says nothing in a hostfile", hint=_FORMS)
+        if name in _IGNORED:
+            continue
+        count = count_of(value)
+        if count is None:
+            raise LayoutError(f"{quoted(word)} gives no number of ranks", hint=f"1 to {MAX_RANKS}: {name}=4")
+        if name in _MOST:
+            most = count
+        elif slots is not None:
+            raise LayoutError("gives the number of ranks twice", hint=_FORMS)
+        else:
+            slots = count
+    if most is not None and slots is not None and slots > most:
+        raise LayoutError(f"slots={slots} is more than max_slots={most}", hint="lower the one or raise the other")
+    return Slots(node=node.node, ranks=slots)

@@ -1,0 +1,93 @@
+"""What the state machine wants done. The supervisor does it and answers with events."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.core.run.state import News
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Something to do."""
+
+
+class OpenNode(Action, frozen=True, kw_only=True):
+    """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp.
+
+    `patience`: seconds from now after which it is given up; None: at the first failure where its agent was never there, else after
+    as long as that keeps its ranks alone. For a node that is being connected already this only changes the patience.
+    """
+
+    node: str
+    patience: float | None = None
+
+
+class OpenStore(Action, frozen=True, kw_only=True):
+    """Host the store of an attempt on a node. Answer: StoreOpened or StoreLost."""
+
+    node: str
+    attempt: int
+
+
+class SpawnRanks(Action, frozen=True, kw_only=True):
+    """Start ranks on a node. Answer, for each: RankSpawned or RankEnded."""
+
+    node: str
+    attempt: int
+    ranks: tuple[int, ...]
+    address: str
+    port: int
+    generations: tuple[int, ...]
+    """Of each of these ranks."""
+
+
+class TellRanks(Action, frozen=True, kw_only=True):
+    """Put news for the ranks of an attempt into its store. Telling the same twice does no harm."""
+
+    node: str
+    attempt: int
+    number: int
+    news: News
+
+
+class StopRanks(Action, frozen=True, kw_only=True):
+    """Walk the stop ladder for every rank of an attempt on a node. Answer, for each: RankEnded."""
+
+    node: str
+    attempt: int
+    at_once: bool = False
+
+
+class SignalRank(Action, frozen=True, kw_only=True):
+    """Send one signal to the process group of a rank."""
+
+    node: str
+    attempt: int
+    rank: int
+    signal: int
+
+
+class ClearNode(Action, frozen=True, kw_only=True):
+    """End whatever an attempt left on a node: its store, and children that left their rank's group. Answer: NodeCleared.
+
+    `at_once`: without waiting for what its ranks wrote.
+    """
+
+    node: str
+    attempt: int
+    at_once: bool = False
+
+
+class CloseNode(Action, frozen=True, kw_only=True):
+    """End the node's agent. Answer: NodeClosed."""
+
+    node: str
+
+
+class Ignore(Action, frozen=True, kw_only=True):
+    """Nothing is to be done, on purpose; the reason goes to whoever asked."""
+
+    reason: str
+
+
+AnyAction = OpenNode | OpenStore | SpawnRanks | TellRanks | StopRanks | SignalRank | ClearNode | CloseNode | Ignore

@@ -1,0 +1,274 @@
+"""The state of a run, and what is derived from it. Changed by `machine.step` only."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from engine.core.run.events import Spare
+
+RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
+RunWord = Literal["starting", "running", "holding", "succeeded", "failed", "stopped"]
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+"""Signals that a process brings upon itself."""
+
+ENDED_WORDS: frozenset[RunWord] = frozenset({"succeeded", "failed", "stopped"})
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A value of the state: compared by content, never changed in place."""
+
+
+# --- one rank of the current attempt ---------------------------------------------------------------------------------
+
+
+class Pending(Value, frozen=True, kw_only=True):
+    """Not started yet."""
+
+
+class Alive(Value, frozen=True, kw_only=True):
+    """Its process exists."""
+
+    pid: int
+    since: float
+
+
+class Done(Value, frozen=True, kw_only=True):
+    """Its process ended. `asked`: while the attempt was being stopped. `order`: as the supervisor learned of it. `forming`: why its
+    process group could not be set up, where it ended before that was."""
+
+    pid: int | None
+    status: int
+    at: float
+    order: int
+    asked: bool
+    step: int | None
+    reason: str
+    secondary: bool
+    by: str = ""
+    forming: str = ""
+
+
+class Gone(Value, frozen=True, kw_only=True):
+    """Nobody can say how it ended. `asked`: that it ended was wanted."""
+
+    pid: int | None
+    reason: str
+    at: float
+    order: int
+    asked: bool
+
+
+RankPhase = Pending | Alive | Done | Gone
+
+
+# --- one node --------------------------------------------------------------------------------------------------------
+
+
+class Node(Value, frozen=True, kw_only=True):
+    """A node, its ranks and the link to its agent."""
+
+    name: str
+    ranks: tuple[int, ...]
+    link: Literal["down", "up", "closed", "given-up"] = "down"
+    reason: str = ""
+    since: float = 0.0
+    was_up: bool = False
+    """Whether its agent was ever there: if so, and the node is given up, processes may be left on it."""
+    cleared: bool = False
+    warnings: tuple[str, ...] = ()
+    """What will make ranks fail there, or may."""
+    abandoned: tuple[int, ...] = ()
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+class Outcome(Value, frozen=True, kw_only=True):
+    """How a run ended, or will have ended once everything is cleared away."""
+
+    word: Literal["succeeded", "failed", "stopped"]
+    reason: str
+
+
+class Restart(Value, frozen=True, kw_only=True):
+    """A new attempt follows once the old one is cleared away. `falls_back`: on the next backend."""
+
+    reason: str
+    falls_back: bool = False
+
+
+class Opening(Value, frozen=True, kw_only=True):
+    """Waiting for the nodes' agents."""
+
+
+class Starting(Value, frozen=True, kw_only=True):
+    """Waiting for the store, then for every rank's process."""
+
+
+class Running(Value, frozen=True, kw_only=True):
+    """Every rank was started and none has failed."""
+
+
+class Holding(Value, frozen=True, kw_only=True):
+    """A rank failed and the others are left as they are until a user decides."""
+
+
+class Stopping(Value, frozen=True, kw_only=True):
+    """The stop ladder is being walked. `at_once`: by its last step only."""
+
+    then: Outcome | Restart
+    at_once: bool = False
+
+
+class Clearing(Value, frozen=True, kw_only=True):
+    """Every rank has ended; what they left behind is being ended."""
+
+    then: Outcome | Restart
+
+
+class Closing(Value, frozen=True, kw_only=True):
+    """The agents are being ended."""
+
+    outcome: Outcome
+
+
+class Ended(Value, frozen=True, kw_only=True):
+    """Nothing of the run is left."""
+
+    outcome: Outcome
+    at: float
+
+
+Phase = Opening | Starting | Running | Holding | Stopping | Clearing | Closing | Ended
+
+
+News = tuple[Literal["lost", "generation"], int]
+"""What ranks are told: a generation has lost a rank, or a generation begins."""
+
+
+class RunState(Value, frozen=True, kw_only=True):
+    """Everything that is known of a run. `restarts` counts those that nobody asked for, since a user last did."""
+
+    run: str
+    name: str
+    on_failure: str
+    max_restarts: int
+    launched_at: float
+    phase: Phase
+    nodes: tuple[Node, ...]
+    ranks: tuple[RankPhase, ...]
+    attempt: int = 0
+    attempt_since: float = 0.0
+    store_port: int | None = None
+    store_address: str = ""
+    interfaces: tuple[tuple[str, str], ...] = ()
+    """By which interface each node reaches the others, `(node, name)`."""
+    store_trouble: str = ""
+    restarts: int = 0
+    best_step: int | None = None
+    fruitless: int = 0
+    ends: int = 0
+    generation: int = 0
+    """Of the process group of this attempt: each rejoin makes a new one."""
+    generation_since: float = 0.0
+    started_for: tuple[int, ...] = ()
+    """The generation that each rank's process was started for; empty: all for the first."""
+    joined: frozenset[int] = frozenset()
+    """Ranks that are in the current generation. Only scripts that use `rankdeck.elastic` say so."""
+    elastic: bool = False
+    """Whether any rank of this attempt has said so."""
+    one_fate: str = ""
+    """Why ranks can only start together, or nothing where one may start alone."""
+    backend: str = ""
+    """Of this attempt."""
+    spares: tuple[Spare, ...] = ()
+    """Backends that were not tried yet."""
+    news: tuple[News, ...] = ()
+    """What the ranks of this attempt were told, in order."""
+
+    def generation_of(self, rank: int) -> int:
+        """The generation that a rank's process was started for."""
+        return self.started_for[rank] if self.started_for else 0
+
+    def node(self, name: str) -> Node | None:
+        """The node of that name."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def home(self, rank: int) -> Node:
+        """The node that a rank belongs to."""
+        return next(node for node in self.nodes if rank in node.ranks)
+
+
+def rank_word(phase: RankPhase) -> RankWord:
+    """A rank's state as users and scripts read it."""
+    match phase:
+        case Pending():
+            return "starting"
+        case Alive():
+            return "running"
+        case Done(asked=True) | Gone(asked=True):
+            return "stopped"
+        case Done(status=0):
+            return "exited"
+        case Done():
+            return "failed"
+        case Gone():
+            return "lost"
+
+
+def run_word(state: RunState) -> RunWord:
+    """The run's state as users and scripts read it."""
+    match state.phase:
+        case Opening() | Starting():
+            return "starting"
+        case Holding():
+            return "holding"
+        case Stopping(then=Restart()) | Clearing(then=Restart()):
+            return "starting"
+        case Running() | Stopping() | Clearing() | Closing():
+            return "running"
+        case Ended(outcome=outcome):
+            return outcome.word
+
+
+def root_cause(state: RunState) -> tuple[int, Done | Gone] | None:
+    """The rank whose failure explains the others: the first that the supervisor learned of, secondary errors last."""
+    failed = [(rank, phase) for rank, phase in enumerate(state.ranks) if rank_word(phase) in ("failed", "lost")]
+    ends = [
+        (isinstance(phase, Done) and phase.secondary, phase.order, rank, phase)
+        for rank, phase in failed
+        if isinstance(phase, Done | Gone)
+    ]
+    if not ends:
+        return None
+    _, _, rank, phase = min(ends, key=lambda end: end[:3])
+    return rank, phase
+
+
+def rank_words(ranks: Sequence[int], most: int = 4) -> str:
+    """`rank 2`, `ranks 1, 2`, and of many the first.
+
+    Args:
+        ranks: at least one.
+        most: that are named; the others are counted.
+    """
+    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:most]))}{more}"
+
+
+def status_words(status: int) -> str:
+    """An exit status in words: `exit 3`, `SIGKILL`.
+
+    Args:
+        status: the exit code, or minus the number of the signal.
+    """
+    if status >= 0:
+        return f"exit {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,105 @@
+"""A run's events as sentences for people. What every rank does alike is told once, not once for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.core.plan.backend_names import AUTO
+from engine.core.run import events as ev
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import states
+from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
+from engine.core.views.view import EventLine
+
+
+def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) -> EventLine | None:
+    """One line about an event that changed the run, or None where it is not news by itself.
+
+    Args:
+        seq: number of the line.
+        event: what happened.
+        before: the state it came upon; None for the first.
+        after: the state it led to.
+    """
+    text, level = _words(event, before, after)
+    if isinstance(after.phase, Ended) and (before is None or not isinstance(before.phase, Ended)):
+        outcome = after.phase.outcome
+        text = f"the run {outcome.word}" if outcome.word != "stopped" else "the run was stopped"
+        text += f": {outcome.reason}" if outcome.reason else ""
+        level = {"succeeded": "info", "failed": "error", "stopped": "warning"}[outcome.word]
+    return EventLine(seq=seq, at=event.at, text=text, level=level) if text else None
+
+
+def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
+    """The story of a whole journal."""
+    lines: list[EventLine] = []
+    for event, before, after in states(events):
+        if line := tell(len(lines), event, before, after):
+            lines.append(line)
+    return lines
+
+
+def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[str, str]:
+    match event:
+        case ev.RunLaunched(name=name, backend=backend, backend_note=note):
+            launched = f"{name} launched with {len(after.ranks)} ranks"
+            if not note:
+                return launched, "info"
+            return f"{launched} on {backend}; {note}", "notice" if note.startswith(AUTO) else "warning"
+        case ev.SupervisorStarted():
+            return "a new supervisor took over", "warning"
+        case ev.NodeConnected(node=node, ranks=ranks):
+            return f"the agent on {node} is connected" + (f"; it has {len(ranks)} ranks" if ranks else ""), "info"
+        case ev.NodeDisconnected(node=node, reason=reason):
+            return f"the link to {node} broke: {reason}", "warning"
+        case ev.NodeGivenUp(node=node, reason=reason):
+            return f"{node} was given up: {reason}", "error"
+        case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
+            return f"{node}, {check}: {text}", "error" if fails else "warning"
+        case ev.StoreOpened(node=node, port=port):
+            return f"attempt {after.attempt}: the store listens on {node} port {port}", "info"
+        case ev.StoreLost(reason=reason):
+            return f"the store was lost: {reason}", "error"
+        case ev.RankSpawned():
+            started = isinstance(after.phase, Running) and before is not None and not isinstance(before.phase, Running)
+            if started and after.generation:
+                return f"generation {after.generation}: rank {event.rank} started", "info"
+            return (f"attempt {after.attempt}: all {len(after.ranks)} ranks started" if started else ""), "info"
+        case ev.RankJoined(generation=generation, step=at_step):
+            whole = (
+                len(after.joined) == len(after.ranks) and before is not None and len(before.joined) < len(after.ranks)
+            )
+            if not whole or generation == 0:
+                return "", "info"
+            return f"generation {generation}: all {len(after.ranks)} ranks train on from step {at_step or 0}", "info"
+        case ev.RankEnded(rank=rank, status=status, reason=reason):
+            return _rank_end(rank, status, reason, before, after)
+        case ev.RankLost(rank=rank, reason=reason):
+            return f"rank {rank} was lost: {reason}", "error"
+        case ev.StopRequested(by=by, at_once=at_once):
+            return f"{by} asked for the run to stop" + (" at once" if at_once else ""), "warning"
+        case ev.RestartRequested(by=by):
+            return f"{by} asked for a restart", "warning"
+        case ev.KillRequested(by=by, rank=rank, signal=number):
+            return f"{by} sent {status_words(-number)} to rank {rank}", "warning"
+        case ev.NodeCleared(node=node, abandoned=abandoned):
+            return (f"could not kill on {node}: {', '.join(map(str, abandoned))}" if abandoned else ""), "error"
+        case ev.NodeClosed():
+            return "", "info"
+
+
+def _rank_end(rank: int, status: int, reason: str, before: RunState | None, after: RunState) -> tuple[str, str]:
+    why = f" ({reason})" if reason else ""
+    led = before is not None and not isinstance(before.phase, Stopping | Clearing)
+    match after.phase:
+        case Stopping(then=Restart(reason=because)) | Clearing(then=Restart(reason=because)) if led:
+            return f"rank {rank} failed: {status_words(status)}{why}; {because}", "error"
+        case Stopping(then=Outcome()) if led and status != 0:
+            return f"rank {rank} failed: {status_words(status)}{why}", "error"
+        case Stopping():
+            return f"rank {rank} stopped: {status_words(status)}", "info"
+    if before is not None and isinstance(before.phase, Stopping):  # the last one
+        return f"rank {rank} stopped: {status_words(status)}", "info"
+    if status == 0:
+        return f"rank {rank} finished", "info"
+    return f"rank {rank} failed: {status_words(status)}{why}", "error"

@@ -1,0 +1,322 @@
+"""Builds what front ends see from the state of a run and the numbers of its ranks. Pure: `status`, the socket and the app
+show the same because they all get it from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from engine.core.failures.collectives import Wait
+from engine.core.failures.verdict import Witness, find_verdict
+from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.progress import RankProgress
+from engine.core.plan.plan import LaunchPlan
+from engine.core.run.events import Scope
+from engine.core.run.machine import why_no_rejoin
+from engine.core.run.state import (
+    Alive,
+    Clearing,
+    Closing,
+    Done,
+    Ended,
+    Gone,
+    Holding,
+    Node,
+    Opening,
+    Pending,
+    RankPhase,
+    Restart,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+    rank_word,
+    rank_words,
+    root_cause,
+    run_word,
+    status_words,
+)
+from engine.core.views.view import FailureView, NodeView, RankView, RunView
+
+
+def rank_views(
+    state: RunState,
+    plan: LaunchPlan,
+    ranks: Iterable[int],
+    progress: Sequence[RankProgress],
+    gpus: Mapping[int, GpuUse],
+) -> list[RankView]:
+    """Ranks of the current attempt.
+
+    Args:
+        state: what is known.
+        plan: what was launched.
+        ranks: which ones.
+        progress: the numbers of every rank, by rank.
+        gpus: how ranks use their GPUs, of those where it is known now.
+    """
+    waits = _waiting_note(state)
+    return [_rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits) for rank in ranks]
+
+
+def _rank_view(
+    state: RunState, plan: LaunchPlan, rank: int, progress: RankProgress, gpu: GpuUse | None, waits: str
+) -> RankView:
+    phase = state.ranks[rank]
+    is_alive = isinstance(phase, Alive)
+    place = plan.places[rank]
+    never_started = isinstance(phase, Pending) and isinstance(state.phase, Ended)
+    return RankView(
+        rank=rank,
+        node=place.node,
+        local_rank=place.local_rank,
+        pid=None if isinstance(phase, Pending) else phase.pid,
+        state="stopped" if never_started else rank_word(phase),
+        exit=phase.status if isinstance(phase, Done) else None,
+        attempt=state.attempt,
+        generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
+        step=progress.step,
+        loss=_finite(progress.loss),
+        throughput=_finite(progress.throughput) if is_alive else None,
+        unit=progress.unit,
+        gpu=gpu if is_alive else None,
+        since=_since(state, phase),
+        seen=progress.seen,
+        note="never started"
+        if never_started
+        else _note(phase)
+        or _away_note(phase, state.nodes[place.group_rank])
+        or _loss_note(progress)
+        or (is_alive and (waits or _joining_note(progress)))
+        or "",
+        last_line=progress.last_line,
+        out_size=progress.out_size,
+        err_size=progress.err_size,
+    )
+
+
+def _waiting_note(state: RunState) -> str:
+    """What the ranks do that are left, while those that are dead can come back."""
+    if not (state.elastic and isinstance(state.phase, Holding)):
+        return ""
+    return f"waits for {rank_words(dead_ranks(state))}"
+
+
+def _away_note(phase: RankPhase, node: Node) -> str:
+    return f"{node.name} is unreachable" if isinstance(phase, Alive) and node.link == "down" else ""
+
+
+def _joining_note(progress: RankProgress) -> str:
+    return "waits for all ranks to join" if progress.meeting == "joining" else ""
+
+
+def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
+    """Who is waited for where ranks meet to make their process group; empty where none waits."""
+    alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive)]
+    waiting = sum(progress[rank].meeting == "joining" for rank in alive)
+    missing = [rank for rank in alive if not progress[rank].meeting]
+    if not waiting or not missing:
+        return ""
+    verb = "has" if len(missing) == 1 else "have"
+    return f"{rank_words(missing)} {verb} not joined yet; {waiting} of {len(state.ranks)} wait"
+
+
+def dead_ranks(state: RunState) -> list[int]:
+    """Ranks that have ended."""
+    return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
+
+
+def _loss_note(progress: RankProgress) -> str:
+    return "" if progress.loss is None or math.isfinite(progress.loss) else f"the loss is {progress.loss}"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _since(state: RunState, phase: RankPhase) -> float:
+    match phase:
+        case Pending():
+            return state.attempt_since
+        case Alive(since=since):
+            return since
+        case Done(at=at) | Gone(at=at):
+            return at
+
+
+def _note(phase: RankPhase) -> str:
+    match phase:
+        case Pending() | Alive() | Done(status=0):
+            return ""
+        case Done(status=status, reason=reason):
+            return reason or status_words(status)
+        case Gone(reason=reason):
+            return reason
+
+
+def run_view(
+    state: RunState,
+    plan: LaunchPlan,
+    progress: Sequence[RankProgress],
+    tails: Mapping[int, bytes],
+    waits: tuple[Wait, ...] = (),
+) -> RunView:
+    """The run as a whole.
+
+    Args:
+        state: what is known.
+        plan: what was launched.
+        progress: the numbers of every rank, by rank.
+        tails: the end of stderr of ranks that failed, for the explanation.
+        waits: who waited for whom in collectives, likewise.
+    """
+    newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
+    saved = max(progress, key=lambda one: one.checkpoint_at or 0.0)
+    rates = [
+        one.throughput
+        for one, phase in zip(progress, state.ranks, strict=True)
+        if isinstance(phase, Alive) and one.throughput
+    ]
+    unit = next((one.unit for one in progress if one.unit), "")  # the ranks share an iteration, but not a sample
+    losses = [one.loss for one in progress if one.loss is not None]
+    return RunView(
+        run=state.run,
+        name=state.name,
+        state=run_word(state),
+        doing=_doing(state) or _missing_words(state, progress),
+        attempt=state.attempt,
+        generation=state.generation,
+        world_size=len(state.ranks),
+        backend=state.backend or plan.backend.name,
+        program=plan.program.title,
+        launched_at=state.launched_at,
+        ended_at=state.phase.at if isinstance(state.phase, Ended) else None,
+        attempt_since=state.attempt_since,
+        alive=sum(isinstance(phase, Alive) for phase in state.ranks),
+        step=newest.step,
+        steps=max((one.steps for one in progress if one.steps is not None), default=None),
+        loss=_finite(sum(losses) / len(losses)) if losses else None,
+        throughput=_finite(sum(rates) / (len(rates) if unit == "it" else 1)) if rates else None,
+        unit=unit,
+        checkpoint=saved.checkpoint,
+        checkpoint_at=saved.checkpoint_at,
+        failure=failure_view(state, tails, waits),
+        restart=restart_words(state),
+        nodes=tuple(
+            NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
+            for node in state.nodes
+        ),
+    )
+
+
+def _doing(state: RunState) -> str:
+    match state.phase:
+        case Opening():
+            waiting = ", ".join(node.name for node in state.nodes if node.link != "up")
+            return f"waiting for {waiting}"
+        case Starting():
+            if state.store_port is None:
+                return "opening the store"
+            started = sum(not isinstance(phase, Pending) for phase in state.ranks)
+            return f"starting ranks, {started} of {len(state.ranks)}"
+        case Running() | Holding():
+            away = ", ".join(node.name for node in state.nodes if node.link != "up")
+            return (
+                f"no link to {away}; its ranks go on"
+                if away
+                else state.store_trouble and f"the store is lost: {state.store_trouble}"
+            )
+        case Stopping(then=then) | Clearing(then=then):
+            if isinstance(then, Restart):
+                return f"restarting as attempt {state.attempt + 1} ({then.reason})"
+            return f"stopping ({then.reason})" if then.reason else "clearing away"
+        case Closing():
+            return "clearing away"
+        case Ended(outcome=outcome):
+            return outcome.reason
+
+
+def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = ()) -> FailureView | None:
+    """Why the run is not well, or None while no rank has failed and the run did not fail by itself."""
+    cause = root_cause(state)
+    if cause is None:
+        if isinstance(state.phase, Ended) and state.phase.outcome.word == "failed":
+            return FailureView(
+                rank=None,
+                headline="the run could not start",
+                detail=state.phase.outcome.reason,
+                traceback="",
+                advice="",
+            )
+        return None
+    verdict = _remembered_verdict(witnesses(state, tails), waits)
+    assert verdict is not None
+    rank = verdict.rank
+    if rank is None or rank >= len(state.ranks):  # a rank's words may name any number
+        rank = cause[0]
+    others = tuple(
+        other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
+    )
+    return FailureView(
+        rank=rank,
+        headline=verdict.headline,
+        detail=verdict.detail,
+        traceback=verdict.traceback,
+        advice=verdict.advice,
+        others=others,
+        fix=verdict.fix,
+        cause=verdict.cause,
+        followed=verdict.followed,
+    )
+
+
+UNKNOWN = "nobody knows how it ended"
+"""Why a rank is lost where no reason is known."""
+
+_remembered_verdict = lru_cache(maxsize=4)(find_verdict)
+"""A run that holds is looked at ten times a second."""
+
+
+def witnesses(state: RunState, tails: Mapping[int, bytes]) -> tuple[Witness, ...]:
+    """What is known of each rank of the current attempt, for the verdict."""
+    return tuple(_witness(rank, phase, tails.get(rank, b"")) for rank, phase in enumerate(state.ranks))
+
+
+def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
+    failed = rank_word(phase) in ("failed", "lost")
+    match phase:
+        case Done(status=status, order=order, secondary=secondary, reason=reason, by=by) if failed or status == 0:
+            return Witness(
+                rank=rank,
+                said=tail,
+                failed=failed,
+                status=status,
+                order=(order,),
+                secondary=secondary,
+                reason=reason,
+                by=by,
+            )
+        case Gone(order=order, reason=reason) if failed:
+            return Witness(rank=rank, said=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN)
+        case _:  # it had not ended by itself
+            return Witness(rank=rank, said=tail, failed=False)
+
+
+def restart_words(state: RunState, scope: Scope = "smallest") -> str:
+    """What the restart key would do now; empty where it would do nothing."""
+    count = len(state.ranks)
+    what = f"start attempt {state.attempt + 1} of {'all ' if count > 1 else ''}{count} rank{'s' if count > 1 else ''}"
+    match state.phase:
+        case Holding() if scope != "all" and not why_no_rejoin(state):
+            alive = len(state.ranks) - len(dead_ranks(state))
+            goes_on = f"the other {alive} keep running" if alive > 1 else "the other keeps running"
+            return f"rejoin {rank_words(dead_ranks(state))}; {goes_on}"
+        case Running() | Holding():
+            alive = sum(isinstance(phase, Alive) for phase in state.ranks)
+            why = f" (no rejoin: {why_no_rejoin(state)})" if scope != "all" and isinstance(state.phase, Holding) else ""
+            return (f"stop the {alive} that run and {what}" if alive else what) + why
+        case Ended():
+            return what
+        case Opening() | Starting() | Stopping() | Clearing() | Closing():
+            return ""

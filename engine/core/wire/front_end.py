@@ -1,0 +1,91 @@
+"""What a front end and a supervisor say to each other: one JSON object a line, either way.
+
+client      Hello, then any of Subscribe, Stop, Restart, Kill, AskStacks
+supervisor  Welcome or Refused, then an Answer (or Stacks) to each request in order, and, after Subscribe, Snapshot and Updates
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.core.failures.stacks import RankStack
+from engine.core.run.events import Scope
+from engine.core.views.view import Snapshot, Update
+
+ENDING = "the run is ending; ask again in a moment"
+"""Answer to a request that comes after a run's last event."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """One line."""
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """The first line of a client."""
+
+    protocol: int
+    version: str
+
+
+class Subscribe(Message, frozen=True, kw_only=True, tag="subscribe"):
+    """Send a snapshot, then what changes."""
+
+
+class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+    """End the run."""
+
+    by: str
+    at_once: bool = False
+
+
+class Restart(Message, frozen=True, kw_only=True, tag="restart"):
+    """Go on after a failure; see `RestartRequested`."""
+
+    by: str
+    scope: Scope = "smallest"
+
+
+class Kill(Message, frozen=True, kw_only=True, tag="kill"):
+    """Send a signal to a rank."""
+
+    by: str
+    rank: int
+    signal: int
+
+
+class AskStacks(Message, frozen=True, kw_only=True, tag="ask_stacks"):
+    """Show the Python stacks of every rank."""
+
+
+Request = Subscribe | Stop | Restart | Kill | AskStacks
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """The first line of a supervisor."""
+
+    protocol: int
+    version: str
+    run: str
+    pid: int
+
+
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+    """The supervisor does not talk to this client."""
+
+    reason: str
+
+
+class Answer(Message, frozen=True, kw_only=True, tag="answer"):
+    """What follows from a request. `done` is False where it was ignored, and `text` says why."""
+
+    text: str
+    done: bool
+
+
+class Stacks(Message, frozen=True, kw_only=True, tag="stacks"):
+    """What every rank is at."""
+
+    ranks: tuple[RankStack, ...]
+
+
+Reply = Welcome | Refused | Answer | Stacks | Snapshot | Update

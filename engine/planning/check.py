@@ -1,0 +1,327 @@
+"""Finds out on every node, before a launch, what would fail late; and what nodes have, for plans that depend on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from engine.backends import judge, program_of
+from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
+from engine.core.checks.node_findings import (
+    clock_finding,
+    job_findings,
+    machine_findings,
+    reach_finding,
+    torch_findings,
+)
+from engine.core.checks.preflight import (
+    CHECKS,
+    Begun,
+    Check,
+    Clock,
+    Door,
+    Finding,
+    Job,
+    Machine,
+    Torch,
+    Ways,
+    fail,
+    job_question,
+    ok,
+)
+from engine.core.errors import CheckError
+from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, Reach, Said
+from engine.planning.probes import Probe, ProbeError, probe_on
+
+AT_ONCE = 32
+"""Connections that are opened at the same time: sshd of a gateway takes no crowd, and each is a process here."""
+
+QUICK, FULL = 10.0, 60.0
+"""Seconds that a node has for its answers, without and with an import of torch."""
+
+IMPORT_TIME = 45.0
+"""Seconds for that import: from a cold file server it takes half a minute."""
+
+PROGRAM_TIME, QUICK_PROGRAM_TIME = 20.0, 5.0
+"""Seconds for a backend's program, and where the whole answer has to come quickly. Who takes longer is not refused."""
+
+CONNECT_TIME = 3.0
+"""Seconds in which a node reaches another: a lost packet or two are allowed for."""
+
+SLOW = "is the node up, and is its file server well? Try: ssh -v"
+
+KEPT, DOUBTED = 60.0, 5.0
+"""Seconds for which what a node has is not asked again; where it lacks something, which may come any moment, fewer."""
+
+
+# --- the check ------------------------------------------------------------------------------------------------------------
+
+
+async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Finding, None]:
+    """Looks at every node of a plan.
+
+    Args:
+        plan: what would be launched.
+        full: imports torch on every node, which takes seconds.
+
+    Yields:
+        Which nodes there are, then findings as they come. A later one about the same node and check replaces an earlier one;
+        in the end there is one for each check on each node.
+    """
+    yield Begun(nodes=tuple(node.name for node in plan.nodes))
+    found: asyncio.Queue[Finding | None] = asyncio.Queue()
+    task = asyncio.create_task(_Preflight(plan, found.put_nowait, full=full).run())
+    task.add_done_callback(lambda _: found.put_nowait(None))
+    try:
+        while (finding := await found.get()) is not None:
+            yield finding
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class _Preflight:
+    """One look at all nodes.
+
+    Args:
+        plan: what would be launched.
+        tell: takes a finding.
+        full: imports torch.
+    """
+
+    def __init__(self, plan: LaunchPlan, tell: Callable[[Finding], None], *, full: bool) -> None:
+        self._plan, self._tell_anybody, self._full = plan, tell, full
+        self._head, *others = plan.nodes
+        self._limit = FULL if full else QUICK
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._known: dict[str, set[Check]] = {node.name: set() for node in plan.nodes}
+        self._answers = {node.name: Answers() for node in plan.nodes}
+        self._word = secrets.token_hex(8)
+        """Whoever says this is the head, and not another machine with one of its addresses."""
+        self._door: Door | None = None
+        self._door_decided = asyncio.Event()
+        self._ways: dict[str, Ways] = {}
+        self._awaited = len(others)
+        self._others_done = asyncio.Event()
+        if not others:
+            self._others_done.set()
+
+    async def run(self) -> None:
+        """Looks at all nodes at once, then at what shows only between them."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._check_head())
+            for node in self._plan.nodes[1:]:
+                tasks.create_task(self._check_other(node))
+        if self._door is not None or len(self._plan.nodes) == 1:
+            head = self._answers[self._head.name].machine
+            self._tell(head_findings(self._plan, head, self._door, self._ways))
+        self._tell(comparisons(self._answers))
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            self._known[finding.node].add(finding.check)
+            self._tell_anybody(finding)
+
+    async def _check_head(self) -> None:
+        """The head is asked first of all; its port stays open until the others have tried it."""
+        try:
+            await self._check_node(self._head)
+        finally:
+            self._door_decided.set()
+
+    async def _check_other(self, node: PlannedNode) -> None:
+        try:
+            async with self._slots:
+                await self._check_node(node)
+        finally:
+            self._awaited -= 1
+            if not self._awaited:
+                self._others_done.set()
+
+    async def _check_node(self, node: PlannedNode) -> None:
+        """Asks one node all there is to ask. That it can't be asked is told, and is no error."""
+        plan, end = self._plan, asyncio.get_running_loop().time() + self._limit
+        try:
+            async with (
+                probe_on(node, plan.reach, plan.python, self._limit) as probe,
+                asyncio.timeout_at(end) as deadline,
+            ):
+                await self._reach(node, probe)
+                if node is self._head and self._awaited:
+                    self._door = await probe.ask("listen", Door, word=self._word)
+                    self._door_decided.set()
+                await self._look(node, probe)
+                deadline.reschedule(None)  # from here on, others are waited for
+                if node is self._head:
+                    await self._others_done.wait()
+                else:
+                    await self._door_decided.wait()
+                    deadline.reschedule(asyncio.get_running_loop().time() + QUICK)
+                    await self._try_way(node, probe)
+        except (ProbeError, TimeoutError) as error:
+            known = self._known[node.name]
+            if len(known) < len(CHECKS):
+                self._tell(_silence(node.name, known, error, self._limit))
+
+    async def _try_way(self, node: PlannedNode, probe: Probe) -> None:
+        """From there to the head."""
+        ways = None
+        if self._door is not None:
+            addresses, port = self._door.addresses, self._door.port
+            ways = await probe.ask(
+                "connect", Ways, addresses=addresses, port=port, word=self._word, seconds=CONNECT_TIME
+            )
+            self._ways[node.name] = ways
+        self._tell(way_findings(self._plan, node.name, self._door, ways))
+
+    async def _reach(self, node: PlannedNode, probe: Probe) -> None:
+        self._tell([reach_finding(node, probe.seconds)])
+        sent = time.time()
+        clock = await probe.ask("clock", Clock)
+        received = time.time()
+        ahead, uncertain = clock.time - (sent + received) / 2, (received - sent) / 2
+        self._tell([clock_finding(node.name, ahead, uncertain)])
+
+    async def _look(self, node: PlannedNode, probe: Probe) -> None:
+        """What can be seen on the node itself."""
+        plan, answers = self._plan, self._answers[node.name]
+        machine = answers.machine = await probe.ask("machine", Machine)
+        self._tell(machine_findings(plan, node, machine))
+        question = job_question(plan)
+        job = answers.job = await probe.ask("job", Job, **question)
+        self._tell(job_findings(plan, node.name, machine, job, full=self._full))
+        built_in: tuple[str, ...] = ()
+        if self._full:
+            torch = answers.torch = await probe.ask("torch", Torch, seconds=IMPORT_TIME, **question)
+            self._tell(torch_findings(plan, node, machine, job, torch))
+            built_in = torch.facts.backends if torch.facts else ()
+        if (program := program_of(plan.backend.name)) and plan.backend.name not in built_in:
+            seconds = PROGRAM_TIME if self._full else QUICK_PROGRAM_TIME
+            said = await probe.ask("run", Said, program=program, seconds=seconds, **question)
+            self._tell(_program_findings(plan, node.name, said))
+
+
+def _program_findings(plan: LaunchPlan, node: str, said: Said) -> list[Finding]:
+    """What the backend's program adds to what is known of the backend: nothing where it did not answer."""
+    try:
+        found = judge(said, plan)
+    except CheckError as error:
+        return [fail(node, "backend", error.message, error.hint or "")]
+    return [ok(node, "backend", found)] if found else []
+
+
+def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutError, limit: float) -> list[Finding]:
+    """What is said of a node that can't be asked any more."""
+    if not isinstance(error, ProbeError):
+        return silence_findings(node, known, None, f"no answer within {limit:g} s", SLOW)
+    if known:
+        return silence_findings(node, known, None, error.fact, error.advice)
+    if error.is_reached:
+        return [ok(node, "ssh", "reached"), *silence_findings(node, ["ssh"], "python", error.fact, error.advice)]
+    return silence_findings(node, known, "ssh", error.fact, error.advice)
+
+
+# --- what nodes have --------------------------------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """What is asked of a node. `job`: a rank's environment, as JSON, where anything is asked that depends on it; else empty."""
+
+    node: PlannedNode
+    reach: Reach
+    python: str
+    job: bytes
+    with_torch: bool
+    program: str
+
+
+_kept: dict[_Wanted, tuple[float, NodeFacts]] = {}
+"""What was asked, and when by the monotonic clock."""
+
+
+def facts_of(
+    plan: LaunchPlan, nodes: Sequence[PlannedNode], *, needed: Collection[str], with_torch: bool, program: str
+) -> tuple[NodeFacts, ...]:
+    """What nodes have, all asked at once. What was asked within the last minute is not asked again.
+
+    Not to be called on an event loop: it waits.
+
+    Args:
+        plan: what would be launched; its ranks may not be counted yet.
+        nodes: of it, which are asked.
+        needed: names of those without whose answer there is no plan. Others that can't be asked are left out.
+        with_torch: asks which torch ranks would find there, too.
+        program: to be run by the Python of the ranks, too; empty: none.
+
+    Raises:
+        CheckError: needed nodes could not be asked: all of them, each with what is the matter.
+    """
+    now = time.monotonic()
+    job = msgspec.json.encode(job_question(plan)) if with_torch or program else b""
+    keys = [
+        _Wanted(msgspec.structs.replace(node, ranks=()), plan.reach, plan.python, job, with_torch, program)
+        for node in nodes
+    ]
+    wanted = [key for key in keys if key not in _kept or now - _kept[key][0] >= KEPT]
+    if wanted:
+        troubles: list[tuple[str, str, str]] = []
+        for key, answer in zip(wanted, asyncio.run(_ask_all(wanted)), strict=True):
+            if isinstance(answer, NodeFacts):
+                _kept[key] = now, answer
+                continue
+            _kept.pop(key, None)
+            if key.node.name in needed:
+                troubles.append((key.node.name, *answer))
+        if troubles:
+            facts = "; ".join(fact if name in fact else f"{name}: {fact}" for name, fact, _ in troubles)
+            advice = "; ".join(dict.fromkeys(advice for _, _, advice in troubles))
+            if with_torch:
+                raise CheckError(f"can't ask whether {plan.backend.name} can run: {facts}", hint=advice)
+            raise CheckError(
+                f"can't ask how many ranks fit: {facts}", hint=f"{advice}; or set layout.ranks_per_node to a number"
+            )
+    return tuple(_kept[key][1] for key in keys if key in _kept)
+
+
+def doubt(node: str) -> None:
+    """Has a node asked again soon, since it was refused."""
+    soon = time.monotonic() - KEPT + DOUBTED
+    for key, (at, facts) in _kept.items():
+        if key.node.name == node:
+            _kept[key] = min(at, soon), facts
+
+
+async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]:
+    slots = asyncio.Semaphore(AT_ONCE)
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(_ask_machine(slots, key)) for key in keys]
+    return [task.result() for task in asked]
+
+
+async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts | tuple[str, str]:
+    """What a node has; or fact and advice."""
+    node, python, job, said = wanted.node, wanted.python, None, None
+    question = msgspec.json.decode(wanted.job or b"{}")
+    try:
+        async with slots, probe_on(node, wanted.reach, python, QUICK) as probe:
+            async with asyncio.timeout(QUICK):
+                machine = await probe.ask("machine", Machine)
+                if wanted.with_torch:
+                    job = await probe.ask("job", Job, **question)
+            if wanted.program:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PROGRAM_TIME + QUICK):
+                        said = await probe.ask("run", Said, program=wanted.program, seconds=PROGRAM_TIME, **question)
+    except ProbeError as error:
+        return error.fact, error.advice
+    except TimeoutError:
+        return f"no answer within {QUICK:g} s", SLOW
+    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python, said=said)
+    return facts if job is None else msgspec.structs.replace(facts, torch=job.torch, torch_cuda=job.torch_cuda)

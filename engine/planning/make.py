@@ -1,0 +1,284 @@
+"""From a profile to a plan: asks the nodes what they have, and finds out early what would fail late."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from engine.backends import (
+    AUTO_SUMMARY,
+    AUTOMATIC,
+    BACKENDS,
+    asks_nodes,
+    check_node,
+    check_plan,
+    judge,
+    program_of,
+    settings_of,
+)
+from engine.core.catalogue import BackendInfo
+from engine.core.errors import CheckError
+from engine.core.plan.backend_names import AUTO
+from engine.core.plan.layout import LOCAL_NAMES
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan, plan_on
+from engine.core.plan.profile import Choices, Places, Profile, check_choices
+from engine.launchers import local
+from engine.planning.nodes import slots_of
+from engine.planning.recipes import recipes
+
+
+def choices() -> Choices:
+    """The backends and recipes that a profile may name."""
+    return {
+        ("backend", "name"): (*BACKENDS, AUTO),
+        ("backend", "fallback"): tuple(BACKENDS),
+        ("recipe", "name"): recipes(),
+    }
+
+
+def make_plan(profile: Profile, *, checked: bool = True, places: Places | None = None) -> LaunchPlan:
+    """What a profile comes to on its nodes, started from the current directory.
+
+    Another node is asked what it has only where its number of ranks, or whether the backend can run there, depends on it. What
+    must be there is looked for on this machine only, if it takes part: elsewhere paths may mean something else, and
+    `engine.preflight` looks there. Of several backends that the profile allows, the plan has the first that can run.
+
+    Args:
+        profile: what the user asked for.
+        checked: False looks for nothing, and asks nodes only to choose among backends; other nodes that are to count for
+            themselves then have one rank.
+        places: where the keys of the profile stand, for warnings; None: nobody knows.
+
+    Raises:
+        ProfileError: the profile names a backend or a recipe that does not exist.
+        CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
+    """
+    check_choices(profile, choices(), "profile")
+    decided = _decided(profile, _Draft(_with_absolute_paths(profile)), checked=checked)
+    from engine.backends.environment import environment_warnings  # hundreds of variables, which --help can do without
+
+    return replace(decided, warnings=environment_warnings(profile, decided, os.environ, places))
+
+
+def _decided(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
+    """The plan on the first backend that can run."""
+    wanted = AUTOMATIC if profile.backend.name == AUTO else (profile.backend.name, *profile.backend.fallback)
+    if not checked and len(wanted) == 1:
+        return draft.planned(settings_of(wanted[0], one_machine=draft.is_one_machine), asked=False)
+    refused: list[tuple[str, CheckError]] = []
+    for number, name in enumerate(wanted):
+        try:
+            settings = settings_of(name, one_machine=draft.is_one_machine)
+        except CheckError as error:
+            refused.append((name, error))
+            continue
+        try:
+            decided = draft.planned(settings, asked=True)
+        except CheckError:
+            if checked:
+                raise
+            return draft.planned(settings, asked=False)  # whoever looks for troubles finds that one again
+        try:
+            draft.check(decided)
+        except CheckError as error:
+            refused.append((name, error))
+            continue
+        if checked and draft.is_here:
+            _check_this_machine(decided)
+        spare = () if profile.backend.name == AUTO else wanted[number + 1 :]
+        fallback = draft.that_can_run(spare, decided, refused)
+        return replace(decided, backend_note=_note(profile, refused), fallback=fallback)
+    raise _none_can_run(refused)
+
+
+def known_backends() -> list[BackendInfo]:
+    """What `backend.name` may be."""
+    own = [BackendInfo(name=name, summary=module.SUMMARY) for name, module in BACKENDS.items()]
+    return [*own, BackendInfo(name=AUTO, summary=AUTO_SUMMARY)]
+
+
+def available_backends(profile: Profile) -> list[BackendInfo]:
+    """What `backend.name` may be, and why some of it can't run on a profile's nodes.
+
+    Args:
+        profile: what the user asked for; its own backend does not matter.
+
+    Raises:
+        CheckError: its nodes can't be told.
+    """
+    draft = _Draft(_with_absolute_paths(profile))
+    infos = {info.name: info for info in known_backends()}
+    for name in BACKENDS:
+        try:
+            settings = settings_of(name, one_machine=draft.is_one_machine)
+            draft.check(draft.planned(settings, asked=True))
+        except CheckError as error:
+            infos[name] = replace(infos[name], trouble=error.message, hint=error.hint or "")
+        else:
+            infos[name] = replace(infos[name], found=settings.found)
+    chosen = next((name for name in AUTOMATIC if not infos[name].trouble), None)
+    last = infos[AUTOMATIC[-1]]
+    infos[AUTO] = (
+        replace(infos[AUTO], found=f"here: {chosen}")
+        if chosen
+        else replace(infos[AUTO], trouble=last.trouble, hint=last.hint)
+    )
+    return list(infos.values())
+
+
+class _Draft:
+    """A profile's plans on one backend or another.
+
+    Args:
+        profile: with absolute paths.
+
+    Raises:
+        CheckError: the profile means this machine by a name that it does not have, or its nodes can't be told.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._slots = slots_of(profile.layout)
+        self._workdir = str(Path(os.path.expanduser(profile.launch.workdir)).absolute())
+        self.is_one_machine = len(self._slots) == 1
+        self._known: dict[str, NodeFacts] = {}
+        """Of this machine, by the names that the layout has for it, and of nodes that were asked."""
+        for node in self.planned(BackendSettings(name="", env={}, device="cpu"), asked=False).nodes:
+            if node.transport == "local":
+                if node.name not in LOCAL_NAMES:
+                    raise CheckError(
+                        f"{node.name} is not this machine",
+                        hint='leave layout.transport out, or set it to "ssh", to reach it',
+                    )
+                self._known[node.name] = local.facts(node.name)
+        self._here = frozenset(self._known)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether ranks run on this machine."""
+        return bool(self._here)
+
+    def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
+        """The plan on a backend.
+
+        Args:
+            settings: of the backend.
+            asked: whether nodes are asked what they have, where anything depends on it.
+
+        Raises:
+            CheckError: a node can't be asked.
+        """
+        decided = self._planned(settings)
+        if not asked:
+            return decided
+        self._ask(decided)
+        return self._planned(settings)
+
+    def _planned(self, settings: BackendSettings) -> LaunchPlan:
+        unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in self._slots)
+        facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
+        return plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
+
+    def _ask(self, draft: LaunchPlan) -> None:
+        """Asks nodes what they have, of whom anything depends on it. That there is no GPU here needs no asking."""
+        with_torch, program = asks_nodes(draft.backend.name), program_of(draft.backend.name)
+        nodes, needed = [], set()
+        for node, slot in zip(draft.nodes, self._slots, strict=True):
+            is_here = node.name in self._here
+            wants_torch = with_torch and not (is_here and not self._known[node.name].gpus)
+            if wants_torch or (not is_here and slot.ranks is None):
+                needed.add(node.name)
+            if program or node.name in needed:
+                nodes.append(node)
+        if nodes:
+            from engine.planning.check import facts_of
+
+            facts = facts_of(draft, nodes, needed=needed, with_torch=with_torch, program=program)
+            self._known |= {fact.name: fact for fact in facts}
+
+    def check(self, decided: LaunchPlan) -> None:
+        """Raises CheckError where the backend of a plan, for which nodes were asked, can't run."""
+        for node in decided.nodes:
+            if node.name in self._known:
+                check_node(decided.backend.name, len(node.ranks), self._known[node.name])
+        check_plan(decided)
+        for node in decided.nodes:
+            self._judge(node.name, decided)
+
+    def _judge(self, node: str, decided: LaunchPlan) -> None:
+        said = self._known[node].said if node in self._known else None
+        try:
+            if said is not None:
+                judge(said, decided)
+        except CheckError as error:
+            from engine.planning.check import doubt
+
+            doubt(node)
+            raise error if node in self._here else CheckError(f"{node}: {error.message}", hint=error.hint) from None
+
+    def that_can_run(
+        self, names: Sequence[str], decided: LaunchPlan, refused: list[tuple[str, CheckError]]
+    ) -> tuple[BackendSettings, ...]:
+        """Those backends that could take over from a plan's, with the same ranks on the same nodes; the others go to `refused`."""
+        found: list[BackendSettings] = []
+        for name in names:
+            try:
+                settings = settings_of(name, one_machine=self.is_one_machine)
+                self.planned(settings, asked=True)
+                self.check(plan_on(replace(decided, fallback=(settings,)), name))
+            except CheckError as error:
+                refused.append((name, error))
+                continue
+            found.append(settings)
+        return tuple(found)
+
+
+def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
+    """Why a backend was taken that the profile does not name first, and which could not take over later."""
+    if profile.backend.name == AUTO and not refused:
+        return "auto: every node has a GPU for each rank"
+    why = "; ".join(f"{name} can't run: {error.message}" for name, error in refused)
+    return f"auto: {why}" if profile.backend.name == AUTO else why
+
+
+def _none_can_run(refused: Sequence[tuple[str, CheckError]]) -> CheckError:
+    """Raised where no backend can: the first was wanted most, and its next step is told."""
+    if len(refused) == 1:
+        return refused[0][1]
+    whole = "; ".join(f"{name}: {error.message}" for name, error in refused)
+    return CheckError(f"no backend of the profile can run: {whole}", hint=refused[0][1].hint)
+
+
+def _check_this_machine(decided: LaunchPlan) -> None:
+    """Raises CheckError where something is missing that every rank of this machine needs."""
+    if not os.path.isdir(decided.workdir):
+        raise CheckError(
+            f"the working directory {decided.workdir} does not exist", hint="set launch.workdir to one that does"
+        )
+    script = Path(decided.program.target)
+    if decided.program.kind == "script" and not script.is_file():
+        raise CheckError(
+            f"the script {script} does not exist", hint="recipe.script counts from where rankdeck is started"
+        )
+    if decided.program.kind == "script" and not os.access(script, os.R_OK):
+        raise CheckError(f"the script {script} can't be read", hint=f"chmod u+r {script.name}")
+    if shutil.which(decided.python) is None:
+        raise CheckError(f"there is no Python {decided.python!r}", hint="set launch.python to one that has torch")
+
+
+def _with_absolute_paths(profile: Profile) -> Profile:
+    """`script` and `python` count from where rankdeck was started, and ranks start in `workdir`."""
+    if profile.recipe.script is not None:
+        script = Path(os.path.expanduser(profile.recipe.script)).absolute()
+        profile = replace(profile, recipe=replace(profile.recipe, script=str(script)))
+    python = profile.launch.python
+    if python and os.sep in python:
+        profile = replace(
+            profile, launch=replace(profile.launch, python=str(Path(os.path.expanduser(python)).absolute()))
+        )
+    return profile

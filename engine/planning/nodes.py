@@ -1,0 +1,167 @@
+"""Where the nodes of a layout come from: its own words, a hostfile, or the job that the batch system has given.
+
+Every command is an argument list that no shell reads, has a deadline, and is killed with all that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.core.errors import CheckError
+from engine.core.plan.hostfile import parse_hostfile
+from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, parse_nodes
+from engine.core.plan.profile import Layout
+
+MAX_SIZE = 1 << 20
+"""Bytes of the largest file that is taken for a hostfile."""
+
+DEADLINE = 20.0
+"""Seconds that `squeue` or a source of node groups may take; a busy Slurm controller needs several."""
+
+_FACTS_OF_GROUPS = "https://clustershell.readthedocs.io/en/latest/config.html#node-groups"
+
+
+def slots_of(layout: Layout) -> tuple[Slots, ...]:
+    """The nodes of a layout, asked for now.
+
+    A number of ranks in the source wins over `layout.ranks_per_node`, except in PBS's file: it can't help giving one.
+
+    Raises:
+        ProfileError: a line of the hostfile is wrong.
+        CheckError: the source is not there, has no nodes, or names nodes that can't be a layout.
+    """
+    if layout.hostfile is not None:
+        return _complete(layout, parse_hostfile(_text(layout.hostfile), layout.hostfile), layout.hostfile)
+    if layout.slurm is not None:
+        return _slurm_slots(layout, str(layout.slurm))
+    if layout.pbs is not None:
+        return _pbs_slots(layout)
+    try:
+        groups = {group: _group_nodes(group) for group in groups_of(layout.nodes)}
+        return parse_nodes(layout.nodes, layout.ranks_per_node, groups)
+    except LayoutError as error:
+        raise CheckError(f"layout.nodes {error}", hint=error.hint) from None
+
+
+def _complete(layout: Layout, slots: Sequence[Slots], source: str) -> tuple[Slots, ...]:
+    try:
+        return complete(slots, layout.ranks_per_node)
+    except LayoutError as error:
+        raise CheckError(f"{source} {error}", hint=error.hint) from None
+
+
+def _text(file: str) -> str:
+    """What is in a hostfile; it counts from where rankdeck is started."""
+    try:
+        path = Path(os.path.expanduser(file))
+        if not path.is_file():  # to open a FIFO would wait for a writer
+            raise CheckError(f"the hostfile {file} is not there, or is no file", hint="set layout.hostfile to one")
+        with path.open("rb") as opened:
+            data = opened.read(MAX_SIZE + 1)
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~name where there is no such user
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckError(
+            f"the hostfile {file} can't be read: {reason}", hint="set layout.hostfile to one that can"
+        ) from None
+    if len(data) > MAX_SIZE:
+        raise CheckError(f"{file} is too large to be a hostfile", hint="a hostfile has one line for each host")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CheckError(f"{file} is not UTF-8 at byte {error.start}", hint="a hostfile is plain text") from None
+
+
+def _slurm_slots(layout: Layout, job: str) -> tuple[Slots, ...]:
+    names = _names_of_this_job() if job == "current" else _names_of_job(job)
+    try:
+        return parse_nodes(names, layout.ranks_per_node)
+    except LayoutError as error:
+        raise CheckError(f"layout.slurm: Slurm's list of nodes {error}", hint=error.hint) from None
+
+
+def _names_of_this_job() -> str:
+    names = os.environ.get("SLURM_JOB_NODELIST", "")
+    if not names:
+        raise CheckError(
+            'layout.slurm is "current", and this is no job: SLURM_JOB_NODELIST is not set',
+            hint="start rankdeck inside salloc or sbatch, or name a job: layout.slurm = 1234",
+        )
+    return names
+
+
+def _names_of_job(job: str) -> str:
+    said = _answer(["squeue", "-h", "-j", job, "-o", "%N"], hint="it is asked on this machine: is this a login node?")
+    lines = [line for line in said.splitlines() if line.strip()]
+    if not lines:
+        raise CheckError(f"Slurm's job {job} has no nodes", hint=f"it waits or has ended: squeue -j {job}")
+    if len(lines) > 1:  # one for each task of a job array
+        raise CheckError(f"Slurm runs {len(lines)} tasks of job {job}", hint=f'name one: layout.slurm = "{job}_1"')
+    return lines[0]
+
+
+def _pbs_slots(layout: Layout) -> tuple[Slots, ...]:
+    file = os.environ.get("PBS_NODEFILE", "")
+    if not file:
+        raise CheckError(
+            'layout.pbs is "current", and this is no job: PBS_NODEFILE is not set',
+            hint="start rankdeck inside qsub -I or a job",
+        )
+    slots = parse_hostfile(_text(file), file)
+    if layout.ranks_per_node != "auto":
+        slots = tuple(Slots(node=slot.node, ranks=layout.ranks_per_node) for slot in slots)
+    return _complete(layout, slots, file)
+
+
+def _group_nodes(group: str) -> tuple[str, ...]:
+    """Asks ClusterShell's own command: a source of groups is a shell command of the site, which in here would have no deadline."""
+    config = next((path for path in _group_configs() if path.is_file()), None)
+    if config is None:
+        raise CheckError(f"there is no group {group}: ClusterShell has no groups.conf here", hint=_FACTS_OF_GROUPS)
+    command = [sys.executable, "-P", "-m", "ClusterShell.CLI.Nodeset", f"--groupsconf={config}", "-e", group]
+    hint = f"{config} says which groups there are"
+    names = tuple(_answer(command, hint=hint).split())
+    if not names:
+        raise CheckError(f"the group {group} has no nodes", hint=hint)
+    return names
+
+
+def _group_configs() -> list[Path]:
+    """Where ClusterShell looks, nearest first, but for `sys.prefix` and `~/.local`: pip puts groups there that are examples."""
+    folders = [os.environ.get("CLUSTERSHELL_CFGDIR", "")]
+    folders.append(os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "clustershell"))
+    folders.append("/etc/clustershell")
+    return [Path(folder, "groups.conf") for folder in folders if folder]
+
+
+def _answer(command: Sequence[str], *, hint: str) -> str:
+    """What a command prints.
+
+    Raises:
+        CheckError: it is not there, fails, or takes too long.
+    """
+    name = "ClusterShell" if command[0] == sys.executable else command[0]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        raise CheckError(f"{name} can't be run: {error.strerror}", hint=hint) from None
+    with process:
+        try:
+            out, complaint = process.communicate(timeout=DEADLINE)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a site's wrapper has a child that holds the pipes too
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise CheckError(f"{name} gives no answer within {DEADLINE:g} s", hint=hint) from None
+            raise
+    if process.returncode != 0:
+        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        raise CheckError(f"{name} fails: {last or f'exit status {process.returncode}'}", hint=hint)
+    return out.decode(errors="replace")

@@ -1,0 +1,148 @@
+"""Profile files: where they are looked up, and how they are written without losing what a user wrote into them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.core.catalogue import ProfileEntry
+from engine.core.errors import ProfileError, UsageError
+from engine.core.plan.profile import Places, Profile, parse_with_places, to_toml_data
+from engine.planning.make import choices
+from engine.runs.paths import profile_folders
+
+MAX_SIZE = 1 << 20
+"""Bytes of the largest file that is taken for a profile."""
+
+
+def list_profiles() -> list[ProfileEntry]:
+    """Every profile of every folder, nearest first; a name that was found nearer hides a farther one."""
+    found: dict[str, ProfileEntry] = {}
+    for source, folder in profile_folders():
+        for path in sorted(folder.glob("*.toml")):
+            if path.stem not in found and path.is_file():
+                found[path.stem] = _entry(path, source)
+    return list(found.values())
+
+
+def _entry(path: Path, source: str) -> ProfileEntry:
+    profile, problem = None, None
+    try:
+        profile = read_profile(path)
+    except ProfileError as error:
+        problem = f"{error.message}; {error.hint}" if error.hint else error.message
+    return ProfileEntry(name=path.stem, path=path, source=source, profile=profile, error=problem)
+
+
+def find_profile(word: str) -> Path:
+    """The file of a profile: a path, or a name in one of the folders.
+
+    Raises:
+        UsageError: there is none; the message has the nearest name.
+    """
+    if os.sep in word or word.endswith(".toml"):
+        path = Path(os.path.expanduser(word))
+        if not path.is_file():
+            raise UsageError(f"there is no file {word}", hint="rankdeck profiles lists what can be launched by name")
+        return path
+    names = [entry.name for entry in list_profiles()]
+    for _, folder in profile_folders():
+        if word in names and (folder / f"{word}.toml").is_file():
+            return folder / f"{word}.toml"
+    near = difflib.get_close_matches(word, names, 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    raise UsageError(f"there is no profile {word!r}", hint=hint)
+
+
+def read_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
+    """Reads and checks a profile file.
+
+    Args:
+        path: the file.
+        overrides: `section.key=value` words that win over it.
+
+    Raises:
+        ProfileError: it can't be read, or is no profile.
+    """
+    return read_with_places(path, overrides)[0]
+
+
+def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
+    """As `read_profile`, with where its keys stand."""
+    try:
+        if not path.is_file():
+            raise ProfileError(str(path), None, "", "is not a file")
+        if path.stat().st_size > MAX_SIZE:
+            raise ProfileError(str(path), None, "", "is too large to be a profile")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
+    return parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
+
+
+def to_toml(profile: Profile) -> str:
+    """A profile as a new TOML document."""
+    import tomlkit
+
+    document = tomlkit.document()
+    _merge(document, to_toml_data(profile))
+    return tomlkit.dumps(document)
+
+
+def save_profile(profile: Profile, path: Path | None = None) -> Path:
+    """Writes a profile. In an existing file, comments, order and untouched values stay as they are.
+
+    Args:
+        profile: what to write.
+        path: the file; None: the user's own folder, under the profile's name.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        ProfileError: it can't be written.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    own = next(folder for source, folder in profile_folders() if source == "yours")
+    path = path or own / f"{profile.name}.toml"
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
+        raise ProfileError(
+            str(path), None, "", f"is there and can't be read, so it is left as it is: {error}"
+        ) from None
+    _merge(document, to_toml_data(profile))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(tomlkit.dumps(document), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ProfileError(str(path), None, "", f"can't be written: {error.strerror}") from None
+    return path
+
+
+def _merge(table: Any, data: dict[str, Any]) -> None:
+    """Makes a tomlkit table say what `data` says, touching only what differs."""
+    for key in [key for key in table if key not in data]:
+        del table[key]
+    for key, value in data.items():
+        if isinstance(value, dict):
+            if key not in table:
+                import tomlkit
+
+                table[key] = tomlkit.table()
+            _merge(table[key], value)
+        elif key not in table or _plain(table[key]) != value:
+            table[key] = value
+
+
+def _plain(value: Any) -> Any:
+    return value.unwrap() if hasattr(value, "unwrap") else value

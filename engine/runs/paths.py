@@ -1,0 +1,138 @@
+"""One place that knows every file and folder name that rankdeck uses.
+
+A run's folder may lie on NFS, shared by several login nodes, so sockets never go there: they live in the user's runtime
+directory, or in a private folder of the temporary directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from engine.core.errors import CheckError, RankdeckError
+
+Stream = Literal["out", "err"]
+
+MAX_SOCKET_PATH = 107
+"""Bytes of a unix socket's path on Linux."""
+
+
+def home() -> Path:
+    """Where rankdeck keeps runs: `$RANKDECK_HOME`, else `$XDG_STATE_HOME/rankdeck`."""
+    if chosen := os.environ.get("RANKDECK_HOME"):
+        return Path(os.path.expanduser(chosen)).absolute()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(os.path.expanduser(state)) / "rankdeck"
+
+
+def profile_folders() -> list[tuple[str, Path]]:
+    """Folders that profiles are looked up in, nearest first, each with the word that the user sees for it."""
+    config = Path(
+        os.path.expanduser(os.environ.get("RANKDECK_HOME") or os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    )
+    own = config / "profiles" if os.environ.get("RANKDECK_HOME") else config / "rankdeck" / "profiles"
+    return [("here", Path(".rankdeck").absolute()), ("yours", own), ("shipped", _shipped_profiles())]
+
+
+def _shipped_profiles() -> Path:
+    """`profiles/` beside the package in a checkout; `share/rankdeck/profiles` of the installation otherwise."""
+    import sysconfig
+
+    beside = Path(__file__).resolve().parents[2] / "profiles"
+    return beside if beside.is_dir() else Path(sysconfig.get_path("data")) / "share" / "rankdeck" / "profiles"
+
+
+def private_folder(path: Path) -> Path:
+    """Makes sure that a folder exists, belongs to this user, and is open to nobody else.
+
+    Raises:
+        RankdeckError: it is somebody else's, or a link.
+    """
+    path.mkdir(parents=True, mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise RankdeckError(
+            f"{path} is not a folder of yours", hint="remove it, or point XDG_RUNTIME_DIR or TMPDIR elsewhere"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def runtime_folder() -> Path:
+    """Where sockets live: `$XDG_RUNTIME_DIR/rankdeck`, else a folder of the user in the temporary directory."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.access(base, os.W_OK | os.X_OK):
+        return private_folder(Path(base) / "rankdeck")
+    return private_folder(Path(tempfile.gettempdir()) / f"rankdeck-{os.geteuid()}")
+
+
+TRACE = "nccl_trace_rank_"
+"""What the names of NCCL's recorded collectives begin with, in the folder of an attempt; torch adds the rank."""
+
+
+class RunPaths:
+    """All files of one run.
+
+    Args:
+        folder: the run's folder; its name is the run's id.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = folder.name
+        self.journal = folder / "journal.jsonl"
+        self.plan = folder / "plan.json"
+        self.profile = folder / "profile.toml"
+        self.lock = folder / "supervisor.lock"
+        self.supervisor = folder / "supervisor.json"
+        self.supervisor_log = folder / "supervisor.log"
+        self.series = folder / "series.json"
+        self.summary = folder / "summary.json"
+
+    @property
+    def mark(self) -> str:
+        """What tells this run from all others on a machine, two of the same id in different homes too. Short: it names sockets."""
+        return f"{self.run[:24]}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
+
+    def node_mark(self, index: int) -> str:
+        """The same for the part of the run on another machine: nodes may share folders, and even see each other's processes.
+
+        Args:
+            index: of the node.
+        """
+        return f"{self.mark}.{index}"
+
+    @property
+    def socket(self) -> Path:
+        """The supervisor's socket.
+
+        Raises:
+            CheckError: its path would be longer than the kernel allows.
+        """
+        path = runtime_folder() / f"{self.mark}.sock"
+        if len(os.fsencode(path)) + len("agent-") > MAX_SOCKET_PATH:
+            hint = "point XDG_RUNTIME_DIR at a shorter path"
+            raise CheckError(f"{path.parent} is too long a path for a socket", hint=hint)
+        return path
+
+    def attempt(self, attempt: int) -> Path:
+        """The folder of one attempt. Never used twice, so nothing is overwritten."""
+        return self.folder / f"attempt_{attempt}"
+
+    def log(self, attempt: int, rank: int, stream: Stream) -> Path:
+        """What a rank wrote: its bytes, unchanged."""
+        return self.attempt(attempt) / f"rank_{rank}.{stream}"
+
+    def metrics(self, attempt: int, rank: int) -> Path:
+        """What a rank reported by `rankdeck.log`: JSON lines."""
+        return self.attempt(attempt) / f"rank_{rank}.metrics"
+
+
+def runs_folder() -> Path:
+    """The folder of all runs."""
+    return home() / "runs"

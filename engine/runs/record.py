@@ -1,0 +1,111 @@
+"""The small files of a run, readable whether or not its supervisor lives; `engine.history` reads its journal and curves."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from engine.core.errors import SupervisorError
+from engine.core.metrics.bench import Result, parse_results
+from engine.core.plan.plan import LaunchPlan
+from engine.core.views.view import RunSummary, RunView
+from engine.runs.paths import RunPaths
+
+TAIL = 1 << 16
+"""Bytes of a failed rank's stderr that an explanation is made from: several long tracebacks."""
+
+
+MOST_READ = 1 << 22
+"""Bytes of rank 0's metrics that are looked at for results of collectives."""
+
+
+class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
+    """`supervisor.json`: on which host a run's supervisor lives, for front ends on other login nodes."""
+
+    host: str
+    pid: int
+    version: str
+    socket: str
+
+
+def read_tail(path: Path, size: int = TAIL) -> bytes:
+    """The last `size` bytes of a file; nothing where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file so that a reader sees the old or the new content, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+    partial.replace(path)
+
+
+def read_plan(paths: RunPaths) -> LaunchPlan:
+    """The plan of a run.
+
+    Raises:
+        SupervisorError: there is none, or another version of rankdeck wrote it.
+    """
+    try:
+        return msgspec.json.decode(paths.plan.read_bytes(), type=LaunchPlan)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise SupervisorError(f"{paths.plan} can't be read: {error}", hint="rankdeck clean removes it") from None
+
+
+def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
+    """Where the run's supervisor is, or was when it was killed; None once the run has ended."""
+    try:
+        return msgspec.json.decode(paths.supervisor.read_bytes(), type=Whereabouts)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def summary_of(run: RunView) -> RunSummary:
+    """The line of `rankdeck ps` for a run, as this host sees it."""
+    return RunSummary(
+        run=run.run,
+        name=run.name,
+        state=run.state,
+        world_size=run.world_size,
+        backend=run.backend,
+        launched_at=run.launched_at,
+        ended_at=run.ended_at,
+        attempt=run.attempt,
+        step=run.step,
+        steps=run.steps,
+        loss=run.loss,
+        reason=run.failure.headline if run.failure and run.state != "succeeded" else run.doing,
+        reachable=True,
+        host=socket.gethostname(),
+    )
+
+
+def write_summary(paths: RunPaths, run: RunView) -> None:
+    """Keeps the line of `rankdeck ps`, so that a list of many runs needs no replay."""
+    replace_file(paths.summary, msgspec.json.encode(summary_of(run)))
+
+
+def read_summary(paths: RunPaths) -> RunSummary | None:
+    """The kept line of `rankdeck ps`."""
+    try:
+        return msgspec.json.decode(paths.summary.read_bytes(), type=RunSummary)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def read_results(paths: RunPaths, attempt: int) -> list[Result]:
+    """What rank 0 of an attempt has reported of collectives so far; nothing where it reported none."""
+    try:
+        with paths.metrics(attempt, 0).open("rb") as file:
+            return parse_results(file.read(MOST_READ))
+    except OSError:
+        return []

@@ -1,0 +1,89 @@
+"""A run as its journal and curves tell it, without a supervisor.
+
+Apart from `engine.record`, since replaying needs most of the core, which a list of runs does not wait for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from engine.core.errors import SupervisorError
+from engine.core.metrics.progress import RankProgress
+from engine.core.metrics.series import SeriesDump
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import replay
+from engine.core.run.state import rank_word
+from engine.core.views.story import tell_all
+from engine.core.views.view import Snapshot
+from engine.core.views.views import rank_views, run_view
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan, read_tail
+from engine.runs.traces import read_traces
+
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+class Saved(msgspec.Struct, kw_only=True):
+    """`series.json`: curves, newest numbers, and how far each file was read (`"3.err"`: rank 3, stderr)."""
+
+    attempt: int
+    offsets: dict[str, int]
+    progress: list[RankProgress]
+    series: list[SeriesDump]
+
+
+def read_journal(path: Path) -> list[AnyEvent]:
+    """The events of a journal; a torn last line is left out.
+
+    Raises:
+        SupervisorError: a line before the last can't be read.
+    """
+    return measure_journal(path)[0]
+
+
+def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
+    """The events of a journal, and how many bytes of the file they take up."""
+    lines = path.read_bytes().split(b"\n")
+    events: list[AnyEvent] = []
+    size = 0
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            events.append(_decoder.decode(line))
+        except msgspec.DecodeError as error:
+            if number == len(lines) - 1:
+                break
+            hint = "a newer rankdeck may have written it"
+            raise SupervisorError(f"{path}:{number}: not an event: {error}", hint=hint) from None
+        size += len(line) + 1
+    return events, size
+
+
+def stored_snapshot(paths: RunPaths) -> Snapshot:
+    """A run as its files tell it, without asking a supervisor.
+
+    Raises:
+        SupervisorError: the files can't be read.
+    """
+    plan, events = read_plan(paths), read_journal(paths.journal)
+    state = replay(events)
+    if state is None:
+        raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
+    try:
+        saved = msgspec.json.decode(paths.series.read_bytes(), type=Saved)
+    except (OSError, msgspec.MsgspecError):
+        saved = Saved(attempt=state.attempt, offsets={}, progress=[], series=[])
+    progress = saved.progress or [RankProgress() for _ in state.ranks]
+    tails = {
+        rank: read_tail(paths.log(state.attempt, rank, "err"))
+        for rank, phase in enumerate(state.ranks)
+        if rank_word(phase) in ("failed", "lost")
+    }
+    waits = read_traces(paths.attempt(state.attempt), len(state.ranks), state.generation_since).waits if tails else ()
+    return Snapshot(
+        run=run_view(state, plan, progress, tails, waits),
+        ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
+        series=tuple(saved.series),
+        events=tuple(tell_all(events)),
+    )

@@ -1,0 +1,117 @@
+"""A supervisor that waits for its run: everything is imported here, and the template of the node has imported torch.
+
+A front end starts one while a profile is looked at, and names the run when it is launched. It is gone when the front end is, or has
+not been heard of for a minute, and then nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from engine.core.plan.plan import LaunchPlan
+from engine.planning.recipes import LIBRARY
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan
+from engine.supervisor.code import pack
+from engine.supervisor.link import AgentMessage, Bridge, Link
+from engine.supervisor.runner import make_link, note
+
+LIFE = 60.0
+"""Seconds without a word from the front end after which nobody is thought to want it any more."""
+
+MAX_SPARES = 65
+"""Processes that are forked ahead: the ranks of the node, and the store's."""
+
+LEASE = 20.0
+"""Seconds that the agent stays where this process was killed."""
+
+
+async def wait_for_run(paths: RunPaths) -> tuple[Path, Bridge | None] | None:
+    """Warms the first node's template up, and waits.
+
+    Args:
+        paths: of the folder that stands in for the run's, with a plan in it.
+
+    Returns:
+        The folder of the run that is to be supervised, to which agent and template now belong, and the connection to the agent;
+        or None where nobody has named one.
+    """
+    plan = read_plan(paths)
+    loop = asyncio.get_running_loop()
+    words = asyncio.StreamReader()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
+    async with asyncio.TaskGroup() as tasks:
+        link = _warming_link(paths, plan, tasks)
+        link.open(LEASE)
+        run = await _listen(words)
+        if run is None:
+            link.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(link.wait_closed(), LEASE)
+        bridge = await link.release()
+    pipe.close()
+    if run is not None:
+        (paths.folder / "nodes").mkdir(mode=0o700, exist_ok=True)  # it is named before there was an agent
+        (paths.folder / "nodes").rename(run / "nodes")
+    shutil.rmtree(paths.folder, ignore_errors=True)
+    return (run, bridge) if run is not None else None
+
+
+def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -> Link:
+    node = plan.nodes[0]
+    folder = str(paths.folder / "nodes" / node.name)
+    library = pack(LIBRARY)
+
+    def take(message: AgentMessage) -> None:
+        if message["type"] == "hello" and not link.closing:
+            if not message["library"]:
+                link.send(type="library", name=library.name, tar=library.tar)
+            path = f"{folder}/library/{library.name}/python"
+            link.send(
+                type="warm",
+                argv=[plan.python],
+                env=plan.env,
+                env_defaults=plan.env_defaults,
+                library=path,
+                spares=min(len(plan.nodes[0].ranks) + 1, MAX_SPARES),
+            )
+
+    terms = {"lease": LEASE, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
+    link = make_link(
+        tasks,
+        node,
+        plan,
+        {"mark": paths.mark, "folder": folder, "terms": terms},
+        on_message=take,
+        on_down=note,
+        on_failed=note,
+        on_closed=lambda: None,
+        gate=asyncio.Semaphore(1),
+    )
+    return link
+
+
+async def _listen(words: asyncio.StreamReader) -> Path | None:
+    """The run that is named, or None: the front end has gone, or forgotten this process."""
+    while True:
+        try:
+            line = await asyncio.wait_for(words.readline(), LIFE)
+        except TimeoutError:
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        if folder := json.loads(line):
+            return Path(folder)
+
+
+def become_supervisor_of(paths: RunPaths) -> None:
+    """From now on this process writes into the log of a run."""
+    log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 2)
+    os.close(log)

@@ -1,0 +1,1 @@
+"""Data behind the screens. No widgets."""

@@ -1,0 +1,135 @@
+"""Curves for a chart: what many series come to on so many columns of a screen.
+
+A restart from a checkpoint does steps again: what came of them the last time counts, and the place is marked.
+
+A column keeps its lowest and highest value, so that no spike is lost; of many ranks it keeps the lowest, the mean and the
+highest. Values that are not finite are counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.core.metrics.series import Bucket, Series
+
+MOST_CURVES = 4
+"""Curves that are drawn one by one. More become one band."""
+
+
+class Curve(NamedTuple):
+    """Points in order of x, none of them NaN or infinite."""
+
+    name: str
+    x: list[float]
+    y: list[float]
+
+
+class Curves(NamedTuple):
+    """What a chart shows. `odd`: where values were not finite. `by_step`: x counts steps, else seconds."""
+
+    curves: list[Curve]
+    is_band: bool
+    """They are the mean, the highest and the lowest of many series."""
+    odd: list[float]
+    restarts: list[float]
+    """Where a later attempt went on from an earlier step."""
+    by_step: bool
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+
+class _Column:
+    """All values that fall into one column of the screen."""
+
+    def __init__(self) -> None:
+        self.low = math.inf
+        self.high = -math.inf
+        self.mean = 0.0
+        self.count = 0
+
+    def add(self, bucket: Bucket) -> None:
+        if bucket.low is None or bucket.high is None:
+            return
+        self.low = min(self.low, bucket.low)
+        self.high = max(self.high, bucket.high)
+        self.count += 1
+        # Step by step, because the sum of large floats can be infinite.
+        self.mean = self.mean * ((self.count - 1) / self.count) + (bucket.low / 2 + bucket.high / 2) / self.count
+
+
+def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
+    """At most twice as many points for each curve as there are columns.
+
+    Args:
+        named: the series and what they are called.
+        columns: of the screen.
+
+    Returns:
+        None while there is no finite value.
+    """
+    found = [(name, *_standing(series.buckets)) for name, series in named]
+    parts = [(name, buckets) for name, buckets, _ in found]
+    every = [bucket for _, buckets in parts for bucket in buckets]
+    by_step = bool(every) and all(bucket.step is not None for bucket in every)
+    begin = min((bucket.begin for bucket in every), default=0.0)
+
+    def place(bucket: Bucket) -> float:
+        return float(bucket.step) if by_step and bucket.step is not None else bucket.end - begin
+
+    low = min((bucket.low for bucket in every if bucket.low is not None), default=None)
+    high = max((bucket.high for bucket in every if bucket.high is not None), default=None)
+    if low is None or high is None:
+        return None
+    left = min(map(place, every))
+    right = max(map(place, every))
+    width = (right - left) / max(1, columns - 1) or 1.0
+
+    def columns_of(buckets: Iterable[Bucket]) -> list[tuple[float, _Column]]:
+        by_index: dict[int, _Column] = {}
+        for bucket in buckets:
+            by_index.setdefault(round((place(bucket) - left) / width), _Column()).add(bucket)
+        return [(left + index * width, column) for index, column in sorted(by_index.items()) if column.count]
+
+    if len(parts) > MOST_CURVES:
+        band = columns_of(every)
+        x = [place for place, _ in band]
+        drawn = [
+            Curve(f"mean of {len(parts)}", x, [column.mean for _, column in band]),
+            Curve("highest", x, [column.high for _, column in band]),
+            Curve("lowest", x, [column.low for _, column in band]),
+        ]
+    else:
+        drawn = [_curve(name, columns_of(buckets)) for name, buckets in parts]
+    odd = sorted({place(bucket) for bucket in every if bucket.odd})
+    restarts = sorted({place(bucket) for _, _, begun in found for bucket in begun})
+    return Curves(drawn, len(parts) > MOST_CURVES, odd, restarts, by_step, (left, right), (low, high))
+
+
+def _standing(buckets: Iterable[Bucket]) -> tuple[list[Bucket], list[Bucket]]:
+    """The buckets of a series without those whose steps were done again later, and those that a restart begins with."""
+    kept: list[Bucket] = []
+    begun: list[Bucket] = []
+    for bucket in buckets:
+        if bucket.step is not None and kept and _is_behind(bucket.step, kept[-1]):
+            while kept and _is_behind(bucket.step - 1, kept[-1]):
+                kept.pop()
+            begun = [earlier for earlier in begun if not _is_behind(bucket.step - 1, earlier)] + [bucket]
+        kept.append(bucket)
+    return kept, begun
+
+
+def _is_behind(step: int, bucket: Bucket) -> bool:
+    return bucket.step is not None and step < bucket.step
+
+
+def _curve(name: str, columns: list[tuple[float, _Column]]) -> Curve:
+    x: list[float] = []
+    y: list[float] = []
+    for place, column in columns:
+        # Falling and rising within a column are told apart by nobody; one value is one point.
+        values = [column.low] if column.low == column.high else [column.high, column.low]
+        x += [place] * len(values)
+        y += values
+    return Curve(name, x, y)

@@ -1,0 +1,330 @@
+"""A profile as the lines of a form, and back. Pure: what a user typed goes in as text, a checked `Profile` comes out.
+
+What the form has no line for (stop ladder, metrics, secret variables, …) is taken over from the profile that is edited.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from engine.core.catalogue import Argument, BackendInfo, RecipeInfo
+from engine.core.errors import ProfileError
+from engine.core.plan.plan import SECRET_NAME
+from engine.core.plan.profile import Profile, profile_from_data, to_toml_data
+
+Values = Mapping[str, str]
+"""What stands in each line, by the line's id."""
+
+FORM = "the form"
+"""Stands for the file in errors; the screen shows them at the line that they are about."""
+
+FIRST_RECIPE = "gpt"
+"""What a new run runs until somebody chooses."""
+
+OWN_SCRIPT = "script"
+OWN_MODULE = "module"
+"""Choices of `recipe.kind` besides the recipes."""
+
+YES = "yes"
+NO = "no"
+"""Choices where a profile has true or false."""
+
+BACKEND = "backend.name"
+"""The line where a backend is chosen."""
+
+ENVIRONMENTS = ("backend.env", "env")
+"""Lines with variables, which are tables of a profile."""
+
+ARGUMENT = "argument."
+"""Prefix of the lines for a recipe's declared arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One line of the form. `choices`: (value, what it means) where there is a choice; free text where there is none."""
+
+    id: str
+    label: str
+    help: str
+    placeholder: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    begins_group: bool = False
+
+
+def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
+    """The lines of the form, top to bottom; which there are depends on what is chosen in them."""
+    kind = values.get("recipe.kind", "")
+    return [
+        Field(id="name", label="name", placeholder="my-run", help="What the profile and its runs are called."),
+        Field(id="description", label="description", help="A line for those who read the list of profiles."),
+        Field(id=BACKEND, label="backend", begins_group=True, help="How ranks talk to each other.",
+              choices=tuple((backend.name, backend.summary) for backend in backends)),
+        Field(id="backend.fallback", label="fallback", placeholder="none",
+              help="Backends that take over where it can't run or be set up, in order: gloo, or several with blanks between."),
+        Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
+              help="Where ranks run, with a number of ranks or without: localhost:4"),
+        Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
+              help="For nodes without a number of their own. auto: one for each GPU, else one for each core."),
+        Field(id="layout.order", label="order", help="How ranks are numbered.",
+              choices=(("block", "a node is filled before the next one"), ("cyclic", "one rank for each node in turn"))),
+        Field(id="recipe.kind", label="recipe", begins_group=True, help="What every rank runs.",
+              choices=(*((recipe.name, f"{recipe.title}: {recipe.summary}") for recipe in recipes),
+                       (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
+        *_program_fields(kind, recipes),
+        Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
+              help="The interpreter of the ranks; it needs torch."),
+        Field(id="launch.workdir", label="folder", placeholder=".",
+              help="The folder that ranks start in; a script is looked for from there."),
+        Field(id="launch.warm", label="warm start", help="How ranks start.",
+              choices=((YES, "forked from a process that has imported torch once"),
+                       (NO, "every rank imports torch by itself"))),
+        Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
+              choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
+                       ("restart", "dead ranks rejoin where the script can, else all start again; a few times"))),
+        Field(id="env", label="environment", placeholder="NAME=value", begins_group=True,
+              help="Environment of every rank, quoted as in a shell. Secret values are not shown, and stay."),
+        Field(id="backend.env", label="of the backend", placeholder="NAME=value",
+              help="Environment that only this backend needs, quoted as in a shell."),
+    ]  # fmt: skip
+
+
+def _program_fields(kind: str, recipes: Sequence[RecipeInfo]) -> list[Field]:
+    """The lines that belong to what is run: a file or a module, or the recipe's own arguments; then free ones."""
+    more = Field(id="recipe.args", label="arguments", help="The words after it, quoted as in a shell.")
+    if kind == OWN_SCRIPT:
+        return [Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file."), more]
+    if kind == OWN_MODULE:
+        return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
+    declared = [_argument_field(argument) for argument in _declared(kind, recipes)]
+    return [*declared, Field(id="recipe.args", label="more words", help="Words after these, quoted as in a shell.")]
+
+
+def _argument_field(argument: Argument) -> Field:
+    words = {"int": "whole number", "float": "number", "str": "text"}[argument.type]
+    return Field(
+        id=f"{ARGUMENT}{argument.name}",
+        label=argument.name,
+        placeholder=str(argument.default),
+        help=f"{argument.help} ({words})",
+    )
+
+
+def _declared(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
+    return next((recipe.arguments for recipe in recipes if recipe.name == kind), ())
+
+
+# --- profile to form -------------------------------------------------------------------------------------------------
+
+
+def fits_a_form(profile: Profile | None) -> bool:
+    """Whether every text of a profile can be shown in a line of a form. A terminal would act on anything else."""
+    return profile is None or all(value.isprintable() for value in values_of(profile, ()).values())
+
+
+def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, str]:
+    """What the form shows of a profile; None: of a new one."""
+    if profile is None:
+        names = [recipe.name for recipe in recipes]
+        first = FIRST_RECIPE if FIRST_RECIPE in names else [*names, OWN_SCRIPT][0]
+        return {"backend.name": "gloo", "layout.order": "block", "recipe.kind": first, "launch.warm": YES,
+                "launch.on_failure": "hold"}  # fmt: skip
+    recipe, layout, launch = profile.recipe, profile.layout, profile.launch
+    kind = recipe.name or (OWN_SCRIPT if recipe.script is not None else OWN_MODULE)
+    arguments, rest = _taken_apart(recipe.args, _declared(kind, recipes))
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "backend.name": profile.backend.name,
+        "backend.fallback": " ".join(profile.backend.fallback),
+        "backend.env": _env_text(profile.backend.env),
+        "layout.nodes": _nodes_text(profile),
+        "layout.ranks_per_node": "" if layout.ranks_per_node == "auto" else str(layout.ranks_per_node),
+        "layout.order": layout.order,
+        "recipe.kind": kind,
+        "recipe.script": recipe.script or "",
+        "recipe.module": recipe.module or "",
+        "recipe.args": shlex.join(rest),
+        "launch.python": launch.python or "",
+        "launch.workdir": "" if launch.workdir == "." else launch.workdir,
+        "launch.warm": YES if launch.warm else NO,
+        "launch.on_failure": launch.on_failure,
+        "env": _env_text(profile.env),
+        **{f"{ARGUMENT}{name}": value for name, value in arguments.items()},
+    }
+
+
+def _env_text(env: Mapping[str, str]) -> str:
+    return shlex.join(f"{name}={value}" for name, value in env.items() if _is_shown(name, value))
+
+
+def _is_shown(name: str, value: str) -> bool:
+    """Whether a variable stands in the form: a secret must not, and what a terminal would act on can't."""
+    return value.isprintable() and SECRET_NAME.search(name) is None
+
+
+def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
+    """Values of declared arguments, and all other words as they stand. Of an argument given twice, the last counts."""
+    names = {f"--{argument.name}": argument.name for argument in declared}
+    values: dict[str, str] = {}
+    rest: list[str] = []
+    words = list(args)
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in names and (equals or words):
+            values[names[flag]] = value if equals else words.pop(0)
+        else:
+            rest.append(word)
+    return values, rest
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where there is one like it."""
+    return next(free for number in count(1) if (free := name if number == 1 else f"{name}-{number}") not in taken)
+
+
+# --- form to profile -------------------------------------------------------------------------------------------------
+
+
+def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> Profile:
+    """The profile that the form says.
+
+    Args:
+        values: what stands in its lines.
+        base: the profile that is edited, for everything that the form has no line for.
+        recipes: those that there are.
+
+    Raises:
+        ProfileError: `key` is the id of the line that is wrong, or a key that the form has no line for.
+    """
+    data: dict[str, Any] = to_toml_data(base) if base is not None else {"schema": 1}
+    for key in ("name", "description", "backend.name", "layout.order", "launch.python", "launch.workdir",
+                "launch.on_failure"):  # fmt: skip
+        _put(data, key, values.get(key, "").strip() or None)
+    data.setdefault("name", "")
+    _put(data, "backend.fallback", values.get("backend.fallback", "").split() or None)
+    _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
+    nodes = values.get("layout.nodes", "").strip()
+    if base is None or nodes != _nodes_text(base):
+        _put(data, "layout.nodes", nodes or None)
+    ranks = values.get("layout.ranks_per_node", "").strip()
+    _put(data, "layout.ranks_per_node", int(ranks) if ranks.isdecimal() else ranks or None)
+    data["recipe"] = _recipe(values, base, recipes)
+    for key, before in zip(ENVIRONMENTS, (base.backend.env, base.env) if base is not None else ({}, {}), strict=True):
+        if (text := values.get(key, "")) != _env_text(before):
+            hidden = {name: value for name, value in before.items() if not _is_shown(name, value)}
+            _put(data, key, hidden | _env(key, text) or None)
+    return profile_from_data(data, FORM)
+
+
+def _nodes_text(profile: Profile) -> str:
+    nodes = profile.layout.nodes
+    return nodes if isinstance(nodes, str) else ", ".join(nodes)
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a key of a table, or takes it away."""
+    *tables, name = key.split(".")
+    for table in tables:
+        data = data.setdefault(table, {})
+    if value is None:
+        data.pop(name, None)
+    else:
+        data[name] = value
+
+
+def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[str, Any]:
+    kind = values.get("recipe.kind", "")
+    if kind == OWN_SCRIPT:
+        recipe: dict[str, Any] = {"script": values.get("recipe.script", "").strip()}
+    elif kind == OWN_MODULE:
+        recipe = {"module": values.get("recipe.module", "").strip()}
+    else:
+        recipe = {"name": kind}
+    args: list[str] = []
+    for argument in _declared(kind, recipes):
+        value = values.get(f"{ARGUMENT}{argument.name}", "").strip()
+        if value:
+            args += [f"--{argument.name}", _checked(argument, value)]
+    try:
+        args += shlex.split(values.get("recipe.args", ""))
+    except ValueError as error:
+        raise ProfileError(FORM, None, "recipe.args", f"can't be read as words: {str(error).lower()}") from None
+    if base is not None and _is_same_program(base, recipe, args, _declared(kind, recipes)):
+        args = list(base.recipe.args)
+    return {**recipe, "args": args} if args else recipe
+
+
+def _env(key: str, text: str) -> dict[str, str]:
+    """The variables that a line says."""
+    try:
+        pairs = [(word, *word.partition("=")) for word in shlex.split(text)]
+    except ValueError as error:
+        raise ProfileError(FORM, None, key, f"can't be read as words: {str(error).lower()}") from None
+    for word, name, equals, _ in pairs:
+        if not name or not equals:
+            raise ProfileError(FORM, None, key, f"{word!r} is not NAME=value")
+    return {name: value for _, name, _, value in pairs}
+
+
+def _checked(argument: Argument, value: str) -> str:
+    kinds: dict[str, type[int | float | str]] = {"int": int, "float": float, "str": str}
+    try:
+        kinds[argument.type](value)
+    except ValueError:
+        words = {"int": "a whole number", "float": "a number", "str": "text"}[argument.type]
+        raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", f"must be {words}, not {value!r}") from None
+    if argument.pattern and not re.fullmatch(argument.pattern, value):
+        raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", f"{value!r} is not understood", hint=argument.help)
+    return value
+
+
+def _is_same_program(base: Profile, recipe: dict[str, Any], args: list[str], declared: Sequence[Argument]) -> bool:
+    """Whether only the order of words differs, which is then left as the user has it in the file."""
+    same = all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
+    return same and _taken_apart(args, declared) == _taken_apart(base.recipe.args, declared)
+
+
+STAND_INS: dict[str, str] = {"name": "name", "recipe.script": "script.py", "recipe.module": "module"}
+"""What a wrong line is taken for while the lines below it are checked; for all others: nothing typed."""
+
+
+def errors_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> list[ProfileError]:
+    """Everything that is wrong, at most one error for each line. The checks end at the first error: they are asked again
+    with each wrong line taken for a right one.
+
+    Args:
+        values: what stands in the lines.
+        base: the profile that is edited.
+        recipes: those that there are.
+    """
+    lines = [field.id for field in fields(values, recipes, ())]
+    values = dict(values)
+    errors: dict[str | None, ProfileError] = {}
+    while True:
+        try:
+            profile_of(values, base, recipes)
+        except ProfileError as error:
+            line = line_of_error(error, lines)
+            if line in errors:
+                break
+            errors[line] = error
+            if line is None:
+                break
+            values[line] = STAND_INS.get(line, "")
+        else:
+            break
+    return list(errors.values())
+
+
+def line_of_error(error: ProfileError, lines: Sequence[str]) -> str | None:
+    """The id of the line that an error is about; None where the form has no such line."""
+    aliases = {"recipe": "recipe.kind", "recipe.name": "recipe.kind", "layout": "layout.nodes"}
+    key = aliases.get(error.key, error.key)
+    key = next((table for table in ENVIRONMENTS if key.startswith(f"{table}.")), key)
+    return key if key in lines else None

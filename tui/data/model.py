@@ -1,0 +1,271 @@
+"""A run as the screen shows it: a pure fold of what its supervisor sends. No Textual, no clock, no I/O.
+
+The socket's messages are applied as they come, whatever the screen does; a timer then paints what `revision` says is new.
+So a slow terminal delays painting and nothing else, and a burst of updates costs one paint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from engine.core.metrics.series import Point, Series, SeriesSet
+from engine.core.run.state import ENDED_WORDS, RunWord
+from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Update
+from tui.text.cells import age
+
+LOSS = "loss"
+THROUGHPUT = "throughput"
+"""Names of the two series that the table and the chart show."""
+
+MAX_EVENTS = 1000
+"""Lines of the run's story that are kept: far more than a person reads, and bounded when a rank fails in a loop."""
+
+PACE_STEPS = 64
+"""Newest steps that the estimate of the end is made from: enough to be steady, few enough to notice a slowdown."""
+
+IMPORTING = "importing torch"
+"""Note of ranks that have no process yet, while that is what the run waits for."""
+
+
+class Row(NamedTuple):
+    """One rank as the table shows it: its view, and the newest values of its two series, oldest first."""
+
+    view: RankView
+    throughput: tuple[float, ...]
+    loss: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What the two lines above the table say. Times in seconds; None where nothing is known."""
+
+    name: str
+    run: str
+    state: RunWord
+    doing: str
+    attempt: int
+    generation: int
+    step: int | None
+    steps: int | None
+    fraction: float | None
+    eta: float | None
+    elapsed: float
+    alive: int
+    world_size: int
+    throughput: float | None
+    unit: str
+    loss: float | None
+    checkpoint: int | None
+    checkpoint_age: float | None
+
+
+class RunModel:
+    """Everything that is known of one run. `revision` grows with every message."""
+
+    def __init__(self) -> None:
+        self.run: RunView | None = None
+        self.series = SeriesSet()
+        self.events: deque[EventLine] = deque(maxlen=MAX_EVENTS)
+        self.revision = 0
+        self.snapshots = 0
+        self.points = 0
+        self._ranks: dict[int, RankView] = {}
+        self._rows: dict[int, Row] = {}
+        self._stale: set[int] = set()
+        self._pace: deque[tuple[float, int]] = deque(maxlen=PACE_STEPS)
+        self._imports = False
+        self.newest_event = -1
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def apply(self, message: Snapshot | Update) -> None:
+        """Takes one message. A snapshot replaces everything, as after a new connection."""
+        self.revision += 1
+        match message:
+            case Snapshot():
+                self._begin(message)
+            case Update():
+                if message.run is not None:
+                    self._set_run(message.run)
+                for view in message.ranks:
+                    self._set_rank(view)
+                for point in message.points:
+                    self._add_point(point)
+                self._add_events(message.events)
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        self.snapshots += 1
+        self.points += 1
+        self.series = SeriesSet(snapshot.series)
+        self.events.clear()
+        self.newest_event = -1
+        self._ranks.clear()
+        self._rows.clear()
+        self._pace.clear()
+        self._set_run(snapshot.run)
+        for view in snapshot.ranks:
+            self._set_rank(view)
+        self._add_events(snapshot.events)
+        steps = [(at, step) for dump in snapshot.series for at, step, _ in dump.recent if step is not None]
+        for at, step in sorted(pair for pair in steps if pair[0] >= snapshot.run.attempt_since):
+            self._note_step(at, step)
+
+    def _set_run(self, run: RunView) -> None:
+        if self.run is not None and (run.attempt, run.generation) != (self.run.attempt, self.run.generation):
+            self._pace.clear()
+        self.run = run
+        if self._imports != (imports := _imports_torch(run)):
+            self._imports = imports
+            self._stale.update(self._ranks)
+
+    def _set_rank(self, view: RankView) -> None:
+        self._ranks[view.rank] = view
+        self._stale.add(view.rank)
+
+    def _add_point(self, point: Point) -> None:
+        self.points += 1
+        self.series.append(point)
+        self._stale.add(point.rank)
+        if point.step is not None:
+            self._note_step(point.at, point.step)
+
+    def _note_step(self, at: float, step: int) -> None:
+        """Remembers when the gang first reached a step: ranks that come later to the same step say nothing new."""
+        if not self._pace or step > self._pace[-1][1]:
+            self._pace.append((at, step))
+
+    def _add_events(self, events: tuple[EventLine, ...]) -> None:
+        for event in events:
+            if event.seq > self.newest_event:
+                self.newest_event = event.seq
+                self.events.append(event)
+
+    # --- what is shown ------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over."""
+        return self.run is not None and self.run.state in ENDED_WORDS
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that is under way, or was the last."""
+        return self.run.attempt if self.run is not None else 0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all, as far as they are known."""
+        return self.run.world_size if self.run is not None else 0
+
+    def rank(self, rank: int) -> RankView | None:
+        """One rank as it was last reported."""
+        return self._ranks.get(rank)
+
+    def rows(self) -> list[Row]:
+        """Every rank in order. Rows of ranks that nothing new is known of are the same objects as before."""
+        for rank in self._stale:
+            if (view := self._ranks.get(rank)) is not None:
+                self._rows[rank] = self._row(view)
+        self._stale.clear()
+        return [self._rows[rank] for rank in sorted(self._rows)]
+
+    def away(self, now: float) -> dict[str, str]:
+        """Words for every node that was there and is not reached now: `unreachable 12 s`.
+
+        Args:
+            now: seconds since the epoch, on the supervisor's host.
+        """
+        return {} if self.run is None else _away(self.run, now)
+
+    def _row(self, view: RankView) -> Row:
+        loss = self.series.get(view.rank, LOSS)
+        throughput = self.series.get(view.rank, THROUGHPUT)
+        if view.loss is None and self._diverged(loss):
+            view = msgspec.structs.replace(view, loss=math.nan)
+        if self._imports and view.pid is None and not view.note:
+            view = msgspec.structs.replace(view, note=IMPORTING)
+        return Row(view=view, throughput=_newest(throughput), loss=_newest(loss))
+
+    def header(self, now: float) -> Header | None:
+        """The run as a whole.
+
+        Args:
+            now: seconds since the epoch, on the supervisor's host.
+
+        Returns:
+            None before the first message.
+        """
+        run = self.run
+        if run is None:
+            return None
+        fraction = min(1.0, max(0.0, run.step / run.steps)) if run.step is not None and run.steps else None
+        return Header(
+            name=run.name,
+            run=run.run,
+            state=run.state,
+            doing=_doing(run, now),
+            attempt=run.attempt,
+            generation=run.generation,
+            step=run.step,
+            steps=run.steps,
+            fraction=fraction,
+            eta=self._eta(run),
+            elapsed=max(0.0, (now if run.ended_at is None else run.ended_at) - run.launched_at),
+            alive=run.alive,
+            world_size=run.world_size,
+            throughput=run.throughput,
+            unit=run.unit,
+            loss=self._loss(run),
+            checkpoint=run.checkpoint,
+            checkpoint_age=None if run.checkpoint_at is None else max(0.0, now - run.checkpoint_at),
+        )
+
+    def _eta(self, run: RunView) -> float | None:
+        """Seconds to the last step at the pace of the newest steps; None while there is no pace, or none is needed."""
+        if run.state != "running" or run.steps is None or run.step is None or len(self._pace) < 2:
+            return None
+        (begin, first), (end, last) = self._pace[0], self._pace[-1]
+        if end <= begin:
+            return None
+        return max(0, run.steps - run.step) * (end - begin) / (last - first)
+
+    def _loss(self, run: RunView) -> float | None:
+        """The run's loss; NaN where the run has none because a rank's newest one is not finite."""
+        if run.loss is not None:
+            return run.loss
+        return math.nan if any(self._diverged(self.series.get(rank, LOSS)) for rank in self._ranks) else None
+
+    def _diverged(self, series: Series | None) -> bool:
+        """Whether the newest value of this attempt is not finite."""
+        if series is None or not series.recent or self.run is None:
+            return False
+        at, _, value = series.recent[-1]
+        return at >= self.run.attempt_since and not math.isfinite(value)
+
+
+def _imports_torch(run: RunView) -> bool:
+    """Whether the run waits for the import of torch: it comes before the store and before the first rank."""
+    return run.state == "starting" and run.alive == 0 and run.doing.startswith(("opening the store", "starting ranks"))
+
+
+def _newest(series: Series | None) -> tuple[float, ...]:
+    return tuple(value for _, _, value in series.recent) if series is not None else ()
+
+
+def _doing(run: RunView, now: float) -> str:
+    """What is under way; of nodes that are away, for how long: the supervisor says since when, and not each second anew."""
+    away = [f"{node} {words}" for node, words in _away(run, now).items()]
+    more = f" and {len(away) - 2} more" if len(away) > 2 else ""
+    return ", ".join(away[:2]) + more if away else run.doing
+
+
+def _away(run: RunView, now: float) -> dict[str, str]:
+    """Nodes that are not reached, and for how long. While a run starts, none has been reached yet."""
+    if run.state not in ("running", "holding"):
+        return {}
+    return {node.name: f"unreachable {age(now - node.since)}" for node in run.nodes if node.link == "down"}

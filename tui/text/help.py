@@ -1,0 +1,91 @@
+"""What the help screen says: the table of keys, the signs of states, the words. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from textual.content import Content
+
+from engine.core.run.state import RankWord
+from tui.keys import PLACES, keys_of
+from tui.text.marks import CHECK_MARKS, RESULT_WORDS, RUN_MARKS, RUN_WORDS, sign, to_ascii
+from tui.text.plan import wrapped
+from tui.widgets.rank_table import ASCII_GLYPHS, GLYPHS
+
+RANK_WORDS: dict[RankWord, str] = {
+    "starting": "it has no process yet",
+    "running": "its process exists",
+    "exited": "it ended with exit status 0",
+    "failed": "it ended with another exit status, or by a signal",
+    "lost": "nobody can say how it ended",
+    "stopped": "it ended while the run was being stopped",
+}
+
+WORDS: dict[str, str] = {
+    "profile": "A TOML file: backend, layout, recipe, launch policy. What you save and share.",
+    "plan": "What a profile comes to on real nodes. What is shown is what runs.",
+    "run": "One launch of a plan. It goes on without this app, and without this terminal.",
+    "node": "A machine that ranks run on.",
+    "rank": "One process of the run, by its number; the world size is how many there are.",
+    "attempt": "One start of all ranks; the first is attempt 0, as torchrun counts. Each has its own logs.",
+    "generation": "Counts rejoins: dead ranks came back and the others kept running. 0.2 is generation 2 of attempt 0.",
+    "recipe": "A training script that comes with rankdeck.",
+    "backend": "How ranks talk to each other: a process group of PyTorch.",
+    "supervisor": "The process that owns one run.",
+}
+
+COLUMN = 22
+"""Cells of the left column; of a narrow screen it takes less."""
+
+
+class _Row(NamedTuple):
+    """A key, sign or word, and what it means. `label`: another word that a search finds it by."""
+
+    left: str
+    right: str
+    style: str
+    label: str = ""
+
+
+def help_text(query: str, width: int, *, ascii: bool) -> Content:  # noqa: A002  the command line's word
+    """Args:
+    query: only lines that contain it; empty: all.
+    width: cells of a line.
+    ascii: shows the signs that are drawn with ASCII characters.
+    """
+    lines: list[Content | str] = []
+    for title, rows in _sections(ascii=ascii):
+        found = [row for row in rows if query.lower() in f"{title} {row.left} {row.right} {row.label}".lower()]
+        if found:
+            lines += ["", Content.styled(title, "bold underline")]
+            lines += [line for row in found for line in _lines(row, width)]
+    text = Content("\n").join(lines[1:]) if lines else Content(f"Nothing here has {query!r}.")
+    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+
+
+def _sections(*, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:  # noqa: A002
+    for where, title in PLACES.items():
+        yield title, [_Row(key.shown, key.help, "bold $text-accent", key.label) for key in keys_of(where)]
+    runs = RUN_WORDS.items()
+    yield (
+        "How a run is",
+        [_Row(f"{sign(word, ascii=ascii)} {word}", text, RUN_MARKS[word].style) for word, text in runs],
+    )
+    glyphs = ASCII_GLYPHS if ascii else GLYPHS
+    yield "How a rank is", [_Row(f"{glyphs[word]} {word}", text, "bold") for word, text in RANK_WORDS.items()]
+    results = [(CHECK_MARKS[state], state or "looking", text) for state, text in RESULT_WORDS.items()]
+    yield (
+        "How a check came out",
+        [_Row(f"{mark.ascii if ascii else mark.sign} {word}", text, mark.style) for mark, word, text in results],
+    )
+    yield "Words", [_Row(word, text, "bold") for word, text in WORDS.items()]
+
+
+def _lines(row: _Row, width: int) -> list[Content]:
+    column = COLUMN if width >= 60 else 14
+    lines = wrapped(row.right.split(), max(10, width - column - 1))
+    return [
+        Content.assemble((f"{row.left[:column] if index == 0 else '':<{column}} ", row.style), line)
+        for index, line in enumerate(lines)
+    ]

@@ -1,0 +1,148 @@
+"""The lines of the home screen's lists, and what is said about a run there. Pure text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from engine.core.catalogue import ProfileEntry
+from engine.core.plan.profile import Profile
+from engine.core.run.state import ENDED_WORDS
+from engine.core.views.view import RunSummary
+from tui.text.cells import age, cell_fit, duration, number, plain_line
+from tui.text.marks import MUTED, RUN_MARKS, sign, to_ascii
+from tui.text.plan import labelled
+
+MAX_NAME = 22
+"""Cells of a name; a longer one is cut so that the other columns stay in sight."""
+
+
+MARK = 9
+"""Most cells of the end of a run's id, dash included; the engine's have five."""
+
+
+def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:  # noqa: A002
+    """One line for each profile: name, backend, where, what; or name and what is wrong with it."""
+    name = min(MAX_NAME, max((cell_len(plain_line(entry.name)) for entry in entries), default=0))
+    where = max((cell_len(_where(entry.profile)) for entry in entries if entry.profile), default=0)
+    lines = []
+    for entry in entries:
+        start = cell_fit(plain_line(entry.name), name, ascii=ascii)
+        if entry.profile is None:
+            mark = "X" if ascii else "✖"
+            lines.append(
+                Content.assemble(start, (f"  {mark} {plain_line(entry.error or 'unreadable')}", "$text-error"))
+            )
+            continue
+        profile = entry.profile
+        facts = f"  {plain_line(profile.backend.name):<5} {cell_fit(_where(profile), min(where, 20), ascii=ascii)}"
+        lines.append(Content.assemble(start, (f"{facts}  {_what(profile)}", MUTED)))
+    return lines
+
+
+def _where(profile: Profile) -> str:
+    return plain_line(profile.layout.words)
+
+
+def _what(profile: Profile) -> str:
+    recipe = profile.recipe
+    return plain_line(recipe.name or (recipe.script or "").rsplit("/", 1)[-1] or recipe.module or "")
+
+
+def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Content]:  # noqa: A002
+    """One line for each run: state, name, how long or how long ago, and the newest thing to know about it."""
+    names = _told_apart(runs, ascii=ascii)
+    name = max(map(cell_len, names), default=0)
+    lines = []
+    for run, own in zip(runs, names, strict=True):
+        ended = run.state in ENDED_WORDS
+        when = f"{age(now - (run.ended_at or now))} ago" if ended else duration(now - run.launched_at)
+        line = Content.assemble(
+            (sign(run.state, ascii=ascii), RUN_MARKS[run.state].style),
+            f" {cell_fit(own, name, ascii=ascii)}  ",
+            (f"{when:>10}  ", MUTED),
+            (_news(run), "$text-error" if run.state in ("failed", "holding") else ""),
+        )
+        lines.append(Content(to_ascii(line.plain), list(line.spans)) if ascii else line)
+    return lines
+
+
+def _told_apart(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:  # noqa: A002
+    """What each run is called, in at most `MAX_NAME` cells. Of runs with one name, each keeps the end of its id."""
+    names = [plain_line(run.name) for run in runs]
+    counts = Counter(names)
+    told = []
+    for run, name in zip(runs, names, strict=True):
+        mark = f"-{plain_line(run.run).rpartition('-')[2]}"[:MARK] if counts[name] > 1 else ""
+        told.append(cell_fit(name, min(cell_len(name), MAX_NAME - len(mark)), ascii=ascii) + mark)
+    return told
+
+
+def _news(run: RunSummary) -> str:
+    if not run.reachable:
+        return f"no supervisor on {plain_line(run.host)}"
+    if run.state in ("failed", "holding", "stopped") and run.reason:
+        return plain_line(run.reason)
+    if run.state == "succeeded" and run.loss is not None:
+        return f"loss {number(run.loss, 7).strip()}"
+    return _steps(run) if run.step is not None else run.state
+
+
+def _steps(run: RunSummary) -> str:
+    return f"step {run.step}" + (f"/{run.steps}" if run.steps else "")
+
+
+def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content:  # noqa: A002
+    """What is known of a run without attaching to it, and how to attach to it."""
+    mark = RUN_MARKS[run.state]
+    lines: list[Content | str] = [
+        Content.assemble((f"{sign(run.state, ascii=ascii)} {run.state}", mark.style)),
+        "",
+        *labelled("run", [plain_line(run.run)], width),
+        *labelled("ranks", f"{run.world_size} over {plain_line(run.backend)}".split(), width),
+        *labelled("began", f"{age(now - run.launched_at)} ago, on {plain_line(run.host)}".split(), width),
+    ]
+    if run.ended_at is not None:
+        lines += labelled("ended", f"{age(now - run.ended_at)} ago".split(), width)
+    lines += labelled("attempt", [str(run.attempt)], width)
+    if run.step is not None:
+        lines += labelled("progress", _steps(run).split(), width)
+    if run.loss is not None:
+        lines += labelled("loss", [number(run.loss, 7).strip()], width)
+    if run.reason:
+        lines += labelled("why", plain_line(run.reason).split(), width, style="$text-error")
+    lines += ["", *labelled("enter", _enter(run).split(), width)]
+    lines += labelled("or later", f"rankdeck attach {plain_line(run.run)}".split(), width)
+    text = Content("\n").join(lines)
+    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+
+
+def _enter(run: RunSummary) -> str:
+    if run.state in ENDED_WORDS:
+        return "shows how it ended: its log, its curves, its story"
+    if not run.reachable:
+        return "starts a supervisor for it, which takes its ranks over as they are"
+    return "watches it"
+
+
+def parting_words(runs: Sequence[RunSummary]) -> str | None:
+    """What to say of the runs that go on when the app is left; None where there is none."""
+    active = [run for run in runs if run.state not in ENDED_WORDS]
+    if not active:
+        return None
+    if len(active) == 1:
+        return f"{plain_line(active[0].name)} goes on: rankdeck attach {plain_line(active[0].run)}"
+    return f"{len(active)} runs go on: rankdeck ps lists them"
+
+
+FIRST_STEPS = (
+    "No profile was found.",
+    "",
+    "A profile says what runs where: a backend, a node layout and a recipe or a script of your own.",
+    "",
+    "n puts one together, with the plan beside it",
+)
+"""Shown in the plan's pane while there is no profile at all."""
