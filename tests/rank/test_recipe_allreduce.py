@@ -1,0 +1,123 @@
+"""The options of the recipe `allreduce`, and what its times come to."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.commands import bench
+from engine.core.errors import UsageError
+from rankdeck.recipes import allreduce, arguments
+from rankdeck.recipes._collectives import COLLECTIVES
+from rankdeck.recipes._sizes import parse_sizes
+
+MIB = 1 << 20
+
+# --- sizes
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ("4", [4]),
+        ("4:32", [4, 8, 16, 32]),
+        ("4:4", [4]),
+        ("1k:4K", [1024, 2048, 4096]),
+        ("4:256:x8", [4, 32, 256]),
+        ("4:300:x8", [4, 32, 256, 300]),
+        ("100M:400M", [100 * MIB, 200 * MIB, 400 * MIB]),
+        ("2G,4,1K,4", [4, 1024, 2 << 30]),
+        ("3:10", [3, 6, 10]),
+    ],
+)
+def test_sizes_are_doubled_multiplied_or_listed(words: str, sizes: list[int]):
+    assert parse_sizes(words) == sizes
+
+
+@given(low=st.integers(1, 1 << 40), high=st.integers(1, 1 << 40), factor=st.integers(2, 1000))
+def test_a_range_of_sizes_rises_from_its_first_to_its_last(low: int, high: int, factor: int):
+    low, high = sorted((low, high))
+    sizes = parse_sizes(f"{low}:{high}:x{factor}")
+    assert sizes[0] == low
+    assert sizes[-1] == high
+    assert sizes == sorted(set(sizes))
+    assert all(later <= earlier * factor for earlier, later in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize(
+    "words", ["", "x", "4:", ":4", "4:8:3", "4:8:x", "4X", "4KB", "-4", "4,,8", "4:8,16", "4.5K", "4 :8"]
+)
+def test_words_that_are_no_sizes_are_refused_with_what_is_allowed(words: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        arguments("allreduce", [f"--sizes={words}"])
+    said = capsys.readouterr().err
+    assert f"argument --sizes: {words!r} is not understood: bytes, such as 4:400M" in said
+    with pytest.raises(UsageError, match="is not understood") as caught:
+        bench.make_profiles("gloo", None, None, None, {"sizes": words})
+    assert "4:400M (doubling)" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--sizes", "4M:4"], "--sizes 4M:4: 4M is more than 4: the smaller size comes first"),
+        (["--sizes", "0"], "--sizes 0: 0 is no size: 1 byte or more is needed"),
+        (["--sizes", "4:8:x1"], "--sizes 4:8:x1: x1 never gets from 4 to 8: x2 or more is needed"),
+        (["--seconds", "0"], "--seconds 0.0: more than 0 is needed"),
+        (["--seconds", "nan"], "--seconds nan: more than 0 is needed"),
+        (["--warmup", "0"], "--warmup 0: 1 or more is needed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: list[str], why: str):
+    with pytest.raises(SystemExit) as caught:
+        allreduce.check(arguments("allreduce", words))
+    assert str(caught.value) == f"allreduce: {why}"
+
+
+@pytest.mark.parametrize("words", ["all", "barrier", "all_reduce,sendrecv", *COLLECTIVES])
+def test_every_collective_can_be_chosen(words: str):
+    assert arguments("allreduce", ["--collectives", words]).collectives == words
+
+
+def test_another_collective_or_type_is_refused(capsys: pytest.CaptureFixture[str]):
+    for words in (["--collectives", "reduce"], ["--collectives", "all,barrier"], ["--dtype", "float8"]):
+        with pytest.raises(SystemExit, match="2"):
+            arguments("allreduce", words)
+    assert "'float8' is not understood: float32, float64, float16, bfloat16, int32 or int64" in capsys.readouterr().err
+
+
+# --- what times come to
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "size", "seconds", "algbw", "busbw"),
+    [
+        # 1 GB in 10 ms is 100 GB/s; by nccl-tests' PERFORMANCE.md times 2(n-1)/n, (n-1)/n, or 1.
+        ("all_reduce", 8, 10**9, 0.01, 100.0, 175.0),
+        ("all_reduce", 2, 10**9, 0.01, 100.0, 100.0),
+        ("all_reduce", 1, 10**9, 0.01, 100.0, 0.0),
+        ("all_gather", 8, 10**9, 0.01, 100.0, 87.5),
+        ("reduce_scatter", 4, 10**9, 0.01, 100.0, 75.0),
+        ("all_to_all", 2, 10**9, 0.01, 100.0, 50.0),
+        ("broadcast", 8, 10**9, 0.01, 100.0, 100.0),
+        ("sendrecv", 8, 4096, 0.001, 0.004096, 0.004096),
+    ],
+)
+def test_bandwidths_are_those_of_nccl_tests(name, world, size, seconds, algbw, busbw):
+    found = allreduce.result(name, size, world, [seconds] * 5)
+    assert found.algbw == pytest.approx(algbw)
+    assert found.busbw == pytest.approx(busbw)
+    assert found.median == found.p95 == pytest.approx(seconds * 1e6)
+
+
+def test_median_and_p95_are_of_the_repetitions():
+    times = [number / 1e6 for number in range(100, 0, -1)]
+    found = allreduce.result("all_reduce", 4, 2, times)
+    assert found.repetitions == 100
+    assert found.median == pytest.approx(50.5)
+    assert found.p95 == pytest.approx(95)
+    assert allreduce.percentile([3.0], 0.95) == 3.0
+    assert allreduce.percentile([1.0, 2.0, 3.0, 4.0, 5.0], 0.95) == 5.0
