@@ -1,10 +1,9 @@
-"""Follows a run from the command line: what its ranks print, why it stopped, and Ctrl-C."""
+"""Follows a run: prints what its ranks write, its events and why it ended. For `launch`, `attach`, `logs`, `wait`, `bench`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Iterable
@@ -12,61 +11,51 @@ from collections.abc import AsyncGenerator, Iterable
 import msgspec
 
 from engine.client.engine import LocalRun
-from engine.commands.show import close_stdout, end_words, exit_status, narrate, show_failure
+from engine.commands.interrupts import FollowInterrupts
+from engine.commands.output import close_stdout, narrate
+from engine.commands.show import end_words, exit_status, show_failure
 from engine.commands.tail import Chunk, Follower
-from engine.core.errors import RankdeckError, SupervisorLostError, UsageError
-from engine.core.run.state import ENDED_WORDS
+from engine.core.errors import SupervisorLostError, UsageError
 from engine.core.terminal_text import terminal_line
 from engine.core.views.view import EventLine, Snapshot, Update
 
 POLL = 0.05
-"""Seconds between two looks at the ranks' files."""
+"""Seconds between two reads of the ranks' files."""
 
 
-class Picture:
-    """A snapshot that is kept up to date."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-    def apply(self, message: Snapshot | Update) -> tuple[EventLine, ...]:
-        """Takes a message in. Returns the events that are new."""
-        if isinstance(message, Snapshot):
-            news = message.events[len(self.snapshot.events) :]
-            self.snapshot = message
-            return news
-        ranks = list(self.snapshot.ranks)
-        for view in message.ranks:
-            ranks[view.rank] = view
-        self.snapshot = msgspec.structs.replace(
-            self.snapshot,
-            run=message.run or self.snapshot.run,
-            ranks=tuple(ranks),
-            events=self.snapshot.events + message.events,
-        )
-        return message.events
-
-    @property
-    def settled(self) -> bool:
-        """Whether the run has ended, or holds and waits for somebody."""
-        return self.snapshot.run.state in ENDED_WORDS or self.snapshot.run.state == "holding"
+def merged(snapshot: Snapshot, message: Update) -> Snapshot:
+    """A snapshot brought up to date by an update; curves are left as they are, since no command prints them."""
+    ranks = list(snapshot.ranks)
+    for view in message.ranks:
+        ranks[view.rank] = view
+    return msgspec.structs.replace(
+        snapshot, run=message.run or snapshot.run, ranks=tuple(ranks), events=snapshot.events + message.events
+    )
 
 
-async def pictures(run: LocalRun) -> AsyncGenerator[tuple[Picture, tuple[EventLine, ...]], None]:
-    """The run and its new events, until it has ended; a supervisor that was lost is replaced."""
-    picture: Picture | None = None
+async def snapshots(run: LocalRun) -> AsyncGenerator[tuple[Snapshot, tuple[EventLine, ...]], None]:
+    """The run after each change, with the events that are new, until the run has ended.
+
+    Connects again when the supervisor dies.
+
+    Raises:
+        SupervisorLostError: four connections in a row ended without a message.
+    """
+    snapshot: Snapshot | None = None
     failures = 0
     while True:
         try:
             async with contextlib.aclosing(run.subscribe()) as messages:
                 async for message in messages:
                     failures = 0
-                    if picture is None:
-                        assert isinstance(message, Snapshot)
-                        picture = Picture(message)
-                        yield picture, message.events
+                    if isinstance(message, Snapshot):
+                        news = message.events[len(snapshot.events) if snapshot else 0 :]
+                        snapshot = message
                     else:
-                        yield picture, picture.apply(message)
+                        assert snapshot is not None
+                        news = message.events
+                        snapshot = merged(snapshot, message)
+                    yield snapshot, news
             return
         except SupervisorLostError:
             failures += 1
@@ -78,91 +67,17 @@ async def pictures(run: LocalRun) -> AsyncGenerator[tuple[Picture, tuple[EventLi
 # --- launch and attach ---------------------------------------------------------------------------------------------------
 
 
-class _Interrupts:
-    """Ctrl-C and its relatives while a run is followed."""
-
-    def __init__(self, run: LocalRun, *, owner: bool) -> None:
-        self._run, self._owner = run, owner
-        self._interactive = sys.stdin.isatty() and sys.stderr.isatty()
-        self._count = 0
-        self._asking = False
-        self._jobs: set[asyncio.Task[None]] = set()
-        self.detached = asyncio.Event()
-        self.stopping = False
-
-    def install(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        loop.add_signal_handler(signal.SIGTERM, self._terminate)
-        loop.add_signal_handler(signal.SIGHUP, self.detached.set)
-
-    def _interrupt(self) -> None:
-        self._count += 1
-        if not self._owner and self._count == 1:
-            self.detached.set()
-        elif self._count == 1 and self._interactive:
-            self._ask()
-        else:
-            self._stop(at_once=self._count > 2)
-
-    def _terminate(self) -> None:
-        if self._owner and not self._interactive:
-            self._stop(at_once=False)
-        else:
-            self.detached.set()
-
-    def _ask(self) -> None:
-        self._asking = True
-        sys.stderr.write("\nrankdeck: d detach, the run goes on · s stop the run · Enter go on following [Enter] ")
-        sys.stderr.flush()
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read_answer)
-
-    def _read_answer(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(sys.stdin.fileno())
-        answer = os.read(sys.stdin.fileno(), 1024).strip().lower()
-        self._asking = False
-        if answer[:1] == b"d":
-            self.detached.set()
-        elif answer[:1] == b"s":
-            self._stop(at_once=False)
-        else:
-            self._count = 0
-
-    def _stop(self, *, at_once: bool) -> None:
-        if self._asking:
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self._asking = False
-            sys.stderr.write("\n")
-        self.stopping = True
-        task = asyncio.get_running_loop().create_task(self._request_stop(at_once=at_once))
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
-
-    async def _request_stop(self, *, at_once: bool) -> None:
-        try:
-            narrate(await self._run.stop(at_once=at_once))
-        except RankdeckError as error:
-            narrate(str(error))
-
-    def stop_for_nobody(self) -> None:
-        """A hold waits for a person; without a terminal there is none."""
-        if not self.stopping and self._owner and not self._interactive:
-            narrate("a rank failed and there is no terminal to hold for: the run is stopped")
-            self._stop(at_once=False)
-
-
 async def watch(run: LocalRun, *, owner: bool = True) -> int:
-    """Prints what ranks write and what happens, until the run ends or the user leaves.
+    """Prints the ranks' output and the run's events, until the run ends or the user detaches.
 
     Args:
-        run: which.
-        owner: Ctrl-C may stop it (`launch`); otherwise it only leaves (`attach`).
+        run: which one.
+        owner: Ctrl-C may stop the run (`launch`); otherwise it only detaches (`attach`).
 
     Returns:
         The exit status of the command.
     """
-    interrupts = _Interrupts(run, owner=owner)
+    interrupts = FollowInterrupts(run, owner=owner)
     interrupts.install()
     following = asyncio.create_task(_follow_run(run, interrupts))
     leaving = asyncio.create_task(interrupts.detached.wait())
@@ -173,16 +88,15 @@ async def watch(run: LocalRun, *, owner: bool = True) -> int:
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following
-    narrate(f"{run.run} goes on; come back with: rankdeck attach {run.run}")
+    narrate(f"{run.run} keeps running; to come back: rankdeck attach {run.run}")
     return 0
 
 
-async def _follow_run(run: LocalRun, interrupts: _Interrupts) -> int:
+async def _follow_run(run: LocalRun, interrupts: FollowInterrupts) -> int:
     printer: _Printer | None = None
     held = False
-    async with contextlib.aclosing(pictures(run)) as stream:
-        async for picture, events in stream:
-            snapshot = picture.snapshot
+    async with contextlib.aclosing(snapshots(run)) as stream:
+        async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
             printer.turn_to(snapshot.run.attempt)
             for event in events:
@@ -191,7 +105,7 @@ async def _follow_run(run: LocalRun, interrupts: _Interrupts) -> int:
             holding = snapshot.run.state == "holding"
             if holding and not held:
                 show_failure(snapshot, err=True)
-                interrupts.stop_for_nobody()
+                interrupts.stop_if_unattended()
             held = holding
     assert printer is not None
     printer.finish()
@@ -206,20 +120,20 @@ async def _follow_run(run: LocalRun, interrupts: _Interrupts) -> int:
 class _Printer:
     """Prints the files of a run's ranks as they grow, one attempt after the other."""
 
-    def __init__(self, run: LocalRun, snapshot: Snapshot, interrupts: _Interrupts) -> None:
+    def __init__(self, run: LocalRun, snapshot: Snapshot, interrupts: FollowInterrupts) -> None:
         self._run, self._interrupts = run, interrupts
         self._nodes = [rank.node for rank in snapshot.ranks]
         self._attempt = snapshot.run.attempt
         self._follower = Follower(run.paths, self._attempt, list(range(len(self._nodes))))
-        self._task = asyncio.create_task(self._print_for_ever())
+        self._task = asyncio.create_task(self._print_forever())
 
-    async def _print_for_ever(self) -> None:
+    async def _print_forever(self) -> None:
         while True:
             self._print(self._follower.poll())
             await asyncio.sleep(0 if self._follower.behind else POLL)
 
     def turn_to(self, attempt: int) -> None:
-        """From now on, the files of this attempt; what is left of earlier ones first, however short they were."""
+        """Continues with the files of this attempt, after the rest of all earlier ones."""
         while self._attempt < attempt:
             self._print(self._follower.drain())
             self._follower.close()
@@ -238,13 +152,13 @@ class _Printer:
                 write_chunk(chunk, f"[r{chunk.rank} {self._nodes[chunk.rank]}] ")
             sys.stdout.flush()
             sys.stderr.flush()
-        except BrokenPipeError:  # whoever read has gone, as `head` does: the run goes on
+        except BrokenPipeError:  # the reader, such as `head`, has closed the pipe; the run keeps running
             close_stdout()
             self._interrupts.detached.set()
 
 
 def write_chunk(chunk: Chunk, prefix: str) -> None:
-    """Lines of a rank, to the stream that they were written to; a terminal gets nothing but text and colours."""
+    """Writes a rank's lines to the stream they were written to. A terminal gets only text and colours."""
     stream = sys.stdout if chunk.stream == "out" else sys.stderr
     lines = chunk.data.removesuffix(b"\n")
     if stream.isatty():
@@ -265,12 +179,10 @@ async def print_logs(run: LocalRun, *, rank: int | None, attempt: int | None, fo
 
     snapshot = stored_snapshot(run.paths)
     if rank is not None and rank >= snapshot.run.world_size:
-        raise UsageError(
-            f"there is no rank {rank} in {run.run}", hint=f"it has ranks 0 to {snapshot.run.world_size - 1}"
-        )
+        raise UsageError(f"{run.run} has no rank {rank}", hint=f"its ranks are 0 to {snapshot.run.world_size - 1}")
     chosen = snapshot.run.attempt if attempt is None else attempt
     if chosen > snapshot.run.attempt:
-        raise UsageError(f"there is no attempt {chosen} of {run.run}", hint=f"the newest is {snapshot.run.attempt}")
+        raise UsageError(f"{run.run} has no attempt {chosen}", hint=f"the newest is {snapshot.run.attempt}")
     ranks = list(range(snapshot.run.world_size)) if rank is None else [rank]
     follower = Follower(run.paths, chosen, ranks)
     try:
@@ -292,12 +204,12 @@ def _print_chunks(chunks: Iterable[Chunk], snapshot: Snapshot, *, single: bool) 
 
 
 async def _wait_settled(run: LocalRun) -> Snapshot:
-    """The run once it has ended, or holds because a rank failed."""
-    async with contextlib.aclosing(pictures(run)) as stream:
-        async for picture, _ in stream:
-            if picture.snapshot.run.state == "holding":
+    """Waits until the run has ended, or holds because a rank failed."""
+    async with contextlib.aclosing(snapshots(run)) as stream:
+        async for snapshot, _ in stream:
+            if snapshot.run.state == "holding":
                 break
-    return picture.snapshot
+    return snapshot
 
 
 async def wait_for_end(run: LocalRun, *, seconds: float | None, as_json: bool) -> int:

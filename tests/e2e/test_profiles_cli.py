@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -412,6 +413,31 @@ def test_completion_knows_verbs_profiles_and_runs(rankdeck, words, wanted):
     env = {"_RANKDECK_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     said = rankdeck(env=env)
     assert {line.partition(",")[2] for line in said.stdout.splitlines()} == wanted
+
+
+@pytest.mark.parametrize("name", ["a b", "$(touch pwned)", "`touch pwned`", "it's", "*", "a;touch pwned"])
+def test_bash_inserts_the_name_of_a_file_as_one_word_that_runs_nothing(rankdeck, work, inside, name):
+    (work / ".rankdeck").mkdir()
+    (work / ".rankdeck" / f"{name}.toml").write_text(GOOD)
+    (work / ".rankdeck" / "two\nplain,lines.toml").write_text(GOOD)
+    words = f"rankdeck launch {shlex.quote(name[:1])}"
+    env = {"_RANKDECK_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    said = rankdeck(env=env).stdout.splitlines()
+    (offered,) = [line.removeprefix("plain,") for line in said]
+    typed = subprocess.run(
+        ["bash", "-c", f"printf '<%s>' {offered}"], cwd=work, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert typed.stdout == f"<{name}>"
+    assert not (work / "pwned").exists()
+
+
+def test_tables_stay_aligned_with_characters_that_take_two_cells(inside, work):
+    (work / ".rankdeck").mkdir()
+    for name in ("训练", "plain"):
+        (work / ".rankdeck" / f"{name}.toml").write_text(GOOD)
+    lines = inside("profiles").out.splitlines()
+    (wide,) = [line for line in lines if line.startswith("训练")]
+    assert wide.index("gloo") + 2 == lines[0].index("BACKEND")  # each of the two characters takes two cells
 
 
 def test_help_is_fast(home):

@@ -1,0 +1,82 @@
+"""What `rankdeck check` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+from engine.commands.output import narrate, print_json, print_line, print_table
+from engine.core.checks.preflight import CHECKS, Begun, Finding, Grid, State
+from engine.core.errors import CheckError
+
+MARKS: dict[State, tuple[str, str, str]] = {
+    "ok": ("●", "*", "ok"),
+    "warn": ("▲", "!", "warn"),
+    "fail": ("✖", "X", "fail"),
+    "skip": ("-", "-", ""),
+}
+"""For each state of a check: its sign, the sign in ASCII, and the word beside it."""
+
+
+class Checklist:
+    """Collects findings. Reports each node on standard error when it is done; prints a table and the problems at the end.
+
+    Args:
+        as_json: prints the findings as JSON instead of the table.
+        ascii_only: uses ASCII signs.
+    """
+
+    def __init__(self, *, as_json: bool, ascii_only: bool) -> None:
+        self._as_json, self._ascii = as_json, ascii_only
+        self._grid = Grid(())
+        self._done: set[str] = set()
+
+    def take(self, news: Begun | Finding) -> None:
+        """Adds one result of a check."""
+        if isinstance(news, Begun):
+            self._grid = Grid(news.nodes)
+            return
+        self._grid.take(news)
+        if len(self._grid.nodes) > 1 and news.node not in self._done and self._grid.is_complete(news.node):
+            self._done.add(news.node)
+            narrate(f"{news.node}: {_verdict(self._grid.of(news.node))}")
+
+    def show(self) -> int:
+        """Prints the result. Returns the exit status: 3 if a check failed, else 0."""
+        failures, warnings = self._grid.in_state("fail"), self._grid.in_state("warn")
+        if self._as_json:
+            print_json(self._grid.all())
+        else:
+            print_table(self._one_node() if len(self._grid.nodes) == 1 else self._many_nodes())
+            for finding in (*failures, *warnings):
+                click.echo("")
+                print_line(f"{self._cell(finding)}  {finding.node}, {finding.check}: {finding.text}")
+                if finding.advice:
+                    print_line(f"  {finding.advice}")
+            click.echo(f"\n{_verdict((*failures, *warnings))}")
+        return CheckError.exit_status if failures else 0
+
+    def _one_node(self) -> Iterable[Sequence[str]]:
+        """One row for each check; with one node there is room for the text of the finding."""
+        yield ("CHECK", "STATE", self._grid.nodes[0])
+        for finding in self._grid.all():
+            yield (finding.check, self._cell(finding), finding.text)
+
+    def _many_nodes(self) -> Iterable[Sequence[str]]:
+        """One row for each node, one column for each check."""
+        yield ("NODE", *(check.upper() for check in CHECKS))
+        for node in self._grid.nodes:
+            yield (node, *(self._cell(self._grid.at(node, check)) for check in CHECKS))
+
+    def _cell(self, finding: Finding | None) -> str:
+        sign, in_ascii, word = MARKS[finding.state if finding else "skip"]
+        return f"{in_ascii if self._ascii else sign} {word}".rstrip()
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    """How many failures and warnings there are, in words."""
+    states = [finding.state for finding in findings]
+    counts = [(states.count("fail"), "failure"), (states.count("warn"), "warning")]
+    words = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts if number]
+    return ", ".join(words) or "no problems found"

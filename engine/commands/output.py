@@ -1,0 +1,64 @@
+"""How commands print: tables and JSON on standard output, remarks and errors on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+import msgspec
+
+from engine.core.errors import RankdeckError
+from engine.core.plan.plan import LaunchPlan
+from engine.core.terminal_text import terminal_line
+
+
+def print_json(value: object) -> None:
+    """A value as JSON, indented."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    """One line, without colours and control characters, which foreign text may contain."""
+    click.echo(terminal_line(text, colour=False), err=err)
+
+
+def print_table(rows: Iterable[Sequence[str]]) -> None:
+    """Columns as wide as their widest cell on a terminal; trailing spaces are left out."""
+    lines = [[terminal_line(cell, colour=False) for cell in row] for row in rows]
+    widths = [max(map(_cells, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (cell + " " * (width - _cells(cell)) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def _cells(text: str) -> int:
+    """How many cells of a terminal a text takes: Chinese characters take two, combining accents none."""
+    if text.isascii():
+        return len(text)
+    from wcwidth import wcswidth  # importing it takes 40 ms, which most tables can do without
+
+    return wcswidth(text)
+
+
+def narrate(text: str) -> None:
+    """A remark about a run, on standard error, apart from what its ranks print."""
+    click.echo(f"rankdeck: {terminal_line(text, colour=False)}", err=True)
+
+
+def complain(error: RankdeckError) -> None:
+    """An error on standard error: the fact, then the next step."""
+    for number, line in enumerate(str(error).split("\n")):
+        print_line(f"rankdeck: {line}" if number == 0 else line, err=True)
+
+
+def warn(plan: LaunchPlan) -> None:
+    """The warnings of a plan, on standard error."""
+    for warning in plan.warnings:
+        narrate(f"warning: {warning.line}")
+
+
+def close_stdout() -> None:
+    """Discards buffered output after the reader has closed the pipe, so that flushing it at exit does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

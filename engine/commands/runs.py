@@ -1,0 +1,154 @@
+"""Commands about runs that were launched: list, look, rescue, end, remove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import click
+
+from engine.client.engine import LocalRun, find_run, summaries
+from engine.commands import show
+from engine.commands.arguments import JSON, RUN, RunName
+from engine.commands.output import close_stdout
+from engine.core.errors import UsageError
+from engine.core.run.events import Scope
+
+
+@click.command()
+@click.option("--all", "-a", "everything", is_flag=True, help="Also list runs that have ended.")
+@JSON
+def ps(*, everything: bool, as_json: bool) -> None:
+    """List runs, newest first. With --all, active runs come before ended ones."""
+    show.show_runs(summaries(), everything=everything, as_json=as_json)
+
+
+@click.command()
+@RUN
+@JSON
+def status(run: str, *, as_json: bool) -> None:
+    """Show the state of a run and of each of its ranks."""
+    found = LocalRun(find_run(run))
+    show.show_status(asyncio.run(found.snapshot()), as_json=as_json)
+
+
+@click.command()
+@click.argument("run", type=RunName(), required=False)
+@click.option("--file", "-f", "log", metavar="LOG", help="Diagnose the log of any job; - reads standard input.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Which attempt; default: the newest one that failed.")
+@JSON
+@click.pass_context
+def diagnose(ctx: click.Context, run: str | None, *, log: str | None, attempt: int | None, as_json: bool) -> None:
+    """Explain why a run failed: the root cause, what to do, and which failures only followed.
+
+    RUN can be active, holding or ended. With --file, any log works: of torchrun, mpirun, a single script, or ssh. The exit
+    status is 1 if the log shows no known failure.
+    """
+    if (run is None) == (log is None):
+        raise UsageError("diagnose takes a run or a log", hint="rankdeck diagnose -, or rankdeck diagnose --file LOG")
+    if log is not None and attempt is not None:
+        raise UsageError("--attempt does not go with --file", hint="leave out --attempt")
+    from engine.commands.diagnose import diagnose_file, diagnose_run
+
+    found = diagnose_file(log) if log is not None else diagnose_run(find_run(run or "-"), attempt)
+    show.show_diagnosis(found, as_json=as_json)
+    ctx.exit(found.exit_status)
+
+
+@click.command()
+@RUN
+@click.option("--rank", "-r", type=click.IntRange(min=0), help="Only this rank, its bytes unchanged.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Which attempt; default: the newest.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
+@click.pass_context
+def logs(ctx: click.Context, run: str, *, rank: int | None, attempt: int | None, follow: bool) -> None:
+    """Print what the ranks of a run wrote."""
+    from engine.commands.follow import print_logs
+
+    try:
+        status = asyncio.run(print_logs(LocalRun(find_run(run)), rank=rank, attempt=attempt, follow=follow))
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        close_stdout()
+        status = 0
+    ctx.exit(status)
+
+
+@click.command()
+@RUN
+@click.option(
+    "--failed",
+    "scope",
+    flag_value="smallest",
+    default=True,
+    help="Start only the dead ranks if possible (the default).",
+)
+@click.option("--all", "scope", flag_value="all", help="Start a new attempt of all ranks.")
+def restart(run: str, *, scope: Scope) -> None:
+    """Restart the dead ranks of a run, or all ranks if that is necessary.
+
+    If the script uses rankdeck.elastic, only the dead ranks are started, and the others keep running. Otherwise all ranks
+    start again as a new attempt and resume from their checkpoint; the command prints the reason.
+    """
+    _request(run, lambda found: found.restart(scope))
+
+
+@click.command()
+@RUN
+@click.option("--rank", "-r", type=click.IntRange(min=0), required=True, help="Which rank.")
+@click.option("--signal", "-s", "name", default="KILL", show_default=True, help="Name or number of the signal.")
+def kill(run: str, *, rank: int, name: str) -> None:
+    """Send a signal to one rank and its child processes."""
+    number = show.signal_number(name)
+    _request(run, lambda found: found.kill(rank, number))
+
+
+@click.command()
+@RUN
+@JSON
+def stacks(run: str, *, as_json: bool) -> None:
+    """Show where every rank is in its Python code, and which ranks wait for which in collectives.
+
+    Works while ranks hang. Ranks with the same stack are shown once.
+    """
+    show.show_stacks(asyncio.run(LocalRun(find_run(run)).rank_stacks()), as_json=as_json)
+
+
+@click.command()
+@RUN
+@click.option("--now", "at_once", is_flag=True, help="Send SIGKILL immediately, without the profile's stop ladder.")
+def stop(run: str, *, at_once: bool) -> None:
+    """End a run. Its ranks receive the signals of the profile's stop ladder, one after the other."""
+    _request(run, lambda found: found.stop(at_once=at_once))
+
+
+def _request(run: str, request: Callable[[LocalRun], Coroutine[Any, Any, str]]) -> None:
+    """Sends a request to a run's supervisor and prints the answer."""
+    click.echo(asyncio.run(request(LocalRun(find_run(run)))))
+
+
+@click.command()
+@RUN
+@click.option("--timeout", "-t", type=click.FloatRange(min=0), help="Give up after this many seconds, with status 124.")
+@JSON
+@click.pass_context
+def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) -> None:
+    """Wait until a run has ended, or holds because a rank failed. The exit status is that of `launch`."""
+    from engine.commands.follow import wait_for_end
+
+    ctx.exit(asyncio.run(wait_for_end(LocalRun(find_run(run)), seconds=timeout, as_json=as_json)))
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=RunName())
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@JSON
+def clean(runs: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
+    """Remove ended runs with their logs, curves and checkpoints. Without RUN: all ended runs."""
+    from engine.commands.clean import clean_runs
+
+    clean_runs([find_run(run) for run in runs], yes=yes, as_json=as_json)
+
+
+COMMANDS = (ps, status, diagnose, logs, restart, kill, stacks, stop, wait, clean)
+"""Added to the command line by `cli`."""
