@@ -12,7 +12,8 @@ from engine.backends import mpi
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import Mpi, Part, can_place, host_name, launcher_script, mpirun_argv, mpirun_environment
 from engine.core.run.events import RunLaunched
-from engine.core.run.machine import launch, why_no_rejoin
+from engine.core.run.machine import launch
+from engine.core.run.rejoin import why_no_rejoin
 
 PROGRAM = ["/py", "-I", "proxy.py", "/a folder; rm -rf x", "0"]
 

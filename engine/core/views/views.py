@@ -13,7 +13,7 @@ from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.events import Scope
-from engine.core.run.machine import why_no_rejoin
+from engine.core.run.rejoin import why_no_rejoin
 from engine.core.run.state import (
     Alive,
     Clearing,

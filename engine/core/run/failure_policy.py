@@ -1,0 +1,81 @@
+"""What follows when a rank fails: another backend, a rejoin, or what the profile's `launch.on_failure` says."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from engine.core.run.moves import Step, stop
+from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
+from engine.core.run.state import CRASHES, Done, Holding, Outcome, Restart, RunState, root_cause, status_words
+
+FRUITLESS_LIMIT = 2
+"""Attempts in a row without progress after which automatic restarts end. If two attempts reach no later step than one before
+them, the failure is not chance."""
+
+MAKES_WAY = 75
+"""Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find.
+`rankdeck.elastic` uses the same number."""
+
+
+def on_failure(state: RunState, at: float) -> Step:
+    """Decides what follows after a rank failed or was lost."""
+    cause = root_cause(state)
+    assert cause is not None
+    rank, phase = cause
+    if isinstance(phase, Done) and may_fall_back(state):
+        why = f"{state.backend} failed on {state.home(rank).name}, rank {rank}: {phase.forming}"
+        return stop(state, Restart(reason=f"{why}; running on {state.spares[0].backend}", falls_back=True), at)
+    reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
+    state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.one_fate else (state, ())
+    if isinstance(phase, Done) and phase.status == MAKES_WAY and not why_no_rejoin(state):
+        state, actions = rejoin(state, at)
+        return state, told + actions
+    state, actions = _follow_policy(state, phase.step if isinstance(phase, Done) else None, rank, reason, at)
+    return state, told + actions
+
+
+def may_fall_back(state: RunState) -> bool:
+    """Whether the root cause is a process group that could not be set up, and the profile has another backend for it.
+
+    A rank that was killed, or that only lost its connection to others, says nothing about the backend.
+    """
+    cause = root_cause(state)
+    if cause is None or not state.spares or state.joined or state.generation:
+        return False
+    _, phase = cause
+    if not isinstance(phase, Done) or not phase.forming or phase.secondary:
+        return False
+    return phase.status > 0 or -phase.status in CRASHES
+
+
+def _follow_policy(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
+    match state.on_failure:
+        case "hold":
+            return replace(state, phase=Holding()), ()
+        case "restart":
+            return _restart_or_fail(state, reached, rank, reason, at)
+        case _:
+            return stop(state, Outcome(word="failed", reason=reason), at)
+
+
+def _restart_or_fail(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
+    forming = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
+    if forming and state.generation_of(rank) < state.generation and not why_no_rejoin(state):
+        return rejoin(state, at)  # one of several that died together: the restart that is under way takes it along
+    if state.restarts >= state.max_restarts:
+        return stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
+    fruitless = state.fruitless
+    if reached is not None or state.best_step is not None:
+        fruitless = 0 if (reached or 0) > (state.best_step or 0) else fruitless + 1
+    best = max((step for step in (reached, state.best_step) if step is not None), default=None)
+    state = replace(state, best_step=best, fruitless=fruitless)
+    if fruitless >= FRUITLESS_LIMIT:
+        return stop(
+            state,
+            Outcome(word="failed", reason=f"{reason}; {fruitless} attempts in a row got no further than step {best}"),
+            at,
+        )
+    state = replace(state, restarts=state.restarts + 1)
+    if not why_no_rejoin(state):
+        return rejoin(state, at)
+    return stop(state, Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}"), at)

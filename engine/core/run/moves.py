@@ -1,0 +1,239 @@
+"""Changes of a run's state that several events lead to: start an attempt, stop it, clear it away, close the nodes.
+
+Each takes the state and returns a `Step`: the new state, and what the supervisor has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.actions import AnyAction
+from engine.core.run.events import AnyEvent
+from engine.core.run.state import (
+    Alive,
+    Clearing,
+    Closing,
+    Done,
+    Ended,
+    Gone,
+    Node,
+    Opening,
+    Outcome,
+    Pending,
+    Restart,
+    RunState,
+    Starting,
+    Stopping,
+)
+
+UNREACHABLE_PATIENCE = 20.0
+"""Seconds that a run which is ending waits for a node that is away. A short network failure is over by then, and a user who
+stops a run does not wait for ever. What still runs on the node ends with its lease."""
+
+Step = tuple[RunState, tuple[AnyAction, ...]]
+
+
+def ignore(state: RunState, reason: str) -> Step:
+    """Changes nothing. `reason` is told to whoever sent the event."""
+    return state, (act.Ignore(reason=reason),)
+
+
+def outdated(state: RunState, event: AnyEvent) -> str:
+    """Why an event says nothing about the present state: another attempt, an earlier process, an unknown rank or node.
+
+    Returns:
+        The reason; empty if the event counts.
+    """
+    attempt = getattr(event, "attempt", None)
+    if attempt is not None and attempt != state.attempt:
+        return f"that was attempt {attempt}; this is attempt {state.attempt}"
+    rank = getattr(event, "rank", None)
+    if rank is not None and not 0 <= rank < len(state.ranks):
+        return f"there is no rank {rank}; this run has ranks 0 to {len(state.ranks) - 1}"
+    if isinstance(event, ev.RankSpawned | ev.RankEnded | ev.RankLost) and event.generation != state.generation_of(
+        event.rank
+    ):
+        return f"that was an earlier process of rank {rank}"
+    node = getattr(event, "node", None)
+    if node is not None and state.node(node) is None:
+        return f"{node} is not a node of this run"
+    return ""
+
+
+def set_node(state: RunState, name: str, **changes: Any) -> RunState:
+    """The state with other fields of one node."""
+    return replace(state, nodes=tuple(replace(node, **changes) if node.name == name else node for node in state.nodes))
+
+
+def set_rank(state: RunState, rank: int, phase: Alive | Done | Gone) -> RunState:
+    """The state with another phase of one rank."""
+    return replace(state, ranks=(*state.ranks[:rank], phase, *state.ranks[rank + 1 :]))
+
+
+def up_nodes(state: RunState) -> list[Node]:
+    """The nodes whose agents are connected."""
+    return [node for node in state.nodes if node.link == "up"]
+
+
+def any_rank(state: RunState, kind: type[Pending | Alive]) -> bool:
+    """Whether any rank is in this phase.
+
+    It is called for each of thousands of ranks. They start and end roughly in order, so the search begins at the last one.
+    """
+    return kind in map(type, reversed(state.ranks))
+
+
+def is_ending(state: RunState) -> bool:
+    """Whether the run itself ends its ranks now."""
+    return isinstance(state.phase, Stopping | Clearing | Closing)
+
+
+def _named_reason(node: Node) -> str:
+    return node.reason if node.reason.startswith(f"{node.name} ") else f"{node.name}: {node.reason}"
+
+
+def when_opened(state: RunState, at: float) -> Step:
+    """Starts the attempt, or fails, once every node is up or given up: the user reads about all missing nodes at once."""
+    if any(node.link == "down" for node in state.nodes):
+        return state, ()
+    if missing := [_named_reason(node) for node in state.nodes if node.link == "given-up"]:
+        return close(state, Outcome(word="failed", reason="; ".join(missing)), at)
+    return start_attempt(state)
+
+
+def start_attempt(state: RunState) -> Step:
+    """Opens the store if every node is up; `StoreOpened` then starts the ranks. Else it opens the missing nodes first."""
+    if all(node.link == "up" for node in state.nodes):
+        return replace(state, phase=Starting()), (act.OpenStore(node=state.nodes[0].name, attempt=state.attempt),)
+    closed = [node.name for node in state.nodes if node.link in ("closed", "given-up")]
+    for name in closed:
+        state = set_node(state, name, link="down", reason="", was_up=False)
+    return replace(state, phase=Opening()), tuple(act.OpenNode(node=name) for name in closed)
+
+
+def next_attempt(state: RunState, at: float) -> Step:
+    """Starts the next attempt of all ranks, with a new store."""
+    fresh = replace(
+        state,
+        attempt=state.attempt + 1,
+        attempt_since=at,
+        ranks=tuple(Pending() for _ in state.ranks),
+        nodes=tuple(replace(node, cleared=False, abandoned=()) for node in state.nodes),
+        store_port=None,
+        store_address="",
+        interfaces=(),
+        store_trouble="",
+        ends=0,
+        generation=0,
+        started_for=(),
+        joined=frozenset(),
+        elastic=False,
+        news=(),
+    )
+    return start_attempt(fresh)
+
+
+def _fall_back(state: RunState) -> RunState:
+    """Takes the next backend of the profile's fallback."""
+    first, *others = state.spares
+    return replace(state, backend=first.backend, one_fate=first.one_fate, spares=tuple(others))
+
+
+def spawn(state: RunState, node: Node, among: Iterable[int] | None = None) -> tuple[AnyAction, ...]:
+    """Starts the pending ranks of a node.
+
+    Args:
+        state: of the run. Without a store, no rank starts.
+        node: that hosts the ranks.
+        among: only these ranks; None: all pending ones.
+    """
+    waiting = tuple(
+        rank for rank in node.ranks if isinstance(state.ranks[rank], Pending) and (among is None or rank in among)
+    )
+    if not waiting or state.store_port is None:
+        return ()
+    generations = tuple(state.generation_of(rank) for rank in waiting)
+    return (
+        act.SpawnRanks(
+            node=node.name,
+            attempt=state.attempt,
+            ranks=waiting,
+            address=state.store_address,
+            port=state.store_port,
+            generations=generations,
+        ),
+    )
+
+
+def reach_soon(state: RunState) -> tuple[AnyAction, ...]:
+    """Limits the wait for nodes that are down: the run is ending."""
+    away = [node.name for node in state.nodes if node.link == "down"]
+    return tuple(act.OpenNode(node=name, patience=UNREACHABLE_PATIENCE) for name in away)
+
+
+def stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool = False) -> Step:
+    """Stops all ranks. If no rank is alive, it clears the nodes at once; that also ends processes that are just starting.
+
+    Args:
+        state: of the run.
+        then: what follows.
+        at: seconds since the epoch.
+        at_once: send SIGKILL at once instead of walking the stop ladder.
+    """
+    if not any_rank(state, Alive):
+        return clear(state, then, at)
+    stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in up_nodes(state))
+    return replace(state, phase=Stopping(then=then, at_once=at_once)), stops + reach_soon(state)
+
+
+def clear(state: RunState, then: Outcome | Restart, at: float) -> Step:
+    """Ends what the ranks of the attempt left on the nodes; `then` follows."""
+    clears = tuple(act.ClearNode(node=node.name, attempt=state.attempt) for node in up_nodes(state)) + reach_soon(state)
+    return when_cleared(replace(state, phase=Clearing(then=then)), clears, at)
+
+
+def when_cleared(state: RunState, actions: tuple[AnyAction, ...], at: float) -> Step:
+    """Goes on to the next attempt or to the end of the run, once all nodes are cleared. `actions` come first."""
+    assert isinstance(state.phase, Clearing)
+    if not all(node.cleared or node.link == "given-up" for node in state.nodes):
+        return state, actions
+    match state.phase.then:
+        case Restart(falls_back=falls_back):
+            state, more = next_attempt(_fall_back(state) if falls_back else state, at)
+        case Outcome() as outcome:
+            state, more = close(state, outcome, at)
+    return state, actions + more
+
+
+def _with_reason(outcome: Outcome, more: str) -> Outcome:
+    return replace(outcome, reason=f"{outcome.reason}; {more}" if outcome.reason else more)
+
+
+def close(state: RunState, outcome: Outcome, at: float) -> Step:
+    """Ends the agents. This includes nodes that are still being opened: their links know how to give up."""
+    if abandoned := [f"{pid} on {node.name}" for node in state.nodes for pid in node.abandoned]:
+        outcome = _with_reason(outcome, f"could not kill process {', '.join(abandoned)}")
+    closes: tuple[AnyAction, ...] = tuple(
+        act.CloseNode(node=node.name) for node in state.nodes if node.link in ("up", "down")
+    )
+    closes += reach_soon(state)
+    return when_closed(replace(state, phase=Closing(outcome=outcome)), closes, at)
+
+
+def when_closed(state: RunState, actions: tuple[AnyAction, ...], at: float) -> Step:
+    """Ends the run once all nodes are closed. `actions` come first."""
+    assert isinstance(state.phase, Closing)
+    if all(node.link in ("closed", "given-up") for node in state.nodes):
+        outcome = state.phase.outcome
+        if away := [node.name for node in state.nodes if node.link == "given-up" and node.was_up]:
+            left = "its" if len(away) == 1 else "their"
+            outcome = _with_reason(
+                outcome, f"{', '.join(away)} could not be reached: what runs there ends with {left} lease"
+            )
+        state = replace(state, phase=Ended(outcome=outcome, at=at))
+    return state, actions

@@ -1,0 +1,244 @@
+"""Handlers of what happens to the nodes, and to the links to their agents."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.actions import AnyAction
+from engine.core.run.moves import (
+    UNREACHABLE_PATIENCE,
+    Step,
+    ignore,
+    is_ending,
+    outdated,
+    set_node,
+    spawn,
+    up_nodes,
+    when_cleared,
+    when_closed,
+    when_opened,
+)
+from engine.core.run.rank_events import rank_ended, rank_lost, rank_spawned
+from engine.core.run.rejoin import tell_again
+from engine.core.run.state import (
+    Alive,
+    Clearing,
+    Closing,
+    Ended,
+    Holding,
+    Opening,
+    Pending,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+)
+
+RankEvent = ev.RankSpawned | ev.RankEnded | ev.RankLost
+
+
+def supervisor_started(state: RunState, event: ev.SupervisorStarted) -> Step:
+    """Connects a new supervisor to all agents."""
+    match state.phase:
+        case Ended():
+            return ignore(state, "the run has ended")
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing():
+            wanted = [node.name for node in state.nodes if node.link in ("up", "down")]
+            for name in wanted:
+                state = set_node(state, name, link="down", reason="a new supervisor is connecting", since=event.at)
+            patience = UNREACHABLE_PATIENCE if is_ending(state) else None
+            return state, tuple(act.OpenNode(node=name, patience=patience) for name in wanted)
+        case _ as never:
+            assert_never(never)
+
+
+def node_connected(state: RunState, event: ev.NodeConnected) -> Step:
+    """Takes over what the agent knows, and asks it for what the phase still needs."""
+    match state.phase:
+        case Ended():
+            return state, (act.CloseNode(node=event.node),)
+        case Closing():
+            state = set_node(state, event.node, link="up", reason="", was_up=True)
+            return state, (act.CloseNode(node=event.node),)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
+            state = set_node(state, event.node, link="up", reason="", since=event.at, was_up=True)
+        case _ as never:
+            assert_never(never)
+    leftovers = _clear_older(state, event)
+    state, actions = _reconcile(state, event)
+    asked = {
+        rank
+        for action in actions
+        if isinstance(action, act.SpawnRanks) and action.node == event.node and action.attempt == state.attempt
+        for rank in action.ranks
+    }
+    state, more = _resume(state, event, asked)
+    return state, leftovers + actions + more
+
+
+def _clear_older(state: RunState, event: ev.NodeConnected) -> tuple[AnyAction, ...]:
+    """Ends processes of an earlier attempt on a node that was given up and has come back."""
+    alive = [rank.attempt for rank in event.ranks if rank.attempt < state.attempt and rank.status is None]
+    return (act.ClearNode(node=event.node, attempt=max(alive)),) if alive else ()
+
+
+def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
+    """Takes over what the agent knows of this attempt: ranks that started, ended or vanished while the link was down."""
+    actions: tuple[AnyAction, ...] = ()
+    node = state.node(event.node)
+    assert node is not None
+    attempt = state.attempt
+    known = {
+        rank.rank: rank
+        for rank in event.ranks
+        if rank.attempt == attempt and rank.rank in node.ranks and rank.generation == state.generation_of(rank.rank)
+    }
+    for rank in node.ranks:
+        generation = state.generation_of(rank)
+        phase, said = state.ranks[rank], known.get(rank)
+        news: list[RankEvent] = []
+        if isinstance(phase, Pending) and said is not None:
+            news.append(ev.RankSpawned(at=event.at, attempt=attempt, rank=rank, pid=said.pid, generation=generation))
+        if isinstance(phase, Pending | Alive) and said is not None and said.status is not None:
+            news.append(
+                ev.RankEnded(at=event.at, attempt=attempt, rank=rank, status=said.status, generation=generation)
+            )
+        if isinstance(phase, Alive) and said is None:
+            news.append(
+                ev.RankLost(
+                    at=event.at,
+                    attempt=attempt,
+                    rank=rank,
+                    reason=f"the agent on {node.name} does not know it",
+                    generation=generation,
+                )
+            )
+        for item in news:
+            state, more = _learn(state, item)
+            actions += more
+    return state, actions
+
+
+def _learn(state: RunState, event: RankEvent) -> Step:
+    """Takes an event in that follows from another one. What came before it may have made it outdated."""
+    if reason := outdated(state, event):
+        return ignore(state, reason)
+    match event:
+        case ev.RankSpawned():
+            return rank_spawned(state, event)
+        case ev.RankEnded():
+            return rank_ended(state, event)
+        case ev.RankLost():
+            return rank_lost(state, event)
+        case _ as never:
+            assert_never(never)
+
+
+def _resume(state: RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
+    """Asks a node that is up (again) for what the phase needs from it. Ranks in `asked` were asked for already."""
+    name = event.node
+    node = state.node(name)
+    assert node is not None
+    match state.phase:
+        case Opening():
+            return when_opened(state, event.at)
+        case Starting():
+            if state.store_port is None:
+                is_complete = len(up_nodes(state)) == len(state.nodes)
+                head = state.nodes[0].name
+                return state, (act.OpenStore(node=head, attempt=state.attempt),) if is_complete else ()
+            return state, tell_again(state, node) + spawn(state, node, set(node.ranks) - asked)
+        case Running() | Holding():
+            return state, tell_again(state, node) + spawn(state, node, set(node.ranks) - asked)
+        case Stopping(at_once=at_once):
+            return state, (act.StopRanks(node=name, attempt=state.attempt, at_once=at_once),)
+        case Clearing():
+            return state, () if node.cleared else (act.ClearNode(node=name, attempt=state.attempt),)
+        case Closing() | Ended():
+            return state, (act.CloseNode(node=name),)
+        case _ as never:
+            assert_never(never)
+
+
+def node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
+    """Connects again. The ranks of the node keep running meanwhile."""
+    match state.phase:
+        case Ended():
+            return ignore(state, "the run has ended")
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing():
+            node = state.node(event.node)
+            assert node is not None
+            if node.link in ("closed", "given-up"):
+                return ignore(state, f"{event.node} is {node.link}")
+            state = set_node(state, event.node, link="down", reason=event.reason, since=event.at)
+            patience = UNREACHABLE_PATIENCE if is_ending(state) or isinstance(state.phase, Opening) else None
+            return state, (act.OpenNode(node=event.node, patience=patience),)
+        case _ as never:
+            assert_never(never)
+
+
+def node_warned(state: RunState, event: ev.NodeWarned) -> Step:
+    """Notes a warning about a node. It is shown; nothing else follows."""
+    node = state.node(event.node)
+    assert node is not None
+    if isinstance(state.phase, Ended):
+        return ignore(state, "the run has ended")
+    text = f"{event.check}: {event.text}"
+    if text in node.warnings:
+        return ignore(state, "that is known")
+    return set_node(state, event.node, warnings=(*node.warnings, text)), ()
+
+
+def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
+    """Counts the ranks of the node as lost."""
+    before, state = state, set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)
+    match state.phase:
+        case Ended():
+            return ignore(before, "the run has ended")
+        case Opening():
+            return when_opened(state, event.at)
+        case Starting() | Running() | Holding() | Stopping():
+            node = state.node(event.node)
+            assert node is not None
+            actions: tuple[AnyAction, ...] = ()
+            attempt = state.attempt  # the loss of the last rank may start the next attempt
+            for rank in node.ranks:
+                generation = state.generation_of(rank)
+                lost = ev.RankLost(at=event.at, attempt=attempt, rank=rank, reason=event.reason, generation=generation)
+                state, more = _learn(state, lost)
+                actions += more
+            return state, actions
+        case Clearing():
+            return when_cleared(state, (), event.at)
+        case Closing():
+            return when_closed(state, (), event.at)
+        case _ as never:
+            assert_never(never)
+
+
+def node_cleared(state: RunState, event: ev.NodeCleared) -> Step:
+    """Goes on once all nodes are cleared."""
+    match state.phase:
+        case Clearing():
+            if any(node.name == event.node and node.cleared for node in state.nodes):
+                return ignore(state, f"{event.node} is cleared already")
+            return when_cleared(set_node(state, event.node, cleared=True, abandoned=event.abandoned), (), event.at)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Closing() | Ended():
+            return ignore(state, "nobody asked for that node to be cleared")
+        case _ as never:
+            assert_never(never)
+
+
+def node_closed(state: RunState, event: ev.NodeClosed) -> Step:
+    """Ends the run once all agents have ended. An agent that nobody asked to end is opened again."""
+    match state.phase:
+        case Closing():
+            return when_closed(set_node(state, event.node, link="closed", since=event.at), (), event.at)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
+            return node_disconnected(state, ev.NodeDisconnected(at=event.at, node=event.node, reason="its agent ended"))
+        case Ended():
+            return ignore(state, "the run has ended")
+        case _ as never:
+            assert_never(never)

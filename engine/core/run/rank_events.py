@@ -1,0 +1,142 @@
+"""Handlers of what happens to the store and to the ranks of the current attempt."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from engine.core.run import events as ev
+from engine.core.run.failure_policy import may_fall_back, on_failure
+from engine.core.run.moves import Step, any_rank, clear, ignore, is_ending, set_rank, spawn, stop, up_nodes
+from engine.core.run.state import (
+    Alive,
+    Clearing,
+    Closing,
+    Done,
+    Ended,
+    Gone,
+    Holding,
+    Opening,
+    Outcome,
+    Pending,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+)
+
+
+def store_opened(state: RunState, event: ev.StoreOpened) -> Step:
+    """Starts the ranks: the store accepts connections now."""
+    match state.phase:
+        case Starting():
+            if state.store_port is not None:
+                return ignore(state, "the store is open already")
+            state = replace(state, store_port=event.port, store_address=event.address, interfaces=event.interfaces)
+            return state, tuple(action for node in up_nodes(state) for action in spawn(state, node))
+        case Opening() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
+            return ignore(state, "nobody waits for a store")
+        case _ as never:
+            assert_never(never)
+
+
+def store_lost(state: RunState, event: ev.StoreLost) -> Step:
+    """Fails a run whose store can't start. Ranks that have joined need the store no more and keep running."""
+    match state.phase:
+        case Starting() if state.store_port is None:
+            return stop(state, Outcome(word="failed", reason=f"the store could not start: {event.reason}"), event.at)
+        case Starting() | Running() | Holding():
+            return replace(state, store_trouble=event.reason), ()
+        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+            return ignore(state, "nobody needs the store")
+        case _ as never:
+            assert_never(never)
+
+
+def rank_spawned(state: RunState, event: ev.RankSpawned) -> Step:
+    """Notes the process of a rank. With the last one, the run is running."""
+    match state.phase:
+        case Starting() | Running() | Holding() | Stopping():
+            if not isinstance(state.ranks[event.rank], Pending):
+                return ignore(state, f"rank {event.rank} has started already")
+            state = set_rank(state, event.rank, Alive(pid=event.pid, since=event.at))
+            if isinstance(state.phase, Starting) and not any_rank(state, Pending):
+                state = replace(state, phase=Running())
+            return state, ()
+        case Opening() | Clearing() | Closing() | Ended():
+            return ignore(state, "no rank was to be started")
+        case _ as never:
+            assert_never(never)
+
+
+def rank_joined(state: RunState, event: ev.RankJoined) -> Step:
+    """Notes that a rank is in a generation, which also says that its script can rejoin."""
+    match state.phase:
+        case Starting() | Running() | Holding():
+            joined = state.joined | {event.rank} if event.generation == state.generation else state.joined
+            if state.elastic and joined == state.joined:
+                return ignore(state, f"rank {event.rank} was known to be in generation {event.generation}")
+            return replace(state, elastic=True, joined=joined), ()
+        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+            return ignore(state, "the attempt is over")
+        case _ as never:
+            assert_never(never)
+
+
+def rank_ended(state: RunState, event: ev.RankEnded) -> Step:
+    """Notes how a rank ended, and decides what follows."""
+    phase = state.ranks[event.rank]
+    if isinstance(phase, Done | Gone):
+        return ignore(state, f"rank {event.rank} has ended already")
+    done = Done(
+        pid=phase.pid if isinstance(phase, Alive) else None,
+        status=event.status,
+        at=event.at,
+        order=state.ends,
+        asked=is_ending(state),
+        step=event.step,
+        reason=event.reason,
+        secondary=event.secondary,
+        by=event.by,
+        forming=event.forming,
+    )
+    return _take_end(
+        replace(set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0
+    )
+
+
+def rank_lost(state: RunState, event: ev.RankLost) -> Step:
+    """Notes that a rank is gone for an unknown reason, and decides what follows."""
+    phase = state.ranks[event.rank]
+    if isinstance(phase, Done | Gone):
+        return ignore(state, f"rank {event.rank} has ended already")
+    gone = Gone(
+        pid=phase.pid if isinstance(phase, Alive) else None,
+        reason=event.reason,
+        at=event.at,
+        order=state.ends,
+        asked=is_ending(state) and not event.alive,
+    )
+    return _take_end(replace(set_rank(state, event.rank, gone), ends=state.ends + 1), event.at, failed=True)
+
+
+def _take_end(state: RunState, at: float, *, failed: bool) -> Step:
+    """Decides what follows from the end of a rank, after the end itself was noted."""
+    match state.phase:
+        case Starting() | Running():
+            if failed:
+                return on_failure(state, at)
+            if any_rank(state, Pending):
+                return state, ()
+            if any_rank(state, Alive):
+                return replace(state, phase=Running()), ()
+            return clear(state, Outcome(word="succeeded", reason=""), at)
+        case Stopping(then=then):
+            return (state, ()) if any_rank(state, Alive) else clear(state, then, at)
+        case Holding() if failed and may_fall_back(state):
+            return on_failure(state, at)  # the ranks that failed before only lost their connection
+        case Opening() | Holding() | Clearing() | Closing() | Ended():
+            return state, ()
+        case _ as never:
+            assert_never(never)

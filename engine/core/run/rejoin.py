@@ -1,0 +1,72 @@
+"""Rejoin: start the dead ranks alone, in a new generation of the attempt, and tell the others through the store."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from engine.core.run import actions as act
+from engine.core.run.actions import AnyAction
+from engine.core.run.moves import Step, spawn, up_nodes
+from engine.core.run.state import Done, Gone, News, Node, Pending, RunState, Starting
+
+
+def why_no_rejoin(state: RunState) -> str:
+    """Why the dead ranks can't rejoin alone; empty if they can."""
+    dead = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
+    finished = [rank for rank in dead if isinstance(phase := state.ranks[rank], Done) and phase.status == 0]
+    unreachable = {
+        rank: node.name for node in state.nodes if node.link in ("closed", "given-up") for rank in node.ranks
+    }
+    away = [unreachable[rank] for rank in dead if rank in unreachable]
+    if not dead:
+        return "no rank has failed"
+    if state.one_fate:
+        return state.one_fate
+    if not state.elastic:
+        return "the script does not use rankdeck.elastic, or had not got there"
+    if len(dead) == len(state.ranks):
+        return "no rank is left that has the state"
+    if finished:
+        return f"rank {finished[0]} has finished already"
+    if state.store_trouble or state.store_port is None:
+        return "the store is lost"
+    if away:
+        return f"{away[0]} was given up"
+    return ""
+
+
+def tell(state: RunState, news: News) -> Step:
+    """Puts news for the ranks into the store, if it was not put there before."""
+    if news in state.news:
+        return state, ()
+    number = len(state.news)
+    action = act.TellRanks(node=state.nodes[0].name, attempt=state.attempt, number=number, news=news)
+    return replace(state, news=(*state.news, news)), (action,)
+
+
+def tell_again(state: RunState, node: Node) -> tuple[AnyAction, ...]:
+    """Repeats all news of this attempt if the node hosts the store: some may not have arrived."""
+    if node.name != state.nodes[0].name:
+        return ()
+    return tuple(
+        act.TellRanks(node=node.name, attempt=state.attempt, number=number, news=news)
+        for number, news in enumerate(state.news)
+    )
+
+
+def rejoin(state: RunState, at: float) -> Step:
+    """Starts the dead ranks for a new generation, and tells the others to wait for it."""
+    generation = state.generation + 1
+    dead = {rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)}
+    count = range(len(state.ranks))
+    state = replace(
+        state,
+        phase=Starting(),
+        generation=generation,
+        generation_since=at,
+        started_for=tuple(generation if rank in dead else state.generation_of(rank) for rank in count),
+        ranks=tuple(Pending() if rank in dead else state.ranks[rank] for rank in count),
+        joined=frozenset(),
+    )
+    state, told = tell(state, ("generation", generation))
+    return state, told + tuple(action for node in up_nodes(state) for action in spawn(state, node, dead))

@@ -1,0 +1,178 @@
+"""A run told event by event, as its supervisor does it, for tests of the state machine."""
+
+from __future__ import annotations
+
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.actions import AnyAction
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import launch, step
+from engine.core.run.state import (
+    ENDED_WORDS,
+    Clearing,
+    Closing,
+    Ended,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+    rank_word,
+    root_cause,
+    run_word,
+)
+
+
+class Story:
+    """A run that is told event by event, as the supervisor does it."""
+
+    def __init__(
+        self,
+        nodes: tuple[tuple[str, tuple[int, ...]], ...] = (("a", (0, 1)),),
+        on_failure: str = "hold",
+        restarts: int = 3,
+        backends: tuple[str, ...] = (),
+    ) -> None:
+        first = ev.RunLaunched(
+            at=0.0,
+            run="x-1",
+            name="x",
+            nodes=nodes,
+            on_failure=on_failure,
+            max_restarts=restarts,
+            one_fate="one mpirun is one fate" if backends[:1] == ("mpi",) else "",
+            backend="".join(backends[:1]),
+            spares=tuple(ev.Spare(backend=backend) for backend in backends[1:]),
+        )
+        self.journal: list[AnyEvent] = [first]
+        self.state, self.actions = launch(first)
+        self.now = 0.0
+
+    def tell(self, event: AnyEvent) -> tuple[AnyAction, ...]:
+        before = self.state
+        state, actions = step(before, event)
+        self.now = event.at
+        self.actions = actions
+        if state is not before or not any(isinstance(action, act.Ignore) for action in actions):
+            self.journal.append(event)
+            self.state = state
+        return actions
+
+    def at(self) -> float:
+        return self.now + 10
+
+    # what happens most often
+
+    def connect(self, *names: str) -> Story:
+        for name in names or [node.name for node in self.state.nodes]:
+            self.tell(ev.NodeConnected(at=self.at(), node=name, agent_pid=7))
+        return self
+
+    def open_store(self) -> Story:
+        head = self.state.nodes[0].name
+        self.tell(ev.StoreOpened(at=self.at(), attempt=self.state.attempt, node=head, port=4000 + self.state.attempt))
+        return self
+
+    def spawn(self, *ranks: int) -> Story:
+        for rank in ranks or range(len(self.state.ranks)):
+            generation = self.state.generation_of(rank)
+            spawned = ev.RankSpawned(
+                at=self.at(), attempt=self.state.attempt, rank=rank, pid=100 + rank, generation=generation
+            )
+            self.tell(spawned)
+        return self
+
+    def run(self) -> Story:
+        return self.connect().open_store().spawn()
+
+    def end(
+        self,
+        rank: int,
+        status: int = 0,
+        *,
+        after: int | None = None,
+        secondary: bool = False,
+        forming: str = "",
+        by: str = "",
+    ) -> Story:
+        self.tell(
+            ev.RankEnded(
+                at=self.at(),
+                attempt=self.state.attempt,
+                rank=rank,
+                status=status,
+                step=after,
+                secondary=secondary,
+                forming=forming,
+                by=by,
+                generation=self.state.generation_of(rank),
+            )
+        )
+        return self
+
+    def join(self, *ranks: int) -> Story:
+        generation = self.state.generation
+        for rank in ranks or range(len(self.state.ranks)):
+            self.tell(ev.RankJoined(at=self.at(), attempt=self.state.attempt, rank=rank, generation=generation, step=7))
+        return self
+
+    def stop(self, *, at_once: bool = False) -> Story:
+        self.tell(ev.StopRequested(at=self.at(), by="alice", at_once=at_once))
+        return self
+
+    def restart(self) -> Story:
+        self.tell(ev.RestartRequested(at=self.at(), by="alice"))
+        return self
+
+    def clear(self, *abandoned: int) -> Story:
+        for node in self.state.nodes:
+            self.tell(ev.NodeCleared(at=self.at(), attempt=self.state.attempt, node=node.name, abandoned=abandoned))
+        return self
+
+    def close(self) -> Story:
+        for node in self.state.nodes:
+            self.tell(ev.NodeClosed(at=self.at(), node=node.name))
+        return self
+
+    def outcome(self) -> tuple[str, str]:
+        assert isinstance(self.state.phase, Ended)
+        return self.state.phase.outcome.word, self.state.phase.outcome.reason
+
+
+TWO = (("a", (0, 1)), ("b", (2,)))
+
+
+def without_b(story: Story) -> Story:
+    story.tell(ev.NodeDisconnected(at=story.at(), node="b", reason="link lost"))
+    return story
+
+
+def given_up(story: Story) -> Story:
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="no route"))
+    return story
+
+
+def rejoining(on_failure: str = "hold", restarts: int = 9) -> Story:
+    """Four ranks that can rejoin, all of them in the first generation."""
+    return Story((("a", (0, 1)), ("b", (2, 3))), on_failure, restarts).run().join()
+
+
+def check_words(state: RunState) -> None:
+    """What the words of a run promise of each other."""
+    words = [rank_word(phase) for phase in state.ranks]
+    word = run_word(state)
+    assert (word in ENDED_WORDS) == isinstance(state.phase, Ended)
+    if word == "holding":
+        assert root_cause(state) is not None
+    if word == "succeeded":
+        assert set(words) == {"exited"}
+    if isinstance(state.phase, Starting | Running):
+        assert root_cause(state) is None
+        assert not {"failed", "lost", "stopped"} & set(words)
+    if isinstance(state.phase, Running):
+        assert "starting" not in words
+    if isinstance(state.phase, Stopping):
+        assert "running" in words
+    if isinstance(state.phase, Clearing | Closing | Ended):
+        assert "running" not in words
+    if isinstance(state.phase, Ended):
+        assert all(node.link in ("closed", "given-up") for node in state.nodes)

@@ -1,0 +1,150 @@
+"""The state machine: nodes, their links and the store."""
+
+from __future__ import annotations
+
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.state import (
+    Alive,
+    Gone,
+    Holding,
+    Pending,
+    Running,
+    rank_word,
+    run_word,
+)
+from tests.run_story import TWO, Story, without_b
+
+
+def test_a_node_that_can_not_be_reached_ends_a_run_that_never_began() -> None:
+    story = Story(TWO).connect("a")
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="Permission denied"))
+    assert story.actions == (act.CloseNode(node="a"),)
+    assert story.close().outcome() == ("failed", "b: Permission denied")
+
+
+def test_a_run_that_can_not_begin_tells_of_every_node_that_is_not_there() -> None:
+    story = Story(TWO)
+    story.tell(ev.NodeGivenUp(at=story.at(), node="a", reason="no route"))
+    assert story.actions == ()
+    assert run_word(story.state) == "starting"
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="Permission denied"))
+    assert story.outcome() == ("failed", "a: no route; b: Permission denied")
+
+
+def test_a_run_that_ends_while_a_node_is_away_says_what_may_be_left() -> None:
+    story = without_b(Story(TWO).run()).stop().end(0, -2).end(1, -2)
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="no route"))
+    assert story.clear().close().outcome() == (
+        "stopped",
+        "stopped by alice; b could not be reached: what runs there ends with its lease",
+    )
+
+
+def test_what_an_earlier_attempt_left_on_a_node_that_was_given_up_is_ended_first() -> None:
+    story = without_b(Story(TWO).run()).restart().end(0, -2).end(1, -2)
+    story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="no route"))
+    story.clear()
+    assert story.state.attempt == 1
+    known = (ev.KnownRank(attempt=0, rank=2, pid=102),)
+    story.tell(ev.NodeConnected(at=story.at(), node="b", agent_pid=7, ranks=known))
+    assert story.actions == (act.ClearNode(node="b", attempt=0), act.OpenStore(node="a", attempt=1))
+
+
+def test_what_can_not_be_killed_is_told() -> None:
+    story = Story().run().end(0).end(1).clear(4242).close()
+    assert story.outcome() == ("succeeded", "could not kill process 4242 on a")
+
+
+def test_a_store_that_can_not_start_fails_the_run() -> None:
+    story = Story().connect()
+    story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="no torch"))
+    assert story.actions == (act.ClearNode(node="a", attempt=0),)
+    assert story.clear().close().outcome() == ("failed", "the store could not start: no torch")
+
+
+def test_a_store_that_ends_under_running_ranks_is_noted_and_nothing_else() -> None:
+    story = Story().run()
+    story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="killed"))
+    assert story.actions == ()
+    assert story.state.store_trouble == "killed"
+
+
+def test_a_link_that_breaks_leaves_its_ranks_alone() -> None:
+    story = without_b(Story(TWO).run())
+    assert story.actions == (act.OpenNode(node="b"),)
+    assert run_word(story.state) == "running"
+    actions = story.tell(
+        ev.NodeConnected(at=story.at(), node="b", agent_pid=7, ranks=(ev.KnownRank(attempt=0, rank=2, pid=102),))
+    )
+    assert actions == ()
+
+
+def test_what_happened_while_nobody_listened_is_taken_over() -> None:
+    story = without_b(Story(TWO).run())
+    story.tell(
+        ev.NodeConnected(
+            at=story.at(), node="b", agent_pid=7, ranks=(ev.KnownRank(attempt=0, rank=2, pid=102, status=1),)
+        )
+    )
+    assert isinstance(story.state.phase, Holding)
+    assert rank_word(story.state.ranks[2]) == "failed"
+
+
+def test_a_rank_that_the_agent_does_not_know_is_lost() -> None:
+    story = without_b(Story(TWO).run()).connect("b")
+    assert isinstance(story.state.ranks[2], Gone)
+
+
+def test_a_spawn_whose_answer_was_lost_is_not_repeated() -> None:
+    story = Story().connect().open_store()
+    story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
+    known = (ev.KnownRank(attempt=0, rank=0, pid=100),)
+    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known))
+    assert story.actions == (
+        act.SpawnRanks(node="a", attempt=0, ranks=(1,), address="127.0.0.1", port=4000, generations=(0,)),
+    )
+    assert story.state.ranks == (Alive(pid=100, since=story.now), Pending())
+
+
+def test_a_store_whose_answer_was_lost_serves_every_node() -> None:
+    story = Story(TWO).connect()
+    story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
+    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7))
+    assert story.actions == (act.OpenStore(node="a", attempt=0),)
+    assert story.open_store().actions == (
+        act.SpawnRanks(node="a", attempt=0, ranks=(0, 1), address="127.0.0.1", port=4000, generations=(0, 0)),
+        act.SpawnRanks(node="b", attempt=0, ranks=(2,), address="127.0.0.1", port=4000, generations=(0,)),
+    )
+
+
+def test_a_node_that_is_given_up_while_starting_costs_the_next_attempt_no_rank() -> None:
+    story = Story(on_failure="restart").connect().open_store().spawn(0)
+    story.tell(ev.NodeGivenUp(at=story.at(), node="a", reason="no route"))
+    assert story.state.attempt == 1
+    assert story.state.ranks == (Pending(), Pending())
+    assert story.run().state.phase == Running()
+
+
+def test_a_node_that_speaks_after_the_end_is_closed_and_forgotten() -> None:
+    story = Story().run().end(0).end(1).clear().close()
+    ended = story.state
+    assert story.connect().actions == (act.CloseNode(node="a"),)
+    assert story.state == ended
+    assert story.restart().actions == (act.OpenNode(node="a"),)
+
+
+def test_a_new_supervisor_connects_again_and_changes_nothing_else() -> None:
+    story = Story(TWO).run()
+    ranks = story.state.ranks
+    story.tell(ev.SupervisorStarted(at=story.at(), pid=9))
+    assert story.actions == (act.OpenNode(node="a"), act.OpenNode(node="b"))
+    assert story.state.ranks == ranks
+    assert story.state.phase == Running()
+
+
+def test_late_news_of_a_start_brings_no_rank_back_to_life() -> None:
+    story = Story().connect().open_store().spawn(0).end(0)
+    before = story.state
+    assert story.spawn(0).actions == (act.Ignore(reason="rank 0 has started already"),)
+    assert story.state is before

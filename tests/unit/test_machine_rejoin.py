@@ -1,0 +1,145 @@
+"""The state machine: dead ranks rejoin alone."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+
+import pytest
+
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.actions import AnyAction
+from engine.core.run.failure_policy import FRUITLESS_LIMIT, MAKES_WAY
+from engine.core.run.rejoin import why_no_rejoin
+from engine.core.run.state import (
+    Alive,
+    Holding,
+    Running,
+    Starting,
+    Stopping,
+)
+from tests.run_story import TWO, Story, given_up, rejoining, without_b
+
+
+def told(number: int, *news: typing.Any) -> AnyAction:
+    return act.TellRanks(node="a", attempt=0, number=number, news=news)
+
+
+def spawned(node: str, rank: int, generation: int) -> AnyAction:
+    return act.SpawnRanks(
+        node=node, attempt=0, ranks=(rank,), address="127.0.0.1", port=4000, generations=(generation,)
+    )
+
+
+def test_a_dead_rank_rejoins_and_the_others_are_told() -> None:
+    story = rejoining().end(2, -9)
+    assert story.actions == (told(0, "lost", 0),)
+    assert isinstance(story.state.phase, Holding)
+    assert story.restart().actions == (told(1, "generation", 1), spawned("b", 2, 1))
+    assert (story.state.attempt, story.state.generation, story.state.joined) == (0, 1, frozenset())
+    assert story.spawn(2).join().state.joined == {0, 1, 2, 3}
+    assert isinstance(story.state.phase, Running)
+    assert story.state.ranks[0] == Alive(pid=100, since=story.state.ranks[0].since)  # type: ignore[union-attr]
+
+
+def test_several_dead_ranks_rejoin_together_and_are_told_of_once() -> None:
+    story = rejoining().end(0, -9).end(3, -9)
+    assert story.actions == ()
+    assert story.restart().actions == (told(1, "generation", 1), spawned("a", 0, 1), spawned("b", 3, 1))
+
+
+def test_a_second_death_while_a_generation_forms_makes_another_generation() -> None:
+    story = rejoining().end(2, -9).restart().end(1, -9)
+    assert story.actions == (told(2, "lost", 1),)
+    assert story.restart().actions == (told(3, "generation", 2), spawned("a", 1, 2))
+    story.spawn(1, 2)
+    assert [story.state.generation_of(rank) for rank in range(4)] == [0, 2, 1, 0]
+
+
+def test_news_of_the_process_that_was_replaced_is_none() -> None:
+    story = rejoining().end(2, -9).restart()
+    before = story.state
+    story.tell(ev.RankEnded(at=story.at(), attempt=0, rank=2, status=-9, generation=0))
+    assert story.state is before
+
+
+@pytest.mark.parametrize(
+    ("story", "why"),
+    [
+        (lambda: Story().run().end(1, 1), "does not use rankdeck.elastic"),
+        (lambda: Story().run().join().end(1, 1).end(0, 1), "no rank is left"),
+        (lambda: Story(TWO).run().join().end(0, 1).end(1, 0), "rank 1 has finished"),
+        (lambda: given_up(Story(TWO).run().join()), "b was given up"),
+        (lambda: _store_gone(Story(TWO).run().join()).end(2, 1), "the store is lost"),
+    ],
+)
+def test_where_dead_ranks_can_not_rejoin_all_start_again_and_the_reason_is_said(
+    story: Callable[[], Story], why: str
+) -> None:
+    assert why in why_no_rejoin(story().state)
+    again = story().restart()
+    assert any(isinstance(action, act.StopRanks | act.ClearNode) for action in again.actions)
+
+
+def _store_gone(story: Story) -> Story:
+    story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="its process ended"))
+    return story
+
+
+def test_a_rank_whose_node_is_away_rejoins_when_the_node_is_back() -> None:
+    story = without_b(rejoining()).end(2, -9).restart()
+    assert story.actions == (told(1, "generation", 1),)
+    known = (ev.KnownRank(attempt=0, rank=2, pid=102, status=-9), ev.KnownRank(attempt=0, rank=3, pid=103))
+    story.tell(ev.NodeConnected(at=story.at(), node="b", agent_pid=7, ranks=known))
+    assert story.actions == (spawned("b", 2, 1),)
+
+
+def test_all_can_be_asked_for_although_a_rejoin_is_possible() -> None:
+    story = rejoining().end(2, -9)
+    actions = story.tell(ev.RestartRequested(at=story.at(), by="alice", scope="all"))
+    assert [type(action) for action in actions] == [act.StopRanks, act.StopRanks]
+
+
+def test_a_restart_key_that_is_pressed_twice_rejoins_once() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2)
+    story.tell(ev.RestartRequested(at=story.state.generation_since + 1, by="alice"))
+    assert isinstance(story.actions[0], act.Ignore)
+    assert story.state.generation == 1
+
+
+def test_the_policy_restart_rejoins_by_itself_up_to_its_limit() -> None:
+    story = rejoining("restart", restarts=2)
+    for generation in (1, 2):
+        story.end(2, -9, after=10 * generation)
+        assert spawned("b", 2, generation) in story.actions
+        story.spawn(2).join()
+    story.end(2, -9, after=30)
+    assert isinstance(story.state.phase, Stopping)
+
+
+def test_ranks_that_die_together_count_as_one_restart() -> None:
+    story = rejoining("restart", restarts=1).end(1, -9, after=5).end(2, -9, after=5).end(3, -9, after=5)
+    assert (story.state.generation, story.state.restarts) == (3, 1)
+    assert isinstance(story.state.phase, Starting)
+
+
+def test_a_replacement_that_dies_again_and_again_is_given_up() -> None:
+    story = rejoining("restart", restarts=99).end(2, -9, after=5)
+    for _ in range(FRUITLESS_LIMIT):
+        story.spawn(2).end(2, 1, after=5)
+    assert isinstance(story.state.phase, Stopping)
+
+
+def test_a_rank_that_makes_way_is_replaced_without_being_asked() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2).end(1, MAKES_WAY)
+    assert story.actions == (told(2, "lost", 1), told(3, "generation", 2), spawned("a", 1, 2))
+    assert story.state.restarts == 0
+
+
+def test_a_head_node_that_comes_back_is_told_everything_again() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2)
+    story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
+    known = tuple(ev.KnownRank(attempt=0, rank=rank, pid=100 + rank) for rank in (0, 1))
+    story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known))
+    assert story.actions == (told(0, "lost", 0), told(1, "generation", 1))

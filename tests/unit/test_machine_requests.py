@@ -1,0 +1,83 @@
+"""The state machine: what users ask for."""
+
+from __future__ import annotations
+
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.moves import UNREACHABLE_PATIENCE
+from engine.core.run.requests import RESTART_GUARD
+from engine.core.run.state import (
+    rank_word,
+    root_cause,
+)
+from tests.run_story import TWO, Story, without_b
+
+
+def test_ranks_that_were_asked_to_stop_are_stopped_not_failed() -> None:
+    story = Story().run().stop().end(0, -2).end(1, -9)
+    assert [rank_word(phase) for phase in story.state.ranks] == ["stopped", "stopped"]
+    assert root_cause(story.state) is None
+    assert story.clear().close().outcome() == ("stopped", "stopped by alice")
+
+
+def test_a_second_wish_to_stop_may_be_more_urgent() -> None:
+    story = Story().run().stop()
+    assert [type(action) for action in story.stop().actions] == [act.Ignore]
+    assert story.stop(at_once=True).actions == (act.StopRanks(node="a", attempt=0, at_once=True),)
+
+
+def test_an_urgent_stop_stays_urgent_for_a_node_that_is_away() -> None:
+    story = without_b(Story(TWO).run())
+    assert story.stop(at_once=True).actions == (
+        act.StopRanks(node="a", attempt=0, at_once=True),
+        act.OpenNode(node="b", patience=UNREACHABLE_PATIENCE),
+    )
+    story.tell(
+        ev.NodeConnected(at=story.at(), node="b", agent_pid=7, ranks=(ev.KnownRank(attempt=0, rank=2, pid=102),))
+    )
+    assert story.actions == (act.StopRanks(node="b", attempt=0, at_once=True),)
+
+
+def test_a_wish_to_stop_wins_over_a_restart_that_is_under_way() -> None:
+    story = Story().run().end(1, 1).restart().stop().end(0).clear().close()
+    assert story.outcome() == ("stopped", "stopped by alice")
+    story = Story().run().end(1, 1).restart().end(0).stop().clear().close()
+    assert story.outcome() == ("stopped", "stopped by alice")
+
+
+def test_restarting_twice_starts_one_attempt() -> None:
+    story = Story().run().end(1, 1).restart().restart().end(0).restart().clear()
+    assert story.state.attempt == 1
+    story.open_store().spawn()
+    story.tell(ev.RestartRequested(at=story.state.attempt_since + RESTART_GUARD / 2, by="alice"))
+    assert [type(action) for action in story.actions] == [act.Ignore]
+
+
+def test_a_run_that_has_ended_can_be_started_again() -> None:
+    story = Story(on_failure="stop").run().end(1, 1).end(0).clear().close().restart()
+    assert story.actions == (act.OpenNode(node="a"),)
+    assert story.run().state.attempt == 1
+    assert story.end(0).end(1).clear().close().outcome() == ("succeeded", "")
+
+
+def test_stopping_before_anything_started_ends_the_run() -> None:
+    story = Story(TWO).connect("a").stop()
+    assert story.actions == (
+        act.CloseNode(node="a"),
+        act.CloseNode(node="b"),
+        act.OpenNode(node="b", patience=UNREACHABLE_PATIENCE),
+    )
+    assert story.close().outcome() == ("stopped", "stopped by alice")
+
+
+def test_an_urgent_stop_does_not_wait_for_what_ranks_wrote() -> None:
+    story = Story().run().end(0).end(1)
+    assert story.stop(at_once=True).actions == (act.ClearNode(node="a", attempt=0, at_once=True),)
+
+
+def test_a_signal_goes_to_ranks_that_are_alive_and_reachable() -> None:
+    story = without_b(Story(TWO).run().end(1))
+    kill = {rank: story.tell(ev.KillRequested(at=story.at(), by="alice", rank=rank, signal=9)) for rank in range(3)}
+    assert kill[0] == (act.SignalRank(node="a", attempt=0, rank=0, signal=9),)
+    assert kill[1] == (act.Ignore(reason="rank 1 has ended already"),)
+    assert kill[2] == (act.Ignore(reason="b is not reachable: link lost"),)
