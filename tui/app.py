@@ -26,6 +26,7 @@ from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
 from engine.core.terminal_text import visible
+from engine.core.views.view import RunSummary
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
@@ -107,22 +108,33 @@ class RankdeckApp(App[None], inherit_bindings=False):
         if self._open_run is not None:
             self.open_run(self._open_run)
 
+    @property
+    def known_runs(self) -> list[RunSummary]:
+        """See `Deck.known_runs`."""
+        return self._home.known_runs
+
+    @property
+    def known_profiles(self) -> list[Profile]:
+        """See `Deck.known_profiles`."""
+        return self._home.known_profiles
+
+    @property
+    def _home(self) -> HomeScreen:
+        home = self.screen_stack[0]
+        assert isinstance(home, HomeScreen)
+        return home
+
     # --- from one screen to another -----------------------------------------------------------------------------------
 
     def open_run(self, run: str) -> None:
-        """Shows a run."""
+        """See `Deck.open_run`."""
         from tui.screens.run import RunScreen
 
         if not (isinstance(self.screen, RunScreen) and self.screen.run_id == run):
             self.push_screen(RunScreen(run, leaves_app=run == self._open_run))
 
     def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
-        """Shows a profile as a form.
-
-        Args:
-            entry: the profile; None for an empty form.
-            duplicate: the form makes a new profile of it.
-        """
+        """See `Deck.open_form`."""
         from tui.data.form import fits_a_form
         from tui.screens.edit import EditScreen
 
@@ -135,20 +147,18 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.push_screen(EditScreen(entry, duplicate=duplicate))
 
     def open_check(self, profile: Profile) -> None:
-        """Looks on the nodes of a profile for what would fail late."""
+        """See `Deck.open_check`."""
         from tui.screens.check import CheckScreen
 
         if isinstance(self.screen, HomeScreen):
             self.push_screen(CheckScreen(profile))
 
     def profile_saved(self, name: str) -> None:
-        """Lets the cursor of home be on a profile when the user comes back there."""
-        home = self.screen_stack[0]
-        if isinstance(home, HomeScreen):
-            home.choose_later(name)
+        """See `Deck.profile_saved`."""
+        self._home.choose_later(name)
 
     def launch(self, profile: Profile) -> None:
-        """Launches a profile and shows the run. While a launch is under way, asking again does nothing."""
+        """See `Deck.launch`."""
         if not self._launching:
             self._launching = True
             self.say(f"launching {plain_line(profile.name)}", seconds=2)
@@ -166,29 +176,19 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self._launching = False
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
-        """Says a sentence at the edge of the screen, instead of the one before. Never markup.
-
-        Args:
-            text: the sentence.
-            error: whether something did not work.
-            seconds: how long it stands there; left out, as long as a sentence takes to read.
-        """
+        """See `Deck.say`."""
         # In turn with `notify`, which only posts a message: two sentences at once would both stay.
         self.call_later(self.clear_notifications)
         self.notify(text, severity="error" if error else "information", markup=False, timeout=seconds)
 
     def show_error(self, title: str, error: RankdeckError) -> None:
-        """Shows an error that must be read."""
+        """See `Deck.show_error`."""
         from tui.screens.confirm import NoticeScreen
 
         self.push_screen(NoticeScreen(title, error))
 
     def leave(self, parting: str | None = None) -> None:
-        """Ends the app, and only the app.
-
-        Args:
-            parting: printed once the terminal is as it was.
-        """
+        """See `Deck.leave`."""
         self.parting = parting
         self.exit()
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
+from tui.deck import Deck
 from tui.keys import KEYS
-from tui.screens.home import HomeScreen
 from tui.text.cells import plain_line
-
-if TYPE_CHECKING:
-    from tui.app import RankdeckApp
 
 
 class Command(NamedTuple):
@@ -42,18 +39,16 @@ class DeckCommands(Provider):
                 yield Hit(score, Content(command.name), command.act, text=command.name, help=command.help)
 
     def _commands(self) -> Iterator[Command]:
-        app = cast("RankdeckApp", self.app)
+        app, deck = self.app, cast("Deck", self.app)
         offered = {key.id: key for key in KEYS if key.command}
         for active in self.screen.active_bindings.values():
             key = offered.pop(active.binding.id or "", None)
             if key is not None and active.enabled:
                 act = partial(app.run_action, key.action, active.node)
                 yield Command(f"{key.label} ({key.first})", key.help, act)
-        home = app.screen_stack[0]
-        if isinstance(home, HomeScreen):
-            for run in home.known_runs:
-                yield Command(plain_line(f"watch {run.run}"), "A run.", partial(app.open_run, run.run))
-            for profile in home.known_profiles:
-                yield Command(plain_line(f"launch {profile.name}"), "A profile.", partial(app.launch, profile))
+        for run in deck.known_runs:
+            yield Command(plain_line(f"watch {run.run}"), "A run.", partial(deck.open_run, run.run))
+        for profile in deck.known_profiles:
+            yield Command(plain_line(f"launch {profile.name}"), "A profile.", partial(deck.launch, profile))
         for theme in sorted(app.available_themes):
             yield Command(f"theme {theme}", "Colours of this session.", partial(setattr, app, "theme", theme))

@@ -20,8 +20,9 @@ from engine import __version__
 from engine.core.errors import RankdeckError
 from engine.core.run import events as ev
 from engine.core.run.state import Ended, RunState
+from engine.core.views.activity import next_restart
 from engine.core.views.view import PROTOCOL, RankView, RunView, Snapshot, Update
-from engine.core.views.views import rank_views, restart_words, run_view
+from engine.core.views.views import rank_views, run_view
 from engine.core.wire import front_end as msg
 from engine.runs.record import Whereabouts, replace_file
 from engine.supervisor.runner import Runner
@@ -268,7 +269,7 @@ class Server:
 
 
 def _will_restart(state: RunState, scope: ev.Scope) -> str:
-    words = restart_words(state, scope)
+    words = next_restart(state, scope).words
     return f"now: {words}" if words else f"attempt {state.attempt + 1} is coming"
 
 

@@ -107,6 +107,7 @@ class FakeRun:
             world_size=ranks, backend="gloo", program="gpt", launched_at=now, ended_at=None, attempt_since=now,
             alive=ranks, step=0, steps=100, loss=None, throughput=None, unit="tok", checkpoint=None,
             checkpoint_at=None, failure=None, restart=f"stop the {ranks} that run and start attempt 1 of all {ranks} ranks",
+            activity="", restart_kind="attempt",
             nodes=(NodeView(name="localhost", ranks=tuple(range(ranks)), link="up", reason="", since=now),),
         )  # fmt: skip
 
@@ -167,7 +168,10 @@ class FakeRun:
         others = [msgspec.structs.replace(one, note=f"waits for rank {rank}") for one in self.ranks if one.rank != rank]
         for one in others:
             self.ranks[one.rank] = one
-        self.change(restart=f"rejoin rank {rank}; the other {len(others)} keep running", ranks=tuple(others))
+        self.change(
+            restart=f"rejoin rank {rank}; the other {len(others)} keep running", restart_kind="rejoin",
+            restart_ranks=(rank,), ranks=tuple(others),
+        )  # fmt: skip
 
     def rejoin(self, rank: int = 2) -> None:
         """The dead rank came back."""
@@ -176,6 +180,7 @@ class FakeRun:
         self.ranks[rank] = msgspec.structs.replace(self._rank(rank, attempt=self.view.attempt), generation=generation)
         self.change(
             state="running", generation=generation, alive=len(self.ranks), failure=None, ranks=tuple(self.ranks),
+            restart_kind="attempt", restart_ranks=(),
             restart=f"stop the {len(self.ranks)} that run and start attempt {self.view.attempt + 1} of all {len(self.ranks)} ranks",
             event=(f"generation {generation}: rank {rank} started", "info"),
         )  # fmt: skip
@@ -192,7 +197,7 @@ class FakeRun:
         """The run is over; every subscription ends."""
         state: Literal["exited", "stopped"] = "exited" if word == "succeeded" else "stopped"
         self.ranks = [msgspec.structs.replace(rank, state=state, exit=0, pid=None) for rank in self.ranks]
-        self.change(state=word, alive=0, ended_at=self.now, restart="", ranks=tuple(self.ranks))
+        self.change(state=word, alive=0, ended_at=self.now, restart="", restart_kind="none", ranks=tuple(self.ranks))
         self._send(None)
 
     def change(

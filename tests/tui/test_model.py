@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from engine.core.metrics.series import Point
-from engine.core.views.view import EventLine, NodeView, Update
+from engine.core.views.view import Activity, EventLine, NodeView, Update
 from tests.tui.fake_engine import LAUNCHED_AT, FakeRun
 from tui.data.model import IMPORTING, RunModel
+from tui.text.run import header_lines
 
 
 @pytest.fixture
@@ -69,7 +70,9 @@ def test_a_node_that_is_away_is_named_with_the_time_since(run: FakeRun):
     model.apply(Update(run=msgspec.structs.replace(run.view, nodes=nodes, doing="no link")))
     header = model.header(run.now)
     assert header is not None
-    assert header.doing == "gpu02 unreachable 12 s, gpu03 unreachable 12 s and 1 more"
+    assert header.away == {"gpu02": 12.0, "gpu03": 12.0, "gpu04": 12.0}
+    _, values = header_lines(header, 160, ascii=False)
+    assert "gpu02 unreachable 12 s, gpu03 unreachable 12 s and 1 more" in values.plain
 
 
 def test_there_is_no_estimate_without_a_total_or_while_holding(run: FakeRun):
@@ -110,29 +113,29 @@ def test_a_rejoin_begins_a_new_pace(run: FakeRun):
     assert header.eta == pytest.approx(39.0)
 
 
-def waiting_to_start(run: FakeRun, doing: str) -> None:
+def waiting_to_start(run: FakeRun, activity: Activity) -> None:
     """No rank has a process yet."""
     run.ranks = [msgspec.structs.replace(rank, state="starting", pid=None) for rank in run.ranks]
-    run.change(state="starting", doing=doing, alive=0, ranks=tuple(run.ranks))
+    run.change(state="starting", activity=activity, alive=0, ranks=tuple(run.ranks))
 
 
-@pytest.mark.parametrize("doing", ["opening the store", "starting ranks, 0 of 4"])
-def test_rows_say_that_torch_is_imported_until_the_first_rank_has_a_process(run: FakeRun, doing: str):
-    waiting_to_start(run, doing)
+@pytest.mark.parametrize("activity", ["opening_store", "starting_ranks"])
+def test_rows_say_that_torch_is_imported_until_the_first_rank_has_a_process(run: FakeRun, activity: Activity):
+    waiting_to_start(run, activity)
     model = folded(run)
     assert [row.view.note for row in model.rows()] == [IMPORTING] * 4
     first = msgspec.structs.replace(run.ranks[0], pid=4000, state="running")
-    begun = msgspec.structs.replace(run.view, doing="starting ranks, 1 of 4", alive=1)
+    begun = msgspec.structs.replace(run.view, activity="starting_ranks", alive=1)
     model.apply(Update(run=begun, ranks=(first,)))
     assert [row.view.note for row in model.rows()] == [""] * 4
 
 
 def test_the_import_is_said_once_the_node_is_there_and_never_instead_of_words_of_the_engine(run: FakeRun):
-    waiting_to_start(run, "waiting for localhost")
+    waiting_to_start(run, "connecting")
     run.ranks[1] = msgspec.structs.replace(run.ranks[1], note="never started")
     model = folded(run)
     assert model.rows()[0].view.note == ""
-    model.apply(Update(run=msgspec.structs.replace(run.view, doing="opening the store")))
+    model.apply(Update(run=msgspec.structs.replace(run.view, activity="opening_store")))
     assert [row.view.note for row in model.rows()] == [IMPORTING, "never started", IMPORTING, IMPORTING]
 
 

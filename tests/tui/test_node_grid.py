@@ -133,7 +133,7 @@ async def test_boxes_stand_beside_each_other_with_state_and_cells():
         shown = [line.rstrip() for line in lines(app.grid)]
         assert shown[0] == "▸gpu00 ● 4/4 ████   gpu01 ◐ 3/4 ██✖█   gpu02 ● 4/4 ████   gpu03 ● 4/4 ████"
         assert shown[1] == " gpu04 ● 4/4 ████"
-        app.grid.show_nodes(app.nodes, app.views, {"gpu01": "unreachable 12 s"})
+        app.grid.show_nodes(app.nodes, app.views, {"gpu01": 12.0})
         assert "  gpu01 ? 12 s " in lines(app.grid)[0]
 
 

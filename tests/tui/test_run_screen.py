@@ -11,14 +11,15 @@ import pytest
 from textual import events
 
 from engine.core.errors import SupervisorError
+from engine.core.views.view import Activity
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.model import RunModel
+from tui.numbers import precise
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import Ranks
-from tui.text.cells import precise
 from tui.text.run import header_lines
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
@@ -202,7 +203,10 @@ async def test_a_yes_to_a_rejoin_that_is_none_any_more_does_nothing(app: Rankdec
         await until_seen(pilot, "◆ holding")
         await pilot.press("r")
         await until_seen(pilot, "Bring back rank 2")
-        run.change(restart="stop the 3 that run and start attempt 1 of all 4 ranks (no rejoin: the store is lost)")
+        run.change(
+            restart="stop the 3 that run and start attempt 1 of all 4 ranks (no rejoin: the store is lost)",
+            restart_kind="attempt",
+        )
         await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
         await pilot.press("y")
         await until_seen(pilot, "what a restart does has changed meanwhile; nothing was done")
@@ -225,7 +229,7 @@ async def test_an_answer_to_a_generation_that_is_over_does_nothing(app: Rankdeck
 
 async def test_the_rows_say_that_torch_is_imported_before_there_is_a_process(app: RankdeckApp, run: FakeRun):
     run.ranks = [msgspec.structs.replace(rank, state="starting", pid=None) for rank in run.ranks]
-    run.change(state="starting", doing="opening the store", alive=0, ranks=tuple(run.ranks))
+    run.change(state="starting", doing="opening the store", activity="opening_store", alive=0, ranks=tuple(run.ranks))
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         text = await until_seen(pilot, "opening the store", "importing torch")
         assert text.count("importing torch") == 4
@@ -292,7 +296,7 @@ async def test_leaving_a_run_that_was_stopped_does_not_say_that_it_goes_on(engin
 
 
 @pytest.mark.parametrize(
-    ("alive", "doing", "said"),
+    ("alive", "activity", "said"),
     [
         (0, "", "None of its ranks is alive"),
         (1, "", "Its rank is asked to end"),
@@ -303,9 +307,9 @@ async def test_leaving_a_run_that_was_stopped_does_not_say_that_it_goes_on(engin
     ],
 )
 async def test_the_question_counts_ranks_as_one_speaks(
-    app: RankdeckApp, run: FakeRun, alive: int, doing: str, said: str
+    app: RankdeckApp, run: FakeRun, alive: int, activity: Activity, said: str
 ):
-    run.change(alive=alive, doing=doing)
+    run.change(alive=alive, activity=activity)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "● running")
         await pilot.press("s")
@@ -330,7 +334,7 @@ async def test_a_finished_run_shows_no_throughput_that_it_does_not_have(app: Ran
 
 
 async def test_stop_while_stopping_offers_to_end_it_at_once(app: RankdeckApp, run: FakeRun):
-    run.change(doing="stopping (stopped by someone)")
+    run.change(doing="stopping (stopped by someone)", activity="stopping")
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "stopping")
         await pilot.press("s")
@@ -340,7 +344,7 @@ async def test_stop_while_stopping_offers_to_end_it_at_once(app: RankdeckApp, ru
 
 
 async def test_a_restart_that_would_do_nothing_is_not_offered(app: RankdeckApp, run: FakeRun):
-    run.change(restart="")
+    run.change(restart="", restart_kind="none")
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "● running", "x kill")
         assert "r restart" not in text_of(app)
@@ -401,7 +405,7 @@ async def test_the_end_of_a_run_is_shown_and_the_screen_stays(app: RankdeckApp, 
 
 async def test_a_run_that_ended_and_is_restarted_is_watched_again(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
     run.end("stopped")
-    run.change(restart="start attempt 1 of all 4 ranks")
+    run.change(restart="start attempt 1 of all 4 ranks", restart_kind="attempt")
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "■ stopped", "r restart")
         await pilot.press("r")

@@ -12,19 +12,8 @@ from rich.cells import cell_len
 from rich.color import Color
 
 from tests.tui.hostile import CORPUS
-from tui.text.cells import (
-    MAX_CELLS,
-    age,
-    cell_fit,
-    clean,
-    duration,
-    memory,
-    number,
-    plain_line,
-    precise,
-    segments_line,
-    size,
-)
+from tui.numbers import age, duration, memory, number, precise, size
+from tui.text.cells import MAX_CELLS, cell_fit, clean, plain_line, segments_line
 
 
 def harmless(text: str) -> bool:

@@ -19,7 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, NamedTuple, Protocol
 
-from tui.text.cells import MAX_RAW
+MAX_LINE = 64 << 10
+"""Bytes of a line that are kept: as much as `tui.text.cells.MAX_RAW` looks at."""
 
 HISTORY = 5_000
 """Lines of one file that are loaded when it is opened."""
@@ -209,16 +210,16 @@ def _split(data: bytes, offset: int) -> tuple[list[Piece], bytes]:
     pieces: list[Piece] = []
     for line in lines:
         offset += len(line) + 1
-        pieces.append(Piece(line if len(line) <= MAX_RAW else _shortened(line), offset))
+        pieces.append(Piece(line if len(line) <= MAX_LINE else _shortened(line), offset))
     return pieces, rest
 
 
 def _shortened(line: bytes) -> bytes:
     """What is kept of a very long line: its beginning; of a progress bar, its newest state."""
-    if len(line) <= MAX_RAW:
+    if len(line) <= MAX_LINE:
         return line
     newest = line.rstrip(b"\r").rfind(b"\r") + 1
-    return line[newest : newest + MAX_RAW]
+    return line[newest : newest + MAX_LINE]
 
 
 # --- several files as one --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ import msgspec
 from engine.core.metrics.series import Point, Series, SeriesSet
 from engine.core.run.state import ENDED_WORDS, RunWord
 from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Update
-from tui.text.cells import age
 
 LOSS = "loss"
 THROUGHPUT = "throughput"
@@ -48,6 +48,8 @@ class Header:
     run: str
     state: RunWord
     doing: str
+    away: Mapping[str, float]
+    """Seconds for which each node has been unreachable."""
     attempt: int
     generation: int
     step: int | None
@@ -174,8 +176,8 @@ class RunModel:
         self._stale.clear()
         return [self._rows[rank] for rank in sorted(self._rows)]
 
-    def away(self, now: float) -> dict[str, str]:
-        """Words for every node that was there and is not reached now: `unreachable 12 s`.
+    def away(self, now: float) -> dict[str, float]:
+        """Seconds for which each unreachable node has been so, by its name.
 
         Args:
             now: seconds since the epoch, on the supervisor's host.
@@ -208,7 +210,8 @@ class RunModel:
             name=run.name,
             run=run.run,
             state=run.state,
-            doing=_doing(run, now),
+            doing=run.doing,
+            away=_away(run, now),
             attempt=run.attempt,
             generation=run.generation,
             step=run.step,
@@ -250,22 +253,15 @@ class RunModel:
 
 def _imports_torch(run: RunView) -> bool:
     """Whether the run waits for the import of torch: it comes before the store and before the first rank."""
-    return run.state == "starting" and run.alive == 0 and run.doing.startswith(("opening the store", "starting ranks"))
+    return run.alive == 0 and run.activity in ("opening_store", "starting_ranks")
 
 
 def _newest(series: Series | None) -> tuple[float, ...]:
     return tuple(value for _, _, value in series.recent) if series is not None else ()
 
 
-def _doing(run: RunView, now: float) -> str:
-    """What is under way; of nodes that are away, for how long: the supervisor says since when, and not each second anew."""
-    away = [f"{node} {words}" for node, words in _away(run, now).items()]
-    more = f" and {len(away) - 2} more" if len(away) > 2 else ""
-    return ", ".join(away[:2]) + more if away else run.doing
-
-
-def _away(run: RunView, now: float) -> dict[str, str]:
-    """Nodes that are not reached, and for how long. While a run starts, none has been reached yet."""
+def _away(run: RunView, now: float) -> dict[str, float]:
+    """Unreachable nodes, each with its seconds. While a run starts, no node has been reached yet."""
     if run.state not in ("running", "holding"):
         return {}
-    return {node.name: f"unreachable {age(now - node.since)}" for node in run.nodes if node.link == "down"}
+    return {node.name: now - node.since for node in run.nodes if node.link == "down"}

@@ -1,16 +1,14 @@
-"""What every screen has: the app by its own type, and workers whose unforeseen errors are shown instead of ending the app."""
+"""What every screen has: what the app offers it, and workers whose unforeseen errors are shown instead of ending the app."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from engine.client.protocols import EngineClient
-
-if TYPE_CHECKING:
-    from tui.app import RankdeckApp
+from tui.deck import Deck
 
 
 class DeckScreen(Screen[None]):
@@ -21,9 +19,9 @@ class DeckScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-high")]  # noqa: RUF012
 
     @property
-    def deck(self) -> RankdeckApp:
+    def deck(self) -> Deck:
         """The app."""
-        return cast("RankdeckApp", self.app)
+        return cast("Deck", self.app)
 
     @property
     def engine(self) -> EngineClient:

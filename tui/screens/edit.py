@@ -339,7 +339,7 @@ class EditScreen(DeckScreen):
     async def _may_replace(self, other: ProfileEntry) -> bool:
         detail = f"{other.path} is another profile. What it says is replaced by what this form says."
         question = ConfirmScreen(f"Replace {other.name}?", detail, do="Replace")
-        return await self.deck.push_screen_wait(question)
+        return await self.app.push_screen_wait(question)
 
 
 def _is_other(entry: ProfileEntry, path: Path | None, name: str, own: ProfileEntry | None) -> bool:

@@ -25,7 +25,7 @@ from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
-from tui.screens.run_acts import Act, is_rejoin, is_stopping, kill_act, restart_act, stop_act
+from tui.screens.run_acts import Act, kill_act, restart_act, stop_act
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
 from tui.text.run import events_text, why_text
@@ -170,7 +170,7 @@ class RunScreen(DeckScreen):
             self.pane = "bench"  # the log says no more than its table
             self._arrange()
             self._poll_results()
-        if self._changed("valid", (model.run.restart, model.run.state, model.run.doing[:8])):
+        if self._changed("valid", (model.run.restart_kind, model.run.state, model.run.activity)):
             self.refresh_bindings()
         events = self.query_one("#events", TextPane)
         if events.display and self._changed("events", (model.snapshots, model.newest_event)):
@@ -379,7 +379,7 @@ class RunScreen(DeckScreen):
             case "restart" | "stop" | "kill" if run is None or self._link.client is None or self._asked:
                 return False
             case "restart":
-                return run is not None and bool(run.restart)
+                return run is not None and run.restart_kind != "none"
             case "stop":
                 return not self.model.ended
             case "stacks":
@@ -417,7 +417,7 @@ class RunScreen(DeckScreen):
     def action_stop(self) -> None:
         """Asks, then stops the run; while it is stopping, ends it at once."""
         if self.model.run is not None and self._link.client is not None:
-            self._ask(stop_act(self.model.run, self._link.client))
+            self._ask(stop_act(self.model.run, self._link.client, again=self._is_stopping))
 
     def action_stacks(self) -> None:
         """Shows where every rank is in its Python code."""
@@ -436,7 +436,7 @@ class RunScreen(DeckScreen):
                 self.say(f"attempt {now.attempt} has begun meanwhile; nothing was done", error=True)
             elif now.generation != asked.generation:
                 self.say(f"generation {now.generation} has begun meanwhile; nothing was done", error=True)
-            elif act.restarts and is_rejoin(now) != is_rejoin(asked):
+            elif act.restarts and now.restart_kind != asked.restart_kind:
                 self.say("what a restart does has changed meanwhile; nothing was done", error=True)
             else:
                 self._request(act)
@@ -469,8 +469,15 @@ class RunScreen(DeckScreen):
         run = self.model.run
         if run is None or self.model.ended:
             return None
-        stops = self._stopped == self.model.attempt or is_stopping(run)
-        return f"{plain_line(run.name)} {'is stopping' if stops else 'goes on'}: rankdeck attach {self.run_id}"
+        return (
+            f"{plain_line(run.name)} {'is stopping' if self._is_stopping else 'goes on'}: rankdeck attach {self.run_id}"
+        )
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether the run's stop ladder is under way, or is about to be because of a request from here."""
+        run = self.model.run
+        return run is not None and (run.activity == "stopping" or self._stopped == run.attempt)
 
     def action_detach(self) -> None:
         """Leaves the run alone."""

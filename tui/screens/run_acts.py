@@ -8,11 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from engine.client.protocols import RunClient
+from engine.core.run.state import rank_words
 from engine.core.views.view import RankView, RunView
 from tui.screens.confirm import ConfirmScreen
-
-REJOIN = "rejoin "
-"""What `RunView.restart` begins with where it is one."""
 
 
 class Act(NamedTuple):
@@ -31,16 +29,11 @@ class Act(NamedTuple):
         return ConfirmScreen(self.question, self.detail, do=self.do)
 
 
-def is_rejoin(run: RunView) -> bool:
-    """Whether a restart would bring back dead ranks and leave the others alone."""
-    return run.restart.startswith(REJOIN)
-
-
 def restart_act(run: RunView, client: RunClient) -> Act:
     """A rejoin or a new attempt, in the words of whoever will do it."""
     detail = f"This will {run.restart}."
-    if is_rejoin(run):
-        ranks = run.restart.removeprefix(REJOIN).partition(";")[0]
+    if run.restart_kind == "rejoin":
+        ranks = rank_words(run.restart_ranks)
         return Act(f"Bring back {ranks} of {run.name}?", detail, "Bring back", client.restart, restarts=True)
     return Act(f"Restart {run.name}?", detail, "Restart", client.restart, restarts=True)
 
@@ -55,14 +48,15 @@ def kill_act(view: RankView, client: RunClient) -> Act:
     return Act(f"Kill rank {view.rank} on {view.node}?", detail, "Kill", kill)
 
 
-def is_stopping(run: RunView) -> bool:
-    """Whether the run's stop ladder is under way."""
-    return run.doing.startswith("stopping")
+def stop_act(run: RunView, client: RunClient, *, again: bool) -> Act:
+    """Ends a run by its stop ladder.
 
-
-def stop_act(run: RunView, client: RunClient) -> Act:
-    """The end of a run by its stop ladder; of one that is stopping, at once."""
-    if is_stopping(run):
+    Args:
+        run: the run.
+        client: the connection to it.
+        again: the run is stopping already: it is ended at once.
+    """
+    if again:
         left = _ranks("the", run.alive)
         detail = f"It is stopping already. SIGKILL goes to {left} still alive: nothing can be saved any more."
         if run.alive == 0:

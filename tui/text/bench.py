@@ -11,7 +11,7 @@ from textual.content import Content
 
 from engine.core.metrics.bench import Result, rate_words, size_words, time_words
 from tui.data.curves import Curve, Curves
-from tui.text.cells import number
+from tui.numbers import number
 from tui.text.marks import MUTED
 
 Measure = Literal["latency", "busbw", "algbw"]

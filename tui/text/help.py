@@ -9,9 +9,8 @@ from textual.content import Content
 
 from engine.core.run.state import RankWord
 from tui.keys import PLACES, keys_of
-from tui.text.marks import CHECK_MARKS, RESULT_WORDS, RUN_MARKS, RUN_WORDS, sign, to_ascii
+from tui.text.marks import ASCII_GLYPHS, CHECK_MARKS, GLYPHS, RESULT_WORDS, RUN_MARKS, RUN_WORDS, sign, to_ascii
 from tui.text.plan import wrapped
-from tui.widgets.rank_table import ASCII_GLYPHS, GLYPHS
 
 RANK_WORDS: dict[RankWord, str] = {
     "starting": "it has no process yet",

@@ -12,7 +12,8 @@ from engine.core.catalogue import ProfileEntry
 from engine.core.plan.profile import Profile
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
-from tui.text.cells import age, cell_fit, duration, number, plain_line
+from tui.numbers import age, duration, number
+from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import MUTED, RUN_MARKS, sign, to_ascii
 from tui.text.plan import labelled
 

@@ -1,14 +1,11 @@
-"""State by sign, word and colour, so that none of them is needed alone; and what else differs with `--ascii`.
-
-The signs of ranks stand in `tui.widgets.rank_table`; a run has two states more than a rank.
-"""
+"""State by sign, word and colour, so that none of them is needed alone; and what else differs with `--ascii`."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from engine.core.checks.preflight import State
-from engine.core.run.state import RunWord
+from engine.core.run.state import RankWord, RunWord
 
 MUTED = "$foreground 60%"
 """Style of what is there to be looked up. `$text-muted` is a CSS `auto` colour, which Content (8.2.8) shows as white."""
@@ -40,6 +37,37 @@ RUN_WORDS: dict[RunWord, str] = {
     "stopped": "somebody stopped it",
 }
 """What the states mean, for the help screen."""
+
+GLYPHS: dict[RankWord, str] = {
+    "starting": "◌",
+    "running": "●",
+    "exited": "✔",
+    "failed": "✖",
+    "lost": "?",
+    "stopped": "■",
+}
+ASCII_GLYPHS: dict[RankWord, str] = {
+    "starting": ".",
+    "running": "*",
+    "exited": "+",
+    "failed": "X",
+    "lost": "?",
+    "stopped": "-",
+}
+"""Each state has its glyph besides its word and its colour."""
+
+CURSOR = "▸"
+ASCII_CURSOR = ">"
+
+MIXED = "◐"
+ASCII_MIXED = "%"
+"""Sign of a node whose ranks are not all in the same state."""
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = "_.-:=+*#"
+ODD = "×"  # noqa: RUF001  not the letter
+ASCII_ODD = "x"
+"""Blocks of a sparkline, lowest first, and the mark of a value that is not finite."""
 
 CHECK_MARKS: dict[State | None, Mark] = {
     "ok": Mark("●", "*", "$text-success"),

@@ -11,7 +11,8 @@ from textual.content import Content
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import EventLine, FailureView, RunView
 from tui.data.model import Header
-from tui.text.cells import NOTHING, age, cell_fit, clean, duration, number, plain_line, precise
+from tui.numbers import NOTHING, age, duration, number, precise
+from tui.text.cells import cell_fit, clean, plain_line
 from tui.text.marks import MUTED, RUN_MARKS, bar, sign, to_ascii
 from tui.text.plan import labelled, wrapped
 
@@ -93,10 +94,22 @@ def _value_line(header: Header, width: int) -> Content:
     if header.checkpoint is not None:
         since = f", {age(header.checkpoint_age)} ago" if header.checkpoint_age is not None else ""
         parts.append((f"  checkpoint {header.checkpoint}{since}", MUTED))
-    if header.doing:
-        parts.append((f"  {plain_line(header.doing)}", "$text-warning"))
+    if doing := _doing(header):
+        parts.append((f"  {plain_line(doing)}", "$text-warning"))
     line = Content.assemble(*parts)
     return line.truncate(width, ellipsis=True)
+
+
+def _doing(header: Header) -> str:
+    """What the run is doing; while nodes are unreachable, for how long they have been."""
+    away = [f"{node} {away_words(seconds)}" for node, seconds in header.away.items()]
+    more = f" and {len(away) - 2} more" if len(away) > 2 else ""
+    return ", ".join(away[:2]) + more if away else header.doing
+
+
+def away_words(seconds: float) -> str:
+    """How long a node has been unreachable: `unreachable 12 s`."""
+    return f"unreachable {age(seconds)}"
 
 
 def why_text(run: RunView, width: int, *, ascii: bool) -> Content:  # noqa: A002

@@ -23,7 +23,9 @@ from textual.worker import Worker, WorkerState
 
 from engine.core.metrics.series import Series
 from tui.data.curves import Curve, Curves, curves
-from tui.text.cells import Span, duration, number, plain_line, segments_line
+from tui.numbers import duration, number
+from tui.text.cells import Span, plain_line, segments_line
+from tui.text.marks import ASCII_ODD, ODD
 
 EVERY = 0.5
 """Seconds from one drawing to the next."""
@@ -48,9 +50,6 @@ ASCII_MARKERS = {"*": "*", "+": "+", "o": "o", ".": ".", "x": "x", "#": "#"}
 BAND_MARKERS = {"hd": "▟", "braille": "⣤"}
 ASCII_BAND_MARKERS = {"*": "*", ".": "."}
 """The mean, then its band, which encloses it."""
-
-ODD = "×"  # noqa: RUF001  not the letter
-ASCII_ODD = "x"
 
 RESTART = "┊"
 ASCII_RESTART = ":"

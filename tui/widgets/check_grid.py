@@ -16,8 +16,7 @@ from textual.strip import Strip
 from engine.core.checks.preflight import CHECKS, Check, Grid, State
 from tui.keys import bindings
 from tui.text.cells import cell_fit, plain_line
-from tui.text.marks import CHECK_MARKS
-from tui.widgets.rank_table import ASCII_CURSOR, CURSOR
+from tui.text.marks import ASCII_CURSOR, CHECK_MARKS, CURSOR
 
 WORD = 6
 """Cells of a sign with its word."""

@@ -24,10 +24,22 @@ from textual.strip import Strip
 from engine.core.run.state import RankWord
 from engine.core.views.view import NodeView, RankView
 from tui.keys import bindings
-from tui.text.cells import NOTHING, cell_fit, memory, number, percent, plain_line
-from tui.text.marks import to_ascii
-from tui.widgets.rank_table import ASCII_CURSOR, ASCII_GLYPHS, CURSOR, GLYPHS
-from tui.widgets.sparkline import ASCII_BLOCKS, ASCII_ODD, BLOCKS, ODD
+from tui.numbers import NOTHING, age, memory, number, percent
+from tui.text.cells import cell_fit, plain_line
+from tui.text.marks import (
+    ASCII_BLOCKS,
+    ASCII_CURSOR,
+    ASCII_GLYPHS,
+    ASCII_MIXED,
+    ASCII_ODD,
+    BLOCKS,
+    CURSOR,
+    GLYPHS,
+    MIXED,
+    ODD,
+    to_ascii,
+)
+from tui.text.run import away_words
 
 Measure = Literal["throughput", "loss", "step lag", "memory"]
 MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag", "memory")
@@ -47,10 +59,6 @@ FULL = 0.95
 
 GAP = 2
 """Cells between two boxes."""
-
-MIXED = "◐"
-ASCII_MIXED = "%"
-"""Sign of a node whose ranks are not all in the same state."""
 
 Part = RankWord | Literal["", "block", "alarm"]
 """What a piece of a line is painted as; empty: as text."""
@@ -219,7 +227,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         self.measure: Measure = MEASURES[0]
         self._members: Sequence[NodeView] = ()
         self._views: Mapping[int, RankView] = {}
-        self._away: Mapping[str, str] = {}
+        self._away: Mapping[str, float] = {}
         self._cells: dict[int, Cell] = {}
         self._boxes = Boxes.fitted(80, name=4, ranks=1)
         self._cursor = (0, 0)
@@ -234,13 +242,13 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         node, index = self._cursor
         return self._members[node].ranks[index] if node < len(self._members) else None
 
-    def show_nodes(self, nodes: Sequence[NodeView], views: Mapping[int, RankView], away: Mapping[str, str]) -> None:
+    def show_nodes(self, nodes: Sequence[NodeView], views: Mapping[int, RankView], away: Mapping[str, float]) -> None:
         """Shows other values, and repaints what they changed of the visible part. The cursor stays where it is.
 
         Args:
             nodes: in the order in which they stand. Nodes without ranks are left out.
             views: the ranks, by their number.
-            away: words for the nodes that are not reached, by their names: `unreachable 12 s`.
+            away: seconds for which each unreachable node has been so, by its name.
         """
         nodes = [node for node in nodes if node.ranks]
         rank = self.cursor_rank
@@ -453,7 +461,8 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
             yield _Piece(cell_fit(plain_line(node.name), boxes.name, ascii=self.ascii) + " ")
             if away is not None:
                 room = boxes.width - boxes.name - 2
-                words = f"? {away}" if len(away) + 2 <= room else f"? {away.partition(' ')[2]}"
+                words = away_words(away)
+                words = f"? {words if len(words) + 2 <= room else age(away)}"
                 yield _Piece(cell_fit(words, room, ascii=self.ascii), "lost")
                 return
             yield self._state(node)

@@ -21,29 +21,10 @@ from textual.strip import Strip
 
 from engine.core.run.state import RankWord
 from engine.core.views.view import RankView
-from tui.text.cells import NOTHING, age, cell_fit, memory, number, percent, plain_line
+from tui.numbers import NOTHING, age, memory, number, percent
+from tui.text.cells import cell_fit, plain_line
+from tui.text.marks import ASCII_CURSOR, ASCII_GLYPHS, CURSOR, GLYPHS
 from tui.widgets.sparkline import sparkline
-
-GLYPHS: dict[RankWord, str] = {
-    "starting": "◌",
-    "running": "●",
-    "exited": "✔",
-    "failed": "✖",
-    "lost": "?",
-    "stopped": "■",
-}
-ASCII_GLYPHS: dict[RankWord, str] = {
-    "starting": ".",
-    "running": "*",
-    "exited": "+",
-    "failed": "X",
-    "lost": "?",
-    "stopped": "-",
-}
-"""Each state has its glyph besides its word and its colour."""
-
-CURSOR = "▸"
-ASCII_CURSOR = ">"
 
 LEAST_NOTE = 16
 """Cells of the note and the space before it, for which sparklines and GPU make room: the reason of a failure fits."""

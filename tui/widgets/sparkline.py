@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-BLOCKS = "▁▂▃▄▅▆▇█"
-ASCII_BLOCKS = "_.-:=+*#"
-ODD = "×"  # noqa: RUF001  not the letter
-ASCII_ODD = "x"
+from tui.text.marks import ASCII_BLOCKS, ASCII_ODD, BLOCKS, ODD
 
 
 def sparkline(

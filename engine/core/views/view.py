@@ -6,11 +6,32 @@ arrive depends on how fast it reads; nothing is lost by reading slowly but inter
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.series import Point, SeriesDump
 from engine.core.run.state import RankWord, RunWord
+
+Activity = Literal[
+    "",
+    "connecting",
+    "opening_store",
+    "starting_ranks",
+    "joining",
+    "node_away",
+    "store_lost",
+    "restarting",
+    "stopping",
+    "clearing",
+    "ended",
+    "unknown",
+]
+"""What a run is doing; empty: nothing to report, `unknown`: its supervisor is older than this field."""
+
+RestartKind = Literal["none", "rejoin", "attempt", "unknown"]
+"""What a restart would do: nothing, start the dead ranks, or start all ranks. `unknown`: as for `Activity`."""
 
 PROTOCOL = 1
 """Version of what is spoken on a run's socket. Both sides say theirs first; different versions part with a clear word."""
@@ -107,8 +128,14 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_at: float | None
     failure: FailureView | None
     restart: str
-    """What the restart key would do now, in words; empty where it would do nothing."""
+    """What a restart would do now, in words for people; empty where it would do nothing."""
     nodes: tuple[NodeView, ...]
+    activity: Activity = "unknown"
+    """What is under way. Decisions read it; `doing` is for people."""
+    restart_kind: RestartKind = "unknown"
+    """What a restart would do now. Decisions read it; `restart` is for people."""
+    restart_ranks: tuple[int, ...] = ()
+    """Ranks that a rejoin would start."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,31 +12,23 @@ from engine.core.failures.verdict import Witness, find_verdict
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
-from engine.core.run.events import Scope
-from engine.core.run.rejoin import why_no_rejoin
 from engine.core.run.state import (
     Alive,
-    Clearing,
-    Closing,
     Done,
     Ended,
     Gone,
     Holding,
     Node,
-    Opening,
     Pending,
     RankPhase,
-    Restart,
-    Running,
     RunState,
-    Starting,
-    Stopping,
     rank_word,
     rank_words,
     root_cause,
     run_word,
     status_words,
 )
+from engine.core.views.activity import current_activity, dead_ranks, next_restart
 from engine.core.views.view import FailureView, NodeView, RankView, RunView
 
 
@@ -111,22 +103,6 @@ def _joining_note(progress: RankProgress) -> str:
     return "waits for all ranks to join" if progress.meeting == "joining" else ""
 
 
-def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
-    """Who is waited for where ranks meet to make their process group; empty where none waits."""
-    alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive)]
-    waiting = sum(progress[rank].meeting == "joining" for rank in alive)
-    missing = [rank for rank in alive if not progress[rank].meeting]
-    if not waiting or not missing:
-        return ""
-    verb = "has" if len(missing) == 1 else "have"
-    return f"{rank_words(missing)} {verb} not joined yet; {waiting} of {len(state.ranks)} wait"
-
-
-def dead_ranks(state: RunState) -> list[int]:
-    """Ranks that have ended."""
-    return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
-
-
 def _loss_note(progress: RankProgress) -> str:
     return "" if progress.loss is None or math.isfinite(progress.loss) else f"the loss is {progress.loss}"
 
@@ -180,11 +156,13 @@ def run_view(
     ]
     unit = next((one.unit for one in progress if one.unit), "")  # the ranks share an iteration, but not a sample
     losses = [one.loss for one in progress if one.loss is not None]
+    current, again = current_activity(state, progress), next_restart(state)
     return RunView(
         run=state.run,
         name=state.name,
         state=run_word(state),
-        doing=_doing(state) or _missing_words(state, progress),
+        activity=current.activity,
+        doing=current.words,
         attempt=state.attempt,
         generation=state.generation,
         world_size=len(state.ranks),
@@ -202,39 +180,14 @@ def run_view(
         checkpoint=saved.checkpoint,
         checkpoint_at=saved.checkpoint_at,
         failure=failure_view(state, tails, waits),
-        restart=restart_words(state),
+        restart=again.words,
+        restart_kind=again.kind,
+        restart_ranks=again.ranks,
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
             for node in state.nodes
         ),
     )
-
-
-def _doing(state: RunState) -> str:
-    match state.phase:
-        case Opening():
-            waiting = ", ".join(node.name for node in state.nodes if node.link != "up")
-            return f"waiting for {waiting}"
-        case Starting():
-            if state.store_port is None:
-                return "opening the store"
-            started = sum(not isinstance(phase, Pending) for phase in state.ranks)
-            return f"starting ranks, {started} of {len(state.ranks)}"
-        case Running() | Holding():
-            away = ", ".join(node.name for node in state.nodes if node.link != "up")
-            return (
-                f"no link to {away}; its ranks go on"
-                if away
-                else state.store_trouble and f"the store is lost: {state.store_trouble}"
-            )
-        case Stopping(then=then) | Clearing(then=then):
-            if isinstance(then, Restart):
-                return f"restarting as attempt {state.attempt + 1} ({then.reason})"
-            return f"stopping ({then.reason})" if then.reason else "clearing away"
-        case Closing():
-            return "clearing away"
-        case Ended(outcome=outcome):
-            return outcome.reason
 
 
 def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = ()) -> FailureView | None:
@@ -301,22 +254,3 @@ def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
             return Witness(rank=rank, said=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN)
         case _:  # it had not ended by itself
             return Witness(rank=rank, said=tail, failed=False)
-
-
-def restart_words(state: RunState, scope: Scope = "smallest") -> str:
-    """What the restart key would do now; empty where it would do nothing."""
-    count = len(state.ranks)
-    what = f"start attempt {state.attempt + 1} of {'all ' if count > 1 else ''}{count} rank{'s' if count > 1 else ''}"
-    match state.phase:
-        case Holding() if scope != "all" and not why_no_rejoin(state):
-            alive = len(state.ranks) - len(dead_ranks(state))
-            goes_on = f"the other {alive} keep running" if alive > 1 else "the other keeps running"
-            return f"rejoin {rank_words(dead_ranks(state))}; {goes_on}"
-        case Running() | Holding():
-            alive = sum(isinstance(phase, Alive) for phase in state.ranks)
-            why = f" (no rejoin: {why_no_rejoin(state)})" if scope != "all" and isinstance(state.phase, Holding) else ""
-            return (f"stop the {alive} that run and {what}" if alive else what) + why
-        case Ended():
-            return what
-        case Opening() | Starting() | Stopping() | Clearing() | Closing():
-            return ""

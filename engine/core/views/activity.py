@@ -1,0 +1,121 @@
+"""What a run is doing now, and what a restart would do: a typed value for decisions, and a sentence for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.core.metrics.progress import RankProgress
+from engine.core.run.events import Scope
+from engine.core.run.rejoin import why_no_rejoin
+from engine.core.run.state import (
+    Alive,
+    Clearing,
+    Closing,
+    Done,
+    Ended,
+    Gone,
+    Holding,
+    Opening,
+    Outcome,
+    Pending,
+    Restart,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+    rank_words,
+)
+from engine.core.views.view import Activity, RestartKind
+
+
+class CurrentActivity(NamedTuple):
+    """What a run is doing, and the same in words; both are empty where there is nothing to report."""
+
+    activity: Activity
+    words: str
+
+
+class NextRestart(NamedTuple):
+    """What a restart would do. `ranks`: the ranks that a rejoin starts; empty for any other kind."""
+
+    kind: RestartKind
+    ranks: tuple[int, ...]
+    words: str
+
+
+def dead_ranks(state: RunState) -> list[int]:
+    """Ranks that have ended."""
+    return [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
+
+
+def current_activity(state: RunState, progress: Sequence[RankProgress]) -> CurrentActivity:
+    """What a run is doing.
+
+    Args:
+        state: the state of the run.
+        progress: the values of every rank, by rank.
+    """
+    match state.phase:
+        case Opening():
+            return CurrentActivity("connecting", f"waiting for {_nodes_not_up(state)}")
+        case Starting():
+            if state.store_port is None:
+                return CurrentActivity("opening_store", "opening the store")
+            started = sum(not isinstance(phase, Pending) for phase in state.ranks)
+            return CurrentActivity("starting_ranks", f"starting ranks, {started} of {len(state.ranks)}")
+        case Running() | Holding():
+            if away := _nodes_not_up(state):
+                return CurrentActivity("node_away", f"no link to {away}; its ranks go on")
+            if state.store_trouble:
+                return CurrentActivity("store_lost", f"the store is lost: {state.store_trouble}")
+            missing = _missing_words(state, progress)
+            return CurrentActivity("joining" if missing else "", missing)
+        case Stopping(then=Restart(reason=reason)) | Clearing(then=Restart(reason=reason)):
+            return CurrentActivity("restarting", f"restarting as attempt {state.attempt + 1} ({reason})")
+        case Stopping(then=Outcome(reason=reason)) | Clearing(then=Outcome(reason=reason)) if reason:
+            return CurrentActivity("stopping", f"stopping ({reason})")
+        case Stopping() | Clearing() | Closing():
+            return CurrentActivity("clearing", "clearing away")
+        case Ended(outcome=outcome):
+            return CurrentActivity("ended", outcome.reason)
+
+
+def _nodes_not_up(state: RunState) -> str:
+    return ", ".join(node.name for node in state.nodes if node.link != "up")
+
+
+def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
+    """Who is waited for where ranks meet to make their process group; empty where none waits."""
+    alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive)]
+    waiting = sum(progress[rank].meeting == "joining" for rank in alive)
+    missing = [rank for rank in alive if not progress[rank].meeting]
+    if not waiting or not missing:
+        return ""
+    verb = "has" if len(missing) == 1 else "have"
+    return f"{rank_words(missing)} {verb} not joined yet; {waiting} of {len(state.ranks)} wait"
+
+
+def next_restart(state: RunState, scope: Scope = "smallest") -> NextRestart:
+    """What a restart would do now.
+
+    Args:
+        state: the state of the run.
+        scope: what the restart is asked for; see `RestartRequested`.
+    """
+    count = len(state.ranks)
+    what = f"start attempt {state.attempt + 1} of {'all ' if count > 1 else ''}{count} rank{'s' if count > 1 else ''}"
+    match state.phase:
+        case Holding() if scope != "all" and not why_no_rejoin(state):
+            dead = dead_ranks(state)
+            alive = count - len(dead)
+            goes_on = f"the other {alive} keep running" if alive > 1 else "the other keeps running"
+            return NextRestart("rejoin", tuple(dead), f"rejoin {rank_words(dead)}; {goes_on}")
+        case Running() | Holding():
+            alive = sum(isinstance(phase, Alive) for phase in state.ranks)
+            why = f" (no rejoin: {why_no_rejoin(state)})" if scope != "all" and isinstance(state.phase, Holding) else ""
+            return NextRestart("attempt", (), (f"stop the {alive} that run and {what}" if alive else what) + why)
+        case Ended():
+            return NextRestart("attempt", (), what)
+        case Opening() | Starting() | Stopping() | Clearing() | Closing():
+            return NextRestart("none", (), "")

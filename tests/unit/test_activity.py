@@ -1,0 +1,98 @@
+"""What a run is doing and what a restart would do, as fields for decisions and as sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from engine.core.metrics.progress import RankProgress
+from engine.core.run import events as ev
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import launch, step
+from engine.core.run.state import RunState
+from engine.core.views.activity import current_activity, next_restart
+from engine.core.views.view import RunView
+
+UP = ev.NodeConnected(at=1.0, node="a", agent_pid=7)
+STORE = ev.StoreOpened(at=2.0, attempt=0, node="a", port=4000)
+STARTED = tuple(ev.RankSpawned(at=3.0, attempt=0, rank=rank, pid=100 + rank, generation=0) for rank in (0, 1, 2))
+JOINED = tuple(ev.RankJoined(at=4.0, attempt=0, rank=rank, generation=0, step=7) for rank in (0, 1, 2))
+AWAY = ev.NodeDisconnected(at=6.0, node="a", reason="the link broke")
+STOP = ev.StopRequested(at=7.0, by="alice")
+AGAIN = ev.RestartRequested(at=7.0, by="alice", scope="all")
+CLEARED = (ev.NodeCleared(at=9.0, attempt=0, node="a"), ev.NodeClosed(at=9.5, node="a"))
+
+
+def dies(rank: int) -> ev.RankEnded:
+    return ev.RankEnded(at=5.0, attempt=0, rank=rank, status=-9)
+
+
+def after(*events: AnyEvent) -> RunState:
+    """The state of a run of three ranks after some events."""
+    first = ev.RunLaunched(at=0.0, run="x-1", name="x", nodes=(("a", (0, 1, 2)),), on_failure="hold", max_restarts=3)
+    state, _ = launch(first)
+    for event in events:
+        state, _ = step(state, event)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("events", "activity", "words"),
+    [
+        ((), "connecting", "waiting for a"),
+        ((UP,), "opening_store", "opening the store"),
+        ((UP, STORE, *STARTED[:1]), "starting_ranks", "starting ranks, 1 of 3"),
+        ((UP, STORE, *STARTED), "", ""),
+        ((UP, STORE, *STARTED, AWAY), "node_away", "no link to a; its ranks go on"),
+        (
+            (UP, STORE, *STARTED, ev.StoreLost(at=5.0, attempt=0, reason="gone")),
+            "store_lost",
+            "the store is lost: gone",
+        ),
+        ((UP, STORE, *STARTED, STOP), "stopping", "stopping (stopped by alice)"),
+        ((UP, STORE, *STARTED, AGAIN), "restarting", "restarting as attempt 1 (restarted by alice)"),
+        ((UP, STORE, *STARTED, STOP, dies(0), dies(1), dies(2), *CLEARED), "ended", "stopped by alice"),
+    ],
+)
+def test_what_a_run_is_doing(events: Sequence[AnyEvent], activity: str, words: str):
+    assert current_activity(after(*events), [RankProgress()] * 3) == (activity, words)
+
+
+def test_ranks_that_have_not_joined_are_an_activity_of_their_own():
+    progress = [RankProgress(meeting="joining"), RankProgress(meeting="joining"), RankProgress()]
+    said = "rank 2 has not joined yet; 2 of 3 wait"
+    assert current_activity(after(UP, STORE, *STARTED), progress) == ("joining", said)
+
+
+@pytest.mark.parametrize(
+    ("events", "kind", "ranks", "words"),
+    [
+        ((), "none", (), ""),
+        ((UP, STORE, *STARTED), "attempt", (), "stop the 3 that run and start attempt 1 of all 3 ranks"),
+        ((UP, STORE, *STARTED, *JOINED, dies(2)), "rejoin", (2,), "rejoin rank 2; the other 2 keep running"),
+        ((UP, STORE, *STARTED, *JOINED, dies(2), dies(0)), "rejoin", (0, 2), "rejoin ranks 0, 2; the other keeps running"),
+        ((UP, STORE, *STARTED, STOP), "none", (), ""),
+        ((UP, STORE, *STARTED, STOP, dies(0), dies(1), dies(2), *CLEARED), "attempt", (), "start attempt 1 of all 3 ranks"),
+    ],
+)  # fmt: skip
+def test_what_a_restart_would_do(events: Sequence[AnyEvent], kind: str, ranks: tuple[int, ...], words: str):
+    assert next_restart(after(*events)) == (kind, ranks, words)
+
+
+def test_a_restart_that_can_not_be_a_rejoin_says_why():
+    restart = next_restart(after(UP, STORE, *STARTED, dies(2)))
+    assert restart.kind == "attempt"
+    assert "(no rejoin: the script does not use rankdeck.elastic" in restart.words
+
+
+def test_a_view_of_a_supervisor_that_lacks_the_fields_is_read_and_says_unknown():
+    old = {
+        "run": "x-1", "name": "x", "state": "running", "doing": "", "attempt": 0, "generation": 0, "world_size": 1,
+        "backend": "gloo", "program": "gpt", "launched_at": 0.0, "ended_at": None, "attempt_since": 0.0, "alive": 1,
+        "step": None, "steps": None, "loss": None, "throughput": None, "unit": "", "checkpoint": None,
+        "checkpoint_at": None, "failure": None, "restart": "", "nodes": [],
+    }  # fmt: skip
+    view = msgspec.convert(old, RunView)
+    assert (view.activity, view.restart_kind, view.restart_ranks) == ("unknown", "unknown", ())

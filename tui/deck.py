@@ -1,0 +1,76 @@
+"""What a screen may ask of the app: the app implements it, screens and the command palette know nothing else of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine.client.protocols import EngineClient
+from engine.core.catalogue import ProfileEntry
+from engine.core.errors import RankdeckError
+from engine.core.plan.profile import Profile
+from engine.core.views.view import RunSummary
+
+
+class Deck(Protocol):
+    """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second."""
+
+    engine: EngineClient
+    ascii: bool
+    slow: bool
+
+    @property
+    def known_runs(self) -> list[RunSummary]:
+        """Runs as home has read them last."""
+        ...
+
+    @property
+    def known_profiles(self) -> list[Profile]:
+        """Profiles that can be launched, as home has read them last."""
+        ...
+
+    def open_run(self, run: str) -> None:
+        """Shows a run."""
+        ...
+
+    def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
+        """Shows a profile as a form.
+
+        Args:
+            entry: the profile; None for an empty form.
+            duplicate: whether the form makes a new profile of it.
+        """
+        ...
+
+    def open_check(self, profile: Profile) -> None:
+        """Checks the nodes of a profile for problems that would otherwise appear after launch."""
+        ...
+
+    def profile_saved(self, name: str) -> None:
+        """Puts the cursor of home on a profile, for when the user comes back there."""
+        ...
+
+    def launch(self, profile: Profile) -> None:
+        """Launches a profile and shows the run. Does nothing while another launch is under way."""
+        ...
+
+    def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
+        """Shows a notice in place of the one before. Never markup.
+
+        Args:
+            text: one sentence.
+            error: whether something failed.
+            seconds: how long it is shown; None: as long as a sentence takes to read.
+        """
+        ...
+
+    def show_error(self, title: str, error: RankdeckError) -> None:
+        """Shows an error that must be read."""
+        ...
+
+    def leave(self, parting: str | None = None) -> None:
+        """Ends the app, and only the app.
+
+        Args:
+            parting: printed after the terminal is restored.
+        """
+        ...

@@ -1,0 +1,114 @@
+"""Numbers as text of constant width: measured values, durations, bytes. Pure."""
+
+from __future__ import annotations
+
+import math
+
+NOTHING = "–"  # noqa: RUF001  not a hyphen
+"""Shown where there is no value."""
+
+
+def number(value: float | None, width: int) -> str:
+    """A measured value in three or four digits, right-aligned: `2571`, `41.2k`, `1.61`, `3.2e-07`, `nan`.
+
+    Args:
+        value: None where there is none.
+        width: cells; seven hold every value that is not negative. What does not fit is `###`, never a wrong digit.
+    """
+    if value is None:
+        return NOTHING.rjust(width)[:width]
+    for text in (_number(value), f"{value:.1e}", f"{value:.0e}"):
+        if len(text) <= width:
+            return text.rjust(width)
+    return "#" * width
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return str(float(value))
+    magnitude = abs(value)
+    if magnitude == 0:
+        return "0"
+    if magnitude < 0.000_999_5 or magnitude >= 999.5e12:
+        return f"{value:.1e}"
+    if magnitude < 0.9995:
+        return f"{value:.{2 - math.floor(math.log10(magnitude))}f}"
+    if magnitude < 9999.5:
+        return _three_digits(value) if magnitude < 999.5 else f"{value:.0f}"
+    scale, letter = next((scale, letter) for scale, letter in _SCALES if magnitude < 999.5 * scale)
+    return _three_digits(value / scale) + letter
+
+
+def precise(value: float | None) -> str:
+    """A measured value in four digits: `1.612`, `0.008123`, `8.123e-05`, in at most nine cells unless it is negative or
+    beyond 1e-100 or 1e100.
+
+    Args:
+        value: None where there is none.
+    """
+    return NOTHING if value is None else f"{value:#.4g}".rstrip(".")
+
+
+_SCALES = ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """How long something took or will take: `12 s`, `0:42:10`, `2 d 3:10:05`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days} d {clock}" if days else clock
+
+
+def age(seconds: float | None) -> str:
+    """How long ago something was, at most six cells: `0.2 s`, `12 s`, `3 min`, `2 h`, `4 d`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    seconds = max(0.0, seconds)
+    if seconds < 0.95:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{max(1, int(seconds))} s"
+    if seconds < 3600:
+        return f"{int(seconds / 60)} min"
+    if seconds < 86400:
+        return f"{int(seconds / 3600)} h"
+    return f"{int(seconds / 86400)} d"
+
+
+def size(count: float | None) -> str:
+    """A number of bytes: `512 B`, `61.0 KiB`, `1.20 GiB`."""
+    if count is None or not math.isfinite(count):
+        return NOTHING
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 999.5:
+            return f"{_three_digits(count)} {unit}"
+    return f"{_three_digits(count / 1024)} TiB"
+
+
+def percent(value: int | None) -> str:
+    """`97%`."""
+    return NOTHING if value is None else f"{value}%"
+
+
+def memory(count: int | None) -> str:
+    """A number of bytes in at most five cells: `512 M`, `1.2 G`, `61 G`; in powers of 1024."""
+    if count is None:
+        return NOTHING
+    amount, letters = count / 1024**2, iter("MGTP")
+    letter = next(letters)
+    while amount >= 999.5:
+        amount, letter = amount / 1024, next(letters)
+    return f"{amount:.{1 if amount < 9.95 else 0}f} {letter}"
