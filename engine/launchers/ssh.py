@@ -24,7 +24,7 @@ OPTIONS = (
     "-o", "ClearAllForwardings=yes",  # a forwarded port is taken as soon as a second connection wants it
     "-o", "ControlMaster=no",  # a connection that is shared already is used; sessions of the user never depend on ours
     "-o", "PermitLocalCommand=no",  # it would have this process's standard input and output
-    "-o", "LogLevel=INFO",  # QUIET hides what `connect_trouble` reads, DEBUG would fill the pipe
+    "-o", "LogLevel=INFO",  # QUIET hides what `failures.ssh` reads, DEBUG would fill the pipe
 )  # fmt: skip
 """What must be so whatever ~/.ssh/config says. All else is the user's: keys, jump hosts, host key checking, agent forwarding.
 The user's `layout.ssh_options` stand before these, and ssh takes the first value that it is given. Nothing newer than

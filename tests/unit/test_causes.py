@@ -104,7 +104,9 @@ def test_a_cause_is_found_in_its_words(number: str, text: str) -> None:
     assert first_cause(text) == number
 
 
-@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: f"{cause.id} {cause.pattern[:30]}")
+@pytest.mark.parametrize(
+    "cause", [cause for cause in CAUSES if not cause.said_by], ids=lambda cause: f"{cause.id} {cause.pattern[:30]}"
+)
 def test_every_cause_is_shown_by_a_recording_or_a_sample(cause: Cause) -> None:
     texts = [*(path.read_text(errors="replace") for path in FAILURES.glob("*.txt")), *(text for _, text in SAMPLES)]
     assert any(re.search(cause.pattern, text, re.MULTILINE) for text in texts)
@@ -113,6 +115,7 @@ def test_every_cause_is_shown_by_a_recording_or_a_sample(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: f"{cause.id} {cause.pattern[:30]}")
 def test_a_cause_names_only_groups_that_it_has(cause: Cause) -> None:
     groups = dict.fromkeys(re.compile(cause.pattern).groupindex, "x")
+    groups |= {"node": "gpu01", "python": "python3"} if cause.said_by else {}
     assert cause.advice.format(**groups)
     cause.detail.format(**groups)
     cause.fix.format(**groups)

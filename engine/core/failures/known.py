@@ -1,22 +1,25 @@
-"""Finds known failures in a text. The failures themselves are data, in `engine.core.causes`."""
+"""Finds known failures in a text. The failures themselves are data in `causes/`."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
 from engine.core.failures.causes import CAUSES
-from engine.core.failures.causes.cause import Cause, Kind
+from engine.core.failures.causes.cause import Cause, Kind, Speaker
 
 MAX_WORD = 200
-"""Characters of what a text contributes to a sentence about it."""
+"""Characters that a named group contributes to a sentence."""
+
+_PLACEHOLDERS = {"node": "NODE", "python": "PYTHON"}
+"""Words for causes of connections, in a log that does not name the node."""
 
 
 class Found(NamedTuple):
-    """A known failure, as a text shows it."""
+    """A known failure that a text shows."""
 
     cause: Cause
     words: dict[str, str]
@@ -25,7 +28,7 @@ class Found(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What it means, or nothing where the program says it best."""
+        """What it means; empty if the program's own message says it best."""
         return self.cause.detail.format_map(self.words)
 
     @property
@@ -35,18 +38,18 @@ class Found(NamedTuple):
 
     @property
     def fix(self) -> str:
-        """The line to be copied. What comes from the text is one word to a shell."""
+        """The line to copy. Words from the text are quoted for a shell."""
         return self.cause.fix.format_map({name: shlex.quote(word) for name, word in self.words.items()})
 
     @property
     def ranks(self) -> frozenset[int]:
-        """The ranks whose fault it is, where the text says so."""
+        """The ranks that the text names as the cause."""
         named = (word for name, word in self.words.items() if name.startswith("rank"))
         return frozenset(int(number) for word in named for number in re.findall(r"\d{1,9}", word))
 
 
 def find(text: str, kind: Kind = "cause", *, letters: str = "") -> Found | None:
-    """The most special known failure of a kind that a text shows, or None.
+    """The most specific known failure of a kind that a text shows, or None.
 
     Args:
         text: of any length, with `\\n` as the only line end.
@@ -67,26 +70,43 @@ def find(text: str, kind: Kind = "cause", *, letters: str = "") -> Found | None:
 
 
 def find_all(text: str, kind: Kind) -> Iterator[Found]:
-    """Every failure of a kind that a text shows, each as often as it does."""
+    """Every failure of a kind that a text shows, once for each match."""
     for cause in CAUSES:
         if cause.kind == kind:
             for match in _compiled(cause.pattern).finditer(text):
                 yield _found(cause, text, match)
 
 
+def find_connection_cause(text: str, speaker: Speaker, status: int | None, words: Mapping[str, str]) -> Found | None:
+    """Why a connection to a node failed; None if the text shows no known cause.
+
+    Args:
+        text: output of the command, with `\\n` as the only line end.
+        speaker: `ssh` or `node`. What the login says counts for both.
+        status: of the command, or None.
+        words: `node` and `python`, for the sentences.
+    """
+    for cause in CAUSES:
+        if cause.said_by not in (speaker, "login") or (cause.statuses and status not in cause.statuses):
+            continue
+        if found := _search(cause, text, words):
+            return found
+    return None
+
+
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compiled when it is first wanted: all of them together take as long as starting a program."""
+    """Compiles a pattern at its first use: compiling all takes as long as starting a program."""
     return re.compile(pattern, re.MULTILINE)
 
 
-def _search(cause: Cause, text: str) -> Found | None:
+def _search(cause: Cause, text: str, words: Mapping[str, str] = _PLACEHOLDERS) -> Found | None:
     match = _compiled(cause.pattern).search(text)
-    return _found(cause, text, match) if match else None
+    return _found(cause, text, match, words) if match else None
 
 
-def _found(cause: Cause, text: str, match: re.Match[str]) -> Found:
-    words = {name: " ".join((word or "").split())[:MAX_WORD] for name, word in match.groupdict().items()}
+def _found(cause: Cause, text: str, match: re.Match[str], words: Mapping[str, str] = _PLACEHOLDERS) -> Found:
+    groups = {name: " ".join((word or "").split())[:MAX_WORD] for name, word in match.groupdict().items()}
     begin = text.rfind("\n", 0, match.start()) + 1
     end = text.find("\n", match.start())
-    return Found(cause, words, text[begin : end if end >= 0 else len(text)])
+    return Found(cause, {**words, **groups}, text[begin : end if end >= 0 else len(text)])

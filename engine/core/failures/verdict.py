@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine.core.failures import ssh
 from engine.core.failures.collectives import Wait
 from engine.core.failures.diagnosis import Explanation, explain, is_secondary, plain
 from engine.core.failures.known import Found, find, find_all
@@ -171,12 +172,10 @@ def _explain(one: Witness) -> Explanation:
 
 
 def _of_ssh(said: Explanation, text: str) -> Explanation:
-    """What ssh says is taken apart where launches that fail are, by patterns that take long to compile."""
-    from engine.core.failures import ssh as connect_trouble
-
+    """Explains ssh's words as those of a launch that fails."""
     found = find(text, letters="S")
     node = (found.words.get("host") if found else "") or "NODE"
-    trouble = connect_trouble.explain(node, status=connect_trouble.EXIT_SSH, said=text, python="python3", setup=False)
+    trouble = ssh.explain(node, status=ssh.EXIT_SSH, said=text, python="python3", setup=False)
     return msgspec.structs.replace(said, headline=trouble.fact, detail=said.line, advice=trouble.advice)
 
 

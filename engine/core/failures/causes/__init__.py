@@ -1,4 +1,4 @@
-"""Failures that are known, as data: how each is recognised, what it means, what helps. Nothing here decides anything.
+"""Known failures as data: how each is recognised, what it means, and the next step.
 
 The first letter of an id says where it comes from: P the program, R memory, C CUDA, G gloo, K rankdeck's own mpi and ucc, T the store, N nccl, D training in
 parallel, E torchrun and how processes end, M MPI, U ucc, S ssh.
@@ -6,7 +6,7 @@ parallel, E torchrun and how processes end, M MPI, U ucc, S ssh.
 
 from __future__ import annotations
 
-from engine.core.failures.causes import collectives, devices, mpi, nccl, nodes, program
+from engine.core.failures.causes import collectives, devices, mpi, nccl, nodes, program, ssh
 from engine.core.failures.causes.cause import Cause
 
 CAUSES: tuple[Cause, ...] = (
@@ -14,7 +14,8 @@ CAUSES: tuple[Cause, ...] = (
     *collectives.CAUSES,
     *devices.CAUSES,
     *mpi.CAUSES,
+    *ssh.CAUSES,
     *nodes.CAUSES,
     *program.CAUSES,
 )
-"""Looked through in this order: what is more special stands first."""
+"""Searched in this order: specific patterns come before general ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.failures.causes import CAUSES
+from engine.core.failures.causes.cause import Cause
 from engine.core.failures.ssh import (
     EXIT_CUT_OFF,
     EXIT_REFUSED,
@@ -124,6 +127,28 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "ann@gpu01: Permission denied (gssapi-keyex,gssapi-with-mic,password).\r\n",
         "it does not let ann@gpu01 in (gssapi-keyex,gssapi-with-mic,password)",
         "kinit",
+    ),
+    (
+        "an agent that does not sign",
+        255,
+        'sign_and_send_pubkey: signing failed for ED25519 "/home/ann/.ssh/id" from agent: agent refused operation\r\n'
+        "ann@10.0.0.7: Permission denied (publickey).\r\n",
+        "the ssh agent here does not sign with your key",
+        "ssh-add",
+    ),
+    (
+        "no such configuration",
+        255,
+        "Can't open user config file /home/ann/x: No such file or directory\r\n",
+        "ssh can't read /home/ann/x: No such file or directory",
+        "layout.ssh_options",
+    ),
+    (
+        "no process",
+        255,
+        "exec request failed on channel 0\r\n",
+        "its sshd could not start a process for you",
+        "too many processes",
     ),
     (
         "a password",
@@ -589,6 +614,13 @@ def test_what_is_said_is_told_in_words(name, status, said, fact, advice):
     assert advice in trouble.advice
     assert trouble.retry == (name in WORTH_A_RETRY)
     assert "{" not in trouble.text
+
+
+@pytest.mark.parametrize(
+    "cause", [cause for cause in CAUSES if cause.said_by], ids=lambda cause: f"{cause.id} {cause.pattern[:30]}"
+)
+def test_every_cause_of_a_failed_connection_is_shown(cause: Cause) -> None:
+    assert any(re.search(cause.pattern, said.replace("\r\n", "\n"), re.MULTILINE) for _, _, said, _, _ in SAID)
 
 
 def test_silence_is_told():
