@@ -15,9 +15,10 @@ from engine.backends.variables.mpich import MPICH
 from engine.backends.variables.openmpi import OPENMPI
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.environment import EnvWarning
+from engine.core.plan.key_places import Places
 from engine.core.plan.mpirun import NAMES, Mpi
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.profile import Places, Profile
+from engine.core.plan.profile import Profile
 
 VAGUE = 0.5
 """Likeness from which on a name is offered for one that surely does not exist."""

@@ -20,8 +20,9 @@ from engine.core.checks.preflight import Begun, Finding
 from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, SupervisorError, SupervisorLostError
 from engine.core.failures.stacks import RankStack, story
 from engine.core.metrics.bench import Result
+from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.profile import Places, Profile
+from engine.core.plan.profile import Profile
 from engine.core.run.events import Scope
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary, Snapshot, Update

@@ -27,7 +27,8 @@ from engine.commands.show import end_words
 from engine.core.errors import CheckError, ProfileError, RankdeckError, SupervisorError, UsageError
 from engine.core.metrics.bench import RECIPE, Column, Result, comparison, rate_words, size_words, time_words
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.profile import Profile, profile_from_data, to_toml_data
+from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.plan.profile_reading import profile_from_data
 from engine.planning.recipes import recipes
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_results, read_summary

@@ -19,7 +19,8 @@ from engine.commands.arguments import JSON, PROFILE, RUN, SET, ProfileName, RunN
 from engine.commands.checklist import Checklist
 from engine.commands.output import complain, warn
 from engine.core.errors import RankdeckError, UsageError
-from engine.core.plan.profile import Places, Profile
+from engine.core.plan.key_places import Places
+from engine.core.plan.profile import Profile
 from engine.planning.profiles import find_profile, list_profiles, read_with_places
 from engine.runs.record import read_plan
 

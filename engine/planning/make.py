@@ -24,9 +24,11 @@ from engine.backends import (
 from engine.core.catalogue import BackendInfo
 from engine.core.errors import CheckError
 from engine.core.plan.backend_names import AUTO
+from engine.core.plan.key_places import Places
 from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan, plan_on
-from engine.core.plan.profile import Choices, Places, Profile, check_choices
+from engine.core.plan.profile import Profile
+from engine.core.plan.profile_checks import Choices, check_choices
 from engine.launchers import local
 from engine.planning.nodes import slots_of
 from engine.planning.recipes import recipes

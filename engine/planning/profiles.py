@@ -10,7 +10,9 @@ from typing import Any
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import ProfileError, UsageError
-from engine.core.plan.profile import Places, Profile, parse_with_places, to_toml_data
+from engine.core.plan.key_places import Places
+from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.plan.profile_reading import parse_with_places
 from engine.planning.make import choices
 from engine.runs.paths import profile_folders
 

@@ -23,7 +23,8 @@ from engine.core.metrics.bench import Result
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
-from engine.core.plan.profile import Profile, parse_profile
+from engine.core.plan.profile import Profile
+from engine.core.plan.profile_reading import parse_profile
 from engine.core.run.events import Scope
 from engine.core.views.view import EventLine, FailureView, NodeView, RankView, RunSummary, RunView, Snapshot, Update
 

@@ -22,7 +22,7 @@ from engine.core.metrics.bench import (
     time_words,
     told_apart,
 )
-from engine.core.plan.profile import parse_profile
+from engine.core.plan.profile_reading import parse_profile
 from engine.planning.recipes import recipes
 from rankdeck.recipes._sizes import size_text, time_text
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.commands.cli import cli
-from engine.core.plan.profile import all_keys, parse_profile
+from engine.core.plan.profile import all_keys
+from engine.core.plan.profile_reading import parse_profile
 from engine.planning.profiles import read_profile
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,8 @@ from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
 from engine.core.plan.mpirun import Implementation, Mpi
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
-from engine.core.plan.profile import Profile, parse_with_places, profile_from_data
+from engine.core.plan.profile import Profile
+from engine.core.plan.profile_reading import parse_with_places, profile_from_data
 from tests.support import WHEEL
 
 KNOWN = sorted({name for family in FAMILIES for name in family.names})

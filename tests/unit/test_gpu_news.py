@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, NodeFacts, plan
-from engine.core.plan.profile import profile_from_data
+from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import events as ev
 from engine.core.views.views import rank_views
 from engine.runs.paths import RunPaths

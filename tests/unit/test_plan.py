@@ -23,7 +23,7 @@ from engine.core.plan.plan import (
     rank_environment,
     shown_environment,
 )
-from engine.core.plan.profile import profile_from_data
+from engine.core.plan.profile_reading import profile_from_data
 
 GLOO = BackendSettings(name="gloo", env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")

@@ -10,7 +10,7 @@ import pytest
 
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, Said, plan_on
-from engine.core.plan.profile import profile_from_data
+from engine.core.plan.profile_reading import profile_from_data
 from engine.launchers import local
 from engine.planning import check as preflight
 from engine.planning import make as planning

@@ -45,7 +45,7 @@ from engine.core.checks.preflight import (
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
-from engine.core.plan.profile import profile_from_data
+from engine.core.plan.profile_reading import profile_from_data
 from engine.node import probe
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")

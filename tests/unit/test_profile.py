@@ -13,15 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import ProfileError
-from engine.core.plan.profile import (
-    SCHEMA,
-    Profile,
-    all_keys,
-    parse_profile,
-    profile_from_data,
-    to_toml_data,
-    type_words,
-)
+from engine.core.plan.profile import SCHEMA, Profile, all_keys, to_toml_data, type_words
+from engine.core.plan.profile_reading import parse_profile, profile_from_data
 
 GOOD = """\
 schema = 1

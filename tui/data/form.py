@@ -15,7 +15,8 @@ from typing import Any
 from engine.core.catalogue import Argument, BackendInfo, RecipeInfo
 from engine.core.errors import ProfileError
 from engine.core.plan.plan import SECRET_NAME
-from engine.core.plan.profile import Profile, profile_from_data, to_toml_data
+from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.plan.profile_reading import profile_from_data
 
 Values = Mapping[str, str]
 """What stands in each line, by the line's id."""

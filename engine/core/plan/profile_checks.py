@@ -1,0 +1,188 @@
+"""Checks of a profile that types can't express: ranges, names, and keys that exclude each other."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+
+from engine.core.plan.backend_names import AUTO, backends_in
+from engine.core.plan.key_places import Places
+from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
+from engine.core.plan.profile import Backend, Launch, Layout, Profile, Recipe
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
+"""Signals that a stop ladder may send: those that a training script may handle, and SIGKILL."""
+
+_BACKEND_HINT = 'write one, such as "gloo", or one for each device: "cpu:gloo,cuda:nccl"'
+_SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+"""A job or a task of a job array. `squeue` can't take it for an option."""
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+
+Choices = Mapping[tuple[str, ...], Collection[str]]
+"""Values of keys that a registry decides, not the schema: `("backend", "name")`, `("recipe", "name")`."""
+
+
+def check_choices(profile: Profile, choices: Choices, places: Places | str) -> None:
+    """Checks keys whose values name something in a registry.
+
+    Args:
+        profile: the profile.
+        choices: for each such key, the names that exist.
+        places: a name to call the document in errors.
+
+    Raises:
+        ProfileError: a name is unknown; the hint has the nearest one.
+    """
+    if isinstance(places, str):
+        places = Places(places, {})
+    for (table, key), known in choices.items():
+        for value in _named(getattr(getattr(profile, table), key), table):
+            if value not in known:
+                near = difflib.get_close_matches(value, known, 1, 0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(known)}"
+                raise places.error((table, key), f"there is no {table} {value!r}", hint=hint)
+
+
+def _named(value: str | tuple[str, ...] | None, table: str) -> list[str]:
+    """All names in a key's value: none, one or several. The name of a backend may consist of two."""
+    values = [value] if isinstance(value, str) else value or ()
+    return [part for one in values for part in (backends_in(one) if table == "backend" else (one,))]
+
+
+def check_sense(profile: Profile, places: Places) -> None:
+    """Checks ranges, names, and keys that exclude each other.
+
+    Raises:
+        ProfileError: at the first thing that is wrong.
+    """
+    if not _PROFILE_NAME.match(profile.name):
+        raise places.error(
+            ("name",), f"{profile.name!r} can't be a name", hint="letters, digits, dot, dash and underscore, at most 64"
+        )
+    _check_recipe(profile.recipe, places)
+    _check_backend(profile.backend, places)
+    _check_layout(profile.layout, places)
+    _check_launch(profile.launch, places)
+    for table, env in ((("env",), profile.env), (("backend", "env"), profile.backend.env)):
+        for name, value in env.items():
+            if not _ENV_NAME.match(name):
+                raise places.error((*table, name), "can't be the name of an environment variable")
+            if "\0" in value:
+                raise places.error((*table, name), "holds a NUL byte")
+    for pattern in profile.metrics.patterns:
+        _check_pattern(pattern, places)
+
+
+def _check_seconds(path: tuple[str, ...], seconds: float, places: Places) -> None:
+    if not 1 <= seconds <= 31_536_000:
+        raise places.error(path, f"must be 1 to 31536000 seconds, not {seconds:g}")
+
+
+def _check_recipe(recipe: Recipe, places: Places) -> None:
+    chosen = [key for key in ("name", "script", "module") if getattr(recipe, key) is not None]
+    if len(chosen) != 1:
+        said = "names " + " and ".join(chosen) if chosen else "does not say what to run"
+        raise places.error(
+            ("recipe",), said, hint='set exactly one of: name = "gpt", script = "train.py", module = "pkg.train"'
+        )
+    program = getattr(recipe, chosen[0])
+    if program == "":
+        raise places.error(("recipe", chosen[0]), "is empty")
+    if any("\0" in text for text in (*recipe.args, program)):
+        raise places.error(("recipe",), "holds a NUL byte")
+
+
+def _check_launch(launch: Launch, places: Places) -> None:
+    _check_seconds(("launch", "lease"), launch.lease, places)
+    if launch.max_restarts < 0:
+        raise places.error(("launch", "max_restarts"), "must not be negative")
+    if not launch.stop_ladder:
+        raise places.error(
+            ("launch", "stop_ladder"), "must have a step", hint='for example: [["SIGTERM", 10], ["SIGKILL", 5]]'
+        )
+    for name, seconds in launch.stop_ladder:
+        if name not in SIGNALS:
+            near = difflib.get_close_matches(name.upper(), SIGNALS, 1, 0.5)
+            raise places.error(
+                ("launch", "stop_ladder"),
+                f"there is no signal {name!r} to stop with",
+                hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(SIGNALS)}",
+            )
+        if not 0 <= seconds <= 86_400:
+            raise places.error(("launch", "stop_ladder"), f"{name} must wait 0 to 86400 seconds, not {seconds:g}")
+    if launch.stop_ladder[-1][0] != "SIGKILL":
+        raise places.error(
+            ("launch", "stop_ladder"),
+            "must end with SIGKILL, or a rank could outlive its run",
+            hint='add ["SIGKILL", 5]',
+        )
+    for key, text in (("workdir", launch.workdir), ("python", launch.python or ""), ("setup", launch.setup)):
+        if "\0" in text:
+            raise places.error(("launch", key), "holds a NUL byte")
+
+
+def _check_backend(backend: Backend, places: Places) -> None:
+    _check_seconds(("backend", "timeout"), backend.timeout, places)
+    for key, names in (("name", (backend.name,)), ("fallback", backend.fallback)):
+        for name in names:
+            try:
+                backends_in(name)
+            except ValueError as error:
+                raise places.error(("backend", key), f"{name!r} {error}", hint=_BACKEND_HINT) from None
+    if AUTO in backend.fallback:
+        raise places.error(("backend", "fallback"), "auto is a choice by itself", hint='set backend.name = "auto"')
+    if backend.name == AUTO and backend.fallback:
+        raise places.error(
+            ("backend", "fallback"), "goes with a backend that you name", hint="leave it out: auto goes on by itself"
+        )
+    again = [name for name in backend.fallback if name == backend.name or backend.fallback.count(name) > 1]
+    if again:
+        raise places.error(("backend", "fallback"), f"{again[0]} would be tried twice")
+
+
+def _check_layout(layout: Layout, places: Places) -> None:
+    given = [name for name in ("hostfile", "slurm", "pbs") if getattr(layout, name) is not None]
+    if layout.nodes != "localhost":  # which is also what it is where nobody says anything
+        given.insert(0, "nodes")
+    if len(given) > 1:
+        raise places.error(
+            ("layout",),
+            f"takes its nodes from {' and '.join(given)}",
+            hint='set at most one of: nodes = "gpu[01-04]", hostfile = "hosts.txt", slurm = "current", pbs = "current"',
+        )
+    ranks = layout.ranks_per_node
+    if isinstance(ranks, int) and not 1 <= ranks <= MAX_RANKS:
+        raise places.error(("layout", "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {ranks}")
+    try:
+        parse_nodes(layout.nodes, ranks, dict.fromkeys(groups_of(layout.nodes), ()))
+    except LayoutError as error:
+        raise places.error(("layout", "nodes"), str(error), hint=error.hint) from None
+    if layout.hostfile == "":
+        raise places.error(("layout", "hostfile"), "is empty")
+    if layout.slurm is not None and not _is_slurm_job(layout.slurm):
+        raise places.error(
+            ("layout", "slurm"),
+            "is no job",
+            hint='"current", a job id such as 1234, or a task of a job array such as "1234_5"',
+        )
+    for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
+        if any("\0" in text for text in texts):
+            raise places.error(("layout", key), "holds a NUL byte")
+
+
+def _is_slurm_job(job: int | str) -> bool:
+    if isinstance(job, int):
+        return 0 < job < 10**10
+    return job == "current" or _SLURM_JOB.match(job) is not None
+
+
+def _check_pattern(pattern: str, places: Places) -> None:
+    path = ("metrics", "patterns")
+    try:
+        compiled = re.compile(pattern.encode())
+    except (re.error, RecursionError, OverflowError, UnicodeEncodeError) as error:
+        raise places.error(path, f"{pattern!r} is not a regular expression: {error}") from None
+    if not compiled.groupindex:
+        raise places.error(path, f"{pattern!r} has no named group", hint=r"for example: 'loss[=: ]+(?P<loss>\S+)'")

@@ -1,0 +1,173 @@
+"""Reads a profile from TOML text or from parsed data, and explains in plain words what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import tomli
+
+from engine.core.errors import ProfileError
+from engine.core.plan.key_places import Places, printable
+from engine.core.plan.profile import SCHEMA, Profile, Section, all_keys, type_words
+from engine.core.plan.profile_checks import Choices, check_choices, check_sense
+from engine.core.plan.toml_lines import key_lines
+
+_AT = re.compile(r"^(?P<reason>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_PLAIN_NAMES = {"`object`": "a table", "`array`": "a list", "`str`": "a string", "`int`": "a whole number",
+                "`float`": "a number", "`bool`": "true or false", "`null`": "nothing"}  # fmt: skip
+
+
+def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None) -> Profile:
+    """Reads a profile from TOML text.
+
+    Args:
+        text: the document.
+        file: what to call it in errors.
+        overrides: `section.key=value` words of the command line; the value is TOML, or else a plain string.
+        choices: see `check_choices`.
+
+    Raises:
+        ProfileError: at the first thing that is wrong, in the order syntax, unknown key, type, sense.
+    """
+    return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]
+
+
+def parse_with_places(
+    text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None
+) -> tuple[Profile, Places]:
+    """Like `parse_profile`; also returns where the keys are written."""
+    try:
+        data = tomli.loads(text)
+    except tomli.TOMLDecodeError as error:
+        raise ProfileError(
+            file, error.lineno, "", _sentence(error.msg), hint="see https://toml.io for the syntax"
+        ) from None
+    except RecursionError:
+        raise ProfileError(file, None, "", "is nested too deeply to be a profile") from None
+    except ValueError:  # Python reads no number of more digits
+        raise ProfileError(file, None, "", "holds a number of thousands of digits") from None
+    places = Places(file, key_lines(text))
+    for word in overrides:
+        path = _apply_override(data, word)
+        places.overridden[path] = printable(f"--set {'.'.join(path)}")
+    profile = profile_from_data(data, places)
+    check_choices(profile, choices or {}, places)
+    return profile, places
+
+
+def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
+    """Checks a document that is already parsed (the editor's form, or `parse_profile`).
+
+    Args:
+        data: tables and values as tomli gives them.
+        places: a name to call the document in errors.
+
+    Raises:
+        ProfileError: at the first thing that is wrong.
+    """
+    if isinstance(places, str):
+        places = Places(places, {})
+    if "schema" not in data:
+        raise places.error((), "has no schema number", hint=f"begin the file with: schema = {SCHEMA}")
+    if isinstance(data["schema"], int) and data["schema"] > SCHEMA:
+        raise places.error(
+            ("schema",), f"is {data['schema']}; this rankdeck reads schema {SCHEMA}", hint="update rankdeck"
+        )
+    _refuse_unknown_keys(data, Profile, (), places)
+    try:
+        profile = msgspec.convert(data, Profile)
+    except msgspec.ValidationError as error:
+        reason, path = _readable(str(error))
+        kind = all_keys().get(path)
+        if kind == dict[str, str] and (name := _first_odd_name(data, path)) is not None:
+            path, kind = (*path, name), str
+        raise places.error(path, reason, hint=f"it takes: {type_words(kind)}" if kind else None) from None
+    check_sense(profile, places)
+    return profile
+
+
+def _first_odd_name(data: dict[str, Any], path: tuple[str, ...]) -> str | None:
+    """The variable whose value is not a string: msgspec names the table only."""
+    table: Any = data
+    for part in path:
+        table = table[part]
+    return (
+        next((name for name, value in table.items() if not isinstance(value, str)), None)
+        if isinstance(table, dict)
+        else None
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _readable(message: str) -> tuple[str, tuple[str, ...]]:
+    """Takes msgspec's message apart into a sentence and a key path."""
+    matched = _AT.match(message)
+    assert matched is not None
+    path = tuple(
+        part for part in re.split(r"[.\[\]]+", matched["path"] or "") if part and part != "..." and not part.isdigit()
+    )
+    reason = re.sub(
+        r"`([^`]*)`",
+        lambda m: " or ".join(_PLAIN_NAMES.get(f"`{word.strip()}`", word.strip()) for word in m[1].split("|")),
+        matched["reason"],
+    )
+    if missing := re.match(r"Object missing required field (\w+)", reason):
+        return "is missing", (*path, missing[1])
+    reason = reason.replace(" or nothing", "").replace("Expected ", "must be ").replace(", got ", ", not ")
+    return reason.replace("Invalid enum value ", "there is no choice "), path
+
+
+def _refuse_unknown_keys(data: dict[str, Any], section: type[Section], path: tuple[str, ...], places: Places) -> None:
+    hints = typing.get_type_hints(section)
+    for key, value in data.items():
+        if key not in hints:
+            raise places.error((*path, key), "unknown key", hint=_nearest_key(key, section, path))
+        if isinstance(hints[key], type) and issubclass(hints[key], Section):
+            if not isinstance(value, dict):
+                raise places.error(
+                    (*path, key), f"must be a table, not {value!r}", hint=f"write: [{'.'.join((*path, key))}]"
+                )
+            _refuse_unknown_keys(value, hints[key], (*path, key), places)
+        elif hints[key] is not dict and isinstance(value, dict) and typing.get_origin(hints[key]) is not dict:
+            raise places.error((*path, key), "must be a value, not a table")
+
+
+def _nearest_key(key: str, section: type[Section], path: tuple[str, ...]) -> str:
+    here = list(typing.get_type_hints(section))
+    if close := difflib.get_close_matches(key, here, 1, 0.6):
+        return f"did you mean {'.'.join((*path, close[0]))}?"
+    elsewhere = {candidate[-1]: candidate for candidate in all_keys()}
+    if close := difflib.get_close_matches(key, list(elsewhere), 1, 0.75):
+        return f"did you mean {'.'.join(elsewhere[close[0]])}?"
+    return f"valid keys here: {', '.join(here)}"
+
+
+def _apply_override(data: dict[str, Any], word: str) -> tuple[str, ...]:
+    key, equals, raw = word.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    said = printable(f"--set {word}")
+    if not equals or not all(path):
+        raise ProfileError(said, None, "", "is not key=value", hint="for example: --set layout.ranks_per_node=2")
+    try:
+        value: Any = tomli.loads(f"value = {raw}")["value"] if "\n" not in raw else raw
+    except (ValueError, RecursionError):  # no TOML, or a number of thousands of digits
+        value = raw
+    kind = all_keys().get(path) or (str if len(path) > 1 and path[:-1] in (("env",), ("backend", "env")) else None)
+    if not isinstance(value, str) and kind in (str, str | None, int | str | None):  # 1234_5, a task, is 12345 to TOML
+        value = raw
+    table = data
+    for part in path[:-1]:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ProfileError(said, None, "", f"{printable(part)} is a value, not a table")
+        table = inner
+    table[path[-1]] = value
+    return path
