@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.support import NEEDS_GPU, NEEDS_NO_GPU, NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
+from tests.support import LIGHT, NEEDS_GPU, NEEDS_NO_GPU, NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
 
-FOREIGN = ("OMP_NUM_THREADS", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
+FOREIGN = ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
 """Variables of whoever runs the tests, which ranks or the command would see."""
 
 GRACE = 5.0
@@ -56,6 +56,7 @@ def home(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     runtime = Path(tempfile.mkdtemp(prefix="rd"))  # a socket's path has 107 bytes at most
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(LIGHT))
     monkeypatch.setenv("RANKDECK_HOME", str(folder))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     yield folder

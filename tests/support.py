@@ -23,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
 
+LIGHT = ROOT / "tests" / "light"
+"""On the PYTHONPATH of tests: the store of a run whose script does without torch does too."""
+
 NEEDS_UCC = "needs UCC"
 """Beginning of the reason why a test skips where that is missing."""
 

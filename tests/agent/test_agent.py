@@ -244,7 +244,6 @@ def test_the_group_of_a_rank_is_killed_when_its_leader_exits(node):
 
 ORDER = """
 import os, sys, time
-from engine.core import connect_trouble
 from engine.node import agent, template
 seen = []
 kill_group, reap = agent.kill_group, agent.reap

@@ -173,8 +173,8 @@ def test_what_is_given_up_leaves_nothing(rankdeck, profile):
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from engine.local import LocalEngine
-from engine.profiles import read_profile
+from engine.client.engine import LocalEngine
+from engine.planning.profiles import read_profile
 async def main():
     engine = LocalEngine()
     await engine.prewarm(read_profile(Path(sys.argv[1])))
