@@ -13,7 +13,7 @@ from engine.core.plan.backend_names import backends_in, devices_in
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
 
 AUTOMATIC = ("nccl", "gloo")
-"""What `auto` tries, the first that can run; decision 17 has the reasons."""
+"""What `auto` tries, the first that can run; see decision 16."""
 
 AUTO_SUMMARY = "nccl where every rank has a GPU, else gloo"
 

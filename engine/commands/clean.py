@@ -1,46 +1,117 @@
-"""Removes runs that have ended. A run that may still have processes is never touched."""
+"""`rankdeck clean`: removes runs that have ended. A run that may still have processes is never removed."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import time
 
 import click
 import msgspec
 
 from engine.client.engine import all_runs, summarise
-from engine.core.errors import RankdeckError, UsageError
-from engine.core.run.state import ENDED_WORDS
+from engine.commands.output import narrate
+from engine.core.errors import RankdeckError, SupervisorError, UsageError
+from engine.core.run.machine import replay
+from engine.core.run.state import ENDED_WORDS, run_word
+from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
+from engine.runs.replay import read_journal
+
+CLOSING_TIME = 10.0
+"""Seconds to wait for the supervisor of an ended run to exit."""
 
 
 def clean_runs(chosen: list[RunPaths], *, yes: bool, as_json: bool) -> None:
-    """`rankdeck clean`.
+    """Removes runs.
 
     Args:
-        chosen: which; empty: every run that has ended.
-        yes: does not ask.
-        as_json: prints the ids of what was removed.
+        chosen: the runs to remove; empty: all that have ended.
+        yes: removes without asking.
+        as_json: prints the ids of removed runs as JSON.
 
     Raises:
-        UsageError: a chosen run has not ended.
+        UsageError: a chosen run has not ended, or there is nobody to ask and no `yes`.
         RankdeckError: a folder can't be removed.
     """
     for paths in chosen:
-        summary = summarise(paths)
-        if summary is not None and summary.state not in ENDED_WORDS:
-            raise UsageError(f"run {paths.run} is {summary.state}", hint=f"rankdeck stop {paths.run} ends it")
+        if not _has_ended(paths):
+            raise _refusal(paths)
     ended = chosen or [paths for paths in all_runs() if (summary := summarise(paths)) and summary.state in ENDED_WORDS]
-    if not ended:
-        click.echo("[]" if as_json else "no run has ended")
-        return
-    if not yes and sys.stdin.isatty():
+    if ended and not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                f"nothing was removed: there is no terminal to confirm the removal of {len(ended)} run(s)",
+                hint="rankdeck clean --yes removes them without asking",
+            )
         click.echo("\n".join(paths.run for paths in ended))
         click.confirm(f"Remove {len(ended)} run(s) with their logs and checkpoints?", default=False, abort=True)
-    for paths in ended:
+    removed = [paths.run for paths in ended if _remove(paths, is_chosen=bool(chosen))]
+    if as_json:
+        click.echo(msgspec.json.encode(removed).decode())
+    else:
+        click.echo(f"removed {len(removed)} run(s)" if ended else "no run has ended")
+
+
+def _remove(paths: RunPaths, *, is_chosen: bool) -> bool:
+    """Removes a run while holding its lock, so that no supervisor can start on it. False: it is active again, and stays.
+
+    Raises:
+        UsageError: the user chose it, and it is active again.
+        RankdeckError: its folder can't be removed.
+    """
+    try:
+        lock = _lock_of_ended(paths)
+        if lock is None:
+            if is_chosen:
+                raise _refusal(paths)
+            narrate(f"{paths.run} is active again; it was not removed")
+            return False
         try:
             shutil.rmtree(paths.folder)
-        except OSError as error:
-            raise RankdeckError(f"can't remove {paths.folder}: {error.strerror}") from None
-    removed = [paths.run for paths in ended]
-    click.echo(msgspec.json.encode(removed).decode() if as_json else f"removed {len(removed)} run(s)")
+        finally:
+            os.close(lock)
+    except FileNotFoundError:
+        return False  # another `clean` has removed it
+    except OSError as error:
+        raise RankdeckError(f"can't remove {paths.folder}: {error.strerror}") from None
+    return True
+
+
+def _lock_of_ended(paths: RunPaths) -> int | None:
+    """The lock of a run, taken; None if the run is active. The supervisor of an ended run needs a moment to exit."""
+    deadline = time.monotonic() + CLOSING_TIME
+    while True:
+        try:
+            lock = take_lock(paths)
+        except SupervisorError:
+            if not _has_ended(paths) or time.monotonic() >= deadline:
+                return None
+            time.sleep(0.05)
+            continue
+        if _has_ended(paths):
+            return lock
+        os.close(lock)
+        return None
+
+
+def _has_ended(paths: RunPaths) -> bool:
+    """Whether a run has ended, by its journal, which is newer than its summary; by its summary if that can't be read.
+
+    A run without either has ended: its launch failed.
+    """
+    try:
+        state = replay(read_journal(paths.journal))
+    except (SupervisorError, OSError):
+        state = None
+    if state is not None:
+        return run_word(state) in ENDED_WORDS
+    summary = summarise(paths)
+    return summary is None or summary.state in ENDED_WORDS
+
+
+def _refusal(paths: RunPaths) -> UsageError:
+    summary = summarise(paths)
+    state = summary.state if summary else "active"
+    return UsageError(f"run {paths.run} is {state}", hint=f"rankdeck stop {paths.run} ends it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
 from engine.planning.make import choices
 from engine.runs.paths import profile_folders
+from engine.runs.record import replace_file
 
 MAX_SIZE = 1 << 20
 """Bytes of the largest file that is taken for a profile."""
@@ -97,7 +99,7 @@ def to_toml(profile: Profile) -> str:
 
 
 def save_profile(profile: Profile, path: Path | None = None) -> Path:
-    """Writes a profile. In an existing file, comments, order and untouched values stay as they are.
+    """Writes a profile. An existing file keeps its mode, comments, order and unchanged values; a new one is private.
 
     Args:
         profile: what to write.
@@ -123,9 +125,8 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
     _merge(document, to_toml_data(profile))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(tomlkit.dumps(document), encoding="utf-8")
-        partial.replace(path)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600  # profiles may hold secrets
+        replace_file(path.resolve(), tomlkit.dumps(document).encode(), mode)  # a symbolic link stays one
     except OSError as error:
         raise ProfileError(str(path), None, "", f"can't be written: {error.strerror}") from None
     return path

@@ -41,10 +41,17 @@ def read_tail(path: Path, size: int = TAIL) -> bytes:
         return b""
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader sees the old or the new content, never a part."""
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Writes a file so that a reader sees the old or the new content, never a part.
+
+    Args:
+        path: the file.
+        data: its new content.
+        mode: its permissions.
+    """
     partial = path.with_name(path.name + ".partial")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(data)
     partial.replace(path)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -20,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import RankdeckError, SupervisorError
+from engine.core.errors import RankdeckError
 from engine.core.views.view import RunView
+from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_whereabouts, write_summary
 from engine.supervisor.journal import Journal
@@ -35,21 +35,6 @@ SAVE_PERIOD = 5.0
 
 SAVE_SHARE = 0.02
 """Of the time that may go into that: those of thousands of ranks take a second, in which nothing else is done."""
-
-
-def take_lock(paths: RunPaths) -> int:
-    """The run's lock, held for as long as the process lives.
-
-    Raises:
-        SupervisorError: another supervisor has it.
-    """
-    lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise SupervisorError(f"run {paths.run} has a supervisor already") from None
-    return lock
 
 
 async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge | None = None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
+import pexpect
 import pytest
 
-from tests.support import Deck, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import COMMAND, Deck, is_alive, kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
@@ -344,4 +346,33 @@ def test_clean_leaves_a_run_whose_supervisor_was_killed(rankdeck, write_script, 
     kill_hard(pid)
     wait_gone(pid)
     assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
+    assert rankdeck.status(run)["state"] == "running"
+
+
+def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("hello.py", "print('hello')")))
+    rankdeck("wait", run)
+    for words in ([], [run]):
+        refused = rankdeck("clean", *words)
+        assert refused.returncode == 2
+        assert "nothing was removed" in refused.stderr
+        assert "--yes" in refused.stderr
+    assert rankdeck.status(run)["state"] == "succeeded"
+    assert rankdeck("clean", run, "--yes").stdout == "removed 1 run(s)\n"
+    assert rankdeck("clean").returncode == 0  # nothing to remove, nothing to ask
+
+
+def test_clean_leaves_a_run_that_was_restarted_while_it_asked(rankdeck, write_script, write_profile):
+    script = write_script("once.py", FAIL_ONCE.replace("sys.exit(5)", "os._exit(5)") + "while True: signal.pause()\n")
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": "stop", "stop_ladder": LADDER}))
+    rankdeck("wait", run)
+    rankdeck.wait_state(run, "failed")
+    asking = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "clean"], encoding="utf-8", timeout=60, env=os.environ)
+    asking.expect("Remove 1 run")
+    assert rankdeck("restart", run, "--all").returncode == 0
+    rankdeck.wait_log(run, 0, b"attempt 1", attempt=1)
+    asking.sendline("y")
+    asking.expect("active again")
+    asking.expect(pexpect.EOF)
+    asking.close()
     assert rankdeck.status(run)["state"] == "running"

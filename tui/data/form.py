@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.core.catalogue import Argument, BackendInfo, RecipeInfo
 from engine.core.errors import ProfileError
-from engine.core.plan.plan import SECRET_NAME
+from engine.core.plan.plan import is_secret
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
 
@@ -165,7 +165,7 @@ def _env_text(env: Mapping[str, str]) -> str:
 
 def _is_shown(name: str, value: str) -> bool:
     """Whether a variable stands in the form: a secret must not, and what a terminal would act on can't."""
-    return value.isprintable() and SECRET_NAME.search(name) is None
+    return value.isprintable() and not is_secret(name, value)
 
 
 def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:

@@ -17,8 +17,21 @@ from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import Profile
 
-SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW(?:OR)?D|CREDENTIAL", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"^(?!(?:OLD)?PWD$).*?"  # the shell's own variables
+    r"(?:TOKEN|KEY|SECRET|(?<!BY)(?<!COM)PASS|PWD|AUTH(?!ORS?(?:_|$))|CREDENTIAL|COOKIE)",
+    re.IGNORECASE,
+)
 """Names of environment variables whose values are never shown, put into argv, or written to a journal."""
+
+SECRET_VALUE = re.compile(
+    r"^(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9_+=]{32,}$"  # random letters and digits
+    r"|^[0-9a-f]{32,}$"
+    r"|\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|npm_|pypi-|AKIA|ASIA|AIza|eyJ[A-Za-z0-9_-]{8,}\.)[A-Za-z0-9_-]{8,}"
+    r"|://[^/\s:@]*:[^/\s@]+@"  # a URL with a password
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+"""Values that look like tokens, passwords or private keys, whatever the name of their variable."""
 
 TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where torch's flight recorder writes to, by the name that torch 2.8 and newer have, and the older one."""
@@ -314,6 +327,30 @@ def rank_environment(
     }
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Whether the value of a variable must not be shown."""
+    return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(value))
+
+
 def shown_environment(env: dict[str, str]) -> dict[str, str]:
-    """The same variables with the values of secret-looking names hidden."""
-    return {name: HIDDEN if SECRET_NAME.search(name) else value for name, value in env.items()}
+    """The same variables, with secrets hidden."""
+    return {name: HIDDEN if is_secret(name, value) else value for name, value in env.items()}
+
+
+_SHELL_WORD = re.compile(r"""(?:[^\s'";&|]|'[^']*'|"[^"]*")+""")
+
+
+def shown_shell(text: str) -> str:
+    """Shell lines with the secrets in them hidden: assignments to secret names, and words that look like tokens.
+
+    Args:
+        text: such as `launch.setup`.
+    """
+
+    def shown(match: re.Match[str]) -> str:
+        name, equals, value = match[0].partition("=")
+        if equals and is_secret(name.lstrip("-"), value.strip("'\"")):
+            return f"{name}={HIDDEN}"
+        return HIDDEN if SECRET_VALUE.search(match[0].strip("'\"")) else match[0]
+
+    return _SHELL_WORD.sub(shown, text)

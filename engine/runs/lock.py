@@ -1,0 +1,34 @@
+"""The lock of a run: whoever holds it owns the run's folder. A supervisor holds it for as long as it lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from engine.core.errors import CheckError, SupervisorError
+from engine.runs.paths import RunPaths
+
+
+def take_lock(paths: RunPaths) -> int:
+    """Takes the lock of a run without waiting.
+
+    Returns:
+        The descriptor that holds the lock until it is closed.
+
+    Raises:
+        SupervisorError: another process holds it.
+        CheckError: the file system has no locks.
+    """
+    lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise SupervisorError(f"run {paths.run} already has a supervisor") from None
+    except OSError as error:
+        os.close(lock)
+        raise CheckError(
+            f"the file system of {paths.folder} does not support file locks (flock): {error.strerror}",
+            hint="set RANKDECK_HOME to a folder on another file system, such as a local disk",
+        ) from None
+    return lock

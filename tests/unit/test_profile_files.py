@@ -1,0 +1,51 @@
+"""Profiles on the disk: the mode of what is saved."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from engine.planning.profiles import read_profile, save_profile
+
+TEXT = 'schema = 1\nname = "mine"  # mine\n[recipe]\nname = "linear"\n[env]\nHF_TOKEN = "x"\n'
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("before", [0o600, 0o640, 0o644, 0o400])
+def test_a_saved_profile_keeps_its_mode(saved: Path, before: int) -> None:
+    saved.chmod(before)
+    save_profile(read_profile(saved), saved)
+    assert mode(saved) == before
+    assert "# mine" in saved.read_text()
+
+
+def test_a_new_profile_is_readable_by_its_owner_only(saved: Path, tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        new = save_profile(read_profile(saved), tmp_path / "new.toml")
+    finally:
+        os.umask(old)
+    assert mode(new) == 0o600
+
+
+def test_a_profile_that_is_a_symbolic_link_stays_one(saved: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.toml"
+    link.symlink_to(saved)
+    profile = read_profile(link)
+    saved.write_text(TEXT.replace("linear", "gpt"))
+    save_profile(profile, link)
+    assert link.is_symlink()
+    assert saved.read_text() == TEXT
