@@ -129,7 +129,7 @@ def _tails(paths: RunPaths, state: RunState, attempt: int) -> dict[int, bytes]:
 
 def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Verdict:
     """Where the ranks tell nothing, mpirun may."""
-    found = find(plain(read_tail(paths.attempt(attempt) / "mpirun.log"))) if verdict.cause in WORDLESS else None
+    found = find(plain(read_tail(paths.mpirun_log(attempt)))) if verdict.cause in WORDLESS else None
     if found is None:
         return verdict
     return msgspec.structs.replace(

@@ -17,6 +17,9 @@ from engine.core.errors import CheckError, RankdeckError
 
 Stream = Literal["out", "err"]
 
+RankFile = Literal["out", "err", "metrics", "stacks", "error.json", "state"]
+"""What a rank's files are called after its number."""
+
 MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's path on Linux."""
 
@@ -93,6 +96,8 @@ class RunPaths:
         self.supervisor_log = folder / "supervisor.log"
         self.series = folder / "series.json"
         self.summary = folder / "summary.json"
+        self.nodes = folder / "nodes"
+        self.checkpoints = folder / "checkpoints"
 
     @property
     def mark(self) -> str:
@@ -124,13 +129,41 @@ class RunPaths:
         """The folder of one attempt. Never used twice, so nothing is overwritten."""
         return self.folder / f"attempt_{attempt}"
 
+    def rank_file(self, attempt: int, rank: int, kind: RankFile) -> Path:
+        """A file of a rank."""
+        return self.attempt(attempt) / f"rank_{rank}.{kind}"
+
     def log(self, attempt: int, rank: int, stream: Stream) -> Path:
         """What a rank wrote: its bytes, unchanged."""
-        return self.attempt(attempt) / f"rank_{rank}.{stream}"
+        return self.rank_file(attempt, rank, stream)
 
     def metrics(self, attempt: int, rank: int) -> Path:
         """What a rank reported by `rankdeck.log`: JSON lines."""
-        return self.attempt(attempt) / f"rank_{rank}.metrics"
+        return self.rank_file(attempt, rank, "metrics")
+
+    def traces(self, attempt: int) -> Path:
+        """What the paths of NCCL's recorded collectives begin with; torch adds the rank."""
+        return self.attempt(attempt) / TRACE
+
+    def store_log(self, attempt: int) -> Path:
+        """What the store's process printed."""
+        return self.attempt(attempt) / "store.log"
+
+    def store_news(self, attempt: int) -> Path:
+        """The named pipe by which the agent passes news to the store's process."""
+        return self.attempt(attempt) / "store.news"
+
+    def mpirun_log(self, attempt: int) -> Path:
+        """What mpirun printed, or its daemon."""
+        return self.attempt(attempt) / "mpirun.log"
+
+    def node(self, node: str) -> Path:
+        """The folder of a node's agent: its memory and the package that ranks import. On another machine it is elsewhere."""
+        return self.nodes / node
+
+    def node_folder_note(self, node: str) -> Path:
+        """Where the agent of another machine has its folder there."""
+        return self.node(node) / "where"
 
 
 def runs_folder() -> Path:

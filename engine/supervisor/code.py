@@ -1,60 +1,105 @@
-"""Packs the `rankdeck` package for nodes: a rank needs nothing of ours that was not sent."""
+"""Copies the working directory to other machines by rsync, before anything starts there."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import io
-import tarfile
-from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
 
-from engine.node import gpus, mpi_proxy, probe, template
-
-SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
-
-
-_PROGRAMS = tuple(
-    (module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, probe, gpus)
-)
-"""What an agent runs besides ranks, beside the package."""
+from engine.core.run import events as ev
+from engine.core.terminal_text import visible
+from engine.core.wire import agent as wire
+from engine.launchers import rsync
+from engine.supervisor.agents import Agents
+from engine.supervisor.link import FAN_OUT
+from engine.supervisor.questions import Questions
+from engine.supervisor.supervised import Handle, SupervisedRun
 
 
-_DISTRIBUTION = "rankdeck_ranks-1.dist-info"
-_METADATA = {
-    "METADATA": "Metadata-Version: 2.1\nName: rankdeck-ranks\nVersion: 1\n",
-    "entry_points.txt": "[torch.backends]\nrankdeck = rankdeck._autoload:register\n",
-}
-"""`import torch` looks for entry points wherever Python looks for packages, and so finds the process groups that we bring."""
-
-
-class Library(NamedTuple):
-    """A packed package. `name` is made from its content, so an unpacked one never needs a second look."""
-
-    name: str
-    tar: str
-
-
-@cache
-def pack(package: Path) -> Library:
-    """Packs a package folder.
+class CodeCopies:
+    """Copies of the working directory that are under way.
 
     Args:
-        package: `rankdeck/`, which becomes `python/rankdeck/`: `python` is what goes on the ranks' path.
+        run: the run.
+        agents: of its nodes.
+        questions: to them.
+        handle: takes events in.
+    """
+
+    def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, handle: Handle) -> None:
+        self._run, self._agents, self._questions, self._handle = run, agents, questions, handle
+        self._gate = asyncio.Semaphore(FAN_OUT)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, node: str, on_done: Callable[[], None]) -> None:
+        """Copies the working directory to a node.
+
+        Args:
+            node: which.
+            on_done: called once it is there. Where it can't be, the node is given up.
+        """
+        self._tasks[node] = self._run.tasks.create_task(self._copy(node, on_done), name=f"rsync {node}")
+
+    def stop(self, node: str) -> None:
+        """Ends the copy to a node, if there is one."""
+        if (task := self._tasks.pop(node, None)) is not None:
+            task.cancel()
+
+    def stop_all(self) -> None:
+        """Ends all of them."""
+        for node in tuple(self._tasks):
+            self.stop(node)
+
+    async def _copy(self, node: str, on_done: Callable[[], None]) -> None:
+        plan = self._run.plan
+        try:
+            made = await self._questions.ask(node, wire.MakeFolder(path=plan.workdir), wire.FolderMade)
+            trouble = made.reason
+            if not trouble:
+                async with self._gate:
+                    trouble = await run_rsync(rsync.argv(node, plan.workdir, plan.reach))
+            if not trouble:
+                on_done()
+                return
+        except TimeoutError:
+            trouble = "it did not answer"
+        except (OSError, ValueError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+        self._agents.links[node].close()
+        reason = f"{plan.workdir} could not be brought there: {trouble}"
+        self._handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
+
+
+async def run_rsync(argv: list[str]) -> str:
+    """Runs rsync to its end; ends it where this task is cancelled.
 
     Returns:
-        The archive in base64 and its name: the same bytes for the same files, whenever it is made.
+        Why it failed, on one line; empty where it did not.
     """
-    files = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix in SUFFIXES)
-    members = [(Path("python", package.name, path.relative_to(package)), path) for path in files]
-    members += [(Path(f"{name}.py"), Path(source)) for name, source in _PROGRAMS]
-    texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as archive:
-        for name, data in [*((name, path.read_bytes()) for name, path in members), *texts]:
-            member = tarfile.TarInfo(str(name))
-            member.size, member.mode = len(data), 0o600
-            archive.addfile(member, io.BytesIO(data))
-    digest = hashlib.sha256(raw.getvalue()).hexdigest()[:16]
-    return Library(name=digest, tar=base64.b64encode(raw.getvalue()).decode())
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        return "there is no rsync on this machine"
+    except OSError as error:
+        return f"rsync can't be started: {error.strerror}"
+    try:
+        _, said = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its ssh too
+        await process.wait()
+    if process.returncode == 0:
+        return ""
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    # The last line only says that there was an error.
+    words = next((line for line in lines if not line.startswith("rsync error:")), lines[-1] if lines else "")
+    return visible(words)[:300] or f"rsync ended with {process.returncode}"

@@ -12,8 +12,9 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -41,7 +42,8 @@ LAST_LINE = 400
 """Bytes of a rank's newest line that are kept for the table."""
 
 
-KINDS = ("out", "err", "metrics")
+Kind = Literal["out", "err", "metrics"]
+KINDS: tuple[Kind, ...] = ("out", "err", "metrics")
 """Of a rank's files, in the order in which agents tell of them."""
 
 
@@ -90,11 +92,13 @@ class Ingest:
         self.points: deque[Point] = deque(maxlen=FRESH_POINTS)
         self.points_seen = 0
         """Points that there ever were; `points` holds the newest of them."""
-        self._files: dict[tuple[int, str], _File] = {}
-        self._readers: dict[tuple[int, str], MetricReader] = {}
+        self._files: dict[tuple[int, Kind], _File] = {}
+        self._readers: dict[tuple[int, Kind], MetricReader] = {}
         self._partial: dict[int, bytes] = {}
+        self.told_errors: dict[int, bytes] = {}
+        """The end of ranks' stderr as their nodes have told it, for not all of it may be stored yet."""
         self._stored: dict[int, list[int]] = {}
-        self._grown: deque[tuple[int, str]] = deque()
+        self._grown: deque[tuple[int, Kind]] = deque()
         self._wake = asyncio.Event()
         self._changed_since_save = False
         with contextlib.suppress(OSError, msgspec.MsgspecError):  # none yet, or cut short by a crash: begin anew
@@ -105,9 +109,11 @@ class Ingest:
     def _load(self, saved: Saved) -> None:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
         for name, offset in saved.offsets.items():
-            rank, _, kind = name.partition(".")
-            file = self._file(int(rank), kind)
-            file.offset = file.size = offset
+            rank, _, suffix = name.partition(".")
+            for kind in KINDS:
+                if kind == suffix and rank.isdecimal() and int(rank) < len(saved.progress):
+                    file = self._file(int(rank), kind)
+                    file.offset = file.size = offset
 
     def save(self) -> None:
         """Writes down what was read so far."""
@@ -118,7 +124,7 @@ class Ingest:
         saved = Saved(attempt=self.attempt, offsets=offsets, progress=self.progress, series=self.series.dump())
         replace_file(self._paths.series, msgspec.json.encode(saved))
 
-    def _line_start(self, rank: int, kind: str, file: _File) -> int:
+    def _line_start(self, rank: int, kind: Kind, file: _File) -> int:
         """Where the record begins that is not complete yet; lines of output that are cut in two are harmless."""
         return file.offset - (len(self._partial.get(rank, b"")) if kind == "metrics" else 0)
 
@@ -131,20 +137,20 @@ class Ingest:
         self._readers.clear()
         self._partial.clear()
         self._stored.clear()
+        self.told_errors.clear()
         self._grown.clear()
         self.progress = [
             RankProgress(steps=old.steps, checkpoint=old.checkpoint, checkpoint_at=old.checkpoint_at)
             for old in self.progress
         ]
 
-    def _file(self, rank: int, kind: str) -> _File:
+    def _file(self, rank: int, kind: Kind) -> _File:
         key = (rank, kind)
         if key not in self._files:
-            path = self._paths.attempt(self.attempt) / f"rank_{rank}.{kind}"
-            self._files[key] = _File(path, rank, 0)
+            self._files[key] = _File(self._paths.rank_file(self.attempt, rank, kind), rank, 0)
         return self._files[key]
 
-    def take_sizes(self, attempt: int, sizes: list[list[int]]) -> None:
+    def take_sizes(self, attempt: int, sizes: Iterable[Sequence[int]]) -> None:
         """The agent says how large files are: `[rank, out, err, metrics]` each."""
         if attempt != self.attempt:
             return
@@ -265,7 +271,7 @@ class Ingest:
                     self._on_joined(rank, generation, self.progress[rank].step)
         return points
 
-    def _take_output(self, rank: int, kind: str, data: bytes) -> list[Point]:
+    def _take_output(self, rank: int, kind: Kind, data: bytes) -> list[Point]:
         progress = self.progress[rank]
         if newest := _newest_line(data):
             progress.last_line = newest
@@ -277,6 +283,10 @@ class Ingest:
     def tail(self, rank: int, stream: Stream) -> bytes:
         """The last bytes of what a rank of this attempt wrote."""
         return read_tail(self._paths.log(self.attempt, rank, stream))
+
+    def last_errors(self, rank: int) -> bytes:
+        """The end of a rank's stderr: as its node has told it, else as it is stored."""
+        return self.told_errors.get(rank) or self.tail(rank, "err")
 
     def is_joining(self, rank: int, told: bytes = b"") -> bool:
         """Whether a rank was setting its process group up when it reported last; arguments as of `last_step`."""
@@ -292,7 +302,7 @@ class Ingest:
         return self.progress[rank].meeting == "joining"
 
     def _end_of_records(self, rank: int, told: bytes) -> list[bytes]:
-        end = told or read_tail(self._paths.attempt(self.attempt) / f"rank_{rank}.metrics", 4096)
+        end = told or read_tail(self._paths.metrics(self.attempt, rank), 4096)
         return end.splitlines()
 
     def last_step(self, rank: int, told: bytes = b"") -> int | None:

@@ -24,10 +24,12 @@ from engine.core.views.view import RunView
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_whereabouts, write_summary
+from engine.supervisor.bridge import Bridge
 from engine.supervisor.journal import Journal
-from engine.supervisor.link import Bridge
-from engine.supervisor.runner import Runner, note
+from engine.supervisor.log import note
+from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
+from engine.supervisor.snapshots import Snapshots
 from engine.supervisor.warm_up import become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
@@ -48,7 +50,8 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     plan = read_plan(paths)
     journal = Journal(paths.journal)
     runner = Runner(paths, plan, journal, bridge)
-    server = Server(runner)
+    snapshots = Snapshots(runner.run, runner.ingest)
+    server = Server(runner, snapshots)
     _remove_old_socket(paths)
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -56,20 +59,25 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     async with asyncio.TaskGroup() as tasks:
         chores = [
             tasks.create_task(coroutine)
-            for coroutine in (runner.ingest.run(), server.keep_fresh(), server.keep_listening(), _save(runner, server))
+            for coroutine in (
+                runner.ingest.run(),
+                server.keep_fresh(),
+                server.keep_listening(),
+                _save(runner, snapshots),
+            )
         ]
         runner.start(tasks, restart_by)
         with contextlib.suppress(OSError):  # whoever started this process may be gone by now
             print("ready", flush=True)  # noqa: T201
         _close_starter()
-        await runner.ended.wait()
+        await runner.run.ended.wait()
         await runner.wait_closed()
         for chore in chores:
             chore.cancel()
     runner.ingest.drain()
     _save_quietly(runner.ingest.save)
     await server.close()
-    _save_quietly(lambda: write_summary(paths, server.run_view))
+    _save_quietly(lambda: write_summary(paths, snapshots.run_view))
     journal.close()
     with contextlib.suppress(FileNotFoundError):
         paths.supervisor.unlink()
@@ -106,13 +114,13 @@ def _close_starter() -> None:
     os.close(nothing)
 
 
-async def _save(runner: Runner, server: Server) -> None:
+async def _save(runner: Runner, snapshots: Snapshots) -> None:
     """Keeps the copies on the disk fresh: the line of `ps` soon after a change, the curves now and then."""
     written: RunView | None = None
     due = time.monotonic() + SAVE_PERIOD
     while True:
-        if (run := server.run_view) != written:
-            _save_quietly(partial(write_summary, runner.paths, run))
+        if (run := snapshots.run_view) != written:
+            _save_quietly(partial(write_summary, runner.run.paths, run))
             written = run
         await asyncio.sleep(1)
         if (began := time.monotonic()) >= due:

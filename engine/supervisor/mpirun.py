@@ -1,11 +1,11 @@
-"""mpirun of a run: one on the first node, and a daemon of its on each of the others, which the agents start."""
+"""mpirun of a run: mpirun itself on the first node, and a daemon on each of the others, which the agents start."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from engine.core.plan.mpirun import (
     Mpi,
@@ -17,13 +17,14 @@ from engine.core.plan.mpirun import (
     mpirun_environment,
 )
 from engine.core.plan.plan import LaunchPlan
+from engine.core.wire import agent as wire
 
 MAX_COMMAND = 1 << 16
 """Characters of a command that mpirun may want run."""
 
 
 class MpirunFiles(NamedTuple):
-    """What a node has: our program that mpirun starts there, the agent's folder, and where mpirun's own words go."""
+    """Paths on a node: our program that mpirun starts there, the agent's folder, and mpirun's log."""
 
     program: str
     folder: str
@@ -31,12 +32,12 @@ class MpirunFiles(NamedTuple):
 
 
 class Mpirun:
-    """What agents are told so that mpirun knows the ranks of a plan, in one attempt.
+    """What agents need so that mpirun knows the ranks of a plan, in one attempt.
 
     Args:
         mpi: whose `mpirun` it is.
         plan: the run's.
-        files: says what a node has for an attempt, once its agent is there.
+        files: gives the paths of a node and an attempt, once its agent is there.
     """
 
     def __init__(self, mpi: Mpi, plan: LaunchPlan, files: Callable[[str, int], MpirunFiles]) -> None:
@@ -47,8 +48,8 @@ class Mpirun:
         self._commands: dict[str, str] = {}
         """What starts the daemon of this attempt, by node."""
 
-    def spawn(self, node: str, attempt: int, address: str, interface: str) -> dict[str, Any]:
-        """What a node is told besides when it is to start ranks: the first one starts mpirun, the others wait for its daemon.
+    def placement(self, node: str, attempt: int, address: str, interface: str) -> wire.Placement:
+        """How ranks of a node get their places: the first node starts mpirun, the others wait for its daemon.
 
         Args:
             node: which.
@@ -59,22 +60,26 @@ class Mpirun:
         # Ranks alone have that in their environment: mpirun would forward the first node's to all.
         defaults = interface_environment(self._mpi, interface)
         if node != self._nodes[0]:
-            return {"argv": [], "defaults": defaults}
+            return wire.Placement(argv=(), defaults=defaults)
         parts = [
             Part(host=host_name(self._nodes.index(home)), ranks=len(list(ranks)), program=self._proxy(home, attempt))
             for home, ranks in groupby(place.node for place in self._plan.places)
         ]
-        argv = mpirun_argv(self._mpi, parts, address)
-        launcher = launcher_script(self._proxy(node, attempt))
-        process = self._process("mpirun", node, attempt)
-        return {**process, "argv": argv, "launcher": launcher, "defaults": defaults}
+        return wire.MpirunPlacement(
+            argv=tuple(mpirun_argv(self._mpi, parts, address)),
+            defaults=defaults,
+            name="mpirun",
+            env=self._environment(),
+            log=self._files(node, attempt).log,
+            launcher=launcher_script(self._proxy(node, attempt)),
+        )
 
     def take_daemon(self, host: str, command: str) -> str:
-        """mpirun wants a daemon on another node.
+        """Takes in that mpirun wants a daemon on another node.
 
         Args:
             host: as mpirun calls it.
-            command: of a shell.
+            command: for a shell.
 
         Returns:
             The node.
@@ -89,11 +94,12 @@ class Mpirun:
         self._commands[node] = command
         return node
 
-    def daemon(self, node: str, attempt: int) -> dict[str, Any] | None:
-        """What starts the daemon of a node; None where none is wanted."""
+    def daemon(self, node: str, attempt: int) -> wire.Daemon | None:
+        """The daemon of a node; None where mpirun wants none."""
         if (command := self._commands.get(node)) is None:
             return None
-        return {**self._process("mpirun's daemon", node, attempt), "command": command}
+        log = self._files(node, attempt).log
+        return wire.Daemon(name="mpirun's daemon", env=self._environment(), log=log, command=command)
 
     def host_of_daemon(self, node: str) -> str:
         """What mpirun calls a node on which it wanted a daemon; empty where it did not."""
@@ -103,6 +109,5 @@ class Mpirun:
         files = self._files(node, attempt)
         return (self._plan.python, "-I", "-S", files.program, files.folder, str(attempt))
 
-    def _process(self, name: str, node: str, attempt: int) -> dict[str, Any]:
-        env = mpirun_environment(self._mpi, os.geteuid(), spread=len(self._nodes) > 1)
-        return {"name": name, "env": env, "log": self._files(node, attempt).log}
+    def _environment(self) -> dict[str, str]:
+        return mpirun_environment(self._mpi, os.geteuid(), spread=len(self._nodes) > 1)

@@ -15,12 +15,16 @@ import sys
 from pathlib import Path
 
 from engine.core.plan.plan import LaunchPlan
+from engine.core.wire import agent as wire
+from engine.node import agent
 from engine.planning.recipes import LIBRARY
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
-from engine.supervisor.code import pack
-from engine.supervisor.link import AgentMessage, Bridge, Link
-from engine.supervisor.runner import make_link, note
+from engine.supervisor.agents import make_link
+from engine.supervisor.bridge import Bridge
+from engine.supervisor.library import pack
+from engine.supervisor.link import Link
+from engine.supervisor.log import note
 
 LIFE = 60.0
 """Seconds without a word from the front end after which nobody is thought to want it any more."""
@@ -57,38 +61,39 @@ async def wait_for_run(paths: RunPaths) -> tuple[Path, Bridge | None] | None:
         bridge = await link.release()
     pipe.close()
     if run is not None:
-        (paths.folder / "nodes").mkdir(mode=0o700, exist_ok=True)  # it is named before there was an agent
-        (paths.folder / "nodes").rename(run / "nodes")
+        paths.nodes.mkdir(mode=0o700, exist_ok=True)  # the run may be named before there is an agent
+        paths.nodes.rename(RunPaths(run).nodes)
     shutil.rmtree(paths.folder, ignore_errors=True)
     return (run, bridge) if run is not None else None
 
 
 def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -> Link:
     node = plan.nodes[0]
-    folder = str(paths.folder / "nodes" / node.name)
+    folder = str(paths.node(node.name))
     library = pack(LIBRARY)
 
-    def take(message: AgentMessage) -> None:
-        if message["type"] == "hello" and not link.closing:
-            if not message["library"]:
-                link.send(type="library", name=library.name, tar=library.tar)
+    def take(news: wire.AnyNews) -> None:
+        if isinstance(news, wire.Hello) and not link.closing:
+            if not news.library:
+                link.send(wire.InstallLibrary(name=library.name, tar=library.tar))
             path = f"{folder}/library/{library.name}/python"
             link.send(
-                type="warm",
-                argv=[plan.python],
-                env=plan.env,
-                env_defaults=plan.env_defaults,
-                library=path,
-                spares=min(len(plan.nodes[0].ranks) + 1, MAX_SPARES),
+                wire.WarmTemplate(
+                    argv=(plan.python,),
+                    env=plan.env,
+                    env_defaults=plan.env_defaults,
+                    library=path,
+                    spares=min(len(plan.nodes[0].ranks) + 1, MAX_SPARES),
+                )
             )
 
-    terms = {"lease": LEASE, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
+    terms = wire.Terms(lease=LEASE, on_disconnect="keep", stop_ladder=(("SIGKILL", 5.0),))
     link = make_link(
         tasks,
         node,
         plan,
-        {"mark": paths.mark, "folder": folder, "terms": terms},
-        on_message=take,
+        wire.Greeting(protocol=agent.PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
+        on_news=take,
         on_down=note,
         on_failed=note,
         on_closed=lambda: None,

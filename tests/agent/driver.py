@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.core.wire import agent as wire
 from engine.node import agent
-from engine.supervisor.link import PROGRAM, boot_command
+from engine.supervisor.bridge import PROGRAM, boot_command
 from tests.support import DEADLINE, is_alive, kill_hard, wait_until
 
 PATIENT: list[list[Any]] = [["SIGINT", 5], ["SIGTERM", 5], ["SIGKILL", 5]]
@@ -65,7 +66,9 @@ class Bridge:
         if data and not self._synced:
             assert data.startswith(agent.SYNC), data
             self._synced, data = True, data[len(agent.SYNC) :]
-        self.messages += self._frames.feed(data)
+        messages = self._frames.feed(data)
+        assert all(wire.read_news(message) is not None for message in messages), messages
+        self.messages += messages
 
     def expect(self, kind: str, seconds: float = DEADLINE, **fields: Any) -> Message:
         """Waits for a message. Returns it, and takes it away."""

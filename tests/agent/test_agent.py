@@ -11,11 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.core.failures import ssh as connect_trouble
+from engine.core.wire import agent as wire
 from engine.node import agent, template
-from engine.supervisor.link import PROGRAM, Link, boot_command
+from engine.supervisor.bridge import PROGRAM, boot_command
+from engine.supervisor.link import Link
 from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program
 from tests.support import ROOT, is_alive, process_state, wait_gone, wait_until
 
@@ -52,8 +55,8 @@ async def test_it_boots_past_what_a_login_shell_prints_first(node):
             tasks,
             "localhost",
             argv,
-            node.hello(),
-            on_message=lambda message: greeted.set() if message["type"] == "hello" else None,
+            msgspec.convert(node.hello(), wire.Greeting),
+            on_news=lambda news: greeted.set() if isinstance(news, wire.Hello) else None,
             on_down=failed.append,
             on_failed=failed.append,
             on_closed=closed.set,

@@ -18,6 +18,7 @@ from engine.core.plan.plan import BackendSettings, NodeFacts, plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import events as ev
 from engine.core.views.views import rank_views
+from engine.core.wire import agent as wire
 from engine.runs.paths import RunPaths
 from engine.supervisor.journal import Journal
 from engine.supervisor.runner import Runner
@@ -34,13 +35,16 @@ class PlayedLink:
     """A link that keeps what it is asked to send."""
 
     def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
+        self.sent: list[wire.Request] = []
 
     def open(self, patience: float) -> None:
         """It will be back."""
 
-    def send(self, **message: Any) -> None:
-        self.sent.append(message)
+    def remember_folder(self, folder: str) -> None:
+        """It is the same one."""
+
+    def send(self, request: wire.Request) -> None:
+        self.sent.append(request)
 
 
 @pytest.fixture
@@ -62,71 +66,83 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     for rank in range(4):
         journal.append(ev.RankSpawned(at=3.0, attempt=0, rank=rank, pid=10 + rank, generation=0))
     runner = Runner(paths, decided, journal)
-    runner._links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
+    runner.agents.links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
     yield runner
     journal.close()
 
 
 def say(runner: Runner, *ranks: Any, node: str = "gpu01", attempt: int = 0) -> None:
-    runner._take_message(node, {"type": "gpus", "attempt": attempt, "ranks": list(ranks)})
+    hear(runner, {"type": "gpus", "attempt": attempt, "ranks": list(ranks)}, node)
+
+
+def hear(runner: Runner, message: dict[str, Any], node: str = "gpu01") -> None:
+    """Takes in what a node's agent sends, as a link does."""
+    news = wire.read_news(message)
+    assert news is not None
+    runner.reports.take(node, news)
 
 
 def test_news_of_a_node_s_own_ranks_are_taken_and_taken_back(runner: Runner):
-    runner.changed_ranks.clear()
+    runner.run.changed_ranks.clear()
     say(runner, [0, 97, 61, 80], [1, None, None, None])
-    assert runner.gpu_use == {0: USE}
-    assert runner.changed_ranks == {0}
+    assert runner.run.gpu_use == {0: USE}
+    assert runner.run.changed_ranks == {0}
     say(runner, [0, None, None, None], [1, 97, 61, 80])
-    assert runner.gpu_use == {1: USE}
+    assert runner.run.gpu_use == {1: USE}
 
 
 def test_news_of_another_attempt_are_passed_over(runner: Runner):
     say(runner, [0, 97, 61, 80], attempt=1)
-    assert runner.gpu_use == {}
+    assert runner.run.gpu_use == {}
 
 
 @pytest.mark.parametrize("rank", [2, 4, -1, None, "0", 0.0, True, []])
 def test_a_node_speaks_for_its_own_ranks_only(runner: Runner, rank: object):
     with pytest.raises(ValueError, match="rank"):
         say(runner, [rank, 97, 61, 80])
-    assert runner.gpu_use == {}
+    assert runner.run.gpu_use == {}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(JSON)
 def test_whatever_a_node_says_is_taken_or_refused(runner: Runner, said: Any):
-    with contextlib.suppress(
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-    ):  # what a link takes for nonsense
-        runner._take_message("gpu01", {"type": "gpus", "attempt": 0, "ranks": said})
-    assert set(runner.gpu_use) <= {0, 1}
+    with contextlib.suppress(ValueError):  # what a link takes for nonsense
+        hear(runner, {"type": "gpus", "attempt": 0, "ranks": said})
+    assert set(runner.run.gpu_use) <= {0, 1}
 
 
 def test_nothing_is_known_of_a_node_whose_link_has_broken(runner: Runner):
     say(runner, [0, 97, 61, 80])
     say(runner, [2, 97, 61, 80], node="gpu02")
-    runner.changed_ranks.clear()
+    runner.run.changed_ranks.clear()
     runner.handle(ev.NodeDisconnected(at=4.0, node="gpu01", reason="cut"))
-    assert runner.gpu_use == {2: USE}
-    assert runner.changed_ranks >= {0, 1}
+    assert runner.run.gpu_use == {2: USE}
+    assert runner.run.changed_ranks >= {0, 1}
 
 
 def test_a_rank_that_has_ended_has_no_gpu(runner: Runner):
     for rank in (2, 3):
         say(runner, [rank, 97, 61, 80], node="gpu02")
     runner.handle(ev.RankEnded(at=4.0, attempt=0, rank=2, status=0, generation=0))
-    views = rank_views(runner.state, runner.plan, range(4), runner.ingest.progress, runner.gpu_use)
+    views = rank_views(runner.run.state, runner.run.plan, range(4), runner.ingest.progress, runner.run.gpu_use)
     assert [view.gpu for view in views] == [None, None, None, USE]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_node_is_asked_for_its_gpus_where_ranks_compute_on_them(runner: Runner, device: Literal["cuda", "cpu"]):
-    runner.plan = msgspec.structs.replace(runner.plan, backend=BackendSettings(name="x", env={}, device=device))
-    runner._watch_gpus("gpu02")
-    sent = runner._links["gpu02"].sent  # type: ignore[attr-defined]
-    assert [message["type"] for message in sent] == (["watch_gpus"] if device == "cuda" else [])
-    for message in sent:
-        assert message["ranks"] == (2, 3)
-        assert message["argv"][:3] == ["/usr/bin/python3", "-I", "-S"]
-        assert message["argv"][3].endswith("/gpus.py")
-        assert message["argv"][4:] == ["0", "1"]
+    backend = BackendSettings(name="x", env={}, device=device)
+    runner.run.plan = msgspec.structs.replace(runner.run.plan, backend=backend)
+    known = [{"attempt": 0, "rank": rank, "pid": 10 + rank, "status": None} for rank in (2, 3)]
+    hear(
+        runner,
+        {"type": "hello", "pid": 1, "ranks": known, "library": True, "folder": "/there", "state": "/state"},
+        "gpu02",
+    )
+    asked: list[wire.Request] = runner.agents.links["gpu02"].sent  # type: ignore[attr-defined]
+    sent = [request for request in asked if isinstance(request, wire.WatchGpus)]
+    assert len(sent) == (device == "cuda")
+    for request in sent:
+        assert request.ranks == (2, 3)
+        assert request.argv[:3] == ("/usr/bin/python3", "-I", "-S")
+        assert request.argv[3].endswith("/gpus.py")
+        assert request.argv[4:] == ("0", "1")

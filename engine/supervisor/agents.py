@@ -1,0 +1,199 @@
+"""The agents of a run: the links to them, and where each keeps its files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.core.failures import ssh
+from engine.core.failures.ssh import Trouble
+from engine.core.plan.plan import LaunchPlan, PlannedNode
+from engine.core.run import events as ev
+from engine.core.wire import agent as wire
+from engine.launchers import LAUNCHERS
+from engine.node import agent
+from engine.planning.recipes import LIBRARY
+from engine.runs.paths import RunPaths
+from engine.runs.record import replace_file
+from engine.supervisor.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
+from engine.supervisor.library import pack
+from engine.supervisor.link import FAN_OUT, Link
+from engine.supervisor.supervised import Handle, SupervisedRun
+
+HEARTBEAT = 5.0
+"""Seconds between two signs of life on a link to another machine; a lease that is shorter wants more of them."""
+
+SHORTEST_HEARTBEAT = 2.0
+"""Below it a process that hiccups is taken for dead."""
+
+
+class Remote(NamedTuple):
+    """Where an agent on another machine is.
+
+    `folder`: its own. `shared`: it sees the run's folder too. `state`: where files that outlive a run go, if not.
+    """
+
+    folder: str
+    shared: bool
+    state: str
+
+
+class Agents:
+    """The agents of a run's nodes.
+
+    Args:
+        run: the run.
+        bridge: to the agent of the first node, where there is one already.
+    """
+
+    def __init__(self, run: SupervisedRun, bridge: Bridge | None) -> None:
+        self._run = run
+        self._bridge = bridge
+        self._transports = {node.name: node.transport for node in run.plan.nodes}
+        self._gate = asyncio.Semaphore(FAN_OUT)
+        self.links: dict[str, Link] = {}
+        self.remotes: dict[str, Remote] = {}
+        """Nodes that are other machines, once their agents have said where they are there."""
+
+    # --- links --------------------------------------------------------------------------------------------------------
+
+    def make_links(self, on_news: Callable[[str, wire.AnyNews], None], handle: Handle) -> None:
+        """Makes the links; none of them is open yet.
+
+        Args:
+            on_news: called with a node and what its agent sends. Raises ValueError for what can't be.
+            handle: called with what happens to the links.
+        """
+        self.links = {node.name: self._make_link(node, on_news, handle) for node in self._run.plan.nodes}
+
+    def send(self, node: str, request: wire.Request) -> None:
+        """Sends a request to a node's agent; see `Link.send`."""
+        self.links[node].send(request)
+
+    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, wire.AnyNews], None], handle: Handle) -> Link:
+        run, node = self._run, planned.name
+        local = planned.transport == "local"
+        heartbeat = 0.0 if local else max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
+        greeting = wire.Greeting(
+            protocol=agent.PROTOCOL,
+            library=pack(LIBRARY).name,
+            mark=run.paths.mark if local else run.paths.node_mark(run.plan.nodes.index(planned)),
+            folder=self.folder(node) if local else self._known_folder(node),
+            relay=not local,
+            shared=None if local else (str(run.paths.plan), self._plan_digest),
+            terms=wire.Terms(
+                lease=run.plan.lease,
+                on_disconnect=run.plan.on_disconnect,
+                stop_ladder=run.plan.stop_ladder,
+                heartbeat=heartbeat,
+            ),
+        )
+
+        def take_down(reason: str) -> None:
+            handle(ev.NodeDisconnected(at=time.time(), node=node, reason=reason))
+
+        def take_failure(reason: str) -> None:
+            handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
+
+        def take_end() -> None:
+            handle(ev.NodeClosed(at=time.time(), node=node))
+
+        return make_link(
+            run.tasks,
+            planned,
+            run.plan,
+            greeting,
+            on_news=lambda news: on_news(node, news),
+            on_down=take_down,
+            on_failed=take_failure,
+            on_closed=take_end,
+            gate=self._gate,
+            heartbeat=heartbeat,
+            boot_timeout=SETUP_TIMEOUT if run.plan.reach.setup else BOOT_TIMEOUT,
+            bridge=self._bridge if node == run.head else None,
+        )
+
+    @cached_property
+    def _plan_digest(self) -> str:
+        """By which an agent finds out that it sees the run's folder: the file's content, since its path may be another's there."""
+        return hashlib.sha256(self._run.paths.plan.read_bytes()).hexdigest()
+
+    # --- files on nodes -----------------------------------------------------------------------------------------------
+
+    def is_elsewhere(self, node: str) -> bool:
+        """Whether the node is another machine than this one."""
+        return self._transports[node] != "local"
+
+    def learn_remote(self, node: str, hello: wire.Hello) -> None:
+        """Takes in where the agent of another machine is there, and keeps it for the next connection.
+
+        Raises:
+            ValueError: it names no folders.
+        """
+        if not (os.path.isabs(hello.folder) and os.path.isabs(hello.state)):
+            raise ValueError(f"{hello.folder!r} and {hello.state!r} are no folders")
+        self.remotes[node] = Remote(hello.folder, hello.shared, hello.state)
+        self.links[node].remember_folder(hello.folder)
+        where = self._run.paths.node_folder_note(node)
+        with contextlib.suppress(OSError):
+            where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(where, hello.folder.encode())
+
+    def _known_folder(self, node: str) -> str:
+        """Where the agent of another machine has its files, if it ever said so; empty: it chooses."""
+        try:
+            return self._run.paths.node_folder_note(node).read_text()
+        except OSError:
+            return ""
+
+    def folder(self, node: str) -> str:
+        """The folder of a node's agent, as the node has it."""
+        if (remote := self.remotes.get(node)) is not None:
+            return remote.folder
+        if self.is_elsewhere(node) and (known := self._known_folder(node)):
+            return known  # from an earlier supervisor
+        return str(self._run.paths.node(node))
+
+    def paths(self, node: str) -> RunPaths:
+        """The files of the run's ranks, as the node has them: only on this machine are they in the run's own folder."""
+        return RunPaths(Path(self.folder(node))) if node in self.remotes else self._run.paths
+
+    def checkpoints(self, node: str) -> Path:
+        """The folder of checkpoints, as the node has it: where the run's folder can't be seen, one that outlives the run's files."""
+        remote, run = self.remotes.get(node), self._run.paths
+        return (run if remote is None or remote.shared else RunPaths(Path(remote.state) / run.run)).checkpoints
+
+    def library(self, node: str) -> str:
+        """The folder on the node that ranks import from."""
+        return f"{self.folder(node)}/library/{pack(LIBRARY).name}/python"
+
+    def program(self, node: str, name: str) -> str:
+        """One of the programs that come with the library, as the node has it."""
+        return os.path.join(os.path.dirname(self.library(node)), name)
+
+
+def make_link(
+    tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, greeting: wire.Greeting, **more: Any
+) -> Link:
+    """A link to the agent of a node, which is booted where there is none.
+
+    Args:
+        tasks: the link's work runs in there.
+        node: of the plan.
+        plan: what is launched.
+        greeting: the first frame.
+        **more: arguments of `Link`.
+    """
+    argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.python), plan.reach)
+
+    def explain(status: int | None, said: str) -> Trouble:
+        return ssh.explain(node.name, status=status, said=said, python=plan.python, setup=bool(plan.reach.setup))
+
+    return Link(tasks, node.name, argv, greeting, explain=explain, **more)

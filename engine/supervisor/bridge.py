@@ -1,0 +1,142 @@
+"""The command that boots an agent on a node, or finds the one that is there: its stdin takes the agent's source and then frames.
+
+It is the same for every launcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.core.failures.ssh import Trouble
+from engine.node import agent
+
+BOOT_TIMEOUT = 30.0
+"""Seconds for a Python to start and print its sync line: a node with a cold file system needs several."""
+
+SETUP_TIMEOUT = 120.0
+"""The same where the user's `launch.setup` runs first: modules and conda on a cold file system."""
+
+END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1
+"""Seconds for a bridge to end by itself after its stdin is closed; the second where the node has not answered for long."""
+
+LAST_WORDS_TIMEOUT = 2.0
+"""Seconds to wait for the exit status and the errors of a command that did not start an agent."""
+
+CHUNK = 1 << 16
+"""Bytes that are read at a time, and kept of what the command complains about."""
+
+Bridge = asyncio.subprocess.Process
+
+PROGRAM = zlib.compress(Path(agent.__file__).read_bytes(), 9)
+"""The agent, as its boot command takes it."""
+
+
+def boot_command(python: str) -> list[str]:
+    """The command whose stdin takes `PROGRAM` and then frames, and whose stdout gives them.
+
+    `-I`: the user's PYTHONPATH is for ranks; a `socket.py` that stands on it must not stop the agent.
+    """
+    return [python, "-I", "-c", agent.BOOT, str(len(PROGRAM))]
+
+
+class BootError(Exception):
+    """An agent could not be started.
+
+    Args:
+        reason: one line.
+        is_busy: it may work in a moment.
+        is_silent: the command printed nothing in time.
+    """
+
+    def __init__(self, reason: str, *, is_busy: bool = False, is_silent: bool = False) -> None:
+        super().__init__(reason)
+        self.is_busy, self.is_silent = is_busy, is_silent
+
+
+class Starter:
+    """Starts bridges to one node.
+
+    Args:
+        argv: the command that boots an agent.
+        explain: describes a failed start, from the exit status of the command (None: it printed nothing in time) and its errors.
+        timeout: seconds until the agent's sync line.
+    """
+
+    def __init__(self, argv: list[str], explain: Callable[[int | None, str], Trouble], timeout: float) -> None:
+        self._argv, self._timeout = argv, timeout
+        self.explain = explain
+
+    async def start(self) -> Bridge:
+        """Starts the command. Raises BootError."""
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BootError(self.explain(127, f"can't start {self._argv[0]}: {error.strerror}").text) from None
+
+    async def boot(self, process: Bridge, greeting: bytes, complaints: asyncio.Task[bytes]) -> None:
+        """Sends the agent, and reads past whatever a login shell prints, up to the sync line.
+
+        Args:
+            process: the command.
+            greeting: the first frame.
+            complaints: reads its stderr, see `read_tail`.
+
+        Raises:
+            BootError: no agent came up.
+        """
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(PROGRAM)
+        process.stdin.write(greeting)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await process.stdout.readuntil(agent.SYNC)
+        except TimeoutError:
+            raise BootError(self.explain(None, "").text, is_silent=True) from None
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
+            printed = error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_TIMEOUT):
+                    await process.wait()
+                    said = (printed + await complaints).decode(errors="replace")  # `nologin` prints to stdout
+                    trouble = self.explain(process.returncode, said)
+                    raise BootError(trouble.text, is_busy=trouble.retry) from None
+            raise BootError(f"{self._argv[0]} did not start an agent") from None
+
+
+async def wait_gone(process: Bridge, *, is_silent: bool) -> None:
+    """Closes a bridge's stdin, at which it ends by itself; kills it where it does not.
+
+    Args:
+        process: the bridge.
+        is_silent: the node has not answered for long, so it is given hardly any time.
+    """
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(SILENT_END_TIMEOUT if is_silent else END_TIMEOUT):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with an ssh to a jump host, which would hold the pipes open
+        await process.wait()
+
+
+async def read_tail(stream: asyncio.StreamReader) -> bytes:
+    """The last bytes of a stream, however much comes before."""
+    tail = b""
+    while data := await stream.read(CHUNK):
+        tail = (tail + data)[-CHUNK:]
+    return tail

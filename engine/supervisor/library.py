@@ -1,0 +1,60 @@
+"""Packs the `rankdeck` package for nodes: a rank needs nothing of ours that was not sent."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.node import gpus, mpi_proxy, probe, template
+
+SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
+
+
+_PROGRAMS = tuple(
+    (module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, probe, gpus)
+)
+"""What an agent runs besides ranks, beside the package."""
+
+
+_DISTRIBUTION = "rankdeck_ranks-1.dist-info"
+_METADATA = {
+    "METADATA": "Metadata-Version: 2.1\nName: rankdeck-ranks\nVersion: 1\n",
+    "entry_points.txt": "[torch.backends]\nrankdeck = rankdeck._autoload:register\n",
+}
+"""`import torch` looks for entry points wherever Python looks for packages, and so finds the process groups that we bring."""
+
+
+class Library(NamedTuple):
+    """A packed package. `name` is made from its content, so an unpacked one never needs a second look."""
+
+    name: str
+    tar: str
+
+
+@cache
+def pack(package: Path) -> Library:
+    """Packs a package folder.
+
+    Args:
+        package: `rankdeck/`, which becomes `python/rankdeck/`: `python` is what goes on the ranks' path.
+
+    Returns:
+        The archive in base64 and its name: the same bytes for the same files, whenever it is made.
+    """
+    files = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix in SUFFIXES)
+    members = [(Path("python", package.name, path.relative_to(package)), path) for path in files]
+    members += [(Path(f"{name}.py"), Path(source)) for name, source in _PROGRAMS]
+    texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for name, data in [*((name, path.read_bytes()) for name, path in members), *texts]:
+            member = tarfile.TarInfo(str(name))
+            member.size, member.mode = len(data), 0o600
+            archive.addfile(member, io.BytesIO(data))
+    digest = hashlib.sha256(raw.getvalue()).hexdigest()[:16]
+    return Library(name=digest, tar=base64.b64encode(raw.getvalue()).decode())

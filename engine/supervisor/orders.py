@@ -1,0 +1,284 @@
+"""Turns actions of the state machine into requests to agents."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import assert_never
+
+from engine.core.plan.plan import AttemptPaths, rank_argv, rank_environment
+from engine.core.run import actions as act
+from engine.core.run import events as ev
+from engine.core.run.actions import AnyAction
+from engine.core.run.state import Holding, Running, Starting
+from engine.core.wire import agent as wire
+from engine.supervisor.agents import Agents
+from engine.supervisor.early_check import check_early
+from engine.supervisor.mpirun import Mpirun, MpirunFiles
+from engine.supervisor.questions import Questions
+from engine.supervisor.relay import Relay
+from engine.supervisor.routes import NoRouteError, find_routes, interface_environment
+from engine.supervisor.supervised import Handle, SupervisedRun
+
+RECONNECT_MARGIN = 30.0
+"""Seconds beyond the lease for which a node that was connected once is tried again."""
+
+
+class Orders:
+    """What is asked of the agents of a run.
+
+    Args:
+        run: the run.
+        agents: who do it.
+        questions: to them.
+        relay: of output from other machines.
+        handle: takes events in.
+    """
+
+    def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, relay: Relay, handle: Handle) -> None:
+        self._run, self._agents, self._questions, self._relay, self._handle = run, agents, questions, relay, handle
+        self._mpirun = self._new_mpirun()
+        self._routes: asyncio.Task[None] | None = None
+        """Finds the address for the store."""
+        self.store_interfaces: tuple[tuple[str, str], ...] = ()
+        """By which nodes reach the store that is being opened."""
+
+    def start_attempt(self) -> None:
+        """Begins anew with mpirun: a new attempt has a new one."""
+        self._mpirun = self._new_mpirun()
+
+    def stop(self) -> None:
+        """Ends what is under way."""
+        if self._routes is not None:
+            self._routes.cancel()
+
+    def do(self, action: AnyAction) -> None:
+        """Does an action, or has it done."""
+        send = self._agents.send
+        match action:
+            case act.OpenNode(node=node, patience=patience):
+                found = self._run.state.node(node)
+                known = self._run.plan.lease + RECONNECT_MARGIN if found is not None and found.was_up else 0.0
+                self._agents.links[node].open(known if patience is None else patience)
+            case act.CloseNode(node=node):
+                self._agents.links[node].close(keep=self._relay.is_unstored(node))
+            case act.OpenStore(node=node, attempt=attempt):
+                self._open_store_by_route(node, attempt)
+            case act.SpawnRanks():
+                self._spawn(action)
+            case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
+                send(node, wire.TellRanks(attempt=attempt, number=number, news=news))
+            case act.StopRanks(node=node, attempt=attempt, at_once=at_once):
+                send(node, wire.Stop(attempt=attempt, at_once=at_once))
+            case act.SignalRank(node=node, attempt=attempt, rank=rank, signal=number):
+                send(node, wire.SignalRank(attempt=attempt, rank=rank, signal=number))
+            case act.ClearNode(node=node, attempt=attempt, at_once=at_once):
+                send(node, wire.Clear(attempt=attempt, at_once=at_once))
+            case act.Ignore():
+                pass
+            case _ as never:
+                assert_never(never)
+
+    # --- the store ----------------------------------------------------------------------------------------------------
+
+    def _open_store_by_route(self, node: str, attempt: int) -> None:
+        """Opens the store where all nodes can reach it: with one node, on its loopback interface, which nobody else can."""
+        if len(self._run.plan.nodes) == 1:
+            self._open_store(node, attempt, "127.0.0.1", ())
+            return
+        if self._routes is not None:
+            self._routes.cancel()
+        self._routes = self._run.tasks.create_task(self._find_routes(node, attempt), name="routes")
+
+    async def _find_routes(self, head: str, attempt: int) -> None:
+        run = self._run
+        others = [node.name for node in run.plan.nodes if node.name != head]
+        try:
+            routes = await find_routes(self._questions, head, others)
+        except NoRouteError as error:
+            if all(node.link == "up" for node in run.state.nodes):  # else this is done again once they are
+                self._handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=str(error)))
+            return
+        if attempt == run.state.attempt and isinstance(run.state.phase, Starting):
+            self._open_store(head, attempt, routes.address, routes.interfaces)
+            if attempt == 0:
+                await self._check_early()
+
+    async def _check_early(self) -> None:
+        """Reports what would fail late on nodes, while their ranks are being started."""
+        plan = self._run.plan
+        probes = {node.name: self._agents.program(node.name, "probe.py") for node in plan.nodes}
+        for finding in await check_early(self._questions, plan, probes):
+            text = f"{finding.text}; {finding.advice}" if finding.advice else finding.text
+            fails = finding.state == "fail"
+            self._handle(ev.NodeWarned(at=time.time(), node=finding.node, check=finding.check, text=text, fails=fails))
+
+    def _open_store(self, node: str, attempt: int, address: str, interfaces: tuple[tuple[str, str], ...]) -> None:
+        files, library = self._agents.paths(node), self._agents.library(node)
+        self.store_interfaces = interfaces
+        plan = self._run.plan
+        self._agents.send(
+            node,
+            wire.OpenStore(
+                attempt=attempt,
+                argv=(plan.python, "-u", f"{library}/rankdeck/store_host.py"),
+                host=address,
+                log=str(files.store_log(attempt)),
+                news=str(files.store_news(attempt)),
+                env=plan.env,
+                env_defaults=self._defaults(node, dict(interfaces).get(node, "")),
+                library=library,
+                library_path=self._library_path(),
+                warm=plan.warm,
+            ),
+        )
+
+    # --- ranks --------------------------------------------------------------------------------------------------------
+
+    def _defaults(self, node: str, store_interface: str = "") -> dict[str, str]:
+        """Environment variables that hold where the node has none of that name."""
+        own = interface_environment(self._interface(node))
+        return {**self._run.plan.env_defaults, **own, **interface_environment(store_interface)}
+
+    def _interface(self, node: str) -> str:
+        """The interface of a node towards the others; empty: nothing is known."""
+        return dict(self._run.state.interfaces).get(node, "")
+
+    def _library_path(self) -> tuple[str, dict[str, str]]:
+        backend = self._run.plan.backend
+        return backend.library_path, backend.library_links
+
+    def _spawn(self, action: act.SpawnRanks) -> None:
+        plan, node = self._run.plan, action.node
+        library = self._agents.library(node)
+        self._agents.send(
+            node,
+            wire.Spawn(
+                attempt=action.attempt,
+                argv=rank_argv(plan, library),
+                cwd=plan.workdir,
+                ranks=tuple(
+                    self._rank_to_spawn(action, rank, generation)
+                    for rank, generation in zip(action.ranks, action.generations, strict=True)
+                ),
+                mpirun=self._placement(action),
+                env=plan.env,
+                env_defaults=self._defaults(node),
+                library=library,
+                library_path=self._library_path(),
+                warm=plan.warm,
+            ),
+        )
+        self.watch_gpus(node)
+
+    def _rank_to_spawn(self, action: act.SpawnRanks, rank: int, generation: int) -> wire.RankToSpawn:
+        plan, attempt = self._run.plan, action.attempt
+        files = self._agents.paths(action.node)
+        paths = AttemptPaths(
+            library=self._agents.library(action.node),
+            error=str(files.rank_file(attempt, rank, "error.json")),
+            metrics=str(files.metrics(attempt, rank)),
+            stacks=str(files.rank_file(attempt, rank, "stacks")),
+            handover=str(files.rank_file(attempt, rank, "state")),
+            traces=str(files.traces(attempt)),
+            checkpoints=str(self._agents.checkpoints(action.node)),
+        )
+        env = rank_environment(
+            plan,
+            plan.places[rank],
+            run=self._run.paths.run,
+            attempt=attempt,
+            address=action.address,
+            port=action.port,
+            paths=paths,
+            generation=generation,
+        )
+        return wire.RankToSpawn(
+            rank=rank,
+            generation=generation,
+            env=env,
+            out=str(files.log(attempt, rank, "out")),
+            err=str(files.log(attempt, rank, "err")),
+            metrics=paths.metrics,
+            stacks=paths.stacks,
+        )
+
+    def watch_gpus(self, node: str) -> None:
+        """Has a node report how its ranks use their GPUs, if they compute on any. One that does so already goes on."""
+        plan = self._run.plan
+        if plan.backend.device != "cuda":
+            return
+        ranks = self._run.ranks_of(node)
+        local_ranks = (str(plan.places[rank].local_rank) for rank in ranks)
+        self._agents.send(
+            node,
+            wire.WatchGpus(
+                attempt=self._run.state.attempt,
+                argv=(plan.python, "-I", "-S", self._agents.program(node, "gpus.py"), *local_ranks),
+                ranks=ranks,
+                env=plan.env,
+                env_defaults=self._defaults(node),
+                library=self._agents.library(node),
+                library_path=self._library_path(),
+                warm=plan.warm,
+            ),
+        )
+
+    # --- mpirun -------------------------------------------------------------------------------------------------------
+
+    def _new_mpirun(self) -> Mpirun | None:
+        """mpirun of an attempt, where its backend wants one."""
+        mpi = self._run.plan.backend.mpi
+        return None if mpi is None else Mpirun(mpi, self._run.plan, self._mpirun_files)
+
+    def _mpirun_files(self, node: str, attempt: int) -> MpirunFiles:
+        return MpirunFiles(
+            program=self._agents.program(node, "mpi_proxy.py"),
+            folder=self._agents.folder(node),
+            log=str(self._agents.paths(node).mpirun_log(attempt)),
+        )
+
+    def _placement(self, action: act.SpawnRanks) -> wire.Placement | None:
+        """Makes ranks wait for their place in mpirun's job, where there is one."""
+        if self._mpirun is None:
+            return None
+        interface = self._interface(action.node)
+        return self._mpirun.placement(action.node, action.attempt, action.address, interface)
+
+    @property
+    def has_mpirun(self) -> bool:
+        """Whether mpirun starts the ranks of this attempt."""
+        return self._mpirun is not None
+
+    def take_daemon(self, node: str, wanted: wire.DaemonWanted) -> None:
+        """mpirun on the first node wants a daemon on another one. Raises ValueError where it can't have it."""
+        run = self._run
+        is_on = isinstance(run.state.phase, Starting | Running | Holding) and wanted.attempt == run.state.attempt
+        if is_on and self._mpirun is not None and node == run.head:
+            self.start_daemon(self._mpirun.take_daemon(wanted.host, wanted.command))
+
+    def start_daemon(self, node: str) -> None:
+        """Starts mpirun's daemon on a node, where there is to be one; what runs already is not started again."""
+        run = self._run
+        if self._mpirun is not None and (daemon := self._mpirun.daemon(node, run.state.attempt)):
+            self._agents.send(
+                node,
+                wire.StartDaemon(
+                    attempt=run.state.attempt,
+                    mpirun=daemon,
+                    env=run.plan.env,
+                    env_defaults=self._defaults(node),
+                    library=self._agents.library(node),
+                    library_path=self._library_path(),
+                    warm=run.plan.warm,
+                ),
+            )
+
+    def take_mpirun_end(self, node: str, status: int, reason: str) -> None:
+        """mpirun, or its daemon on a node, has ended: whoever waits for it is told."""
+        head, attempt = self._run.head, self._run.state.attempt
+        if node == head:
+            for other in self._run.plan.nodes[1:]:
+                self._agents.send(other.name, wire.MpirunGone(attempt=attempt, reason=reason))
+        elif self._mpirun is not None and (host := self._mpirun.host_of_daemon(node)):
+            self._agents.send(head, wire.DaemonEnded(attempt=attempt, host=host, status=status))

@@ -1,0 +1,110 @@
+"""Asks agents, and waits for their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TypeVar
+
+import msgspec
+
+from engine.core.failures.stacks import RankStack
+from engine.core.run.state import rank_word
+from engine.core.wire import agent as wire
+from engine.supervisor.agents import Agents
+from engine.supervisor.supervised import SupervisedRun
+
+ANSWER_TIMEOUT = 15.0
+"""Seconds that an agent has for an answer: longer than its own time-outs, so that it can say why."""
+
+STACKS_TIMEOUT = 8.0
+"""Seconds that nodes have for the stacks of their ranks: an agent waits 4.5 for ranks that do not answer."""
+
+A = TypeVar("A", bound=wire.Answer)
+
+
+class Questions:
+    """Questions to the agents of a run.
+
+    Args:
+        run: the run.
+        agents: whom they go to.
+    """
+
+    def __init__(self, run: SupervisedRun, agents: Agents) -> None:
+        self._run, self._agents = run, agents
+        self._numbers = itertools.count(1)
+        self._waiting: dict[tuple[str, int], asyncio.Future[wire.Answer]] = {}
+        """Answers that are waited for, by node and number."""
+        self._stacks: dict[str, asyncio.Future[wire.StacksTaken]] = {}
+        """Nodes that are asked for the stacks of their ranks."""
+
+    async def ask(self, node: str, question: wire.Question, answer: type[A]) -> A:
+        """Asks a node's agent.
+
+        Args:
+            node: which.
+            question: without its number.
+            answer: the type of the answer.
+
+        Raises:
+            TimeoutError: no such answer comes within `ANSWER_TIMEOUT`.
+        """
+        number = next(self._numbers)
+        waiting: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[node, number] = waiting
+        try:
+            self.send(node, msgspec.structs.replace(question, number=number))
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                said = await waiting
+        finally:
+            del self._waiting[node, number]
+        if not isinstance(said, answer):
+            raise TimeoutError
+        return said
+
+    def send(self, node: str, request: wire.Request) -> None:
+        """Asks for something that is not answered."""
+        self._agents.send(node, request)
+
+    def take_answer(self, node: str, answer: wire.Answer) -> None:
+        """Gives an answer to whoever waits for it."""
+        waiting = self._waiting.get((node, answer.number))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def take_stacks(self, node: str, stacks: wire.StacksTaken) -> None:
+        """Gives stacks to whoever waits for them. Raises ValueError for ranks of another node."""
+        for rank in (*(entry[0] for entry in stacks.ranks), *(entry[0] for entry in stacks.collectives)):
+            self._run.check_rank(node, rank)
+        if (waiting := self._stacks.pop(node, None)) and not waiting.done():
+            waiting.set_result(stacks)
+
+    async def stacks(self) -> tuple[RankStack, ...]:
+        """The Python stacks and the collectives of every rank, within a few seconds; or why a rank has none."""
+        found: dict[int, RankStack] = {}
+        asked: dict[str, asyncio.Future[wire.StacksTaken]] = {}
+        for node in self._run.state.nodes:
+            if node.link != "up":
+                continue
+            if node.name not in self._stacks:
+                self._stacks[node.name] = asyncio.get_running_loop().create_future()
+                self._agents.send(node.name, wire.TakeStacks(attempt=self._run.state.attempt))
+            asked[node.name] = self._stacks[node.name]
+        if asked:
+            await asyncio.wait(asked.values(), timeout=STACKS_TIMEOUT)
+        for name, answer in asked.items():
+            if not answer.done():
+                if self._stacks.get(name) is answer:  # another who asks may have given it up already
+                    del self._stacks[name]
+                continue
+            said = answer.result()
+            collectives = dict(said.collectives)
+            for rank, text, reason in said.ranks:
+                found[rank] = RankStack(rank=rank, text=text, reason=reason, collectives=collectives.get(rank, ""))
+        for rank, phase in enumerate(self._run.state.ranks):
+            if rank not in found:
+                word = rank_word(phase)
+                reason = "its node does not answer" if word == "running" else f"it has no process: {word}"
+                found[rank] = RankStack(rank=rank, reason=reason)
+        return tuple(found[rank] for rank in sorted(found))

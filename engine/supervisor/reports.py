@@ -1,0 +1,242 @@
+"""Turns what agents report into events."""
+
+from __future__ import annotations
+
+import time
+from typing import assert_never
+
+from engine.core.failures.diagnosis import explain, is_secondary
+from engine.core.metrics.gpu_use import read_use
+from engine.core.run import events as ev
+from engine.core.run.state import Holding, Opening, Pending, Running, Starting
+from engine.core.terminal_text import visible
+from engine.core.wire import agent as wire
+from engine.planning.recipes import LIBRARY
+from engine.supervisor.agents import Agents
+from engine.supervisor.code import CodeCopies
+from engine.supervisor.ingest import Ingest
+from engine.supervisor.library import pack
+from engine.supervisor.log import note
+from engine.supervisor.orders import Orders
+from engine.supervisor.questions import Questions
+from engine.supervisor.relay import Relay
+from engine.supervisor.supervised import Handle, SupervisedRun
+
+
+class Reports:
+    """Takes in what the agents of a run send.
+
+    Args:
+        run: the run.
+        agents: of its nodes.
+        ingest: reads what ranks write.
+        relay: stores output from other machines.
+        questions: whose answers come in here.
+        orders: what follows from a report without a decision.
+        copies: of the working directory.
+        handle: takes events in.
+    """
+
+    def __init__(
+        self,
+        run: SupervisedRun,
+        agents: Agents,
+        ingest: Ingest,
+        relay: Relay,
+        questions: Questions,
+        orders: Orders,
+        copies: CodeCopies,
+        handle: Handle,
+    ) -> None:
+        self._run, self._agents, self._ingest, self._relay = run, agents, ingest, relay
+        self._questions, self._orders, self._copies, self._handle = questions, orders, copies, handle
+
+    def take(self, node: str, news: wire.AnyNews) -> None:
+        """Takes a message in. Raises ValueError for what can't be."""
+        if isinstance(news, wire.RankMessage):
+            self._run.check_rank(node, news.rank)
+        match news:
+            case wire.Hello():
+                self._take_hello(node, news)
+            case wire.RankSpawned() | wire.RankEnded() | wire.RankLost():
+                self._take_rank(news)
+            case wire.RankOutput():
+                self._relay.take_output(node, news)
+            case wire.FilesGrew():
+                self._take_growth(node, news)
+            case wire.GpusUsed():
+                self._take_gpu_use(node, news)
+            case wire.StoreOpened():
+                self._take_store(node, news)
+            case wire.StoreLost(attempt=attempt, reason=reason):
+                self._handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=reason))
+            case wire.AttemptCleared():
+                self._relay.take_cleared(node, news)
+            case wire.DaemonWanted():
+                self._orders.take_daemon(node, news)
+            case wire.MpirunEnded(attempt=attempt, status=status, reason=reason):
+                if attempt == self._run.state.attempt:
+                    self._orders.take_mpirun_end(node, status, reason)
+            case wire.StacksTaken():
+                self._questions.take_stacks(node, news)
+            case (
+                wire.ListenerOpened()
+                | wire.AddressesTried()
+                | wire.InterfaceNamed()
+                | wire.FolderMade()
+                | wire.ProbeAnswered()
+            ):
+                self._questions.take_answer(node, news)
+            case wire.TemplateRefused(reason=reason):
+                note(f"{node}: ranks are started one by one, since {reason}")
+            case wire.RequestFailed():
+                self._take_failed_request(node, news)
+            case wire.Pong() | wire.Refused():  # the link deals with both
+                pass
+            case _ as never:
+                assert_never(never)
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def _take_hello(self, node: str, hello: wire.Hello) -> None:
+        if self._agents.is_elsewhere(node):
+            self._agents.learn_remote(node, hello)
+            self._relay.ask_for_output(node)
+            self._copies.stop(node)
+            if self._run.plan.sync == "rsync" and isinstance(self._run.state.phase, Opening):
+                self._copies.start(node, lambda: self._take_inventory(node, hello))
+                return
+        self._take_inventory(node, hello)
+
+    def _take_inventory(self, node: str, hello: wire.Hello) -> None:
+        now, state = time.time(), self._run.state
+        for known in hello.ranks:
+            self._run.check_rank(node, known.rank)
+        if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
+            self._handle(ev.StoreLost(at=now, attempt=state.attempt, reason="it ended with its agent"))
+        if not hello.library:
+            library = pack(LIBRARY)
+            self._agents.send(node, wire.InstallLibrary(name=library.name, tar=library.tar))
+        ranks = tuple(
+            ev.KnownRank(attempt=known.attempt, rank=known.rank, pid=known.pid, generation=known.generation)
+            for known in hello.ranks
+        )
+        self._handle(ev.NodeConnected(at=now, node=node, agent_pid=hello.pid, ranks=ranks))
+        self._orders.start_daemon(node)
+        self._orders.watch_gpus(node)
+        for known in hello.ranks:
+            if known.status is not None:
+                end = wire.RankEnded(
+                    attempt=known.attempt,
+                    rank=known.rank,
+                    status=known.status,
+                    reason=known.reason,
+                    generation=known.generation,
+                    errors=known.errors,
+                    numbers=known.numbers,
+                )
+                self._take_rank_end(end)
+
+    def _take_store(self, node: str, store: wire.StoreOpened) -> None:
+        if node == self._run.head:
+            self._handle(
+                ev.StoreOpened(
+                    at=time.time(),
+                    attempt=store.attempt,
+                    node=node,
+                    address=store.host,
+                    port=store.port,
+                    interfaces=self._orders.store_interfaces,
+                )
+            )
+
+    def _take_failed_request(self, node: str, failed: wire.RequestFailed) -> None:
+        """A request failed inside the agent: what waits for its answer gets one."""
+        now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
+        note(f"{node} could not {failed.request}: {reason}")
+        if failed.request in ("library", "open_store"):
+            self._handle(ev.StoreLost(at=now, attempt=attempt, reason=reason))
+        elif failed.request == "daemon":
+            self._orders.take_mpirun_end(node, 1, reason)
+        elif failed.request == "spawn":
+            for rank in self._run.ranks_of(node):
+                generation = self._run.state.generation_of(rank)
+                self._handle(
+                    ev.RankEnded(at=now, attempt=attempt, rank=rank, status=126, reason=reason, generation=generation)
+                )
+
+    # --- ranks --------------------------------------------------------------------------------------------------------
+
+    def _take_rank(self, news: wire.RankSpawned | wire.RankEnded | wire.RankLost) -> None:
+        now = time.time()
+        match news:
+            case wire.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
+                self._handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
+            case wire.RankLost(attempt=attempt, rank=rank, reason=reason, generation=generation):
+                self._handle(ev.RankLost(at=now, attempt=attempt, rank=rank, reason=reason, generation=generation))
+            case wire.RankEnded():
+                self._take_rank_end(news)
+            case _ as never:
+                assert_never(never)
+
+    def _take_rank_end(self, end: wire.RankEnded) -> None:
+        attempt, rank, status = end.attempt, end.rank, end.status
+        current = attempt == self._ingest.attempt
+        numbers = end.numbers.encode(errors="replace")
+        if current:
+            self._ingest.catch_up()  # whether this rank, or any, can rejoin is in what it reported
+            if end.errors is not None:
+                self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
+        tail = self._ingest.last_errors(rank) if current and status != 0 else b""
+        forming = self._why_not_formed(end, tail, numbers) if current and status != 0 else ""
+        kill = self._run.kills.get((attempt, rank))
+        self._handle(
+            ev.RankEnded(
+                at=time.time(),
+                attempt=attempt,
+                rank=rank,
+                status=status,
+                step=self._ingest.last_step(rank, numbers) if current else None,
+                reason=end.reason,
+                secondary=is_secondary(tail),
+                by=kill.by if kill is not None and kill.signal == -status else "",
+                forming=forming,
+                generation=end.generation,
+            )
+        )
+
+    def _why_not_formed(self, end: wire.RankEnded, tail: bytes, numbers: bytes) -> str:
+        """Why a rank could not set its process group up, where another backend may; empty where that is not why it ended."""
+        state = self._run.state
+        if not state.spares or not isinstance(state.phase, Starting | Running | Holding):
+            return ""
+        # mpirun ended before it gave the rank a place; 126 and 127 mean that a program could not be started.
+        unplaced = self._orders.has_mpirun and isinstance(state.ranks[end.rank], Pending) and end.status == 1
+        if not unplaced and not self._ingest.is_joining(end.rank, numbers):
+            return ""
+        said = explain(end.rank, end.status, tail, end.reason)
+        return visible(said.detail or said.headline)
+
+    # --- numbers ------------------------------------------------------------------------------------------------------
+
+    def _take_growth(self, node: str, grew: wire.FilesGrew) -> None:
+        if node in self._agents.remotes:
+            return
+        for rank, *_ in grew.sizes:
+            self._run.check_rank(node, rank)
+        self._ingest.take_sizes(grew.attempt, grew.sizes)
+
+    def _take_gpu_use(self, node: str, news: wire.GpusUsed) -> None:
+        if news.attempt != self._run.state.attempt:
+            return
+        known = self._run.gpu_use
+        for rank, *said in news.ranks:
+            self._run.check_rank(node, rank)
+            use = read_use(said)
+            if use == known.get(rank):
+                continue
+            self._run.changed_ranks.add(rank)
+            if use is None:
+                del known[rank]
+            else:
+                known[rank] = use

@@ -1,0 +1,108 @@
+"""The newest snapshot of a run, and what each subscriber has not seen of it yet.
+
+A subscriber is a few numbers that say what it has seen. What has changed since is built when its connection has room; a slow or stuck
+one therefore costs one message of memory, delays nobody, and misses no event.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from engine.core.run.state import RunState
+from engine.core.views.view import RankView, RunView, Snapshot, Update
+from engine.core.views.views import rank_views, run_view
+from engine.supervisor.ingest import Ingest
+from engine.supervisor.supervised import SupervisedRun
+
+
+class Seen:
+    """What one subscriber has got."""
+
+    def __init__(self) -> None:
+        self.revision = -1
+        self.points = 0
+        self.story = 0
+
+
+class Snapshots:
+    """What front ends see of a run.
+
+    Args:
+        run: the run.
+        ingest: what its ranks have reported.
+    """
+
+    def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
+        self._supervised, self._ingest = run, ingest
+        self._revision = 0
+        self._state: RunState | None = None
+        """That the newest snapshot was made of."""
+        self._run: RunView | None = None
+        self._run_revision = 0
+        self._ranks: list[RankView] = []
+        self._rank_revisions = [0] * run.plan.world_size
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Rebuilds what has changed. Returns whether anything did."""
+        run, progress = self._supervised, self._ingest.progress
+        if self._state is run.state and not run.changed_ranks:
+            return False
+        self._state = run.state
+        changed = sorted(run.changed_ranks)
+        run.changed_ranks.clear()
+        if not self._ranks:
+            changed = list(range(run.plan.world_size))
+            self._ranks = rank_views(run.state, run.plan, changed, progress, run.gpu_use)
+        revision = self._revision + 1
+        moved = False
+        views = rank_views(run.state, run.plan, changed, progress, run.gpu_use)
+        for rank, view in zip(changed, views, strict=True):
+            if view != self._ranks[rank] or self._run is None:
+                self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
+        whole = run_view(run.state, run.plan, progress, run.tails, run.waits)
+        if whole != self._run:
+            self._run, self._run_revision, moved = whole, revision, True
+        if moved:
+            self._revision = revision
+        return moved
+
+    @property
+    def newest(self) -> tuple[int, int, int]:
+        """Revision, points and lines of the story that there are."""
+        return self._revision, self._ingest.points_seen, len(self._supervised.story)
+
+    @property
+    def run_view(self) -> RunView:
+        """The run as a whole, at the last refresh."""
+        assert self._run is not None
+        return self._run
+
+    def snapshot(self) -> Snapshot:
+        """Everything, now."""
+        series = tuple(self._ingest.series.dump())
+        return Snapshot(
+            run=self.run_view, ranks=tuple(self._ranks), series=series, events=tuple(self._supervised.story)
+        )
+
+    def has_news(self, seen: Seen) -> bool:
+        """Whether there is anything that a subscriber has not seen."""
+        return (seen.revision, seen.points, seen.story) != self.newest
+
+    def next(self, seen: Seen) -> Snapshot | Update | None:
+        """What a subscriber has not seen yet, or None. Counts as seen from now on."""
+        if not self.has_news(seen):
+            return None
+        ingest, story = self._ingest, self._supervised.story
+        missed = ingest.points_seen - seen.points
+        if seen.revision < 0 or missed > len(ingest.points):
+            message: Snapshot | Update = self.snapshot()
+        else:
+            ranks = tuple(
+                view for view, at in zip(self._ranks, self._rank_revisions, strict=True) if at > seen.revision
+            )
+            points = tuple(itertools.islice(ingest.points, len(ingest.points) - missed, None)) if missed else ()
+            run = self._run if self._run_revision > seen.revision else None
+            message = Update(run=run, ranks=ranks, points=points, events=tuple(story[seen.story :]))
+        seen.revision, seen.points, seen.story = self.newest
+        return message

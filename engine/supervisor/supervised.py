@@ -1,0 +1,69 @@
+"""What the parts of a supervisor share of their run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from engine.core.failures.collectives import Wait
+from engine.core.metrics.gpu_use import GpuUse
+from engine.core.plan.plan import LaunchPlan, plan_on
+from engine.core.run import events as ev
+from engine.core.run.events import AnyEvent
+from engine.core.run.state import RunState
+from engine.core.views.view import EventLine
+from engine.runs.paths import RunPaths
+
+Handle = Callable[[AnyEvent], str | None]
+"""Takes an event in and does what follows. Returns why nothing follows, or None."""
+
+
+class SupervisedRun:
+    """One run: where it is kept, what was launched, and how it stands. Only the runner changes `plan` and `state`.
+
+    Args:
+        paths: of the run.
+        launched: what the user launched.
+        state: that the journal comes to.
+        story: what has happened so far, for people.
+    """
+
+    tasks: asyncio.TaskGroup
+    """Where everything of this run lives; one that raises is a defect, and ends the supervisor rather than hang it."""
+
+    def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
+        self.paths, self.launched, self.state, self.story = paths, launched, state, story
+        self.plan = plan_on(launched, state.backend)
+        """What runs now: with the backend of this attempt."""
+        self.changed_ranks: set[int] = set(range(launched.world_size))
+        """Whose views are out of date."""
+        self.tails: dict[int, bytes] = {}
+        """The end of the stderr of ranks that have failed."""
+        self.gpu_use: dict[int, GpuUse] = {}
+        """The newest that is known of the ranks' GPUs."""
+        self.waits: tuple[Wait, ...] = ()
+        """Who waited for whom, as torch has recorded it."""
+        self.kills: dict[tuple[int, int], ev.KillRequested] = {}
+        """The newest signal that a user sent to each (attempt, rank)."""
+        self.ended = asyncio.Event()
+
+    @property
+    def head(self) -> str:
+        """The node that hosts the store."""
+        return self.plan.nodes[0].name
+
+    def ranks_of(self, node: str) -> tuple[int, ...]:
+        """The ranks that the plan places on a node."""
+        return next(planned.ranks for planned in self.plan.nodes if planned.name == node)
+
+    def check_rank(self, node: str, rank: int) -> None:
+        """A node speaks for its own ranks only. Raises ValueError where it does not."""
+        if not (0 <= rank < self.plan.world_size and self.plan.places[rank].node == node):
+            raise ValueError(f"rank {rank} is not on {node}")
+
+    def start_attempt(self, state: RunState) -> None:
+        """Forgets what holds for one attempt only."""
+        self.tails.clear()
+        self.gpu_use.clear()
+        self.waits = ()
+        self.plan = plan_on(self.launched, state.backend)
