@@ -123,8 +123,10 @@ def torchrun(script: Path, ranks: int, victim: int, folder: Path) -> dict[str, f
 
 def rankdeck(script: Path, ranks: int, victim: int, folder: Path, *, on_failure: str) -> dict[str, float]:
     """A run of rankdeck; where it holds, the key is pressed once the failure is known."""
-    from engine.client.engine import LocalEngine, LocalRun, find_run
+    from engine.client.engine import LocalEngine
+    from engine.client.run import LocalRun
     from engine.planning.profiles import read_profile
+    from engine.runs.listing import find_run
 
     os.environ["RANKDECK_HOME"] = str(folder / "home")
     path = folder / "restart.toml"

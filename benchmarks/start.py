@@ -82,8 +82,10 @@ def cold(script: Path, ranks: int, folder: Path) -> Times:
 
 def warm(script: Path, ranks: int, folder: Path) -> Times:
     """A launch by a front end that has looked at the profile for some seconds."""
-    from engine.client.engine import LocalEngine, LocalRun, find_run
+    from engine.client.engine import LocalEngine
+    from engine.client.run import LocalRun
     from engine.planning.profiles import read_profile
+    from engine.runs.listing import find_run
 
     profile = read_profile(write_profile(folder, script, ranks))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from engine.core.errors import SupervisorError
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_whereabouts
+from engine.runs.record import socket_of
 
 MARK = "RANKDECK_MARK"
 """By which an agent finds what its ranks have started; see `engine.node.agent`."""
@@ -64,18 +63,6 @@ def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DE
         return subprocess.Popen(
             argv, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
-
-
-def socket_of(paths: RunPaths) -> str:
-    """Where a run's supervisor listens: where it says, since its environment may be another login's; or where one would."""
-    where = read_whereabouts(paths)
-    return where.socket if where is not None else str(paths.socket)
-
-
-def host_elsewhere(paths: RunPaths) -> str | None:
-    """The other host on which a run's supervisor lives, or None."""
-    where = read_whereabouts(paths)
-    return where.host if where is not None and where.host != socket.gethostname() else None
 
 
 class Connection:

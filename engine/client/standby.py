@@ -1,6 +1,6 @@
 """A supervisor and a template that a front end has got ready for a launch that may come.
 
-What the standby itself does is in `engine.supervisor.standby`.
+What the standby itself does is in `engine.supervisor.warm_up`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from engine.client.connection import start_detached
 from engine.core.plan.plan import LaunchPlan
-from engine.runs.paths import RunPaths, private_folder, runs_folder
+from engine.runs.paths import STANDBY, RunPaths, private_folder, runs_folder
 from engine.runs.record import replace_file
 
 BEGINNING = 60.0
@@ -36,7 +36,7 @@ class Standby:
         self._plan = plan
         runs = private_folder(runs_folder())
         _remove_stale_standbys(runs)
-        folder = runs / f".standby-{secrets.token_hex(4)}"
+        folder = runs / f"{STANDBY}{secrets.token_hex(4)}"
         folder.mkdir(mode=0o700)
         paths = RunPaths(folder)
         replace_file(paths.plan, msgspec.json.encode(plan))
@@ -84,10 +84,10 @@ def _environment(plan: LaunchPlan) -> dict[str, str]:
 
 def _remove_stale_standbys(runs: Path) -> None:
     """Takes away what standbys have left that were killed; one that has no lock yet may have only just begun."""
-    for folder in runs.glob(".standby-*"):
+    for folder in runs.glob(f"{STANDBY}*"):
         with contextlib.suppress(OSError):
             begins = time.time() - folder.stat().st_mtime < BEGINNING
-            lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC | (0 if begins else os.O_CREAT), 0o600)
+            lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if begins else os.O_CREAT), 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)

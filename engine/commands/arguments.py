@@ -7,8 +7,8 @@ import shlex
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
-from engine.client.engine import all_runs
 from engine.planning.profiles import list_profiles
+from engine.runs.listing import all_runs
 
 
 class _Bash(BashComplete):

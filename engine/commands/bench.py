@@ -19,7 +19,8 @@ import click
 import msgspec
 
 from engine.backends import BACKENDS
-from engine.client.engine import LocalEngine, LocalRun, all_runs, find_run
+from engine.client.engine import LocalEngine
+from engine.client.run import LocalRun
 from engine.commands.follow import snapshots
 from engine.commands.interrupts import BenchInterrupts
 from engine.commands.output import narrate, print_json, print_line
@@ -30,6 +31,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
 from engine.planning.recipes import recipes
+from engine.runs.listing import all_runs, find_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_results, read_summary
 

@@ -10,11 +10,11 @@ import time
 import click
 import msgspec
 
-from engine.client.engine import all_runs, summarise
 from engine.commands.output import narrate
 from engine.core.errors import RankdeckError, SupervisorError, UsageError
 from engine.core.run.machine import replay
 from engine.core.run.state import ENDED_WORDS, run_word
+from engine.runs.listing import all_runs, summarise
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.replay import read_journal

@@ -13,7 +13,8 @@ import msgspec
 
 from engine import __version__
 from engine.backends import BACKENDS
-from engine.client.engine import LocalEngine, LocalRun, find_run
+from engine.client.engine import LocalEngine
+from engine.client.run import LocalRun
 from engine.commands import runs, show
 from engine.commands.arguments import JSON, PROFILE, RUN, SET, ProfileName, RunName
 from engine.commands.checklist import Checklist
@@ -22,6 +23,7 @@ from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
 from engine.planning.profiles import find_profile, list_profiles, read_with_places
+from engine.runs.listing import find_run
 from engine.runs.record import read_plan
 
 EPILOG = """\b

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 import msgspec
 
-from engine.client.engine import LocalRun
+from engine.client.run import LocalRun
 from engine.commands.interrupts import FollowInterrupts
 from engine.commands.output import close_stdout, narrate
 from engine.commands.show import end_words, exit_status, show_failure

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from engine.client.engine import LocalRun
+from engine.client.run import LocalRun
 from engine.commands.output import narrate
 from engine.core.errors import RankdeckError
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from engine.client.engine import LocalRun, find_run, summaries
+from engine.client.run import LocalRun
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, RunName
 from engine.commands.output import close_stdout
 from engine.core.errors import UsageError
 from engine.core.run.events import Scope
+from engine.runs.listing import find_run, summaries
 
 
 @click.command()

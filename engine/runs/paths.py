@@ -78,6 +78,10 @@ TRACE = "nccl_trace_rank_"
 """What the names of NCCL's recorded collectives begin with, in the folder of an attempt; torch adds the rank."""
 
 
+STANDBY = ".standby-"
+"""What the folder of a supervisor that waits for its run begins with, among those of runs."""
+
+
 class RunPaths:
     """All files of one run.
 

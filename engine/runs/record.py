@@ -1,4 +1,4 @@
-"""The small files of a run, readable whether or not its supervisor lives; `engine.history` reads its journal and curves."""
+"""The small files of a run, readable whether or not its supervisor lives; `engine.runs.replay` reads its journal and curves."""
 
 from __future__ import annotations
 
@@ -74,6 +74,18 @@ def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
         return msgspec.json.decode(paths.supervisor.read_bytes(), type=Whereabouts)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def socket_of(paths: RunPaths) -> str:
+    """Where a run's supervisor listens: where it says, since its environment may be another login's; or where one would."""
+    where = read_whereabouts(paths)
+    return where.socket if where is not None else str(paths.socket)
+
+
+def host_elsewhere(paths: RunPaths) -> str | None:
+    """The other host on which a run's supervisor lives, or None."""
+    where = read_whereabouts(paths)
+    return where.host if where is not None and where.host != socket.gethostname() else None
 
 
 def summary_of(run: RunView) -> RunSummary:

@@ -1,6 +1,6 @@
 """A run as its journal and curves tell it, without a supervisor.
 
-Apart from `engine.record`, since replaying needs most of the core, which a list of runs does not wait for.
+Apart from `engine.runs.record`, since replaying needs most of the core, which a list of runs does not wait for.
 """
 
 from __future__ import annotations

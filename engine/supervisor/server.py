@@ -169,7 +169,7 @@ class Server:
             writer.close()
 
     def _answer(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer:
-        now, state = time.time(), self._run.state
+        now, state, ending = time.time(), self._run.state, self._run.ended.is_set()
         match request:
             case msg.Stop(by=by, at_once=at_once):
                 ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once))
@@ -185,7 +185,7 @@ class Server:
                 ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
                 text = f"signal {number} was sent to rank {rank}"
         self._snapshots.refresh()
-        return msg.Answer(text=ignored or text, done=ignored is None)
+        return msg.Answer(text=ignored or text, done=ignored is None, ending=ending)
 
 
 def _will_restart(state: RunState, scope: ev.Scope) -> str:

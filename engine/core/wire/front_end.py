@@ -76,10 +76,14 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
 
 
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
-    """What follows from a request. `done` is False where it was ignored, and `text` says why."""
+    """What follows from a request. `done` is False where it was ignored, and `text` says why.
+
+    `ending`: it came after the run's last event; once the supervisor has ended, another one may take it.
+    """
 
     text: str
     done: bool
+    ending: bool = False
 
 
 class Stacks(Message, frozen=True, kw_only=True, tag="stacks"):

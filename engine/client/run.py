@@ -1,0 +1,193 @@
+"""`RunClient` for a run of this machine: its files, and its supervisor's socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from engine.client.connection import Connection, start_supervisor
+from engine.core.errors import RankdeckError, SupervisorError, SupervisorLostError
+from engine.core.failures.stacks import RankStack, story
+from engine.core.metrics.bench import Result
+from engine.core.run.events import Scope
+from engine.core.run.state import ENDED_WORDS
+from engine.core.views.view import Snapshot, Update
+from engine.core.wire import front_end as msg
+from engine.runs.paths import RunPaths, Stream
+from engine.runs.record import host_elsewhere, read_results
+
+
+def _stored_snapshot(paths: RunPaths) -> Snapshot:
+    """`engine.runs.replay.stored_snapshot`, imported when a run is opened: the first screen needs only summaries."""
+    from engine.runs.replay import stored_snapshot
+
+    return stored_snapshot(paths)
+
+
+class LocalRun:
+    """A run on this machine; see `RunClient`.
+
+    Args:
+        paths: of the run.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
+        self.run = paths.run
+        self.folder = paths.folder
+
+    async def _connect(self) -> Connection | None:
+        """A connection to the supervisor, which is started anew where it was lost; None once the run has ended.
+
+        Raises:
+            SupervisorError: it lives on another host, or can't be started.
+        """
+        for _ in range(3):
+            with contextlib.suppress(ConnectionError):
+                return await Connection.open(self.paths)
+            if (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state in ENDED_WORDS:
+                return None
+            if host := host_elsewhere(self.paths):
+                raise SupervisorError(
+                    f"the supervisor of {self.run} is on {host}", hint=f"log in there: rankdeck attach {self.run}"
+                )
+            with contextlib.suppress(SupervisorError):
+                await start_supervisor(self.paths)
+        raise SupervisorError(
+            f"the supervisor of {self.run} does not answer", hint=f"its log: {self.paths.supervisor_log}"
+        )
+
+    async def subscribe(self) -> AsyncGenerator[Snapshot | Update, None]:
+        """See `RunClient.subscribe`."""
+        connection = await self._connect()
+        if connection is None:
+            yield await asyncio.to_thread(_stored_snapshot, self.paths)
+            return
+        ended = False
+        try:
+            connection.write(msg.Subscribe())
+            while (message := await connection.read()) is not None:
+                if isinstance(message, Snapshot | Update):
+                    ended = ended if message.run is None else message.run.state in ENDED_WORDS
+                    yield message
+        finally:
+            connection.close()
+        if not ended:
+            last = await asyncio.to_thread(_stored_snapshot, self.paths)
+            if last.run.state not in ENDED_WORDS:
+                raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks go on")
+            yield last
+        await _wait_process_gone(connection.pid)
+
+    async def snapshot(self) -> Snapshot:
+        """The run at this moment."""
+        for _ in range(3):
+            with contextlib.suppress(SupervisorLostError):
+                async with contextlib.aclosing(self.subscribe()) as messages:
+                    async for message in messages:
+                        if isinstance(message, Snapshot):
+                            return message
+        return await asyncio.to_thread(_stored_snapshot, self.paths)
+
+    async def _ask(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer | None:
+        connection = await self._connect()
+        if connection is None:
+            return None
+        try:
+            connection.write(request)
+            answer = await connection.read()
+        finally:
+            connection.close()
+        if isinstance(answer, msg.Refused):
+            raise SupervisorError(f"the supervisor of {self.run} refused: {answer.reason}")
+        if not isinstance(answer, msg.Answer):
+            hint = f"rankdeck status {self.run} shows whether it came through"
+            raise SupervisorError(f"the supervisor of {self.run} hung up before it answered", hint=hint)
+        return answer
+
+    async def stop(self, *, at_once: bool = False) -> str:
+        """See `RunClient.stop`."""
+        answer = await self._ask(msg.Stop(by=user_name(), at_once=at_once))
+        return answer.text if answer else "the run has ended already"
+
+    async def restart(self, scope: Scope = "smallest") -> str:
+        """See `RunClient.restart`. A run that has ended gets a new supervisor."""
+        for _ in range(20):
+            answer = await self._ask(msg.Restart(by=user_name(), scope=scope))
+            if answer is None:
+                break
+            if not answer.ending:
+                return answer.text
+            await asyncio.sleep(0.25)
+        words = _stored_snapshot(self.paths).run.restart
+        await start_supervisor(self.paths, restart_by=user_name())
+        return f"now: {words}"
+
+    async def kill(self, rank: int, signal: int) -> str:
+        """See `RunClient.kill`."""
+        answer = await self._ask(msg.Kill(by=user_name(), rank=rank, signal=signal))
+        if answer is None:
+            raise RankdeckError(f"rank {rank} can't be signalled: {self.run} has ended")
+        return answer.text
+
+    async def stacks(self) -> list[str]:
+        """See `RunClient.stacks`."""
+        return story(await self.rank_stacks())
+
+    async def rank_stacks(self) -> tuple[RankStack, ...]:
+        """What every rank says of where it is.
+
+        Raises:
+            RankdeckError: the run has ended.
+        """
+        connection = await self._connect()
+        if connection is None:
+            raise RankdeckError(f"{self.run} has ended: no rank has a stack")
+        try:
+            connection.write(msg.AskStacks())
+            answer = await connection.read()
+        finally:
+            connection.close()
+        if not isinstance(answer, msg.Stacks):
+            raise SupervisorError(f"the supervisor of {self.run} did not say what its ranks are at")
+        return answer.ranks
+
+    def log_path(self, attempt: int, rank: int, stream: Stream) -> Path:
+        """See `RunClient.log_path`."""
+        return self.paths.log(attempt, rank, stream)
+
+    def results(self, attempt: int) -> list[Result]:
+        """See `RunClient.results`."""
+        return read_results(self.paths, attempt)
+
+    async def close(self) -> None:
+        """See `RunClient.close`. Nothing is held open between requests."""
+
+
+async def _wait_process_gone(pid: int) -> None:
+    """Returns when a process has ended, or after a second: a run's last message comes just before its supervisor's end."""
+    for _ in range(200):
+        try:
+            if process_state(pid) == "Z":
+                return
+        except OSError:
+            return
+        await asyncio.sleep(0.005)
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for a process: `R`, `S`, `Z`, … Raises OSError where there is none."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def user_name() -> str:
+    """Who asks, for the journal."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.geteuid()}"
