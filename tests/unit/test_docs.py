@@ -26,7 +26,7 @@ def test_no_key_is_documented_that_does_not_exist() -> None:
     assert set(re.findall(r"^\| `([\w.]+)` \|", PROFILES, re.MULTILINE)) == keys
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/profiles.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/profiles.md", "docs/training.md"])
 def test_every_profile_in_the_documents_is_valid(document: str) -> None:
     examples = re.findall(r"```toml\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     assert examples
@@ -42,8 +42,13 @@ def test_every_shipped_profile_is_valid_and_named_after_its_file(path: Path) -> 
 
 
 @pytest.mark.parametrize("verb", sorted(cli.commands))
-def test_every_verb_stands_in_the_readme(verb: str) -> None:
-    assert re.search(rf"`(?:rankdeck )?{verb}\b", (ROOT / "README.md").read_text())
+def test_every_command_is_documented(verb: str) -> None:
+    assert re.search(rf"^\| `rankdeck {verb}\b", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+
+
+def test_the_readme_links_to_every_page_for_users() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [page.name for page in ROOT.glob("docs/*.md") if f"(docs/{page.name})" not in text] == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:
