@@ -143,6 +143,57 @@ def real_gpus() -> int:
     return torch.cuda.device_count()
 
 
+# --- tiers: every test has the marker of its folder; `make quick` runs those that answer at once ------------------------------
+
+TIERS = {
+    "unit": "what decides, without torch, runs and screens",
+    "rank": "what ranks import, with torch",
+    "tui": "the app, in a terminal that is played or real",
+    "agent": "the agent of a node, without a supervisor",
+    "e2e": "the command line, with real runs",
+    "cluster": "several nodes, which are network namespaces of this machine",
+    "faults": "what is killed, filled up or taken away while a run goes on",
+    "c10d": "the process groups over MPI",
+    "ucc": "the process group over UCC",
+    "peers": "torch's own tests, over our process groups",
+}
+"""What each folder of tests is about."""
+
+QUICK = {"tui": ("test_log_file", "test_model", "test_sparkline", "test_text")}
+"""Modules of other tiers than `unit` that import no torch, start no run and play no terminal."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An option for `make quick`."""
+    parser.addoption(
+        "--most-cpu", type=float, metavar="SECONDS", help="a test that takes more processor time of its own fails"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the markers."""
+    for name, about in {**TIERS, "quick": "answers at once: for `make quick`"}.items():
+        config.addinivalue_line("markers", f"{name}: {about}")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks a test with its tier."""
+    tier = item.path.relative_to(Path(__file__).parent).parts[0]
+    item.add_marker(tier)
+    if tier == "unit" or item.path.stem in QUICK.get(tier, ()):
+        item.add_marker("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Fails a test that takes too much processor time, where that is asked for. Time that passes says little on a busy machine."""
+    began = time.process_time()
+    yield
+    taken, most = time.process_time() - began, item.config.getoption("--most-cpu")
+    if most is not None and taken > most:
+        pytest.fail(f"took {taken:.2f} s of processor time; {most:g} s are allowed", pytrace=False)
+
+
 # --- in CI, where every part that a test may need is installed, a test that skips hides something ---------------------------
 
 

@@ -1,0 +1,16 @@
+"""The one launch of `make quick`: the shipped profile `smoke`, from the command to the last number."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.quick
+def test_the_shipped_profile_smoke_trains_and_succeeds(rankdeck):
+    done = rankdeck("launch", "smoke")
+    assert done.returncode == 0, done.stderr
+    status = rankdeck.status()
+    assert status["state"] == "succeeded"
+    assert [rank["exit"] for rank in status["ranks"]] == [0] * len(status["ranks"])
+    assert all(rank["step"] for rank in status["ranks"])
+    assert status["loss"] is None or status["loss"] > 0
