@@ -180,7 +180,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks a test with its tier."""
     tier = item.path.relative_to(Path(__file__).parent).parts[0]
     item.add_marker(tier)
-    if tier == "unit" or item.path.stem in QUICK.get(tier, ()):
+    if (tier == "unit" or item.path.stem in QUICK.get(tier, ())) and item.get_closest_marker("slow") is None:
         item.add_marker("quick")
 
 
