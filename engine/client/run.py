@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from engine.core.views.view import Snapshot, Update
 from engine.core.wire import front_end as msg
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import host_elsewhere, read_results
+
+MOST_STARTS, START_WINDOW = 8, 60.0
+"""Supervisors that one client starts for a run within so many seconds: one that crashes at once would crash for ever."""
 
 
 def _stored_snapshot(paths: RunPaths) -> Snapshot:
@@ -38,6 +43,8 @@ class LocalRun:
         self.paths = paths
         self.run = paths.run
         self.folder = paths.folder
+        self._starts: deque[float] = deque(maxlen=MOST_STARTS)
+        """When supervisors were started from here."""
 
     async def _connect(self) -> Connection | None:
         """A connection to the supervisor, which is started anew where it was lost; None once the run has ended.
@@ -54,11 +61,22 @@ class LocalRun:
                 raise SupervisorError(
                     f"the supervisor of {self.run} is on {host}", hint=f"log in there: rankdeck attach {self.run}"
                 )
+            self._count_start()
             with contextlib.suppress(SupervisorError):
                 await start_supervisor(self.paths)
         raise SupervisorError(
             f"the supervisor of {self.run} does not answer", hint=f"its log: {self.paths.supervisor_log}"
         )
+
+    def _count_start(self) -> None:
+        """Raises SupervisorError where supervisors of this run end again and again soon after they have started."""
+        now = time.monotonic()
+        if len(self._starts) == MOST_STARTS and now - self._starts[0] < START_WINDOW:
+            raise SupervisorError(
+                f"{MOST_STARTS} supervisors of {self.run} have ended within {START_WINDOW:g} s",
+                hint=f"the ranks keep running; why they ended is at the end of {self.paths.supervisor_log}",
+            )
+        self._starts.append(now)
 
     async def subscribe(self) -> AsyncGenerator[Snapshot | Update, None]:
         """See `RunClient.subscribe`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from engine.runs.paths import RunPaths, Stream
+from engine.runs.record import open_regular
 
 SLICE = 1 << 18
 """Bytes of one file at a time, so that a rank that prints without end does not hide the others."""
@@ -75,18 +77,22 @@ class Follower:
 
     def _size(self, source: tuple[int, Stream]) -> int:
         try:
-            return os.stat(self._paths.log(self._attempt, *source)).st_size
+            found = os.lstat(self._paths.log(self._attempt, *source))
         except OSError:
             return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def _read(self, source: tuple[int, Stream]) -> bytes:
         if source not in self._files:
             try:
-                path = self._paths.log(self._attempt, *source)
-                self._files[source] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._files[source] = open_regular(self._paths.log(self._attempt, *source))
             except OSError:
                 return b""
-        data = os.read(self._files[source], SLICE)
+        descriptor = self._files[source]
+        data = os.read(descriptor, SLICE)
+        if not data and os.fstat(descriptor).st_size < self._offsets.get(source, 0):  # it was truncated
+            self._offsets[source] = os.lseek(descriptor, 0, os.SEEK_SET)
+            data = os.read(descriptor, SLICE)
         self._offsets[source] = self._offsets.get(source, 0) + len(data)
         return data
 

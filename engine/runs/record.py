@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import stat
 from pathlib import Path
 
 import msgspec
@@ -31,10 +33,38 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     socket: str
 
 
+NOT_REGULAR = "it is not a regular file"
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Opens a file that a rank may have replaced by a pipe, a device or a link: it never blocks, and nothing but a file is opened.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`.
+
+    Returns:
+        A descriptor.
+
+    Raises:
+        OSError: there is no such file, or it is not a regular one.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket, or a pipe that nobody reads
+            raise OSError(errno.EINVAL, NOT_REGULAR, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+    return descriptor
+
+
 def read_tail(path: Path, size: int = TAIL) -> bytes:
     """The last `size` bytes of a file; nothing where there is none."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read()
     except OSError:
@@ -124,7 +154,7 @@ def read_summary(paths: RunPaths) -> RunSummary | None:
 def read_results(paths: RunPaths, attempt: int) -> list[Result]:
     """What rank 0 of an attempt has reported of collectives so far; nothing where it reported none."""
     try:
-        with paths.metrics(attempt, 0).open("rb") as file:
+        with open(open_regular(paths.metrics(attempt, 0)), "rb") as file:
             return parse_results(file.read(MOST_READ))
     except OSError:
         return []

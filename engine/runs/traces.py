@@ -8,13 +8,13 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import stat
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
 from engine.core.failures.collectives import MAX_WORDS, Told, Wait, compare, read_trace
 from engine.core.terminal_text import visible
 from engine.runs.paths import TRACE
+from engine.runs.record import open_regular
 
 MAX_SIZE = 1 << 24
 """Bytes of one file; torch keeps 2,000 collectives, which take a few MiB with the lines of Python that called them."""
@@ -50,7 +50,7 @@ def read_traces(folder: Path, world_size: int, since: float) -> Traces:
     for rank in [rank for rank in told if f"{TRACE}{rank}" in names][:MOST_READ]:
         path = folder / f"{TRACE}{rank}"
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 if os.fstat(file.fileno()).st_mtime >= since:
                     told[rank] = read_trace(_value(file))
         except Exception as error:  # noqa: BLE001 - pickle raises anything on bytes that are no pickle
@@ -61,10 +61,7 @@ def read_traces(folder: Path, world_size: int, since: float) -> Traces:
 
 
 def _value(file: BinaryIO) -> object:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no file")
-    if status.st_size > MAX_SIZE:
+    if os.fstat(file.fileno()).st_size > MAX_SIZE:
         raise ValueError(f"it is larger than {MAX_SIZE >> 20} MiB")
     data = io.BytesIO(file.read(MAX_SIZE))  # of which no more can be had than there is, whatever length a pickle names
     try:

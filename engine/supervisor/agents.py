@@ -25,7 +25,7 @@ from engine.runs.record import replace_file
 from engine.supervisor.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
 from engine.supervisor.library import pack
 from engine.supervisor.link import FAN_OUT, Link
-from engine.supervisor.supervised import Handle, SupervisedRun
+from engine.supervisor.supervised import SupervisedRun
 
 HEARTBEAT = 5.0
 """Seconds between two signs of life on a link to another machine; a lease that is shorter wants more of them."""
@@ -64,20 +64,19 @@ class Agents:
 
     # --- links --------------------------------------------------------------------------------------------------------
 
-    def make_links(self, on_news: Callable[[str, wire.AnyNews], None], handle: Handle) -> None:
+    def make_links(self, on_news: Callable[[str, wire.AnyNews], None]) -> None:
         """Makes the links; none of them is open yet.
 
         Args:
             on_news: called with a node and what its agent sends. Raises ValueError for what can't be.
-            handle: called with what happens to the links.
         """
-        self.links = {node.name: self._make_link(node, on_news, handle) for node in self._run.plan.nodes}
+        self.links = {node.name: self._make_link(node, on_news) for node in self._run.plan.nodes}
 
     def send(self, node: str, request: wire.Request) -> None:
         """Sends a request to a node's agent; see `Link.send`."""
         self.links[node].send(request)
 
-    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, wire.AnyNews], None], handle: Handle) -> Link:
+    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, wire.AnyNews], None]) -> Link:
         run, node = self._run, planned.name
         local = planned.transport == "local"
         heartbeat = 0.0 if local else max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
@@ -97,13 +96,13 @@ class Agents:
         )
 
         def take_down(reason: str) -> None:
-            handle(ev.NodeDisconnected(at=time.time(), node=node, reason=reason))
+            run.handle(ev.NodeDisconnected(at=time.time(), node=node, reason=reason))
 
         def take_failure(reason: str) -> None:
-            handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
+            run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
 
         def take_end() -> None:
-            handle(ev.NodeClosed(at=time.time(), node=node))
+            run.handle(ev.NodeClosed(at=time.time(), node=node))
 
         return make_link(
             run.tasks,

@@ -16,7 +16,7 @@ from engine.launchers import rsync
 from engine.supervisor.agents import Agents
 from engine.supervisor.link import FAN_OUT
 from engine.supervisor.questions import Questions
-from engine.supervisor.supervised import Handle, SupervisedRun
+from engine.supervisor.supervised import SupervisedRun
 
 
 class CodeCopies:
@@ -26,11 +26,10 @@ class CodeCopies:
         run: the run.
         agents: of its nodes.
         questions: to them.
-        handle: takes events in.
     """
 
-    def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, handle: Handle) -> None:
-        self._run, self._agents, self._questions, self._handle = run, agents, questions, handle
+    def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions) -> None:
+        self._run, self._agents, self._questions = run, agents, questions
         self._gate = asyncio.Semaphore(FAN_OUT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -70,7 +69,7 @@ class CodeCopies:
             trouble = f"{type(error).__name__}: {error}"
         self._agents.links[node].close()
         reason = f"{plan.workdir} could not be brought there: {trouble}"
-        self._handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
+        self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
 
 
 async def run_rsync(argv: list[str]) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +22,9 @@ import msgspec
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.progress import RankProgress, take_readings, take_record
 from engine.core.metrics.series import Point, SeriesSet
+from engine.core.wire.agent import LARGEST
 from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import read_tail, replace_file
+from engine.runs.record import open_regular, read_tail, replace_file
 from engine.runs.replay import Saved
 
 SLICE = 1 << 18
@@ -55,7 +57,7 @@ class _File:
         self.path, self.rank, self.offset, self.size = path, rank, offset, offset
 
     def read(self) -> bytes:
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(self.path)
         try:
             data = os.pread(descriptor, min(SLICE, self.size - self.offset), self.offset)
         finally:
@@ -75,6 +77,7 @@ class Ingest:
         patterns: of the profile, besides the shapes that are known.
         on_change: called with a rank whose numbers have changed.
         on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
+        on_failed: called with a rank, a file of it, and what reading that raised: a defect. The file is not read any more.
     """
 
     def __init__(
@@ -82,10 +85,13 @@ class Ingest:
         paths: RunPaths,
         world_size: int,
         patterns: tuple[str, ...],
+        *,
         on_change: Callable[[int], None],
         on_joined: Callable[[int, int, int | None], None],
+        on_failed: Callable[[int, Kind, Exception], None],
     ) -> None:
-        self._paths, self._patterns, self._on_change, self._on_joined = paths, patterns, on_change, on_joined
+        self._paths, self._patterns = paths, patterns
+        self._on_change, self._on_joined, self._on_failed = on_change, on_joined, on_failed
         self.attempt = 0
         self.progress = [RankProgress() for _ in range(world_size)]
         self.series = SeriesSet()
@@ -93,6 +99,8 @@ class Ingest:
         self.points_seen = 0
         """Points that there ever were; `points` holds the newest of them."""
         self._files: dict[tuple[int, Kind], _File] = {}
+        self._failed: set[tuple[int, Kind]] = set()
+        """Files of this attempt that are not read any more."""
         self._readers: dict[tuple[int, Kind], MetricReader] = {}
         self._partial: dict[int, bytes] = {}
         self.told_errors: dict[int, bytes] = {}
@@ -134,6 +142,7 @@ class Ingest:
             return
         self.attempt = attempt
         self._files.clear()
+        self._failed.clear()
         self._readers.clear()
         self._partial.clear()
         self._stored.clear()
@@ -224,15 +233,30 @@ class Ingest:
             return True
         if file.offset < file.size:
             self._grown.append(key)
-        if data:
+        if data and key not in self._failed:
             self._changed_since_save = True
-            points = self._take_records(rank, data) if kind == "metrics" else self._take_output(rank, kind, data)
+            self._take(rank, kind, data)
+        return True
+
+    def _take(self, rank: int, kind: Kind, data: bytes) -> None:
+        """Takes in what a rank has written. Whatever that raises, only this file is not read any more."""
+        joined: list[tuple[int, int | None]] = []
+        try:
+            if kind == "metrics":
+                points = self._take_records(rank, data, joined)
+            else:
+                points = self._take_output(rank, kind, data)
             for point in points:
                 self.series.append(point)
-            self.points.extend(points)
-            self.points_seen += len(points)
-            self._on_change(rank)
-        return True
+        except Exception as error:  # noqa: BLE001 - ranks and profiles decide what is read
+            self._failed.add((rank, kind))
+            self._on_failed(rank, kind, error)
+            return
+        self.points.extend(points)
+        self.points_seen += len(points)
+        self._on_change(rank)
+        for generation, step in joined:
+            self._on_joined(rank, generation, step)
 
     def catch_up(self) -> None:
         """Reads what is known to be there of the ranks' own records, which are short."""
@@ -254,7 +278,7 @@ class Ingest:
         while self.read_slice():
             pass
 
-    def _take_records(self, rank: int, data: bytes) -> list[Point]:
+    def _take_records(self, rank: int, data: bytes, joined: list[tuple[int, int | None]]) -> list[Point]:
         lines = (self._partial.pop(rank, b"") + data).split(b"\n")
         if lines[-1]:
             self._partial[rank] = lines[-1][-SLICE:]
@@ -268,7 +292,7 @@ class Ingest:
                 points += take_record(rank, self.progress[rank], record)
                 generation = record.get("generation")
                 if record.get("elastic") == "joined" and type(generation) is int and 0 <= generation < 1 << 31:
-                    self._on_joined(rank, generation, self.progress[rank].step)
+                    joined.append((generation, self.progress[rank].step))
         return points
 
     def _take_output(self, rank: int, kind: Kind, data: bytes) -> list[Point]:
@@ -317,19 +341,19 @@ class Ingest:
                 step = json.loads(line)["step"]
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            if isinstance(step, int):
+            if type(step) is int and abs(step) <= LARGEST:
                 return step
         return self.progress[rank].step
 
 
 def _append(path: Path, data: bytes) -> None:
     """Appends to a file for this user alone. Raises OSError where not all of it could be written."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_regular(path, flags)
     except FileNotFoundError:  # the first of an attempt
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_regular(path, flags)
     try:
         while data:
             data = data[os.write(descriptor, data) :]
@@ -338,11 +362,12 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _size_of(path: Path) -> int:
-    """Bytes of a file; none where there is no such file."""
+    """Bytes of a file; none where there is no such file, or it is not a regular one."""
     try:
-        return os.stat(path).st_size
+        found = os.lstat(path)
     except FileNotFoundError:
         return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _newest_line(data: bytes) -> str:

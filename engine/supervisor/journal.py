@@ -29,7 +29,11 @@ class Journal:
         os.ftruncate(self._file, self._size)
 
     def append(self, event: AnyEvent, *, durable: bool = False) -> None:
-        """Writes one event, whole or not at all. Intents, and whatever is `durable`, are on the disk when this returns.
+        """Writes one event, whole or not at all. An intent is on the disk when this returns.
+
+        Args:
+            event: what has happened.
+            durable: put it on the disk too, if that is possible.
 
         Raises:
             OSError: the disk is full, for one; the journal is as it was.
@@ -39,14 +43,21 @@ class Journal:
         try:
             while left:
                 left = left[os.write(self._file, left) :]
+            if durable or isinstance(event, INTENTS):
+                self._sync(event)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
         self.events.append(event)
-        if durable or isinstance(event, INTENTS):
+
+    def _sync(self, event: AnyEvent) -> None:
+        try:
             os.fsync(self._file)
+        except OSError:
+            if isinstance(event, INTENTS):  # it is refused, so no supervisor may replay it
+                raise
 
     def close(self) -> None:
         """Closes the file."""

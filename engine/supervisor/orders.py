@@ -18,7 +18,7 @@ from engine.supervisor.mpirun import Mpirun, MpirunFiles
 from engine.supervisor.questions import Questions
 from engine.supervisor.relay import Relay
 from engine.supervisor.routes import NoRouteError, find_routes, interface_environment
-from engine.supervisor.supervised import Handle, SupervisedRun
+from engine.supervisor.supervised import SupervisedRun
 
 RECONNECT_MARGIN = 30.0
 """Seconds beyond the lease for which a node that was connected once is tried again."""
@@ -32,11 +32,10 @@ class Orders:
         agents: who do it.
         questions: to them.
         relay: of output from other machines.
-        handle: takes events in.
     """
 
-    def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, relay: Relay, handle: Handle) -> None:
-        self._run, self._agents, self._questions, self._relay, self._handle = run, agents, questions, relay, handle
+    def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, relay: Relay) -> None:
+        self._run, self._agents, self._questions, self._relay = run, agents, questions, relay
         self._mpirun = self._new_mpirun()
         self._routes: asyncio.Task[None] | None = None
         """Finds the address for the store."""
@@ -97,7 +96,7 @@ class Orders:
             routes = await find_routes(self._questions, head, others)
         except NoRouteError as error:
             if all(node.link == "up" for node in run.state.nodes):  # else this is done again once they are
-                self._handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=str(error)))
+                self._run.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=str(error)))
             return
         if attempt == run.state.attempt and isinstance(run.state.phase, Starting):
             self._open_store(head, attempt, routes.address, routes.interfaces)
@@ -111,7 +110,9 @@ class Orders:
         for finding in await check_early(self._questions, plan, probes):
             text = f"{finding.text}; {finding.advice}" if finding.advice else finding.text
             fails = finding.state == "fail"
-            self._handle(ev.NodeWarned(at=time.time(), node=finding.node, check=finding.check, text=text, fails=fails))
+            self._run.handle(
+                ev.NodeWarned(at=time.time(), node=finding.node, check=finding.check, text=text, fails=fails)
+            )
 
     def _open_store(self, node: str, attempt: int, address: str, interfaces: tuple[tuple[str, str], ...]) -> None:
         files, library = self._agents.paths(node), self._agents.library(node)

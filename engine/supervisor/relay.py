@@ -10,7 +10,7 @@ from engine.core.wire import agent as wire
 from engine.supervisor.agents import Agents
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
-from engine.supervisor.supervised import Handle, SupervisedRun
+from engine.supervisor.supervised import SupervisedRun
 
 RETRY_DELAY = 2.0
 """Seconds after which a node is asked again for what could not be stored: a full disk, for one."""
@@ -29,11 +29,10 @@ class Relay:
         run: the run.
         agents: who send it.
         ingest: stores and reads it.
-        handle: takes events in.
     """
 
-    def __init__(self, run: SupervisedRun, agents: Agents, ingest: Ingest, handle: Handle) -> None:
-        self._run, self._agents, self._ingest, self._handle = run, agents, ingest, handle
+    def __init__(self, run: SupervisedRun, agents: Agents, ingest: Ingest) -> None:
+        self._run, self._agents, self._ingest = run, agents, ingest
         self._unacknowledged: dict[str, int] = {}
         """Bytes from each node that it was not told of."""
         self._retries: dict[str, asyncio.TimerHandle] = {}
@@ -85,7 +84,7 @@ class Relay:
             note(f"{node}: not all that its ranks wrote could be stored; it stays in {self._agents.folder(node)}")
         else:
             self._unstored.pop(node, None)
-        self._handle(ev.NodeCleared(at=now, attempt=cleared.attempt, node=node, abandoned=cleared.abandoned))
+        self._run.handle(ev.NodeCleared(at=now, attempt=cleared.attempt, node=node, abandoned=cleared.abandoned))
 
     def _clear_again(self, node: str, attempt: int) -> None:
         self.ask_for_output(node)

@@ -20,7 +20,7 @@ from engine.supervisor.log import note
 from engine.supervisor.orders import Orders
 from engine.supervisor.questions import Questions
 from engine.supervisor.relay import Relay
-from engine.supervisor.supervised import Handle, SupervisedRun
+from engine.supervisor.supervised import SupervisedRun
 
 
 class Reports:
@@ -34,7 +34,6 @@ class Reports:
         questions: whose answers come in here.
         orders: what follows from a report without a decision.
         copies: of the working directory.
-        handle: takes events in.
     """
 
     def __init__(
@@ -46,10 +45,9 @@ class Reports:
         questions: Questions,
         orders: Orders,
         copies: CodeCopies,
-        handle: Handle,
     ) -> None:
         self._run, self._agents, self._ingest, self._relay = run, agents, ingest, relay
-        self._questions, self._orders, self._copies, self._handle = questions, orders, copies, handle
+        self._questions, self._orders, self._copies = questions, orders, copies
 
     def take(self, node: str, news: wire.AnyNews) -> None:
         """Takes a message in. Raises ValueError for what can't be."""
@@ -69,7 +67,7 @@ class Reports:
             case wire.StoreOpened():
                 self._take_store(node, news)
             case wire.StoreLost(attempt=attempt, reason=reason):
-                self._handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=reason))
+                self._run.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=reason))
             case wire.AttemptCleared():
                 self._relay.take_cleared(node, news)
             case wire.DaemonWanted():
@@ -113,7 +111,7 @@ class Reports:
         for known in hello.ranks:
             self._run.check_rank(node, known.rank)
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
-            self._handle(ev.StoreLost(at=now, attempt=state.attempt, reason="it ended with its agent"))
+            self._run.handle(ev.StoreLost(at=now, attempt=state.attempt, reason="it ended with its agent"))
         if not hello.library:
             library = pack(LIBRARY)
             self._agents.send(node, wire.InstallLibrary(name=library.name, tar=library.tar))
@@ -121,7 +119,7 @@ class Reports:
             ev.KnownRank(attempt=known.attempt, rank=known.rank, pid=known.pid, generation=known.generation)
             for known in hello.ranks
         )
-        self._handle(ev.NodeConnected(at=now, node=node, agent_pid=hello.pid, ranks=ranks))
+        self._run.handle(ev.NodeConnected(at=now, node=node, agent_pid=hello.pid, ranks=ranks))
         self._orders.start_daemon(node)
         self._orders.watch_gpus(node)
         for known in hello.ranks:
@@ -139,7 +137,7 @@ class Reports:
 
     def _take_store(self, node: str, store: wire.StoreOpened) -> None:
         if node == self._run.head:
-            self._handle(
+            self._run.handle(
                 ev.StoreOpened(
                     at=time.time(),
                     attempt=store.attempt,
@@ -155,13 +153,13 @@ class Reports:
         now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
         note(f"{node} could not {failed.request}: {reason}")
         if failed.request in ("library", "open_store"):
-            self._handle(ev.StoreLost(at=now, attempt=attempt, reason=reason))
+            self._run.handle(ev.StoreLost(at=now, attempt=attempt, reason=reason))
         elif failed.request == "daemon":
             self._orders.take_mpirun_end(node, 1, reason)
         elif failed.request == "spawn":
             for rank in self._run.ranks_of(node):
                 generation = self._run.state.generation_of(rank)
-                self._handle(
+                self._run.handle(
                     ev.RankEnded(at=now, attempt=attempt, rank=rank, status=126, reason=reason, generation=generation)
                 )
 
@@ -171,9 +169,9 @@ class Reports:
         now = time.time()
         match news:
             case wire.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
-                self._handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
+                self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
             case wire.RankLost(attempt=attempt, rank=rank, reason=reason, generation=generation):
-                self._handle(ev.RankLost(at=now, attempt=attempt, rank=rank, reason=reason, generation=generation))
+                self._run.handle(ev.RankLost(at=now, attempt=attempt, rank=rank, reason=reason, generation=generation))
             case wire.RankEnded():
                 self._take_rank_end(news)
             case _ as never:
@@ -187,10 +185,9 @@ class Reports:
             self._ingest.catch_up()  # whether this rank, or any, can rejoin is in what it reported
             if end.errors is not None:
                 self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
-        tail = self._ingest.last_errors(rank) if current and status != 0 else b""
-        forming = self._why_not_formed(end, tail, numbers) if current and status != 0 else ""
+        secondary, forming = self._explain(end, numbers) if current and status != 0 else (False, "")
         kill = self._run.kills.get((attempt, rank))
-        self._handle(
+        self._run.handle(
             ev.RankEnded(
                 at=time.time(),
                 attempt=attempt,
@@ -198,12 +195,22 @@ class Reports:
                 status=status,
                 step=self._ingest.last_step(rank, numbers) if current else None,
                 reason=end.reason,
-                secondary=is_secondary(tail),
+                secondary=secondary,
                 by=kill.by if kill is not None and kill.signal == -status else "",
                 forming=forming,
                 generation=end.generation,
             )
         )
+
+    def _explain(self, end: wire.RankEnded, numbers: bytes) -> tuple[bool, str]:
+        """Whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
+        try:
+            tail = self._ingest.last_errors(end.rank)
+            return is_secondary(tail), self._why_not_formed(end, tail, numbers)
+        except Exception as error:  # noqa: BLE001 - it reads what ranks wrote
+            node = self._run.plan.places[end.rank].node
+            self._run.take_failed_reading(node, "the failure of a rank is not explained", error)
+            return False, ""
 
     def _why_not_formed(self, end: wire.RankEnded, tail: bytes, numbers: bytes) -> str:
         """Why a rank could not set its process group up, where another backend may; empty where that is not why it ended."""

@@ -34,6 +34,9 @@ from engine.supervisor.supervised import SupervisedRun
 FILES_OF_LINK = 4
 """Files that a link keeps open: three pipes, and what tells of the end of its process."""
 
+FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}
+"""Files of a rank, for people."""
+
 OTHER_FILES = 512
 """Files that are open besides: subscribers, for one."""
 
@@ -52,18 +55,24 @@ class Runner:
         self._journal = journal
         state = _replay(paths, plan, journal)
         self.run = run = SupervisedRun(paths, plan, state, tell_all(journal.events))
-        self.ingest = Ingest(paths, plan.world_size, plan.metric_patterns, run.changed_ranks.add, self._take_joined)
+        run.handle = self.handle
+        self.ingest = Ingest(
+            paths,
+            plan.world_size,
+            plan.metric_patterns,
+            on_change=run.changed_ranks.add,
+            on_joined=self._take_joined,
+            on_failed=self._take_failed_reading,
+        )
         self.ingest.start_attempt(state.attempt)
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
         self.agents = Agents(run, bridge)
         self.questions = Questions(run, self.agents)
-        self._relay = Relay(run, self.agents, self.ingest, self.handle)
-        self._orders = Orders(run, self.agents, self.questions, self._relay, self.handle)
-        self._copies = CodeCopies(run, self.agents, self.questions, self.handle)
-        self.reports = Reports(
-            run, self.agents, self.ingest, self._relay, self.questions, self._orders, self._copies, self.handle
-        )
+        self._relay = Relay(run, self.agents, self.ingest)
+        self._orders = Orders(run, self.agents, self.questions, self._relay)
+        self._copies = CodeCopies(run, self.agents, self.questions)
+        self.reports = Reports(run, self.agents, self.ingest, self._relay, self.questions, self._orders, self._copies)
         self._collect_tails()
         self._recall_kills()
 
@@ -91,7 +100,7 @@ class Runner:
         _allow_open_files(OTHER_FILES + FILES_OF_LINK * len(run.plan.nodes))
         if run.tails:
             self._read_traces()
-        self.agents.make_links(self.reports.take, self.handle)
+        self.agents.make_links(self.reports.take)
         if len(self._journal.events) == 1:
             for link in self.agents.links.values():
                 link.open(0.0)
@@ -171,12 +180,20 @@ class Runner:
         while self._read_again:
             self._read_again = False
             attempt = run.state.attempt
-            traces = await asyncio.to_thread(
-                read_traces, run.paths.attempt(attempt), run.plan.world_size, run.state.generation_since
-            )
+            try:
+                traces = await asyncio.to_thread(
+                    read_traces, run.paths.attempt(attempt), run.plan.world_size, run.state.generation_since
+                )
+            except Exception as error:  # noqa: BLE001 - ranks wrote these files
+                run.take_failed_reading(run.head, "recorded collectives are not read", error)
+                continue
             if attempt == run.state.attempt and traces.waits != run.waits:
                 run.waits = traces.waits
                 run.changed_ranks.add(0)  # so that the snapshot is made anew
+
+    def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
+        node = self.run.plan.places[rank].node
+        self.run.take_failed_reading(node, f"no numbers are read from {FILE_WORDS[kind]}", error)
 
     def _take_joined(self, rank: int, generation: int, at_step: int | None) -> None:
         attempt = self.ingest.attempt

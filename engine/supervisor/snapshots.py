@@ -60,7 +60,13 @@ class Snapshots:
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
-        whole = run_view(run.state, run.plan, progress, run.tails, run.waits)
+        try:
+            whole = run_view(run.state, run.plan, progress, run.tails, run.waits)
+        except Exception as error:  # noqa: BLE001 - it reads what ranks wrote
+            run.tails.clear()
+            run.waits = ()
+            run.take_failed_reading(run.head, "failures are not explained", error)
+            whole = run_view(run.state, run.plan, progress, run.tails, run.waits)
         if whole != self._run:
             self._run, self._run_revision, moved = whole, revision, True
         if moved:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import traceback
 from collections.abc import Callable
 
 from engine.core.failures.collectives import Wait
@@ -11,8 +13,13 @@ from engine.core.plan.plan import LaunchPlan, plan_on
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.state import RunState
+from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine
 from engine.runs.paths import RunPaths
+from engine.supervisor.log import note
+
+MAX_WARNING = 400
+"""Characters of a warning."""
 
 Handle = Callable[[AnyEvent], str | None]
 """Takes an event in and does what follows. Returns why nothing follows, or None."""
@@ -30,6 +37,8 @@ class SupervisedRun:
 
     tasks: asyncio.TaskGroup
     """Where everything of this run lives; one that raises is a defect, and ends the supervisor rather than hang it."""
+    handle: Handle
+    """The runner's: every part reports by it what has happened."""
 
     def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
         self.paths, self.launched, self.state, self.story = paths, launched, state, story
@@ -60,6 +69,18 @@ class SupervisedRun:
         """A node speaks for its own ranks only. Raises ValueError where it does not."""
         if not (0 <= rank < self.plan.world_size and self.plan.places[rank].node == node):
             raise ValueError(f"rank {rank} is not on {node}")
+
+    def take_failed_reading(self, node: str, what: str, error: Exception) -> None:
+        """Reports that something that came from ranks could not be read: the run goes on without it.
+
+        Args:
+            node: where it came from.
+            what: the content, with a verb: `no numbers are read from stdout`.
+            error: what reading it raised.
+        """
+        note("".join(traceback.format_exception(error)))
+        text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
+        self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
 
     def start_attempt(self, state: RunState) -> None:
         """Forgets what holds for one attempt only."""

@@ -153,11 +153,12 @@ def test_metrics_are_read_from_plain_output(rankdeck, write_script, write_profil
 
 
 def test_metrics_are_read_by_patterns_of_the_profile(rankdeck, write_script, write_profile):
-    script = write_script("plain.py", gate("print('schritt 12: verlust 0,5 -> 0.25')"))
-    patterns = [r"schritt (?P<step>\d+)", r"-> (?P<loss>\S+)"]
+    script = write_script("plain.py", gate("print('schritt 12: verlust 0,5 -> 0.25 @@ 9')"))
+    patterns = [r"schritt (?P<step>\d+)", r"-> (?P<loss>\S+)", r"@@ (?P<throughput>\d+)"]
     run = rankdeck.launch(write_profile(script, metrics={"patterns": patterns}))
     status = rankdeck.wait_status(run, lambda status: status["ranks"][0]["step"] == 12)
     assert status["ranks"][0]["loss"] == 0.25
+    assert status["ranks"][0]["throughput"] == 9
 
 
 def test_metrics_are_read_from_rankdeck_log_and_throughput_is_computed(rankdeck, write_script, write_profile):

@@ -13,15 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.core.metrics.gpu_use import GpuUse
-from engine.core.plan.layout import parse_nodes
-from engine.core.plan.plan import BackendSettings, NodeFacts, plan
-from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.plan import BackendSettings
 from engine.core.run import events as ev
 from engine.core.views.views import rank_views
 from engine.core.wire import agent as wire
-from engine.runs.paths import RunPaths
-from engine.supervisor.journal import Journal
 from engine.supervisor.runner import Runner
+from tests.played_run import hear, play_run
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
@@ -31,55 +28,15 @@ JSON = st.recursive(
 USE = GpuUse(utilisation=97, memory=61, memory_total=80)
 
 
-class PlayedLink:
-    """A link that keeps what it is asked to send."""
-
-    def __init__(self) -> None:
-        self.sent: list[wire.Request] = []
-
-    def open(self, patience: float) -> None:
-        """It will be back."""
-
-    def remember_folder(self, folder: str) -> None:
-        """It is the same one."""
-
-    def send(self, request: wire.Request) -> None:
-        self.sent.append(request)
-
-
 @pytest.fixture
 def runner(tmp_path: Path) -> Iterator[Runner]:
-    """A run with ranks 0 and 1 on gpu01, and 2 and 3 on gpu02, all of them up."""
-    data = {"schema": 1, "name": "job", "layout": {"nodes": "gpu[01-02]:2"}, "recipe": {"name": "linear"}}
-    profile = profile_from_data(data, "job.toml")
-    slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
-    facts = tuple(NodeFacts(name=slot.node, cores=2, gpus=2, python="/usr/bin/python3") for slot in slots)
-    backend = BackendSettings(name="nccl", env={}, device="cuda")
-    decided = plan(profile, slots, facts, backend, workdir="/")
-    paths = RunPaths(tmp_path / "job-7f3a")
-    paths.folder.mkdir()
-    journal = Journal(paths.journal)
-    Runner(paths, decided, journal)
-    for node in decided.nodes:
-        journal.append(ev.NodeConnected(at=1.0, node=node.name, agent_pid=1))
-    journal.append(ev.StoreOpened(at=2.0, attempt=0, node="gpu01", address="10.0.0.1", port=1))
-    for rank in range(4):
-        journal.append(ev.RankSpawned(at=3.0, attempt=0, rank=rank, pid=10 + rank, generation=0))
-    runner = Runner(paths, decided, journal)
-    runner.agents.links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
-    yield runner
-    journal.close()
+    """See `play_run`."""
+    with play_run(tmp_path) as runner:
+        yield runner
 
 
 def say(runner: Runner, *ranks: Any, node: str = "gpu01", attempt: int = 0) -> None:
     hear(runner, {"type": "gpus", "attempt": attempt, "ranks": list(ranks)}, node)
-
-
-def hear(runner: Runner, message: dict[str, Any], node: str = "gpu01") -> None:
-    """Takes in what a node's agent sends, as a link does."""
-    news = wire.read_news(message)
-    assert news is not None
-    runner.reports.take(node, news)
 
 
 def test_news_of_a_node_s_own_ranks_are_taken_and_taken_back(runner: Runner):

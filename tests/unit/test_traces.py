@@ -183,6 +183,6 @@ def test_only_files_of_some_size_are_opened(tmp_path: Path) -> None:
     link.symlink_to("/dev/zero")
     assert [damage.rpartition(": ")[2] for damage in read_traces(tmp_path, 3, 0.0).damaged] == [
         "it is larger than 16 MiB",
-        "it is no file",
-        "it is no file",
+        "it is not a regular file",
+        "it is not a regular file",
     ]

@@ -105,18 +105,19 @@ def take_readings(rank: int, progress: RankProgress, at: float, readings: Iterab
     """
     points = []
     for key, step, value in ((reading.key, reading.step, reading.value) for reading in readings):
+        step = _whole(step)
         if step is not None and "step" not in progress.recorded:
             progress.step = step
         if key == "step":
             continue
         if key == "steps":
-            progress.steps = int(value) if math.isfinite(value) else progress.steps
+            progress.steps = progress.steps if (steps := _whole(value)) is None else steps
             continue
         name = "throughput" if key in _RATES else key
         if name in progress.recorded or not _admit(progress, name):
             continue
         if name == "throughput":
-            progress.throughput, progress.unit = value, UNITS[key]
+            progress.throughput, progress.unit = value, UNITS.get(key, progress.unit)
         elif name == "loss":
             progress.loss = value
         points.append(_point(rank, name, at, step if step is not None else progress.step, value))

@@ -1,0 +1,236 @@
+"""What comes from ranks, files and profiles can fail a reading, never the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.client import run as client_run
+from engine.client.run import LocalRun
+from engine.commands.tail import Follower
+from engine.core.errors import SupervisorError
+from engine.core.metrics.metric_lines import MetricReader
+from engine.core.metrics.progress import RankProgress, take_readings
+from engine.core.run import events as ev
+from engine.core.run.state import rank_word
+from engine.core.views.views import run_view
+from engine.runs.paths import RunPaths
+from engine.runs.record import open_regular, read_results, read_tail
+from engine.runs.replay import read_journal
+from engine.supervisor import ingest, reports, runner, snapshots
+from engine.supervisor.journal import Journal
+from engine.supervisor.runner import Runner
+from engine.supervisor.snapshots import Snapshots
+from tests.played_run import hear, play_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Runner]:
+    with play_run(tmp_path) as made:
+        made.run.paths.attempt(0).mkdir()
+        yield made
+
+
+def write(run: Runner, rank: int, kind: ingest.Kind, data: bytes) -> None:
+    """A rank writes, and its node says so."""
+    path = run.run.paths.rank_file(0, rank, kind)
+    with path.open("ab") as file:
+        file.write(data)
+    sizes = [path.stat().st_size if one == kind else 0 for one in ingest.KINDS]
+    node = run.run.plan.places[rank].node
+    hear(run, {"type": "grew", "attempt": 0, "sizes": [[rank, *sizes]]}, node)
+    while run.ingest.read_slice():
+        pass
+
+
+def warnings(run: Runner) -> list[str]:
+    return [warning for node in run.run.state.nodes for warning in node.warnings]
+
+
+def fail(*_: object, **__: object) -> None:
+    raise KeyError("throughput")
+
+
+# --- patterns of a profile
+
+
+def test_a_pattern_may_name_what_ranks_report_themselves():
+    progress = RankProgress()
+    (point,) = take_readings(0, progress, 1.0, MetricReader((r"@@ (?P<throughput>\d+)",)).feed(b"@@ 5\n"))
+    assert (point.key, point.value, progress.throughput) == ("throughput", 5.0, 5.0)
+
+
+def test_numbers_that_no_file_can_hold_are_passed_over():
+    progress = RankProgress()
+    reader = MetricReader((r"of (?P<steps>\S+)", r"at (?P<step>\S+)", r"-> (?P<loss>\S+)"))
+    take_readings(0, progress, 1.0, reader.feed(b"of 1e300 at 1e300 -> 2\n"))
+    assert (progress.steps, progress.step, progress.loss) == (None, None, 2.0)
+
+
+# --- a defect in what reads
+
+
+@pytest.mark.parametrize(("kind", "part"), [("out", "take_readings"), ("metrics", "take_record")])
+def test_a_file_that_can_t_be_read_is_left_out_with_a_warning(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, kind: ingest.Kind, part: str
+):
+    data = b'{"t": 1.0, "step": 7, "loss": 0.5}\n' if kind == "metrics" else b"step 7 loss 0.5\n"
+    with monkeypatch.context() as broken:
+        broken.setattr(ingest, part, fail)
+        write(run, 0, kind, data)
+        write(run, 0, kind, data)
+    write(run, 0, kind, data)
+    write(run, 1, kind, data)
+    word = "stdout" if kind == "out" else "metrics"
+    assert warnings(run) == [f"output: no numbers are read from {word}: KeyError: 'throughput'"]
+    assert [progress.step for progress in run.ingest.progress] == [None, 7, None, None]
+    assert "no numbers are read" in run.run.story[-1].text
+
+
+async def test_an_end_that_can_t_be_explained_is_an_end(run: Runner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reports, "is_secondary", fail)
+    async with asyncio.TaskGroup() as run.run.tasks:
+        hear(run, {"type": "ended", "attempt": 0, "rank": 0, "status": 1, "reason": "", "generation": 0})
+    assert warnings(run) == ["output: the failure of a rank is not explained: KeyError: 'throughput'"]
+    assert rank_word(run.run.state.ranks[0]) == "failed"
+
+
+def test_a_failure_that_can_t_be_explained_is_shown_without(run: Runner, monkeypatch: pytest.MonkeyPatch):
+    whole = run_view
+
+    def fail_with_tails(state, plan, progress, tails, waits):
+        return fail() if tails else whole(state, plan, progress, tails, waits)
+
+    monkeypatch.setattr(snapshots, "run_view", fail_with_tails)
+    shown = Snapshots(run.run, run.ingest)
+    run.run.tails[0] = b"whatever"
+    run.run.changed_ranks.add(0)
+    shown.refresh()
+    assert shown.run_view.state == "running"
+    assert warnings(run) == ["output: failures are not explained: KeyError: 'throughput'"]
+
+
+async def test_recorded_collectives_that_can_t_be_read_are_left_out(run: Runner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "read_traces", fail)
+    run._read_again = True
+    await run._take_traces()
+    assert warnings(run) == ["output: recorded collectives are not read: KeyError: 'throughput'"]
+
+
+@pytest.mark.parametrize("step", ["true", "1" + "0" * 400, "1.5", '"7"'])
+def test_a_step_that_no_journal_can_hold_is_not_written_into_it(run: Runner, step: str):
+    write(run, 0, "metrics", f'{{"t": 1.0, "step": 3}}\n{{"t": 2.0, "step": {step}}}\n'.encode())
+    hear(run, {"type": "ended", "attempt": 0, "rank": 0, "status": 0, "reason": "", "generation": 0})
+    (end,) = [event for event in read_journal(run.run.paths.journal) if isinstance(event, ev.RankEnded)]
+    assert end.step == 3
+
+
+# --- something else in place of a file
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def make_link(path: Path) -> None:
+    secret = path.with_name("secret")
+    secret.write_text("not a rank's\n")
+    path.symlink_to(secret)
+
+
+MADE: list[Callable[[Path], None]] = [
+    make_pipe,
+    make_socket,
+    make_link,
+    lambda path: path.symlink_to("/dev/zero"),
+    Path.mkdir,
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", MADE, ids=["pipe", "socket", "link", "device", "folder"])
+def test_what_is_no_file_neither_blocks_nor_misleads(run: Runner, make: Callable[[Path], None]):
+    paths = run.run.paths
+    for kind in ingest.KINDS:
+        make(paths.rank_file(0, 0, kind))
+        with pytest.raises(OSError, match="not a regular file"):
+            open_regular(paths.rank_file(0, 0, kind))
+    hear(run, {"type": "grew", "attempt": 0, "sizes": [[0, 10, 10, 10]]})
+    while run.ingest.read_slice():
+        pass
+    assert run.ingest.progress[0].last_line == ""
+    assert run.ingest.stored_sizes(0) == [0, 0, 0]
+    assert read_tail(paths.log(0, 0, "out")) == b""
+    assert read_results(paths, 0) == []
+    follower = Follower(paths, 0, [0])
+    assert list(follower.poll()) == []
+    assert list(follower.drain()) == []
+    follower.close()
+
+
+def test_a_log_that_was_truncated_is_followed_on(run: Runner):
+    path = run.run.paths.log(0, 0, "out")
+    path.write_bytes(b"one\ntwo\n")
+    follower = Follower(run.run.paths, 0, [0])
+    assert [chunk.data for chunk in follower.poll()] == [b"one\ntwo\n"]
+    path.write_bytes(b"new\n")
+    assert [chunk.data for chunk in follower.poll()] == [b"new\n"]
+    follower.close()
+
+
+# --- the journal
+
+
+def refuse(_: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_request_that_was_refused_is_not_replayed(run: Runner, monkeypatch: pytest.MonkeyPatch):
+    before = run.run.state
+    with monkeypatch.context() as sick:
+        sick.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            run.handle(ev.KillRequested(at=9.0, by="alice", rank=0, signal=9))
+    assert run.run.state is before
+    assert not any(isinstance(event, ev.KillRequested) for event in read_journal(run.run.paths.journal))
+    run.handle(ev.KillRequested(at=10.0, by="bob", rank=1, signal=9))
+    kills = [event for event in read_journal(run.run.paths.journal) if isinstance(event, ev.KillRequested)]
+    assert [event.by for event in kills] == ["bob"]
+
+
+def test_an_end_that_is_not_on_the_disk_yet_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    journal = Journal(tmp_path / "journal.jsonl")
+    monkeypatch.setattr(os, "fsync", refuse)
+    journal.append(ev.NodeClosed(at=1.0, node="localhost"), durable=True)
+    journal.close()
+    assert len(read_journal(tmp_path / "journal.jsonl")) == 1
+
+
+# --- a supervisor that ends again and again
+
+
+async def test_a_client_does_not_start_supervisors_without_end(run: Runner, monkeypatch: pytest.MonkeyPatch):
+    started: list[RunPaths] = []
+
+    async def start(paths: RunPaths) -> None:
+        started.append(paths)
+
+    monkeypatch.setattr(client_run, "start_supervisor", start)
+    monkeypatch.setattr(client_run, "_stored_snapshot", lambda _: Snapshots(run.run, run.ingest).snapshot())
+    client = LocalRun(run.run.paths)
+    for _ in range(100):
+        with pytest.raises(SupervisorError) as error:
+            await client.stop()
+    assert len(started) == client_run.MOST_STARTS
+    assert "have ended within" in error.value.message
