@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-PROBE = ROOT / "rankdeck/c10d/_ucc_library.py"
+PROBE = ROOT / "rankdeck/c10d/_ucc/library.py"
 
 SIZES = (4, 1024, 1 << 16, 1 << 20, 1 << 24, 400_000_000)
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")

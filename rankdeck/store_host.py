@@ -14,6 +14,10 @@ import os
 import signal
 import sys
 from datetime import timedelta
+from typing import Any
+
+PREFIX = "rankdeck/elastic"
+"""Of the keys with which the supervisor and the ranks of an elastic training speak."""
 
 
 def main() -> None:
@@ -29,10 +33,23 @@ def main() -> None:
     if news:
         with open(os.open(news, os.O_RDWR | os.O_CLOEXEC), "rb", buffering=0) as pipe:  # both ways: it never ends
             for line in io.BufferedReader(pipe):
-                number, what = json.loads(line)
-                store.set(f"rankdeck/elastic/news/{number}", json.dumps(what))
+                publish(store, *json.loads(line))
     while True:
         signal.pause()
+
+
+def publish(store: Any, number: int, news: object) -> None:
+    """Puts news into the store: for ranks that begin to listen later, and for each that listens now under a key of its own.
+
+    Args:
+        store: of the attempt.
+        number: of the news, counted from 0.
+        news: can be written as JSON.
+    """
+    text = json.dumps(news)
+    store.set(f"{PREFIX}/news/{number}", text)
+    for listener in range(1, store.add(f"{PREFIX}/listeners", 0) + 1):
+        store.set(f"{PREFIX}/news/{number}/{listener}", text)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
 
 ASKS_NODES = False
 
-PROGRAM = (Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc_library.py").read_text()
+PROGRAM = (Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc/library.py").read_text()
 """Tells whether the Python which runs it can load libucc, in the words of a rank."""
 
 _SIGN = "ucc: "

@@ -8,56 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from rankdeck.c10d import _tensors
+from rankdeck.c10d._arguments import check_share, cut, deal, describe, joined, only, sizes_of
 from rankdeck.c10d._background import name_ranks
+from rankdeck.c10d._interface import Collectives, Tensors
 from rankdeck.c10d._operations import Operations
-from rankdeck.c10d._reductions import Reduction, Reductions
+from rankdeck.c10d._reductions import Reductions
 from rankdeck.c10d._tensors import Staged, overlaps
 from rankdeck.c10d._work import Request, Together, Work
-
-Tensors = Sequence[torch.Tensor]
-
-
-class Collectives(Protocol):
-    """The collectives of a library, blocking, on contiguous tensors in memory that it may use. A module; `team` is its own kind."""
-
-    def all_reduce(self, team: Any, tensor: torch.Tensor, op: Reduction, /) -> None:
-        """Reduces in place; the same bits on every rank."""
-
-    def reduce(self, team: Any, result: torch.Tensor | None, tensor: torch.Tensor, op: Reduction, root: int, /) -> None:
-        """Reduces to one rank. `result` is where the root wants it, `tensor` itself for instance; None on the others."""
-
-    def broadcast(self, team: Any, tensor: torch.Tensor, root: int, /) -> None:
-        """Gives the root's contents to all."""
-
-    def all_gather(self, team: Any, output: torch.Tensor, tensor: torch.Tensor, in_place: bool = False, /) -> None:
-        """All ranks' tensors, one after the other. `in_place`: on some rank the tensor is a part of the output."""
-
-    def all_gather_uneven(self, team: Any, outputs: Tensors, tensor: torch.Tensor, /) -> None:
-        """All ranks' tensors, where they differ in size."""
-
-    def reduce_scatter(self, team: Any, output: torch.Tensor, tensor: torch.Tensor, op: Reduction, /) -> None:
-        """Reduces, and leaves each rank its share."""
-
-    def reduce_scatter_uneven(self, team: Any, output: torch.Tensor, tensors: Tensors, op: Reduction, /) -> None:
-        """Reduces, and leaves each rank its share, where these differ in size."""
-
-    def gather(self, team: Any, output: torch.Tensor | None, tensor: torch.Tensor, root: int, /) -> None:
-        """All ranks' tensors, one after the other, to one rank."""
-
-    def scatter(self, team: Any, output: torch.Tensor, tensor: torch.Tensor | None, root: int, /) -> None:
-        """Gives each rank its share of the root's tensor."""
-
-    def all_to_all(self, team: Any, output: torch.Tensor, tensor: torch.Tensor, /) -> None:
-        """Share i of rank j becomes share j of rank i; all shares are of one size."""
-
-    def all_to_all_uneven(self, team: Any, outputs: Tensors, tensors: Tensors, /) -> None:
-        """Tensor i of rank j becomes output j of rank i, whatever their sizes."""
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -146,7 +109,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduces one tensor over all ranks, in place. With `opts.reduceOp`, as all reductions."""
-        return self.allreduce_coalesced([_only(tensors)], opts)
+        return self.allreduce_coalesced([only(tensors)], opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduces several tensors at once."""
@@ -160,11 +123,11 @@ class ProcessGroup(dist.ProcessGroup):
                 staged.give_back()
 
         names = {op.name for _, op in parts}
-        return self._submit(f"all_reduce({_list(tensors)}, {', '.join(names)})", action, tensors, opts)
+        return self._submit(f"all_reduce({describe(tensors)}, {', '.join(names)})", action, tensors, opts)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Reduces one tensor to rank `opts.rootRank`, in place there; on the others it stays as it is."""
-        tensor, root = _only(tensors), opts.rootRank
+        tensor, root = only(tensors), opts.rootRank
         op, staged = self._reduction(opts.reduceOp, tensor.dtype), self._readable(tensor)
 
         def action(vote: int) -> None:
@@ -172,11 +135,11 @@ class ProcessGroup(dist.ProcessGroup):
             if self.rank() == root:
                 staged.give_back()
 
-        return self._submit(f"reduce({_list(tensors)}, {op.name}, to rank {root})", action, tensors, opts)
+        return self._submit(f"reduce({describe(tensors)}, {op.name}, to rank {root})", action, tensors, opts)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Gives the tensor of rank `opts.rootRank` to all."""
-        tensor, root = _only(tensors), opts.rootRank
+        tensor, root = only(tensors), opts.rootRank
         mine = self.rank() == root
         staged = self._readable(tensor) if mine else self._writable(tensor)
 
@@ -185,11 +148,11 @@ class ProcessGroup(dist.ProcessGroup):
             if not mine:
                 staged.give_back()
 
-        return self._submit(f"broadcast({_list(tensors)}, from rank {root})", action, tensors, opts)
+        return self._submit(f"broadcast({describe(tensors)}, from rank {root})", action, tensors, opts)
 
     def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Gathers one tensor of each rank on all of them; they may differ in size if every rank knows the sizes."""
-        tensor, outputs = _only(inputs), _only(output_lists)
+        tensor, outputs = only(inputs), only(output_lists)
         sizes = self._sizes("all_gather", outputs, tensor)
         source, targets = self._readable(tensor).host, [self._writable(output) for output in outputs]
 
@@ -197,7 +160,7 @@ class ProcessGroup(dist.ProcessGroup):
             if len(set(sizes)) == 1:
                 gathered = torch.empty(self.size(), sizes[0], dtype=tensor.dtype)
                 self._collectives.all_gather(self._team, gathered, source)
-                _deal(gathered, targets)
+                deal(gathered, targets)
             else:
                 self._collectives.all_gather_uneven(self._team, [target.host for target in targets], source)
             for target in targets:
@@ -218,7 +181,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, output_lists: Tensors, input_list: Tensors, opts: Any = None) -> Work:
         """Gathers several tensors at once."""
-        pairs = self._pairs("all_gather", output_lists, input_list, inputs_are_shares=True)
+        pairs = self._pairs("all_gather", output_lists, input_list, input_is_share=True)
 
         def action(vote: int) -> None:
             for target, source in pairs:
@@ -226,19 +189,19 @@ class ProcessGroup(dist.ProcessGroup):
                 target.give_back()
 
         in_place = any(overlaps(target.host, source) for target, source in pairs)
-        return self._submit(f"all_gather_single({_list(input_list)})", action, output_lists, opts, int(in_place))
+        return self._submit(f"all_gather_single({describe(input_list)})", action, output_lists, opts, int(in_place))
 
     def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Work:  # type: ignore[override]
         """Reduces a list of tensors over all ranks; rank i keeps the result of tensor i. They may differ in size."""
         opts = opts or dist.ReduceScatterOptions()
-        output, tensors = _only(outputs), _only(input_lists)
+        output, tensors = only(outputs), only(input_lists)
         sizes = self._sizes("reduce_scatter", tensors, output)
         op = self._reduction(opts.reduceOp, output.dtype)
         target, sources = self._writable(output), [self._readable(tensor).host for tensor in tensors]
 
         def action(vote: int) -> None:
             if len(set(sizes)) == 1:
-                self._collectives.reduce_scatter(self._team, target.host, _joined(sources), op)
+                self._collectives.reduce_scatter(self._team, target.host, joined(sources), op)
             else:
                 self._collectives.reduce_scatter_uneven(self._team, target.host, sources, op)
             target.give_back()
@@ -252,7 +215,7 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputTensors: Tensors, inputTensors: Tensors, opts: Any = None) -> Work:
         """Reduces and scatters several tensors at once."""
         opts = opts or dist.ReduceScatterOptions()
-        pairs = self._pairs("reduce_scatter", outputTensors, inputTensors, inputs_are_shares=False)
+        pairs = self._pairs("reduce_scatter", outputTensors, inputTensors, input_is_share=False)
         ops = [self._reduction(opts.reduceOp, tensor.dtype) for tensor in inputTensors]
 
         def action(vote: int) -> None:
@@ -260,7 +223,7 @@ class ProcessGroup(dist.ProcessGroup):
                 self._collectives.reduce_scatter(self._team, target.host, source, op)
                 target.give_back()
 
-        what = f"reduce_scatter_single({_list(outputTensors)}, {', '.join({op.name for op in ops})})"
+        what = f"reduce_scatter_single({describe(outputTensors)}, {', '.join({op.name for op in ops})})"
         return self._submit(what, action, outputTensors, opts)
 
     def all_to_all_single(
@@ -281,7 +244,7 @@ class ProcessGroup(dist.ProcessGroup):
         if output.dtype != tensor.dtype:
             raise ValueError(f"all_to_all_single: the output is {output.dtype}, and the tensor {tensor.dtype}")
         target, source = self._writable(output), self._readable(tensor).host
-        incoming, outgoing = self._cut(output, output_splits), self._cut(tensor, input_splits)
+        incoming, outgoing = cut(output, output_splits, self.size()), cut(tensor, input_splits, self.size())
 
         def action(vote: int) -> None:
             given = source.clone() if overlaps(target.host, source) else source
@@ -316,8 +279,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:  # type: ignore[override]
         """Gathers one tensor of each rank on rank `opts.rootRank`; elsewhere `output_lists` is empty."""
-        tensor, root = _only(inputs), opts.rootRank
-        outputs: Tensors = _only(output_lists) if self.rank() == root else []
+        tensor, root = only(inputs), opts.rootRank
+        outputs: Tensors = only(output_lists) if self.rank() == root else []
         if outputs:
             self._sizes("gather", outputs, tensor, equal=True)
         source, targets = self._readable(tensor).host, [self._writable(output) for output in outputs]
@@ -326,17 +289,17 @@ class ProcessGroup(dist.ProcessGroup):
             gathered = torch.empty(self.size(), source.numel(), dtype=source.dtype) if targets else None
             self._collectives.gather(self._team, gathered, source, root)
             if gathered is not None:
-                _deal(gathered, targets)
+                deal(gathered, targets)
             for target in targets:
                 target.give_back()
 
-        return self._submit(f"gather({_list(inputs)}, to rank {root})", action, outputs, opts)
+        return self._submit(f"gather({describe(inputs)}, to rank {root})", action, outputs, opts)
 
     def gather_single(self, output: torch.Tensor | None, tensor: torch.Tensor, opts: Any) -> Work:
         """Gathers one tensor of each rank on rank `opts.rootRank`, one after the other in the output."""
         root = opts.rootRank
         outputs = [output] if output is not None and self.rank() == root else []
-        pairs = self._pairs("gather", outputs, [tensor] * len(outputs), inputs_are_shares=True)
+        pairs = self._pairs("gather", outputs, [tensor] * len(outputs), input_is_share=True)
         source = self._readable(tensor).host
 
         def action(vote: int) -> None:
@@ -344,21 +307,21 @@ class ProcessGroup(dist.ProcessGroup):
             for target, _ in pairs:
                 target.give_back()
 
-        return self._submit(f"gather_single({_list([tensor])}, to rank {root})", action, outputs, opts)
+        return self._submit(f"gather_single({describe([tensor])}, to rank {root})", action, outputs, opts)
 
     def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any) -> Work:  # type: ignore[override]
         """Gives tensor i of rank `opts.rootRank` to rank i; elsewhere `input_lists` is empty."""
-        output, root = _only(outputs), opts.rootRank
-        tensors: Tensors = _only(input_lists) if self.rank() == root else []
+        output, root = only(outputs), opts.rootRank
+        tensors: Tensors = only(input_lists) if self.rank() == root else []
         if tensors:
             self._sizes("scatter", tensors, output, equal=True)
         target, sources = self._writable(output), [self._readable(tensor).host for tensor in tensors]
 
         def action(vote: int) -> None:
-            self._collectives.scatter(self._team, target.host, _joined(sources) if sources else None, root)
+            self._collectives.scatter(self._team, target.host, joined(sources) if sources else None, root)
             target.give_back()
 
-        return self._submit(f"scatter({_list(outputs)}, from rank {root})", action, outputs, opts)
+        return self._submit(f"scatter({describe(outputs)}, from rank {root})", action, outputs, opts)
 
     def barrier(self, opts: Any = None) -> Work:
         """Waits until all ranks are here."""
@@ -392,8 +355,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Work:
         """Sends a tensor to a rank of the group."""
-        host = self._readable(_only(tensors)).host
-        what = f"send({_list(tensors)}, to rank {dstRank}, tag {tag})"
+        host = self._readable(only(tensors)).host
+        what = f"send({describe(tensors)}, to rank {dstRank}, tag {tag})"
         return self._operations.transfer(what, None, host, lambda: self._send(host, dstRank, tag))
 
     def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
@@ -407,8 +370,8 @@ class ProcessGroup(dist.ProcessGroup):
     recvAnysource = recv_anysource
 
     def _receive_from(self, tensors: Tensors, rank: int | None, tag: int, whom: str) -> Work:
-        target = self._writable(_only(tensors))
-        what = f"recv({_list(tensors)}, from {whom}, tag {tag})"
+        target = self._writable(only(tensors))
+        what = f"recv({describe(tensors)}, from {whom}, tag {tag})"
         return self._operations.transfer(what, target, target.host, lambda: self._receive(target.host, rank, tag))
 
     # several operations as one
@@ -441,70 +404,18 @@ class ProcessGroup(dist.ProcessGroup):
         return _tensors.writable(tensor, self._takes_cuda)
 
     def _sizes(self, what: str, tensors: Tensors, mine: torch.Tensor, equal: bool = False) -> list[int]:
-        """How many elements the tensors have, of which there is one for each rank. Raises where they do not fit this rank's."""
-        sizes = [tensor.numel() for tensor in tensors]
-        if len(sizes) != self.size():
-            raise ValueError(f"{what}: a list of {len(sizes)} tensors for {self.size()} ranks")
-        if sizes[self.rank()] != mine.numel() or (equal and len(set(sizes)) > 1):
-            raise ValueError(
-                f"{what}: {mine.numel()} elements do not fit a list of {sizes} elements on rank {self.rank()}"
-            )
-        if any(tensor.dtype != mine.dtype for tensor in tensors):
-            raise ValueError(f"{what}: all tensors must be {mine.dtype} as this rank's own")
-        return sizes
+        return sizes_of(what, tensors, mine, self.rank(), self.size(), equal)
 
     def _pairs(
-        self, what: str, outputs: Tensors, inputs: Tensors, inputs_are_shares: bool
+        self, what: str, outputs: Tensors, inputs: Tensors, input_is_share: bool
     ) -> list[tuple[Staged, torch.Tensor]]:
-        """Outputs and inputs as memory. Raises where the one is not world size times the other."""
+        """Outputs and inputs as memory. Raises ValueError where one is not world size times the other."""
         pairs = []
         for output, tensor in zip(outputs, inputs, strict=True):
-            whole, share = (output, tensor) if inputs_are_shares else (tensor, output)
-            if output.dtype != tensor.dtype:
-                raise ValueError(f"{what}: the output is {output.dtype}, and the input {tensor.dtype}")
-            if whole.numel() != share.numel() * self.size():
-                raise ValueError(
-                    f"{what}: {whole.numel()} elements are not {self.size()} (the world size) times {share.numel()}"
-                )
+            check_share(what, output, tensor, self.size(), input_is_share)
             pairs.append((self._writable(output), self._readable(tensor).host))
         return pairs
-
-    def _cut(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
-        """How many elements each rank's part of a tensor has."""
-        length = len(tensor) if tensor.dim() else 1
-        if not splits:
-            if length % self.size():
-                raise ValueError(
-                    f"all_to_all_single: a first dimension of {length} can't be cut into {self.size()} parts"
-                )
-            return [tensor.numel() // self.size()] * self.size()
-        if len(splits) != self.size() or sum(splits) != length:
-            raise ValueError(
-                f"all_to_all_single: the splits {list(splits)} do not cut a first dimension of {length} into {self.size()} parts"
-            )
-        return [tensor.numel() // length * split if length else 0 for split in splits]
 
 
 def _nothing(vote: int) -> None:
     """A barrier has happened when all ranks agree on it."""
-
-
-def _only(items: Sequence[Any]) -> Any:
-    if len(items) != 1:
-        raise ValueError(f"one tensor, or one list of them, is needed; these are {len(items)}")
-    return items[0]
-
-
-def _list(tensors: Tensors) -> str:
-    """In words, for all ranks to agree on."""
-    return ", ".join([f"{tensor.numel()} x {tensor.dtype}" for tensor in tensors])
-
-
-def _joined(tensors: Tensors) -> torch.Tensor:
-    return torch.cat([tensor.view(-1) for tensor in tensors])
-
-
-def _deal(rows: torch.Tensor, targets: Sequence[Staged]) -> None:
-    """A row for each target."""
-    for target, row in zip(targets, rows, strict=True):
-        target.host.view(-1).copy_(row)

@@ -16,19 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rankdeck.c10d._background import Background, name_ranks
+from rankdeck.c10d._agreement import LEAVES, Agreement, NotHereError
+from rankdeck.c10d._background import Background
 from rankdeck.c10d._tensors import Staged
-from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Work, poll
+from rankdeck.c10d._transfers import Transfer
+from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Work
 
 Tensors = Sequence[torch.Tensor]
-
-LEAVES = "leaves the group (it was destroyed there, or the script has ended)"
-"""What a rank says to the others when it comes to the end: whoever means something else learns that this rank will not come."""
 
 _BACKGROUND_SPIN = 0.00005
 """Seconds that the group's own thread asks without a pause: the core it would take belongs to the computation."""
@@ -43,48 +42,6 @@ _DRAIN_PAUSE = 0.001
 
 _kept: list[object] = []
 """Buffers of operations that the library may still go on with after the group gave up."""
-
-
-class NotHereError(Exception):
-    """Other ranks did not come in time."""
-
-
-class DisagreementError(Exception):
-    """Ranks mean different things. Given what each of them means, by rank."""
-
-    def __init__(self, meant: Sequence[str]) -> None:
-        ranks: dict[str, list[int]] = {}
-        for rank, text in enumerate(meant):
-            ranks.setdefault(text, []).append(rank)
-        found = "; ".join(f"{name_ranks(who)}: {text}" for text, who in ranks.items())
-        super().__init__(f"the ranks do not agree: {found}")
-
-
-class Agreement(Protocol):
-    """All ranks of a group say what they are about to do."""
-
-    def start(self, what: str, vote: int) -> None:
-        """Says it to the others."""
-
-    def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> int:
-        """Says it, and waits until all others have said the same.
-
-        Args:
-            what: in words.
-            vote: a number.
-            is_over: whether to give up.
-            spin: seconds to ask without a pause.
-
-        Returns:
-            The largest vote.
-
-        Raises:
-            NotHereError: it was over before that.
-            DisagreementError: they have said something else.
-        """
-
-    def is_reached(self, what: str) -> bool:
-        """After `start`: whether all have said the same. Raises what `reach` raises."""
 
 
 class Operations:
@@ -230,7 +187,7 @@ class Operations:
             start: begins it.
         """
         self.check_usable(what)
-        transfer = _Transfer(self, what, target, host, start())
+        transfer = Transfer(what, target, host, start(), self.timeout, self._end_transfer)
         with self._lock:
             self._pending[id(transfer)] = transfer
         if self._together is not None:
@@ -238,7 +195,7 @@ class Operations:
         self._background.attend(transfer)
         return transfer
 
-    def end_transfer(self, transfer: Work, error: Exception | None) -> None:
+    def _end_transfer(self, transfer: Work, error: Exception | None) -> None:
         """Says that a transfer has ended; with an error, which breaks the group."""
         if error is not None:
             self._fail(self._explain(transfer, error))
@@ -342,7 +299,7 @@ class Operations:
         with self._lock:
             works = tuple(self._pending.values())
         for work in works:
-            if isinstance(work, _Transfer):
+            if isinstance(work, Transfer):
                 work.give_up()
                 if is_over and not work.is_completed():
                     self.fail(f"{work.what} was not taken within {_DRAIN_TIME:g} s after this rank came to its end")
@@ -367,67 +324,3 @@ class Operations:
             _kept.append(self._agreement)
             self._give_up()
         return True
-
-
-class _Transfer(Work):
-    """A tensor that is being sent or received."""
-
-    is_transfer = True
-
-    def __init__(
-        self, operations: Operations, what: str, target: Staged | None, host: torch.Tensor, request: Request
-    ) -> None:
-        super().__init__(what, [] if target is None else [target.tensor], operations.timeout)
-        self._operations, self._target, self._host, self._request = operations, target, host, request
-        self._asking = threading.Lock()
-
-    def progress(self) -> bool:
-        """Looks whether it has ended, if nobody else is doing so at the moment."""
-        if not self._finished and self._asking.acquire(blocking=False):
-            try:
-                self._ask()
-            finally:
-                self._asking.release()
-        return self._finished
-
-    def _ask(self) -> bool:
-        """Whether it has ended. The caller has `_asking`: a request may be tested by one thread at a time."""
-        if not self._finished:
-            try:
-                if self._request.is_done():
-                    if self._target is not None:
-                        self._target.give_back()
-                    self._operations.end_transfer(self, None)
-            except Exception as error:  # noqa: BLE001 - whatever the library or the copy says, it has failed
-                self._operations.end_transfer(self, error)
-        return self._finished
-
-    def _wait(self, seconds: float | None) -> None:
-        end = self.deadline if seconds is None else min(self.deadline, time.monotonic() + seconds)
-        with self._asking:
-            if poll(self._ask, lambda: time.monotonic() > end):
-                return
-        if end == self.deadline:
-            self._operations.end_transfer(self, NotHereError())
-        else:
-            raise dist.DistBackendError(f"{self.what} goes on after the {seconds:g} s that wait() was given")
-
-    def give_up(self) -> None:
-        """Takes a receive back whose sender has not begun; nobody waits for it any more."""
-        if self._target is not None:
-            with self._asking:
-                if not self._ask():
-                    self._request.cancel()
-                    self._ask()
-        else:
-            self.progress()
-
-    def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self.progress()
-
-    def _source_rank(self) -> int:
-        """The rank of the group that a received tensor has come from."""
-        return self._request.source
-
-    source_rank = _source_rank

@@ -68,10 +68,10 @@ def _create(options: Any, backend_options: object) -> Any:
 
 def _make(name: str, ranks: list[int], timeout: timedelta, rank: int | None) -> Any:
     """A process group, and MPI with it if it is the first. `rank`: what torch believes this process to be; None or -1: nothing."""
-    from rankdeck.c10d import _mpi_library
+    from rankdeck.c10d._mpi import library as mpi_library
 
-    _mpi_library.load()
-    from rankdeck.c10d._mpi_group import ProcessGroup
+    mpi_library.load()
+    from rankdeck.c10d._mpi.group import ProcessGroup
 
     return ProcessGroup.create(name, ranks, timeout, None if rank is None or rank < 0 else rank)
 

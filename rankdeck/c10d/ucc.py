@@ -33,7 +33,7 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: object) -> Any:
-    from rankdeck.c10d._ucc_group import ProcessGroup
+    from rankdeck.c10d._ucc.group import ProcessGroup
 
     return ProcessGroup(options.group_id, options.store, options.group_rank, options.group_size, options.timeout)
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rankdeck._objects import broadcast_object
+
 
 def checkpoint_path(folder: str, recipe: str) -> Path:
     """Where a recipe keeps its checkpoint.
@@ -63,9 +65,9 @@ def agree_on_checkpoint(path: Path, device: torch.device) -> dict[str, Any] | No
     Returns:
         The state, with its tensors on the CPU; None where rank 0 found no file.
     """
-    found = [path.read_bytes() if dist.get_rank() == 0 and path.exists() else None]
-    dist.broadcast_object_list(found, src=0, device=device)
-    if found[0] is None:
+    mine = path.read_bytes() if dist.get_rank() == 0 and path.exists() else None
+    found = broadcast_object(mine, 0, device)
+    if found is None:
         return None
-    state: dict[str, Any] = torch.load(io.BytesIO(found[0]), map_location="cpu", weights_only=True)
+    state: dict[str, Any] = torch.load(io.BytesIO(found), map_location="cpu", weights_only=True)
     return state

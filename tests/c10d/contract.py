@@ -347,9 +347,9 @@ def main() -> None:
     limit = timedelta(seconds=30)
     dist.init_process_group(f"cpu:{backend}", f"file://{folder}/store", limit, rank=rank, world_size=world)
     if len(sys.argv) > 5:
-        from rankdeck.c10d import _mpi_tensors
+        from rankdeck.c10d._mpi import tensors as mpi_tensors
 
-        _mpi_tensors.COUNT_LIMIT = int(sys.argv[5])
+        mpi_tensors.COUNT_LIMIT = int(sys.argv[5])
     gloo = dist.new_group(backend="gloo", timeout=limit)
     draw = random.Random(seed)
     for _ in range(count):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.c10d import scripts
-from tests.c10d.mpirun import need_mpi, run_job
+from tests.c10d.mpirun import SECONDS, need_mpi, run_job
 
 PREAMBLE = """
 import os, signal, sys, threading, time
@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 rank, world = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
 
 
-def start(seconds=30):
+def start(seconds=120):
     dist.init_process_group("mpi", timeout=timedelta(seconds=seconds))
 
 
@@ -56,7 +56,7 @@ def job(tmp_path: Path) -> Job:
     """Runs the text of a script on some ranks: `job(2, text)`."""
     need_mpi()
 
-    def run(ranks: int, text: str, seconds: float = 30.0, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(ranks: int, text: str, seconds: float = SECONDS, **env: str) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "script.py"
         script.write_text(PREAMBLE + textwrap.dedent(text))
         return run_job(ranks, script, str(tmp_path), seconds=seconds, env=env)
@@ -92,7 +92,7 @@ def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: J
                 tensor = torch.ones(2)
                 dist.all_reduce(tensor, group=group)
                 say(f"{dist.get_world_size(group)} {tensor[0].item()} {group.group_name}")
-        from rankdeck.c10d._mpi_group import ProcessGroup
+        from rankdeck.c10d._mpi.group import ProcessGroup
         def make(name):
             group = ProcessGroup.create(name, [0, 1, 2], timedelta(seconds=20), rank)
             tensor = torch.full((1,), float(len(name)))

@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from rankdeck.c10d import _tensors
-from rankdeck.c10d._mpi_library import check_world
+from rankdeck.c10d._mpi.library import check_world
 from tests.c10d.mpirun import need_mpi
 from tests.support import ROOT
 
 
 @pytest.fixture
 def tensors(monkeypatch: pytest.MonkeyPatch) -> object:
-    """`_mpi_tensors`, in a process that is no rank."""
+    """`_mpi.tensors`, in a process that is no rank."""
     need_mpi()
     monkeypatch.setenv("MPI4PY_MPIABI", "openmpi")  # whose mpirun `need_mpi` has found
     import mpi4py
 
     mpi4py.rc(initialize=False, finalize=False)
-    from rankdeck.c10d import _mpi_tensors
+    from rankdeck.c10d._mpi import tensors as mpi_tensors
 
-    return _mpi_tensors
+    return mpi_tensors
 
 
 @pytest.mark.parametrize("environment", [{}, {"OMPI_COMM_WORLD_SIZE": "2"}, {"PMI_SIZE": "2", "WORLD_SIZE": "2"}])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from rankdeck import _broadcast, elastic
-from rankdeck._connections import shut_down, sockets
-from rankdeck.elastic import PeerLostError, State, let_go, words_of
+from rankdeck.elastic import PeerLostError, State, _broadcast
+from rankdeck.elastic._connections import shut_down, sockets
+from rankdeck.elastic._leaving import let_go, may_be_peers_fault, words_of
 
 
 def test_parts_of_a_state_are_attributes_that_may_be_changed() -> None:
@@ -83,7 +83,7 @@ def test_tensors_are_taken_out_of_any_nest_and_put_back() -> None:
     ],
 )
 def test_only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word(text: str, may_be: bool) -> None:
-    assert bool(elastic._PEER_TROUBLE.search(text)) == may_be
+    assert may_be_peers_fault(RuntimeError(text)) == may_be
 
 
 def test_an_error_is_told_in_a_sentence() -> None:

@@ -46,7 +46,7 @@ APT::Sandbox::User "root";
 SECONDS = 120
 """Within which a step of the set-up has ended."""
 
-PROBE = ROOT / "rankdeck/c10d/_ucc_library.py"
+PROBE = ROOT / "rankdeck/c10d/_ucc/library.py"
 
 
 class UnavailableError(Exception):

@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def start(seconds=30):
+def start(seconds=120):
     dist.init_process_group("ucc", timeout=timedelta(seconds=seconds))
 
 
@@ -85,7 +85,7 @@ def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: J
                 tensor = torch.ones(2)
                 dist.all_reduce(tensor, group=group)
                 say(f"{dist.get_world_size(group)} {tensor[0].item()} {group.name()}")
-        from rankdeck.c10d._ucc_group import ProcessGroup
+        from rankdeck.c10d._ucc.group import ProcessGroup
         store = dist.distributed_c10d._get_default_store()
         def make(name):
             group = ProcessGroup(name, dist.PrefixStore(name, store), rank, 3, timedelta(seconds=20))
@@ -98,8 +98,8 @@ def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: J
             thread.start()
         for thread in threads:
             thread.join()
-        from rankdeck.c10d import _ucc_process
-        say(len(_ucc_process.join()._contexts))
+        from rankdeck.c10d._ucc import process as ucc_process
+        say(len(ucc_process.join()._contexts))
         dist.destroy_process_group()
         """,
     )
@@ -141,9 +141,9 @@ def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
             dist.all_reduce(tensor)
             assert tensor.tolist() == [2.0] * 3
             dist.destroy_process_group()
-        from rankdeck.c10d import _ucc_process
-        say(len(_ucc_process.join()._contexts))
-        process = _ucc_process.join()
+        from rankdeck.c10d._ucc import process as ucc_process
+        say(len(ucc_process.join()._contexts))
+        process = ucc_process.join()
         while process._leaving:
             time.sleep(0.01)
         say(threading.active_count())
@@ -288,7 +288,7 @@ def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
         pid = os.fork()
         if pid == 0:
             say(error_of(dist.barrier))
-            from rankdeck.c10d._ucc_group import ProcessGroup
+            from rankdeck.c10d._ucc.group import ProcessGroup
             say(error_of(ProcessGroup, "new", dist.HashStore(), 0, 1, timedelta(seconds=5)))
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
@@ -332,8 +332,8 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
         start()
         store = dist.distributed_c10d._get_default_store()
         group = dist.new_group(timeout=timedelta(seconds=1 if {gives_up!r} == "timeout" else 60))
-        from rankdeck.c10d import _ucc_collectives
-        gather, temporary = _ucc_collectives.all_gather, []
+        from rankdeck.c10d._ucc import collectives as ucc_collectives
+        gather, temporary = ucc_collectives.all_gather, []
         def all_gather(team, output, *arguments):
             if rank == 1:
                 store.wait(["over"])
@@ -343,7 +343,7 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
                 signal.signal(signal.SIGALRM, signal.default_int_handler)
                 signal.setitimer(signal.ITIMER_REAL, 0.2)
             gather(team, output, *arguments)
-        _ucc_collectives.all_gather = all_gather
+        ucc_collectives.all_gather = all_gather
         try:
             dist.all_gather([torch.zeros(5), torch.zeros(5)], torch.ones(5), group=group)
         except (KeyboardInterrupt, dist.DistBackendError) as error:
@@ -373,7 +373,8 @@ def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) ->
         2,
         """
         start()
-        from rankdeck.c10d import _ucc_api as api, _ucc_collectives as collectives
+        from rankdeck.c10d._ucc import api
+        from rankdeck.c10d._ucc import collectives
         half = torch.ones(4, dtype=torch.float16)
         def action(vote):
             float16 = 10 << 3  # which UCC has a number for, and no addition
@@ -435,9 +436,9 @@ def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
         start(600)
         group = dist.new_group()
         dist.barrier()
-        from rankdeck.c10d import _ucc_collectives
+        from rankdeck.c10d._ucc import collectives as ucc_collectives
         if rank == 1:
-            _ucc_collectives.all_reduce = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+            ucc_collectives.all_reduce = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
         work = dist.irecv(torch.ones(1), 1, group=group) if rank == 0 else None
         say(error_of(dist.all_reduce, torch.ones(4)))
         say(error_of(work.wait))
@@ -496,9 +497,9 @@ def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> No
         start()
         group = dist.new_group(timeout=timedelta(seconds=1))
         dist.barrier()
-        from rankdeck.c10d import _ucc_collectives
+        from rankdeck.c10d._ucc import collectives as ucc_collectives
         if rank == 1:
-            _ucc_collectives.all_reduce = lambda *arguments: time.sleep(60)
+            ucc_collectives.all_reduce = lambda *arguments: time.sleep(60)
         if rank == 0:
             say(error_of(dist.all_reduce, torch.ones(4), group=group))
             dist.all_reduce(after := torch.ones(1), group=dist.new_group([0], use_local_synchronization=True))
@@ -581,9 +582,9 @@ def test_nothing_piles_up_where_groups_fail_again_and_again(job: Job, end: str) 
         2,
         f"""
         start()
-        from rankdeck.c10d import _ucc_process
-        from rankdeck.c10d._ucc_group import ProcessGroup
-        process, store = _ucc_process.join(), dist.distributed_c10d._get_default_store()
+        from rankdeck.c10d._ucc import process as ucc_process
+        from rankdeck.c10d._ucc.group import ProcessGroup
+        process, store = ucc_process.join(), dist.distributed_c10d._get_default_store()
         def pidfds():
             paths = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
             return sum("pidfd" in os.readlink(path) for path in paths if os.path.islink(path))

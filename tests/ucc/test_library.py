@@ -14,11 +14,13 @@ import torch
 from torch.distributed import ReduceOp
 
 from engine.backends import ucc
-from rankdeck.c10d import _reductions, _ucc_api, _ucc_library
-from rankdeck.c10d._ucc_collectives import reduction
-from rankdeck.c10d._ucc_exchange import Exchange, MissingError
-from rankdeck.c10d._ucc_library import NAME, candidates, explain, missing_components
-from rankdeck.c10d._ucc_peers import PeerGoneError, Peers, name_process
+from rankdeck.c10d import _reductions
+from rankdeck.c10d._ucc import api as ucc_api
+from rankdeck.c10d._ucc import library as ucc_library
+from rankdeck.c10d._ucc.collectives import reduction
+from rankdeck.c10d._ucc.exchange import Exchange, MissingError
+from rankdeck.c10d._ucc.library import NAME, candidates, explain, missing_components
+from rankdeck.c10d._ucc.peers import PeerGoneError, Peers, name_process
 from tests.support import ROOT
 
 
@@ -58,7 +60,7 @@ def test_debians_package_without_its_other_half_is_recognised(tmp_path: Path) ->
 
 def test_the_probe_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "rankdeck/c10d/_ucc_library.py")],
+        [sys.executable, str(ROOT / "rankdeck/c10d/_ucc/library.py")],
         capture_output=True, text=True, check=False, env={"RANKDECK_LIBUCC": str(tmp_path / NAME)},
     )  # fmt: skip
     fact, hint = done.stdout.splitlines()
@@ -71,19 +73,19 @@ def test_the_probe_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
 def test_a_version_with_which_ranks_would_differ_or_that_nobody_has_tried_is_refused(
     version: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_ucc_library, "_SETTINGS", {})
+    monkeypatch.setattr(ucc_library, "_SETTINGS", {})
     monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
-    monkeypatch.setattr(_ucc_library, "_path_of", lambda functions: "/opt/libucc.so.1")
-    monkeypatch.setattr(_ucc_library, "missing_components", lambda path: [])
-    monkeypatch.setattr(_ucc_library, "_version_of", lambda functions: version)
-    with pytest.raises(_ucc_library.LibraryError, match=r"take 1\.5 or newer, below 2\.0"):
-        _ucc_library.load()
+    monkeypatch.setattr(ucc_library, "_path_of", lambda functions: "/opt/libucc.so.1")
+    monkeypatch.setattr(ucc_library, "missing_components", lambda path: [])
+    monkeypatch.setattr(ucc_library, "_version_of", lambda functions: version)
+    with pytest.raises(ucc_library.LibraryError, match=r"take 1\.5 or newer, below 2\.0"):
+        ucc_library.load()
 
 
 def test_the_structures_are_as_large_as_those_of_ucc() -> None:
     sizes = {
-        _ucc_api.LibParams: 40, _ucc_api.Oob: 40, _ucc_api.ContextParams: 80, _ucc_api.TeamParams: 208,
-        _ucc_api.BufferInfo: 32, _ucc_api.BufferInfoV: 40, _ucc_api.CollArgs: 200,
+        ucc_api.LibParams: 40, ucc_api.Oob: 40, ucc_api.ContextParams: 80, ucc_api.TeamParams: 208,
+        ucc_api.BufferInfo: 32, ucc_api.BufferInfoV: 40, ucc_api.CollArgs: 200,
     }  # fmt: skip
     assert {kind: ctypes.sizeof(kind) for kind in sizes} == sizes
 
@@ -118,14 +120,14 @@ def test_an_interrupt_while_ucc_asks_the_store_is_an_error_to_it_and_kept_for_th
     all_gather, test, _ = callbacks._functions
     request, here, there = ctypes.c_void_p(), ctypes.create_string_buffer(8), ctypes.create_string_buffer(8)
     assert (
-        all_gather(ctypes.addressof(here), ctypes.addressof(there), 8, None, ctypes.pointer(request)) == _ucc_api.ERROR
+        all_gather(ctypes.addressof(here), ctypes.addressof(there), 8, None, ctypes.pointer(request)) == ucc_api.ERROR
     )
     assert isinstance(callbacks.error, KeyboardInterrupt)
     callbacks.error, callbacks._under_way[7] = None, (ctypes.addressof(there), 8)
-    assert test(7) == _ucc_api.ERROR
+    assert test(7) == ucc_api.ERROR
     with pytest.raises(KeyboardInterrupt):
         callbacks.end()
-    assert test(7) == _ucc_api.ERROR
+    assert test(7) == ucc_api.ERROR
     assert callbacks.error is None
 
 
@@ -140,7 +142,7 @@ def test_a_rank_that_has_ended_before_anybody_looked_is_gone() -> None:
 def test_halves_are_never_reduced_by_the_library() -> None:
     for dtype in _reductions.HALVES:
         assert reduction(ReduceOp(ReduceOp.SUM), dtype).native is None
-    assert reduction(ReduceOp(ReduceOp.SUM), torch.bool).native == (_ucc_api.BOR, _ucc_api.UINT8)
+    assert reduction(ReduceOp(ReduceOp.SUM), torch.bool).native == (ucc_api.BOR, ucc_api.UINT8)
 
 
 def test_importing_the_backend_loads_no_library() -> None:
@@ -162,7 +164,7 @@ def test_on_one_machine_nobody_else_is_talked_to() -> None:
 
 
 def test_the_check_asks_in_the_words_of_the_ranks() -> None:
-    assert Path(_ucc_library.__file__).read_text() == ucc.PROGRAM
+    assert Path(ucc_library.__file__).read_text() == ucc.PROGRAM
 
 
 @pytest.mark.parametrize(
@@ -179,4 +181,4 @@ def test_ucx_is_told_the_interface_unless_a_faster_network_is_up(
 ) -> None:
     for number, state in enumerate(ports):
         (tmp_path / f"{number}.state").write_text(state)
-    assert _ucc_library.network(environment, f"{tmp_path}/*.state") == wanted
+    assert ucc_library.network(environment, f"{tmp_path}/*.state") == wanted

@@ -67,7 +67,14 @@ def test_what_a_rank_is_at_is_said_in_words() -> None:
 
     assert at("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward").startswith("in backward")
     assert at("/x/site-packages/torch/utils/data/dataloader.py", "_next_data") == "waiting for the data loader"
-    assert at("/x/python/rankdeck/elastic.py", "_await_next") == "waiting for a dead rank to come back"
+    session, news = "/x/python/rankdeck/elastic/_session.py", "/x/python/rankdeck/elastic/_news.py"
+    assert at(session, "_await_next") == "waiting for a dead rank to come back"
+    waits = [
+        Frame("/x/threading.py", 3, "wait"),
+        Frame(news, 4, "await_condition"),
+        Frame(session, 5, "_is_peers_fault"),
+    ]
+    assert doing(waits) == "waiting to be told whether a rank has died"
     assert at("/x/site-packages/torch/nn/functional.py", "linear") == "in main (train.py:3)"
     assert doing([]) == "in no Python code"
 

@@ -14,7 +14,15 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function
 _TEMPLATE = re.compile(r"/library/[0-9a-f]+/template\.py$")
 _ANSWERING = "/rankdeck/_collectives.py"
 """The thread of ours that tells of collectives is nobody's concern."""
-_ELASTIC = "/rankdeck/elastic.py"
+_ELASTIC = "/rankdeck/elastic/"
+_ELASTIC_WAITS = {
+    "_await_next": "waiting for a dead rank to come back",
+    "_is_peers_fault": "waiting to be told whether a rank has died",
+    "_gather": "waiting for the other ranks to join",
+    "_all_have_formed": "waiting for the other ranks to join",
+}
+"""What a main thread does in these functions of `rankdeck.elastic`."""
+
 _COLLECTIVES = frozenset(
     [
         "all_reduce",
@@ -95,10 +103,8 @@ def parse(text: str) -> list[tuple[Frame, ...]]:
 def doing(frames: Sequence[Frame]) -> str:
     """What a main thread is at, in a few words."""
     for frame in frames:
-        if frame.file.endswith(_ELASTIC) and frame.function in ("_await_next", "wait"):
-            return "waiting for a dead rank to come back"
-        if frame.file.endswith(_ELASTIC) and frame.function == "_gather":
-            return "waiting for the other ranks to join"
+        if _ELASTIC in frame.file and frame.function in _ELASTIC_WAITS:
+            return _ELASTIC_WAITS[frame.function]
         if frame.file.endswith("/torch/distributed/distributed_c10d.py"):
             if frame.function in _COLLECTIVES:
                 return f"waiting in {frame.function}"

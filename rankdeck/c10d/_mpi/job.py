@@ -20,7 +20,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from rankdeck.c10d._background import Background, name_ranks
-from rankdeck.c10d._mpi_library import is_ours
+from rankdeck.c10d._mpi.library import is_ours
 from rankdeck.c10d._work import poll
 
 _LAST_WORDS = 5.0

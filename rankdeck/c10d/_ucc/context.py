@@ -14,14 +14,14 @@ import os
 import threading
 from collections.abc import Callable
 
-from rankdeck.c10d import _ucc_api as api
-from rankdeck.c10d._operations import NotHereError
-from rankdeck.c10d._ucc_exchange import Exchange
-from rankdeck.c10d._ucc_library import Library
-from rankdeck.c10d._ucx_transfers import Transfers
+from rankdeck.c10d._agreement import NotHereError
+from rankdeck.c10d._ucc import api
+from rankdeck.c10d._ucc.exchange import Exchange
+from rankdeck.c10d._ucc.library import Library
+from rankdeck.c10d._ucc.transfers import Transfers
 
 _API = (1, 3)
-"""The version of the interface that `_ucc_api` describes."""
+"""The version of the interface that `api` describes."""
 
 _LAST_TEAM = (1 << 15) - 1
 """UCC's largest number of a team that its user has numbered."""

@@ -1,4 +1,4 @@
-"""Finds libucc and loads it, or says in words what is missing. Also a program: `python _ucc_library.py` does that where no rank runs.
+"""Finds libucc and loads it, or says in words what is missing. Also a program: `python library.py` does that where no rank runs.
 
 Standard library only, and no other module of ours: the launch sends its text to every node, to the Python that ranks will run in.
 """

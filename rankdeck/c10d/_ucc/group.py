@@ -9,12 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rankdeck.c10d import _group, _ucc_collectives, _ucc_process
+from rankdeck.c10d import _group
 from rankdeck.c10d._operations import Operations
-from rankdeck.c10d._ucc_agreement import Agreement
-from rankdeck.c10d._ucc_exchange import Exchange, MissingError
-from rankdeck.c10d._ucc_peers import PeerGoneError, Peers
-from rankdeck.c10d._ucx_transfers import Transfer
+from rankdeck.c10d._ucc import collectives as ucc_collectives
+from rankdeck.c10d._ucc import process as ucc_process
+from rankdeck.c10d._ucc.agreement import Agreement
+from rankdeck.c10d._ucc.exchange import Exchange, MissingError
+from rankdeck.c10d._ucc.peers import PeerGoneError, Peers
+from rankdeck.c10d._ucc.transfers import Transfer
 
 _LAST_LOOKS = 0.1
 """Seconds that a transfer is looked after when its rank has ended: what that has sent may have arrived."""
@@ -38,7 +40,7 @@ class ProcessGroup(_group.ProcessGroup):
 
     def __init__(self, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         seconds = timeout.total_seconds()
-        process = _ucc_process.join()
+        process = ucc_process.join()
         self._place = place = process.form(name, store, rank, size, seconds)
         agreement = Agreement(place.team, place.peers)
 
@@ -48,7 +50,7 @@ class ProcessGroup(_group.ProcessGroup):
             place.team.free()
 
         operations = Operations(process, name, rank, agreement, free, seconds, place.peers.close)
-        super().__init__(rank, size, place.team, _ucc_collectives, _ucc_collectives.reduction, operations)
+        super().__init__(rank, size, place.team, ucc_collectives, ucc_collectives.reduction, operations)
         self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 
     def abort(self) -> None:

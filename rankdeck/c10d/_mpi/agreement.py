@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from rankdeck.c10d._operations import DisagreementError, NotHereError
+from rankdeck.c10d._agreement import DisagreementError, NotHereError
 from rankdeck.c10d._work import poll
 
 _LENGTH = 200

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from rankdeck.c10d import _halves, _mpi_tensors
-from rankdeck.c10d._mpi_job import Communicator
-from rankdeck.c10d._mpi_tensors import Block, buffer, memory, pieces, unit
+from rankdeck.c10d import _halves
+from rankdeck.c10d._mpi import tensors as mpi_tensors
+from rankdeck.c10d._mpi.job import Communicator
+from rankdeck.c10d._mpi.tensors import Block, buffer, memory, pieces, unit
 from rankdeck.c10d._reductions import Reduction, combine, divide, premultiply
 from rankdeck.c10d._tensors import overlaps
 
@@ -40,7 +41,7 @@ def all_reduce(comm: Communicator, tensor: torch.Tensor, op: Reduction) -> None:
     if op.factor is not None:
         tensor.mul_(op.factor)
     if op.native is None:
-        at_once = min(_halves.AT_ONCE, _mpi_tensors.COUNT_LIMIT)
+        at_once = min(_halves.AT_ONCE, mpi_tensors.COUNT_LIMIT)
         _halves.all_reduce(partial(all_to_all, comm), partial(all_gather, comm), comm.size, tensor, op, at_once)
         return
     operation, datatype = op.native
@@ -77,7 +78,7 @@ def reduce(comm: Communicator, result: torch.Tensor | None, tensor: torch.Tensor
 
 def broadcast(comm: Communicator, tensor: torch.Tensor, root: int) -> None:
     """Gives the root's contents to all."""
-    for piece in pieces(tensor, _mpi_tensors.COUNT_LIMIT):
+    for piece in pieces(tensor, mpi_tensors.COUNT_LIMIT):
         comm.Bcast(buffer(piece, unit(tensor)), root=root)
 
 
@@ -173,7 +174,7 @@ def all_to_all_uneven(comm: Communicator, outputs: Sequence[torch.Tensor], tenso
 def _block(stack: ExitStack, tensor: torch.Tensor, shares: int = 1) -> tuple[int, MPI.Datatype]:
     """Count and datatype of a tensor, or of one of its shares."""
     count = tensor.numel() // shares
-    if count <= _mpi_tensors.COUNT_LIMIT:
+    if count <= mpi_tensors.COUNT_LIMIT:
         return count, unit(tensor)
     return 1, stack.enter_context(Block(unit(tensor), count))
 
@@ -181,10 +182,10 @@ def _block(stack: ExitStack, tensor: torch.Tensor, shares: int = 1) -> tuple[int
 def _pieces(comm: Communicator, tensor: torch.Tensor, at_once: int = _PIECE) -> Sequence[torch.Tensor]:
     """What to reduce at a time. `at_once`: bytes of a tensor that is not cut."""
     in_caches = comm.on_one_node and tensor.nbytes > at_once
-    return pieces(tensor, _PIECE // tensor.element_size() if in_caches else _mpi_tensors.COUNT_LIMIT)
+    return pieces(tensor, _PIECE // tensor.element_size() if in_caches else mpi_tensors.COUNT_LIMIT)
 
 
 def _most_scattered(comm: Communicator, share: torch.Tensor) -> int:
     """The most items of a share that MPI_Reduce_scatter_block is used for."""
-    limit = _mpi_tensors.COUNT_LIMIT
+    limit = mpi_tensors.COUNT_LIMIT
     return min(limit, _SCATTERED_AT_ONCE // share.element_size()) if comm.on_one_node else limit

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rankdeck.c10d import _ucc_api as api
+from rankdeck.c10d._ucc import api
 
 _PAUSES = (0.0002, 0.01)
 """Seconds between two questions: at first, and after a while."""

@@ -8,11 +8,14 @@ from datetime import timedelta
 import torch
 from mpi4py import MPI
 
-from rankdeck.c10d import _group, _mpi_collectives, _mpi_job, _mpi_tensors
+from rankdeck.c10d import _group
 from rankdeck.c10d._background import name_ranks
-from rankdeck.c10d._mpi_agreement import Agreement
-from rankdeck.c10d._mpi_job import Job, meet
-from rankdeck.c10d._mpi_tensors import Block, memory, unit
+from rankdeck.c10d._mpi import collectives as mpi_collectives
+from rankdeck.c10d._mpi import job as mpi_job
+from rankdeck.c10d._mpi import tensors as mpi_tensors
+from rankdeck.c10d._mpi.agreement import Agreement
+from rankdeck.c10d._mpi.job import Job, meet
+from rankdeck.c10d._mpi.tensors import Block, memory, unit
 from rankdeck.c10d._operations import Operations
 
 _BARRIER_TAGS = 32768
@@ -42,10 +45,10 @@ class ProcessGroup(_group.ProcessGroup):
             comm.rank,
             comm.size,
             comm,
-            _mpi_collectives,
-            _mpi_tensors.reduction,
+            mpi_collectives,
+            mpi_tensors.reduction,
             Operations(job, name, comm.rank, Agreement(comm), free, timeout),
-            _mpi_tensors.takes_cuda(),
+            mpi_tensors.takes_cuda(),
         )
         self._comm, self._transfers = comm, transfers
         self._barriers = 0
@@ -64,7 +67,7 @@ class ProcessGroup(_group.ProcessGroup):
             RuntimeError: torch believes something else than MPI.
             torch.distributed.DistBackendError: members are missing.
         """
-        job = _mpi_job.join(timeout.total_seconds())
+        job = mpi_job.join(timeout.total_seconds())
         ranks = list(ranks) or list(range(job.size))
         if rank is not None and (rank >= len(ranks) or ranks[rank] != job.rank):
             raise RuntimeError(

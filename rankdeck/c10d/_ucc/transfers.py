@@ -12,8 +12,8 @@ from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint32, c_ui
 
 import torch
 
-from rankdeck.c10d._ucc_exchange import Exchange
-from rankdeck.c10d._ucc_library import Library
+from rankdeck.c10d._ucc.exchange import Exchange
+from rankdeck.c10d._ucc.library import Library
 
 _LIBRARY = "libucp.so.0"
 """UCC has loaded it, so this name finds the same one wherever it is."""

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from rankdeck.c10d import _ucc_library
 from rankdeck.c10d._background import Background, name_ranks
 from rankdeck.c10d._operations import Operations
-from rankdeck.c10d._ucc_context import Context, Team
-from rankdeck.c10d._ucc_exchange import Exchange, MissingError
-from rankdeck.c10d._ucc_peers import Peers, name_process
+from rankdeck.c10d._ucc import library as ucc_library
+from rankdeck.c10d._ucc.context import Context, Team
+from rankdeck.c10d._ucc.exchange import Exchange, MissingError
+from rankdeck.c10d._ucc.peers import Peers, name_process
 from rankdeck.c10d._work import poll
 
 _FAREWELL = 5.0
@@ -48,7 +48,7 @@ class Process(Background):
     """What this process shares among its groups. Raises LibraryError where UCC can't be loaded."""
 
     def __init__(self) -> None:
-        self._library = _ucc_library.load()
+        self._library = ucc_library.load()
         self._name = uuid.uuid4().hex
         self._contexts: list[Context] = []
         self._made = 0

@@ -9,10 +9,10 @@ import ctypes
 import zlib
 from collections.abc import Callable
 
-from rankdeck.c10d import _ucc_api as api
-from rankdeck.c10d._operations import DisagreementError, NotHereError
-from rankdeck.c10d._ucc_context import Call, Team, UccError, make_arguments
-from rankdeck.c10d._ucc_peers import Peers
+from rankdeck.c10d._agreement import DisagreementError, NotHereError
+from rankdeck.c10d._ucc import api
+from rankdeck.c10d._ucc.context import Call, Team, UccError, make_arguments
+from rankdeck.c10d._ucc.peers import Peers
 from rankdeck.c10d._work import poll
 
 _LENGTH = 200
@@ -47,7 +47,7 @@ class Agreement:
         self._call.post()
 
     def reach(self, what: str, vote: int, is_over: Callable[[], bool], spin: float) -> int:
-        """Says it, and waits until all others have said the same. See `_operations.Agreement`."""
+        """Says it, and waits until all others have said the same. See `_agreement.Agreement`."""
 
         def is_given_up() -> bool:
             self._peers.check()

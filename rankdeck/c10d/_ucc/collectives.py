@@ -13,10 +13,10 @@ from functools import partial
 import torch
 
 from rankdeck.c10d import _halves
-from rankdeck.c10d import _ucc_api as api
 from rankdeck.c10d._reductions import Reduction, Reductions, combine, divide, premultiply
 from rankdeck.c10d._tensors import overlaps
-from rankdeck.c10d._ucc_context import Team
+from rankdeck.c10d._ucc import api
+from rankdeck.c10d._ucc.context import Team
 
 _DATATYPES = {
     torch.float32: api.FLOAT32,

@@ -1,0 +1,117 @@
+"""Ranks of an elastic training without a run around them: the test tells them the news that a supervisor would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from rankdeck.store_host import publish
+from tests.support import ROOT, kill_hard, wait_until
+
+NO_NUMPY = """
+import sys
+from importlib.machinery import PathFinder
+
+class Hide(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] == "numpy" else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hide
+"""
+"""A `sitecustomize` with which a Python has no numpy."""
+
+
+class Ranks:
+    """The ranks of one training, the store in which they meet, and what they are told.
+
+    Args:
+        folder: where they run, and where their output is.
+        argv: what each of them runs, after `python`.
+        world: how many ranks there are.
+        env: variables on top of this process's.
+    """
+
+    def __init__(self, folder: Path, argv: list[str], world: int, env: dict[str, str]) -> None:
+        self.folder, self._argv, self._world, self._env = folder, argv, world, env
+        self._store = dist.TCPStore(  # type: ignore[attr-defined]
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=600)
+        )
+        self._told = 0
+        self._processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
+
+    def start(self, rank: int, generation: int = 0, **env: str) -> subprocess.Popen[bytes]:
+        """Starts the process that takes part as this rank from this generation on."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKDECK_")}
+        environment |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self._world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # torch need not make one
+            "RANKDECK_BACKEND": "gloo",
+            "RANKDECK_TIMEOUT": "300",
+            "RANKDECK_GENERATION": str(generation),
+            "RANKDECK_HANDOVER": str(self.folder / f"{rank}.state"),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            **self._env,
+            **env,
+        }
+        with self._file(rank, generation).open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, *self._argv],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                cwd=self.folder,
+                env=environment,
+            )
+        self._processes[rank, generation] = process
+        return process
+
+    def tell(self, word: str, generation: int) -> None:
+        """Tells all ranks that a generation has `lost` a rank, or that it `begins`."""
+        publish(self._store, self._told, [word, generation])
+        self._told += 1
+
+    def said(self, rank: int, generation: int = 0) -> str:
+        """The output so far of the process that was started for this generation."""
+        return self._file(rank, generation).read_text(errors="replace")
+
+    def wait_for(self, text: str, rank: int, generation: int = 0) -> None:
+        """Waits until that process has written this."""
+        process = self._processes[rank, generation]
+        wait_until(lambda: text in self.said(rank, generation) or process.poll() is not None, 60, f"{text!r}")
+        assert text in self.said(rank, generation), self.said(rank, generation)
+
+    def end(self, rank: int, generation: int = 0) -> int:
+        """Waits for the end of that process. Returns its exit status."""
+        process = self._processes[rank, generation]
+        wait_until(lambda: process.poll() is not None, 60, f"the end of rank {rank}: {self.said(rank, generation)}")
+        return process.returncode
+
+    def close(self) -> None:
+        """Leaves no process behind."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                kill_hard(process.pid)
+            process.wait()
+
+    def _file(self, rank: int, generation: int) -> Path:
+        return self.folder / f"{rank}.{generation}.log"
+
+
+def hide_numpy(folder: Path) -> dict[str, Any]:
+    """Variables with which a Python finds no numpy."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(NO_NUMPY)
+    return {"PYTHONPATH": f"{folder}:{ROOT}"}
