@@ -17,7 +17,7 @@ from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.metrics.gpu_use import GpuUse
-from engine.core.plan.plan import LaunchPlan, rank_argv, shown_environment, store_address
+from engine.core.plan.plan import LaunchPlan, rank_argv, shown_environment, shown_shell, store_address
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary, Snapshot
@@ -82,7 +82,10 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
     """`rankdeck plan`."""
     if as_json:
         shown = msgspec.structs.replace(
-            plan, env=shown_environment(plan.env), env_defaults=shown_environment(plan.env_defaults)
+            plan,
+            env=shown_environment(plan.env),
+            env_defaults=shown_environment(plan.env_defaults),
+            reach=msgspec.structs.replace(plan.reach, setup=shown_shell(plan.reach.setup)),
         )
         print_json(shown)
         return
@@ -96,6 +99,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             *([("", visible(plan.backend_note))] if plan.backend_note else []),
             *([("fallback", ", then ".join(spare.name for spare in plan.fallback))] if plan.fallback else []),
             ("store", f"{plan.nodes[0].name}, {store_address(plan)}, a free port chosen by the kernel"),
+            *([("setup", visible(shown_shell(plan.reach.setup)))] if plan.reach.setup else []),
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),

@@ -1,4 +1,4 @@
-"""How a command is started on a node. To add a way: a module with `argv`, and its line below."""
+"""How to start a command on a node. To add a launcher, write a module with `argv` and add it below."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ class Launcher(Protocol):
     """What a launcher module offers."""
 
     def argv(self, node: str, command: Sequence[str], reach: Reach) -> list[str]:
-        """What is run on this machine so that a command runs on that node, with stdin and stdout of this process.
+        """The local command that runs a command on a node, with this process's standard input and output.
+
+        Its standard input must begin with `engine.launchers.setup.setup_input(reach.setup)`.
 
         Args:
-            node: its name.
-            command: words that reach the node's `execve` as they are.
-            reach: what the user wants of every connection.
+            node: the node's name.
+            command: words that arrive unchanged at the node's `execve`.
+            reach: the user's settings for connections.
         """
         ...
 

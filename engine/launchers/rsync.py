@@ -1,4 +1,4 @@
-"""rsync: brings a folder to a node that does not share it, over the same ssh as everything else."""
+"""Copies a folder to a node that does not share it, with rsync over ssh."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from engine.core.plan.plan import Reach
 from engine.launchers import ssh
 
 TIMEOUT = 60
-"""Seconds without a byte after which it gives up: a link that is cut would keep it for hours."""
+"""Seconds without data after which rsync gives up; without this, a broken connection blocks it for hours."""
 
 
 def argv(node: str, folder: str, reach: Reach) -> list[str]:
-    """The command that makes a node's folder hold what this machine's does, but for what `.gitignore` files leave out.
+    """The command that copies a folder to a node, except files that `.gitignore` excludes.
 
-    Files that are only on the node stay: they may be what a training has written.
+    Files that exist only on the node stay: training may have written them.
 
     Args:
-        node: its name.
-        folder: an absolute path, the same on both.
-        reach: what the user wants of every connection.
+        node: the node's name.
+        folder: an absolute path, the same on both machines.
+        reach: the user's settings for connections.
 
     Raises:
-        ValueError: a node that ssh might take for anything but a node.
+        ValueError: the node's name could be an option of ssh.
     """
     remote_shell = ssh.argv(node, ["true"], reach)
     words = remote_shell[: remote_shell.index("--")]
@@ -29,7 +29,7 @@ def argv(node: str, folder: str, reach: Reach) -> list[str]:
     return [
         "rsync",
         "--archive",
-        "--protect-args",  # the path reaches the node as it is, past its shell
+        "--protect-args",  # the node's shell does not expand the path
         f"--timeout={TIMEOUT}",
         "--exclude=/.git",
         "--filter=:- .gitignore",
@@ -42,5 +42,5 @@ def argv(node: str, folder: str, reach: Reach) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """A word of `--rsh`, which rsync takes apart by itself: a quote inside quotes is written twice."""
+    """A word of `--rsh`, which rsync splits by itself: a quote inside quotes is doubled."""
     return "'" + word.replace("'", "''") + "'"

@@ -17,6 +17,7 @@ import msgspec
 from engine.core.failures.ssh import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_SSH, explain
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.launchers import LAUNCHERS
+from engine.launchers.setup import setup_input
 from engine.node import agent, probe
 
 PROGRAM = zlib.compress(Path(probe.__file__).read_bytes(), 9)
@@ -99,7 +100,7 @@ async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float)
     try:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(PROGRAM)
+        process.stdin.write(setup_input(reach.setup) + PROGRAM)
         try:
             async with asyncio.timeout(seconds):
                 await process.stdout.readuntil(probe.SYNC)

@@ -18,6 +18,7 @@ from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.run import events as ev
 from engine.core.wire import agent as wire
 from engine.launchers import LAUNCHERS
+from engine.launchers.setup import setup_input
 from engine.node import agent
 from engine.planning.recipes import LIBRARY
 from engine.runs.paths import RunPaths
@@ -195,4 +196,5 @@ def make_link(
     def explain(status: int | None, said: str) -> Trouble:
         return ssh.explain(node.name, status=status, said=said, python=plan.python, setup=bool(plan.reach.setup))
 
-    return Link(tasks, node.name, argv, greeting, explain=explain, **more)
+    preamble = setup_input(plan.reach.setup)
+    return Link(tasks, node.name, argv, greeting, explain=explain, preamble=preamble, **more)

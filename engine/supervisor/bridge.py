@@ -66,10 +66,13 @@ class Starter:
         argv: the command that boots an agent.
         explain: describes a failed start, from the exit status of the command (None: it printed nothing in time) and its errors.
         timeout: seconds until the agent's sync line.
+        preamble: what the command expects on its stdin before the agent, as `setup_input` returns it.
     """
 
-    def __init__(self, argv: list[str], explain: Callable[[int | None, str], Trouble], timeout: float) -> None:
-        self._argv, self._timeout = argv, timeout
+    def __init__(
+        self, argv: list[str], explain: Callable[[int | None, str], Trouble], timeout: float, preamble: bytes = b""
+    ) -> None:
+        self._argv, self._timeout, self._preamble = argv, timeout, preamble
         self.explain = explain
 
     async def start(self) -> Bridge:
@@ -98,6 +101,7 @@ class Starter:
         """
         assert process.stdin
         assert process.stdout
+        process.stdin.write(self._preamble)
         process.stdin.write(PROGRAM)
         process.stdin.write(greeting)
         try:

@@ -52,6 +52,7 @@ class Link:
         heartbeat: seconds between two messages at most, of which a few may be missed; 0: the connection breaks by itself.
         boot_timeout: seconds until the agent's sync line.
         bridge: one that another link has released, to an agent that listens; None: start one.
+        preamble: what the command expects on its stdin before the agent.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class Link:
         heartbeat: float = 0.0,
         boot_timeout: float = BOOT_TIMEOUT,
         bridge: Bridge | None = None,
+        preamble: bytes = b"",
     ) -> None:
         self.node = node
         self._tasks = tasks
-        self._starter = Starter(argv, explain, boot_timeout)
+        self._starter = Starter(argv, explain, boot_timeout, preamble)
         self.greeting = greeting
         self._boot_timeout = boot_timeout
         self._on_news, self._on_down, self._on_failed, self._on_closed = on_news, on_down, on_failed, on_closed

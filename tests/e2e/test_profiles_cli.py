@@ -362,6 +362,21 @@ def test_plan_names_nodes_ranks_and_the_exact_command(inside, work):
     assert "0 1 2" in said.out
 
 
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_plan_shows_setup_lines_without_their_secrets(inside, work, words):
+    (work / "p.toml").write_text(
+        HEAD
+        + RUN
+        + "[launch]\nsetup = 'module load cuda; export HF_TOKEN=swordfish'\npython = '"
+        + sys.executable
+        + "'\n"
+    )
+    said = inside("plan", "./p.toml", *words)
+    assert said.status == 0, said.err
+    assert "module load cuda; export HF_TOKEN=•••" in said.out
+    assert "swordfish" not in said.out
+
+
 # --- help and completion
 
 

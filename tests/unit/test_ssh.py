@@ -25,6 +25,7 @@ from engine.core.failures.ssh import (
 )
 from engine.core.plan.plan import Reach
 from engine.launchers import local
+from engine.launchers.setup import setup_input
 from engine.node import agent
 
 BANNER = "Unauthorized access prohibited.\nPermission denied to all but members. Connection refused otherwise.\n"
@@ -657,7 +658,8 @@ def test_statuses_are_those_of_the_agent():
 )
 def test_real_setup_lines_that_fail_are_told(setup, fact, tmp_path):
     argv = local.argv("gpu01", [sys.executable, "-c", ""], Reach(setup=setup))
-    done = subprocess.run(argv, capture_output=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, check=False)
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(argv, input=setup_input(setup), capture_output=True, env=env, check=False)
     assert explain("gpu01", status=done.returncode, said=done.stderr, python="python3", setup=True).fact == fact
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.core.failures.ssh import EXIT_SETUP_FAILED
 from engine.core.plan.plan import Reach
 from engine.launchers import LAUNCHERS, local, ssh
+from engine.launchers.setup import setup_input
 from engine.supervisor.bridge import boot_command
 
 SHELLS = [shell for shell in ("bash", "dash", "zsh", "tcsh", "fish", "ksh", "mksh", "busybox") if shutil.which(shell)]
@@ -121,7 +122,14 @@ def test_the_boot_command_needs_no_decoding():
     assert line.startswith("exec python3 -I -c 'import ")
     (line,) = ssh.argv("gpu01", boot_command("python3"), Reach(setup="module load cuda"))[-1:]
     assert line.startswith("exec sh -c 'exec bash -lc ")
-    assert " setup 'module load cuda' python3 -I -c 'import " in line
+    assert " setup python3 -I -c 'import " in line
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_setup_lines_are_in_no_command_line(name):
+    reach = Reach(setup="export HF_TOKEN=hf_swordfish")
+    assert "swordfish" not in " ".join(LAUNCHERS[name].argv("gpu01", boot_command("python3"), reach))
+    assert b"swordfish" in setup_input(reach.setup)
 
 
 def test_both_launchers_are_known():
@@ -207,7 +215,8 @@ def test_ssh_takes_the_options_of_the_user_before_ours_and_ours_before_the_confi
 @pytest.mark.parametrize("setup", ["", "true"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_words_arrive_as_they_are(shell, setup, locale, user_home):
-    done = lie_in(shell, ssh.remote_line([*SHOW, *WORDS], setup), b"the wire\n", HOME=str(user_home), LC_ALL=locale)
+    stdin = setup_input(setup) + b"the wire\n"
+    done = lie_in(shell, ssh.remote_line([*SHOW, *WORDS], setup), stdin, HOME=str(user_home), LC_ALL=locale)
     assert words_seen(done) == (WORDS, "the wire")
 
 
@@ -216,8 +225,9 @@ def test_words_arrive_as_they_are(shell, setup, locale, user_home):
 def test_words_that_stay_legible_arrive_as_they_are(shell, setup, user_home):
     words = [word for word in WORDS if word.isascii() and word.isprintable() and not {"!", "\\"} & set(word)]
     line = ssh.remote_line([*SHOW, *words], setup)
-    assert "printf" not in line
-    assert words_seen(lie_in(shell, line, b"the wire\n", HOME=str(user_home))) == (words, "the wire")
+    assert "printf %b" not in line
+    stdin = setup_input(setup) + b"the wire\n"
+    assert words_seen(lie_in(shell, line, stdin, HOME=str(user_home))) == (words, "the wire")
 
 
 def _encodable(text: str) -> bool:
@@ -256,16 +266,16 @@ def test_a_program_in_the_home_of_the_user_there_is_found(shell, name, setup, us
     program = user_home / name
     program.write_text('#!/bin/sh\nprintf "%s" "$1"\n')
     program.chmod(0o755)
-    done = lie_in(shell, ssh.remote_line([f"~/{name}", "~/x"], setup), HOME=str(user_home), LC_ALL="C.UTF-8")
+    line = ssh.remote_line([f"~/{name}", "~/x"], setup)
+    done = lie_in(shell, line, setup_input(setup), HOME=str(user_home), LC_ALL="C.UTF-8")
     assert (done.stdout, done.stderr) == (b"~/x", b"")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_no_shell_stays_between(shell):
-    line = ssh.remote_line(
-        [sys.executable, "-S", "-c", "import os; print(os.getppid()) # !\n"], "cd /\nexport HERE='it'\"'\"'s'"
-    )
-    assert int(lie_in(shell, line).stdout) == os.getpid()
+    setup = "cd /\nexport HERE='it'\"'\"'s'"
+    line = ssh.remote_line([sys.executable, "-S", "-c", "import os; print(os.getppid()) # !\n"], setup)
+    assert int(lie_in(shell, line, setup_input(setup)).stdout) == os.getpid()
 
 
 # --- the user's lines before -----------------------------------------------------------------------------------------
@@ -277,6 +287,7 @@ def run_after(
     """A command after the user's lines, by the local launcher."""
     argv = local.argv("localhost", command or SHOW, Reach(setup=setup))
     env = {**os.environ, "HOME": str(home)}
+    stdin = setup_input(setup) + stdin
     return subprocess.run(argv, input=stdin, capture_output=True, env=env, timeout=60, check=False)
 
 
@@ -288,7 +299,8 @@ def test_without_lines_before_the_command_is_run_by_itself():
 def test_lines_before_survive_every_login_shell(shell, user_home):
     setup = "export A='one\ntwo' # it's a comment!\nif true; then\n  export B=\"$A\\\\!\"\nfi\nexport C=é\ncat <<'X'\nx\nX\n"
     show = "import os; print(ascii([os.environ[name] for name in 'ABC']))"
-    done = lie_in(shell, ssh.remote_line([sys.executable, "-c", show], setup), HOME=str(user_home), LC_ALL="C.UTF-8")
+    line = ssh.remote_line([sys.executable, "-c", show], setup)
+    done = lie_in(shell, line, setup_input(setup), HOME=str(user_home), LC_ALL="C.UTF-8")
     assert done.stdout.decode().strip() == r"['one\ntwo', 'one\ntwo\\!', '\xe9']"
     assert done.stderr == b"x\n"
 
@@ -356,3 +368,16 @@ def test_what_the_command_ends_with_is_passed_on(user_home):
 def test_the_command_has_no_descriptors_of_the_shell_that_ran_before(user_home):
     done = run_after("true", "ls", "/proc/self/fd", home=user_home)
     assert done.stdout.split() == [b"0", b"1", b"2", b"3"]  # 3: the folder that ls reads
+
+
+@given(st.text(st.characters(exclude_characters="\0")).filter(_encodable))
+def test_setup_lines_travel_as_one_line_of_ascii(setup):
+    sent = setup_input(setup)
+    assert sent.count(b"\n") == bool(setup)
+    assert sent.isascii()
+
+
+def test_the_shell_that_runs_setup_lines_does_not_have_them_as_arguments(user_home):
+    done = run_after(": swordfish; tr '\\0' ' ' </proc/$$/cmdline >&2", home=user_home)
+    assert b"bash -lc" in done.stderr
+    assert b"swordfish" not in done.stderr
