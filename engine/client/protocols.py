@@ -33,8 +33,10 @@ class RunClient(Protocol):
         """Ends the run by its stop ladder, or by SIGKILL at once."""
         ...
 
-    async def restart(self, scope: Scope = "smallest") -> str:
-        """Brings the run back; see `engine.core.events.RestartRequested` for the scopes."""
+    async def restart(
+        self, scope: Scope = "smallest", *, attempt: int | None = None, generation: int | None = None
+    ) -> str:
+        """Brings the run back; see `engine.core.run.events.RestartRequested` for the arguments."""
         ...
 
     async def kill(self, rank: int, signal: int) -> str:

@@ -131,10 +131,13 @@ class LocalRun:
         answer = await self._ask(msg.Stop(by=user_name(), at_once=at_once))
         return answer.text if answer else "the run has ended already"
 
-    async def restart(self, scope: Scope = "smallest") -> str:
+    async def restart(
+        self, scope: Scope = "smallest", *, attempt: int | None = None, generation: int | None = None
+    ) -> str:
         """See `RunClient.restart`. A run that has ended gets a new supervisor."""
         for _ in range(20):
-            answer = await self._ask(msg.Restart(by=user_name(), scope=scope))
+            request = msg.Restart(by=user_name(), scope=scope, attempt=attempt, generation=generation)
+            answer = await self._ask(request)
             if answer is None:
                 break
             if not answer.ending:

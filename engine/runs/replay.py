@@ -34,8 +34,17 @@ class Saved(msgspec.Struct, kw_only=True):
     series: list[SeriesDump]
 
 
+def decode_event(line: bytes) -> AnyEvent:
+    """One line of a journal.
+
+    Raises:
+        ValueError: it is not an event.
+    """
+    return _decoder.decode(line)
+
+
 def read_journal(path: Path) -> list[AnyEvent]:
-    """The events of a journal; a torn last line is left out.
+    """The events of a journal; a torn or unreadable last line is left out.
 
     Raises:
         SupervisorError: a line before the last can't be read.
@@ -51,7 +60,7 @@ def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
     for number, line in enumerate(lines[:-1], 1):
         try:
             events.append(_decoder.decode(line))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if number == len(lines) - 1:
                 break
             hint = "a newer rankdeck may have written it"

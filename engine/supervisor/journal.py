@@ -1,7 +1,7 @@
 """The run's memory: one event a line, appended, never rewritten. Replaying it gives the state.
 
 Plain JSON lines rather than a database, since a home is often NFS. What a user asked for, and how the run ended, is on the
-disk before anything follows from it. A line that was torn by a crash is cut off when the journal is opened again.
+disk before anything follows from it. A last line that was torn by a crash is cut off when the journal is opened again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from engine.core.run.events import INTENTS, AnyEvent
-from engine.runs.replay import measure_journal
+from engine.runs.replay import decode_event, measure_journal
 
 
 class Journal:
@@ -37,8 +37,10 @@ class Journal:
 
         Raises:
             OSError: the disk is full, for one; the journal is as it was.
+            ValueError: a field has a value of a wrong type, as a faulty node may send: no journal with it could be read again.
         """
         data = msgspec.json.encode(event) + b"\n"
+        decode_event(data)
         left = data
         try:
             while left:

@@ -186,7 +186,6 @@ class Reports:
             if end.errors is not None:
                 self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
         secondary, forming = self._explain(end, numbers) if current and status != 0 else (False, "")
-        kill = self._run.kills.get((attempt, rank))
         self._run.handle(
             ev.RankEnded(
                 at=time.time(),
@@ -196,7 +195,7 @@ class Reports:
                 step=self._ingest.last_step(rank, numbers) if current else None,
                 reason=end.reason,
                 secondary=secondary,
-                by=kill.by if kill is not None and kill.signal == -status else "",
+                by=self._run.kills.sender(rank, status) if current else "",
                 forming=forming,
                 generation=end.generation,
             )

@@ -74,19 +74,13 @@ class Runner:
         self._copies = CodeCopies(run, self.agents, self.questions)
         self.reports = Reports(run, self.agents, self.ingest, self._relay, self.questions, self._orders, self._copies)
         self._collect_tails()
-        self._recall_kills()
+        for event in journal.events:
+            self.run.kills.take(event)
 
     def _collect_tails(self) -> None:
         for rank, phase in enumerate(self.run.state.ranks):
             if rank_word(phase) in ("failed", "lost"):
                 self.run.tails[rank] = self.ingest.tail(rank, "err")
-
-    def _recall_kills(self) -> None:
-        attempt = 0
-        for event in self._journal.events:
-            attempt = getattr(event, "attempt", attempt)
-            if isinstance(event, ev.KillRequested):
-                self.run.kills[attempt, event.rank] = event
 
     def start(self, tasks: asyncio.TaskGroup, restart_by: str | None) -> None:
         """Connects to the nodes: for the first time, again after another supervisor, or anew after the run had ended.
@@ -138,8 +132,7 @@ class Runner:
         self._note_changes(before, state)
         if line := tell(len(run.story), event, before, state):
             run.story.append(line)
-        if isinstance(event, ev.KillRequested):
-            run.kills[state.attempt, event.rank] = event
+        run.kills.take(event)
         for action in actions:
             self._orders.do(action)
         if isinstance(state.phase, Ended):

@@ -178,9 +178,11 @@ class Server:
                     if not isinstance(self._run.state.phase, Ended)
                     else "the run has stopped"
                 )
-            case msg.Restart(by=by, scope=scope):
+            case msg.Restart(by=by, scope=scope, attempt=attempt, generation=generation):
                 text = _will_restart(state, scope)
-                ignored = self._runner.handle(ev.RestartRequested(at=now, by=by, scope=scope))
+                ignored = self._runner.handle(
+                    ev.RestartRequested(at=now, by=by, scope=scope, attempt=attempt, generation=generation)
+                )
             case msg.Kill(by=by, rank=rank, signal=number):
                 ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
                 text = f"signal {number} was sent to rank {rank}"

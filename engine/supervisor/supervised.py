@@ -12,6 +12,7 @@ from engine.core.metrics.gpu_use import GpuUse
 from engine.core.plan.plan import LaunchPlan, plan_on
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
+from engine.core.run.kills import Kills
 from engine.core.run.state import RunState
 from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine
@@ -52,8 +53,7 @@ class SupervisedRun:
         """The newest that is known of the ranks' GPUs."""
         self.waits: tuple[Wait, ...] = ()
         """Who waited for whom, as torch has recorded it."""
-        self.kills: dict[tuple[int, int], ev.KillRequested] = {}
-        """The newest signal that a user sent to each (attempt, rank)."""
+        self.kills = Kills()
         self.ended = asyncio.Event()
 
     @property

@@ -290,7 +290,9 @@ class FakeClient:
     async def stop(self, *, at_once: bool = False) -> str:
         return await self._answered("stop", at_once)
 
-    async def restart(self, scope: Scope = "smallest") -> str:
+    async def restart(
+        self, scope: Scope = "smallest", *, attempt: int | None = None, generation: int | None = None
+    ) -> str:
         return await self._answered("restart")
 
     async def kill(self, rank: int, signal: int) -> str:

@@ -103,6 +103,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(ev.RankEnded(at=5e3, attempt=0, rank=rank, status=1, generation=1) for rank in (0, 1)),
     *(ev.StopRequested(at=5e3, by="bob", at_once=at_once) for at_once in (False, True)),
     *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
+    *(ev.RestartRequested(at=5e3, by="bob", attempt=attempt, generation=7) for attempt in (0, 1, 9)),
     *(ev.KillRequested(at=5e3, by="bob", rank=rank, signal=9) for rank in (-1, 0, 1, 2, 3)),
 )
 
@@ -146,7 +147,7 @@ def test_nothing_of_another_attempt_rank_or_node_is_news(situation: str) -> None
     state = SITUATIONS[situation]().state
     for event in EVENTS:
         foreign = (
-            getattr(event, "attempt", state.attempt) != state.attempt
+            getattr(event, "attempt", None) not in (None, state.attempt)
             or not 0 <= getattr(event, "rank", 0) < len(state.ranks)
             or getattr(event, "node", "a") == "z"
         )

@@ -15,6 +15,8 @@ from engine.core.run.rejoin import why_no_rejoin
 from engine.core.run.state import (
     Alive,
     Holding,
+    Pending,
+    Restart,
     Running,
     Starting,
     Stopping,
@@ -143,3 +145,64 @@ def test_a_head_node_that_comes_back_is_told_everything_again() -> None:
     known = tuple(ev.KnownRank(attempt=0, rank=rank, pid=100 + rank) for rank in (0, 1))
     story.tell(ev.NodeConnected(at=story.at(), node="a", agent_pid=7, ranks=known))
     assert story.actions == (told(0, "lost", 0), told(1, "generation", 1))
+
+
+# --- what a script may do with the exit status, and what repeats
+
+
+def test_a_script_that_exits_with_the_status_of_making_way_fails_like_any_other() -> None:
+    story = rejoining("restart", restarts=0).end(2, MAKES_WAY)
+    assert isinstance(story.state.phase, Stopping)
+    story = rejoining("hold").end(2, MAKES_WAY)
+    assert isinstance(story.state.phase, Holding)
+
+
+def test_a_rank_that_has_joined_the_newest_generation_does_not_make_way() -> None:
+    story = rejoining("hold").end(2, -9).restart().spawn(2).join().end(1, MAKES_WAY)
+    assert isinstance(story.state.phase, Holding)
+
+
+def test_a_new_process_does_not_make_way() -> None:
+    story = rejoining("hold").end(2, -9).restart().spawn(2).end(2, MAKES_WAY)
+    assert isinstance(story.state.phase, Holding)
+
+
+@pytest.mark.parametrize("policy", ["hold", "restart"])
+@pytest.mark.parametrize("status", [MAKES_WAY, 1])
+def test_ranks_that_die_in_turn_while_they_rejoin_come_to_an_end(policy: str, status: int) -> None:
+    story = rejoining(policy, restarts=1).end(3, -9)
+    if policy == "hold":
+        story.restart()
+    for number in range(50):
+        if not isinstance(story.state.phase, Starting | Running):
+            break
+        story.spawn(*[rank for rank, phase in enumerate(story.state.ranks) if isinstance(phase, Pending)])
+        story.end(number % 3, status)
+    assert isinstance(story.state.phase, Holding if policy == "hold" else Stopping)
+    assert story.state.generation <= 2 + len(story.state.ranks)
+
+
+def test_once_all_ranks_have_met_each_may_make_way_again() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2).end(1, MAKES_WAY)
+    assert story.state.free_rejoins == 1
+    assert story.spawn(1).join().state.free_rejoins == 0
+
+
+@pytest.mark.parametrize("policy", ["hold", "restart"])
+def test_a_rejoin_that_loses_its_store_becomes_an_attempt_of_all_ranks(policy: str) -> None:
+    story = rejoining(policy).end(2, -9)
+    if policy == "hold":
+        story.restart()
+    story.spawn(2).join(0)
+    assert isinstance(story.state.phase, Running)
+    story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="SIGKILL"))
+    assert isinstance(story.state.phase, Stopping)
+    assert story.state.phase.then == Restart(reason="the store was lost while ranks rejoined: SIGKILL")
+    story.end(0, -2).end(1, -2).end(2, -2).end(3, -2).clear()
+    assert (story.state.attempt, story.state.store_trouble) == (1, "")
+
+
+def test_ranks_that_have_met_again_need_the_store_no_more() -> None:
+    story = rejoining().end(2, -9).restart().spawn(2).join()
+    story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="SIGKILL"))
+    assert isinstance(story.state.phase, Running)

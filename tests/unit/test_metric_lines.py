@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.metrics.metric_lines import MAX_LINE, MetricReader, Reading
+from engine.core.metrics.progress import RankProgress, take_readings
 
 Said = list[tuple[str, int | None, float]]
 
@@ -272,6 +273,23 @@ def test_values_come_in_order_of_occurrence_and_lines_do_not_mix() -> None:
 
 
 # --- patterns of the user --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["loss", "throughput", "step", "steps", "it/s", "tokens", "samples", "t", "checkpoint", "x"]
+)
+def test_a_pattern_may_name_any_metric(key: str) -> None:
+    progress = RankProgress(unit="tok")
+    take_readings(0, progress, 1.0, [Reading(key=key, step=None, value=8.0)])
+    if key == "throughput":
+        assert (progress.throughput, progress.unit) == (8.0, "tok")
+
+
+def test_the_throughput_of_a_pattern_is_shown_and_drawn() -> None:
+    progress = RankProgress()
+    points = take_readings(0, progress, 1.0, MetricReader((r"@@ (?P<throughput>\d+)",)).feed(b"@@ 512\n"))
+    assert progress.throughput == 512.0
+    assert [(point.key, point.value) for point in points] == [("throughput", 512.0)]
 
 
 def test_each_named_group_of_a_pattern_is_a_metric() -> None:

@@ -32,10 +32,11 @@ class Act(NamedTuple):
 def restart_act(run: RunView, client: RunClient) -> Act:
     """A rejoin or a new attempt, in the words of whoever will do it."""
     detail = f"This will {run.restart}."
+    request = partial(client.restart, attempt=run.attempt, generation=run.generation)
     if run.restart_kind == "rejoin":
         ranks = rank_words(run.restart_ranks)
-        return Act(f"Bring back {ranks} of {run.name}?", detail, "Bring back", client.restart, restarts=True)
-    return Act(f"Restart {run.name}?", detail, "Restart", client.restart, restarts=True)
+        return Act(f"Bring back {ranks} of {run.name}?", detail, "Bring back", request, restarts=True)
+    return Act(f"Restart {run.name}?", detail, "Restart", request, restarts=True)
 
 
 def kill_act(view: RankView, client: RunClient) -> Act:

@@ -190,11 +190,14 @@ class StopRequested(Event, frozen=True, kw_only=True):
 class RestartRequested(Event, frozen=True, kw_only=True):
     """A user wants the run to go on.
 
-    `scope`: `all` is a new attempt of all ranks; `smallest` starts the dead ranks only, where that is possible.
+    `scope`: `all` is a new attempt of all ranks; `smallest` starts only the dead ranks if that is possible. `attempt` and
+    `generation`: those that the user saw, or None. A request about an earlier one is refused: it could end a healthy run.
     """
 
     by: str
     scope: Scope = "smallest"
+    attempt: int | None = None
+    generation: int | None = None
 
 
 class KillRequested(Event, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ them, the failure is not chance."""
 
 MAKES_WAY = 75
 """Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find.
-`rankdeck.elastic` uses the same number."""
+`rankdeck.elastic` uses the same number. A script may use it too, so the status alone decides nothing: see `_makes_way`."""
 
 
 def on_failure(state: RunState, at: float) -> Step:
@@ -27,11 +27,29 @@ def on_failure(state: RunState, at: float) -> Step:
         return stop(state, Restart(reason=f"{why}; running on {state.spares[0].backend}", falls_back=True), at)
     reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
     state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.one_fate else (state, ())
-    if isinstance(phase, Done) and phase.status == MAKES_WAY and not why_no_rejoin(state):
-        state, actions = rejoin(state, at)
+    if isinstance(phase, Done) and _makes_way(state, rank, phase):
+        state, actions = _rejoin_free(state, at)
         return state, told + actions
     state, actions = _follow_policy(state, phase.step if isinstance(phase, Done) else None, rank, reason, at)
     return state, told + actions
+
+
+def _makes_way(state: RunState, rank: int, phase: Done) -> bool:
+    """Whether a rank ended so that a new process can take its place in the rejoin under way: nobody has to decide on that.
+
+    Besides its exit status, its process is older than the generation that forms, and has not joined it.
+    """
+    is_left_behind = state.generation_of(rank) < state.generation and rank not in state.joined
+    return phase.status == MAKES_WAY and is_left_behind and _may_rejoin_free(state)
+
+
+def _may_rejoin_free(state: RunState) -> bool:
+    """Whether dead ranks may rejoin without counting as a restart. Each rank may do so once until all ranks have met."""
+    return state.free_rejoins < len(state.ranks) and not why_no_rejoin(state)
+
+
+def _rejoin_free(state: RunState, at: float) -> Step:
+    return rejoin(replace(state, free_rejoins=state.free_rejoins + 1), at)
 
 
 def may_fall_back(state: RunState) -> bool:
@@ -60,8 +78,8 @@ def _follow_policy(state: RunState, reached: int | None, rank: int, reason: str,
 
 def _restart_or_fail(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
     forming = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
-    if forming and state.generation_of(rank) < state.generation and not why_no_rejoin(state):
-        return rejoin(state, at)  # one of several that died together: the restart that is under way takes it along
+    if forming and state.generation_of(rank) < state.generation and _may_rejoin_free(state):
+        return _rejoin_free(state, at)  # several ranks died together: one restart is enough for all of them
     if state.restarts >= state.max_restarts:
         return stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
     fruitless = state.fruitless

@@ -49,6 +49,12 @@ def outdated(state: RunState, event: AnyEvent) -> str:
     Returns:
         The reason; empty if the event counts.
     """
+    if isinstance(event, ev.RestartRequested):
+        if event.attempt is not None and event.attempt != state.attempt:
+            return f"you saw attempt {event.attempt}; attempt {state.attempt} has started since"
+        if event.generation is not None and event.generation != state.generation:
+            return f"you saw generation {event.generation}; generation {state.generation} has begun since"
+        return ""
     attempt = getattr(event, "attempt", None)
     if attempt is not None and attempt != state.attempt:
         return f"that was attempt {attempt}; this is attempt {state.attempt}"
@@ -132,6 +138,7 @@ def next_attempt(state: RunState, at: float) -> Step:
         generation=0,
         started_for=(),
         joined=frozenset(),
+        free_rejoins=0,
         elastic=False,
         news=(),
     )

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from engine.core.run import events as ev
 from engine.core.run.failure_policy import may_fall_back, on_failure
 from engine.core.run.moves import Step, any_rank, clear, ignore, is_ending, set_rank, spawn, stop, up_nodes
+from engine.core.run.rejoin import is_forming
 from engine.core.run.state import (
     Alive,
     Clearing,
@@ -20,6 +21,7 @@ from engine.core.run.state import (
     Opening,
     Outcome,
     Pending,
+    Restart,
     Running,
     RunState,
     Starting,
@@ -42,10 +44,17 @@ def store_opened(state: RunState, event: ev.StoreOpened) -> Step:
 
 
 def store_lost(state: RunState, event: ev.StoreLost) -> Step:
-    """Fails a run whose store can't start. Ranks that have joined need the store no more and keep running."""
+    """Fails a run whose store can't start.
+
+    Ranks that have joined no longer need the store and keep running. Ranks that are about to rejoin can't meet without it, so all
+    start again as the next attempt.
+    """
     match state.phase:
         case Starting() if state.store_port is None:
             return stop(state, Outcome(word="failed", reason=f"the store could not start: {event.reason}"), event.at)
+        case Starting() | Running() if is_forming(state):
+            reason = f"the store was lost while ranks rejoined: {event.reason}"
+            return stop(replace(state, store_trouble=event.reason), Restart(reason=reason), event.at)
         case Starting() | Running() | Holding():
             return replace(state, store_trouble=event.reason), ()
         case Opening() | Stopping() | Clearing() | Closing() | Ended():
@@ -77,7 +86,8 @@ def rank_joined(state: RunState, event: ev.RankJoined) -> Step:
             joined = state.joined | {event.rank} if event.generation == state.generation else state.joined
             if state.elastic and joined == state.joined:
                 return ignore(state, f"rank {event.rank} was known to be in generation {event.generation}")
-            return replace(state, elastic=True, joined=joined), ()
+            free_rejoins = 0 if len(joined) == len(state.ranks) else state.free_rejoins
+            return replace(state, elastic=True, joined=joined, free_rejoins=free_rejoins), ()
         case Opening() | Stopping() | Clearing() | Closing() | Ended():
             return ignore(state, "the attempt is over")
         case _ as never:

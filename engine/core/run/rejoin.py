@@ -35,6 +35,11 @@ def why_no_rejoin(state: RunState) -> str:
     return ""
 
 
+def is_forming(state: RunState) -> bool:
+    """Whether ranks meet again after a rejoin, and not all of them have joined."""
+    return state.generation > 0 and len(state.joined) < len(state.ranks)
+
+
 def tell(state: RunState, news: News) -> Step:
     """Puts news for the ranks into the store, if it was not put there before."""
     if news in state.news:

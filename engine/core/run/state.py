@@ -171,6 +171,8 @@ class RunState(Value, frozen=True, kw_only=True):
     restarts: int = 0
     best_step: int | None = None
     fruitless: int = 0
+    free_rejoins: int = 0
+    """Rejoins that did not count as restarts, since all ranks last met."""
     ends: int = 0
     generation: int = 0
     """Of the process group of this attempt: each rejoin makes a new one."""

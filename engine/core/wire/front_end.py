@@ -39,10 +39,12 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 
 class Restart(Message, frozen=True, kw_only=True, tag="restart"):
-    """Go on after a failure; see `RestartRequested`."""
+    """Go on after a failure; see `RestartRequested`, which has the same fields."""
 
     by: str
     scope: Scope = "smallest"
+    attempt: int | None = None
+    generation: int | None = None
 
 
 class Kill(Message, frozen=True, kw_only=True, tag="kill"):

@@ -1,0 +1,39 @@
+"""Which user's signal a rank died from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.core.run import events as ev
+from engine.core.run.events import AnyEvent
+
+
+class Kills:
+    """The newest signal that a user sent to each rank. The end of the rank uses it up: it explains no later death.
+
+    Args:
+        events: of the journal so far.
+    """
+
+    def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
+        self._newest: dict[int, ev.KillRequested] = {}
+        for event in events:
+            self.take(event)
+
+    def take(self, event: AnyEvent) -> None:
+        """Notes a signal, or the end of a rank."""
+        match event:
+            case ev.KillRequested():
+                self._newest[event.rank] = event
+            case ev.RankSpawned() | ev.RankEnded() | ev.RankLost():
+                self._newest.pop(event.rank, None)
+
+    def sender(self, rank: int, status: int) -> str:
+        """The user whose signal a rank died from; empty: nobody's.
+
+        Args:
+            rank: that has ended.
+            status: minus the number of the signal.
+        """
+        kill = self._newest.get(rank)
+        return kill.by if kill is not None and kill.signal == -status else ""

@@ -1,0 +1,73 @@
+"""The journal: what a crash or a faulty node leaves of its last line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.core.errors import SupervisorError
+from engine.core.run import events as ev
+from engine.runs.replay import read_journal
+from engine.supervisor.journal import Journal
+
+CLOSED = ev.NodeClosed(at=1.0, node="a")
+STOPPED = ev.StopRequested(at=2.0, by="alice")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [b'{"event":"NodeClosed","at":1', b'{"event":"NodeClosed"\n', b"\xff\xfe\x00\n", b'{"event":"NodeClosed","node":"\xff"}\n', b"\0" * 512 + b"\n"],
+    ids=["torn", "cut off", "not text", "not UTF-8", "zeros"],
+)  # fmt: skip
+def test_a_last_line_that_can_not_be_read_is_cut_off(last: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append(CLOSED)
+    journal.close()
+    with path.open("ab") as file:
+        file.write(last)
+    assert read_journal(path) == [CLOSED]
+    journal = Journal(path)
+    journal.append(STOPPED)
+    journal.close()
+    assert read_journal(path) == [CLOSED, STOPPED]
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b"\xff\n"])
+def test_an_earlier_line_that_can_not_be_read_is_an_error_with_its_number(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(line + b'{"event":"NodeClosed","at":1.0,"node":"a"}\n')
+    with pytest.raises(SupervisorError, match=r"journal\.jsonl:1: not an event"):
+        read_journal(path)
+
+
+@pytest.mark.parametrize(
+    "abandoned", [["7"], [None], "7", [7.5], 7], ids=lambda value: type(value).__name__ + str(value)
+)
+def test_what_is_no_event_is_never_written(abandoned: Any, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    with pytest.raises(ValueError, match="abandoned"):
+        journal.append(ev.NodeCleared(at=1.0, attempt=0, node="a", abandoned=abandoned))
+    journal.append(CLOSED)
+    journal.close()
+    assert read_journal(path) == [CLOSED]
+
+
+def test_an_intent_that_does_not_reach_the_disk_is_not_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append(CLOSED)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        journal.append(STOPPED)
+    journal.close()
+    assert journal.events == read_journal(path) == [CLOSED]
