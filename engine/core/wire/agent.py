@@ -515,16 +515,19 @@ def read_news(message: object) -> AnyNews | None:
     Raises:
         ValueError: it does not fit; the text names the field.
     """
-    if isinstance(message, dict) and isinstance(kind := message.get("type"), str) and kind not in _KINDS:
+    if not isinstance(message, dict) or not isinstance(tag := message.get("type"), str):
+        raise ValueError("it is no object with a type")
+    if (kind := _KINDS.get(tag)) is None:
         return None
     try:
-        news: AnyNews = msgspec.convert(message, AnyNews, builtin_types=(bytes,))
+        news: AnyNews = msgspec.convert(message, kind, builtin_types=(bytes,))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return news
 
 
-_KINDS = frozenset(kind.__struct_config__.tag for kind in AnyNews.__args__)
+_KINDS: dict[str, type[AnyNews]] = {kind.__struct_config__.tag: kind for kind in AnyNews.__args__}
+"""By tag: a union would be taken apart anew for each message."""
 
 
 def write_request(request: Request) -> dict[str, Any]:
