@@ -5,13 +5,16 @@ It holds nothing that a run needs. Leaving it, or losing the terminal that it is
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import App
 from textual.binding import BindingType
 from textual.color import Color
@@ -19,6 +22,7 @@ from textual.command import CommandPalette, Provider
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.scrollbar import ScrollBar, ScrollBarRender
+from textual.widgets import Input
 from textual.worker import Worker, WorkerState
 
 from engine.client.protocols import EngineClient
@@ -27,17 +31,29 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
+from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
 from tui.text.cells import plain_line
 from tui.theme import DARK, LIGHT, NoColours
 
+PATIENCE = 1.0
+"""Seconds that a key waits for the text before it: a line that is being removed takes in nothing any more."""
+
 
 def _commands() -> type[Provider]:
     from tui.commands import DeckCommands
 
     return DeckCommands
+
+
+async def _text_taken_in(line: Input) -> None:
+    """Returns when a line has taken in the keys that were sent to it, or after `PATIENCE`."""
+    taken = asyncio.Event()
+    if line.call_later(taken.set):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(taken.wait(), PATIENCE)
 
 
 class PlainBars(ScrollBarRender):
@@ -102,6 +118,25 @@ class RankdeckApp(App[None], inherit_bindings=False):
         """Home is below everything else."""
         return HomeScreen(self._open_profile)
 
+    async def on_event(self, event: events.Event) -> None:
+        """Handles keys in the order in which they arrive.
+
+        In Textual 8.2.8 a key that is no text travels from the focused widget up to the app before its binding is looked
+        up; text that arrives with it is typed meanwhile, so `ctrl+u` deletes what came after it and text goes where the
+        focus was. Here the text before it is taken in first, and its binding runs before the next key is looked at.
+        """
+        if (
+            isinstance(event, events.Key)
+            and not event.is_forwarded
+            and (focused := self.focused) is not None
+            and not focused.check_consume_key(event.key, event.character)
+        ):
+            if isinstance(focused, Input):
+                await _text_taken_in(focused)
+            if await self._check_bindings(event.key, priority=True) or await self._check_bindings(event.key):
+                return
+        await super().on_event(event)
+
     def on_mount(self) -> None:
         """Opens the run that was asked for."""
         self.call_after_refresh(gc.enable)
@@ -114,7 +149,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         return self._home.known_runs
 
     @property
-    def known_profiles(self) -> list[Profile]:
+    def known_profiles(self) -> list[ProfileEntry]:
         """See `Deck.known_profiles`."""
         return self._home.known_profiles
 
@@ -138,20 +173,51 @@ class RankdeckApp(App[None], inherit_bindings=False):
         from tui.data.form import fits_a_form
         from tui.screens.edit import EditScreen
 
-        if not isinstance(self.screen, HomeScreen):
-            return
         if entry is not None and not fits_a_form(entry.profile):
             words = f"{visible(str(entry.path))} holds characters that a form can't show: use an editor"
             self.say(words, error=True)
             return
-        self.push_screen(EditScreen(entry, duplicate=duplicate))
+        self._when_trusted(entry, partial(self._push_once, lambda: EditScreen(entry, duplicate=duplicate)))
 
-    def open_check(self, profile: Profile) -> None:
+    def open_check(self, entry: ProfileEntry) -> None:
         """See `Deck.open_check`."""
         from tui.screens.check import CheckScreen
 
+        if (profile := entry.profile) is not None:
+            self._when_trusted(entry, partial(self._push_once, lambda: CheckScreen(profile)))
+
+    def launch_entry(self, entry: ProfileEntry) -> None:
+        """See `Deck.launch_entry`."""
+        if (profile := entry.profile) is not None:
+            self._when_trusted(entry, partial(self.launch, profile), launches=True)
+
+    def _push_once(self, make: Callable[[], DeckScreen]) -> None:
+        """Opens a screen from home, once however often its key was pressed."""
         if isinstance(self.screen, HomeScreen):
-            self.push_screen(CheckScreen(profile))
+            self.push_screen(make())
+
+    def _when_trusted(self, entry: ProfileEntry | None, act: Callable[[], None], *, launches: bool = False) -> None:
+        """Does something with a profile, after a question where its programs would run and are not trusted."""
+        from tui.text.home import programs_of, runs_before_launch
+
+        profile = entry.profile if entry is not None else None
+        if entry is None or profile is None or entry.source != "here":
+            act()
+        elif programs_of(profile) if launches else runs_before_launch(profile):
+            self._ask_for_trust(entry, profile, act)
+        else:
+            act()
+
+    @work(group="trust", exclusive=True, exit_on_error=False)
+    async def _ask_for_trust(self, entry: ProfileEntry, profile: Profile, act: Callable[[], None]) -> None:
+        from tui.screens.confirm import ConfirmScreen
+        from tui.text.home import trust_question
+
+        if not await off_loop(self.engine.is_trusted, profile):
+            if not await self.push_screen_wait(ConfirmScreen(*trust_question(entry, profile), do="Trust")):
+                return
+            await off_loop(self.engine.trust, profile)
+        act()
 
     def profile_saved(self, name: str) -> None:
         """See `Deck.profile_saved`."""

@@ -48,7 +48,7 @@ class DeckCommands(Provider):
                 yield Command(f"{key.label} ({key.first})", key.help, act)
         for run in deck.known_runs:
             yield Command(plain_line(f"watch {run.run}"), "A run.", partial(deck.open_run, run.run))
-        for profile in deck.known_profiles:
-            yield Command(plain_line(f"launch {profile.name}"), "A profile.", partial(deck.launch, profile))
+        for entry in deck.known_profiles:
+            yield Command(plain_line(f"launch {entry.name}"), "A profile.", partial(deck.launch_entry, entry))
         for theme in sorted(app.available_themes):
             yield Command(f"theme {theme}", "Colours of this session.", partial(setattr, app, "theme", theme))

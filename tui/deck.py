@@ -24,7 +24,7 @@ class Deck(Protocol):
         ...
 
     @property
-    def known_profiles(self) -> list[Profile]:
+    def known_profiles(self) -> list[ProfileEntry]:
         """Profiles that can be launched, as home has read them last."""
         ...
 
@@ -33,7 +33,7 @@ class Deck(Protocol):
         ...
 
     def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
-        """Shows a profile as a form.
+        """Shows a profile as a form; asks first where its programs are not trusted.
 
         Args:
             entry: the profile; None for an empty form.
@@ -41,12 +41,16 @@ class Deck(Protocol):
         """
         ...
 
-    def open_check(self, profile: Profile) -> None:
-        """Checks the nodes of a profile for problems that would otherwise appear after launch."""
+    def open_check(self, entry: ProfileEntry) -> None:
+        """Checks the nodes of a profile for problems that would otherwise appear after launch. Asks as `open_form` does."""
         ...
 
     def profile_saved(self, name: str) -> None:
         """Puts the cursor of home on a profile, for when the user comes back there."""
+        ...
+
+    def launch_entry(self, entry: ProfileEntry) -> None:
+        """Launches a profile as a file has it; asks first where its programs are not trusted."""
         ...
 
     def launch(self, profile: Profile) -> None:

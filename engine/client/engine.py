@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
 
+from engine.client import trust
 from engine.client.connection import start_supervisor
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
@@ -23,7 +25,7 @@ from engine.core.views.view import RunSummary
 from engine.planning import make as planning
 from engine.planning import profiles, recipes
 from engine.runs.listing import find_run, new_run, summaries
-from engine.runs.record import replace_file
+from engine.runs.record import read_plan, replace_file
 
 
 class LocalEngine:
@@ -57,9 +59,29 @@ class LocalEngine:
         """See `EngineClient.save_profile`."""
         return profiles.save_profile(profile, path)
 
+    def is_trusted(self, profile: Profile) -> bool:
+        """See `EngineClient.is_trusted`."""
+        return trust.is_trusted(profile)
+
+    def trust(self, profile: Profile) -> None:
+        """See `EngineClient.trust`."""
+        trust.trust(profile)
+
     def runs(self) -> list[RunSummary]:
         """See `EngineClient.runs`."""
         return summaries()
+
+    def launched_profile(self, run: str) -> Profile:
+        """See `EngineClient.launched_profile`."""
+        paths = find_run(run)
+        profile, plan = profiles.read_profile(paths.profile), read_plan(paths)
+        launch = msgspec.structs.replace(profile.launch, workdir=plan.workdir)
+        if launch.python and os.sep in launch.python:
+            launch = msgspec.structs.replace(launch, python=plan.python)
+        recipe = profile.recipe
+        if recipe.script is not None:
+            recipe = msgspec.structs.replace(recipe, script=plan.program.target)
+        return msgspec.structs.replace(profile, launch=launch, recipe=recipe)
 
     async def check(
         self, profile: Profile, *, full: bool = True, places: Places | None = None

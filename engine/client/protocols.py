@@ -91,6 +91,18 @@ class EngineClient(Protocol):
         """Writes a profile; an existing file keeps its comments and order. `path` None: the user's own folder."""
         ...
 
+    def is_trusted(self, profile: Profile) -> bool:
+        """Whether the user has launched or trusted a profile in this folder with exactly this content."""
+        ...
+
+    def trust(self, profile: Profile) -> None:
+        """Remembers that the user trusts a profile in this folder. A launch does so too."""
+        ...
+
+    def launched_profile(self, run: str) -> Profile:
+        """The profile that a run was launched with; its folder and script are absolute. Raises RankdeckError."""
+        ...
+
     def runs(self) -> list[RunSummary]:
         """Every run that is kept, newest first."""
         ...

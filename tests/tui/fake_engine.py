@@ -328,6 +328,7 @@ class FakeEngine:
         ]  # fmt: skip
         self.live: dict[str, FakeRun] = {}
         self.launched: list[Profile] = []
+        self.trusted: list[Profile] = []
         self.prewarmed: list[Profile | None] = []
         self.saved: list[tuple[Profile, Path | None]] = []
         self.clients: list[FakeClient] = []
@@ -368,6 +369,15 @@ class FakeEngine:
         self.entries = [known for known in self.entries if known.name != profile.name]
         self.entries.append(ProfileEntry(name=profile.name, path=path, source="yours", profile=profile, error=None))
         return path
+
+    def is_trusted(self, profile: Profile) -> bool:
+        return profile in self.trusted
+
+    def trust(self, profile: Profile) -> None:
+        self.trusted.append(profile)
+
+    def launched_profile(self, run: str) -> Profile:
+        return profile(run.rpartition("-")[0], nodes="localhost:3")
 
     def runs(self) -> list[RunSummary]:
         return [run.summary() for run in reversed(self.live.values())]

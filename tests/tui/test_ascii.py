@@ -10,8 +10,9 @@ from textual.pilot import Pilot
 
 from engine.core.errors import RankdeckError
 from tests.tui.fake_engine import FakeEngine, entry, profile
-from tests.tui.seen import text_of, until_gone, until_seen
+from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
+from tui.screens.edit import EditScreen
 
 RUN = "quickstart-7f3a"
 LONG = "a-name-that-is-much-longer-than-any-column"
@@ -68,6 +69,7 @@ async def test_home_the_form_the_help_and_the_palette(engine: FakeEngine, size: 
         assert_ascii(pilot)
         await pilot.press("escape", "e")
         await until_seen(pilot, "on failure" if size[1] > 40 else "backend")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the first line")
         await pilot.press("slash", "ctrl+s")
         await until_seen(pilot, "can't be a name", "this line is not right yet")
         assert_ascii(pilot)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
 from engine.core.errors import CheckError, ProfileError
-from engine.core.plan.profile import to_toml_data
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Profile, to_toml_data
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import ARGUMENT, BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
-from tui.screens.confirm import AskScreen, ConfirmScreen
-from tui.screens.edit import EditScreen
+from tui.screens.confirm import AskScreen, LeaveScreen
+from tui.screens.edit import EditScreen, Form
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.widgets.choice import Choice
@@ -428,7 +431,7 @@ async def test_esc_asks_only_where_something_would_be_lost(app: RankdeckApp):
         await opened(pilot, "e")
         await pilot.press("x", "escape")
         await until_seen(pilot, "Leave without saving?", "Stay")
-        assert isinstance(app.screen, ConfirmScreen)
+        assert isinstance(app.screen, LeaveScreen)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
         assert line(app, "name").value == "xquickstart" or line(app, "name").value == "quickstartx"
@@ -513,3 +516,81 @@ async def test_the_chosen_one_is_whole_and_in_sight_and_a_sign_says_where_there_
             assert shown.endswith(">") == (names[-1] != MANY[-1])
             if width >= 16:
                 assert len(shown) <= width
+
+
+# --- keys that arrive together, and lines in sight --------------------------------------------------------------------
+
+
+def type_at_once(app: RankdeckApp, *keys: str) -> None:
+    """Sends keys as a terminal on a slow line does: all of them before any is handled."""
+    for key in keys:
+        app.post_message(events.Key(key, key if len(key) == 1 else None))
+
+
+async def test_text_that_arrives_together_with_the_keys_before_it_goes_where_it_belongs(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: quickstart")
+        await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
+        row = app.screen.query(FormRow).first()
+        type_at_once(app, "ctrl+u", *"abc", "down", *"more", "ctrl+u", *"words", "up", "d")
+        lines = {row.field.id: row.line for row in app.screen.query(FormRow)}
+        await until(pilot, lambda: lines["name"].value == "abcd", "the name")
+        assert lines["description"].value == "words"
+        assert row.line.has_focus
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_an_error_that_appears_below_the_line_with_the_cursor_is_in_sight(
+    engine: FakeEngine, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    app = RankdeckApp(engine)
+    reason = "what is wrong with it, in words that need two lines of the form at least, or three of them"
+
+    def preview(_profile: Profile) -> LaunchPlan:
+        row = app.screen.focused.parent if app.screen.focused is not None else None
+        raise ProfileError("form", None, row.field.id if isinstance(row, FormRow) else "", reason)
+
+    monkeypatch.setattr(engine, "preview", preview)
+    async with app.run_test(size=size) as pilot:
+        await until_seen(pilot, "quickstart", "mine")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: quickstart")
+        await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
+        screen = app.screen
+        assert isinstance(screen, EditScreen)
+        for row in list(screen.query(FormRow)):
+            screen.set_focus(row.line)
+            await until(pilot, partial(whole, app, row), f"all of {row.field.id}")
+            if row.field.id != BACKEND:  # there the pane lists backends instead
+                screen._plan()
+                await until(pilot, partial(whole, app, row, 2), f"{row.field.id} with its error")
+
+
+def whole(app: RankdeckApp, row: FormRow, height: int = 1) -> bool:
+    """Whether all of a line is in sight, and has at least so many lines."""
+    return row.region.height >= height and app.screen.query_one(Form).content_region.contains_region(row.region)
+
+
+async def test_a_form_with_changes_can_be_saved_on_leaving(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: quickstart")
+        await until(pilot, lambda: isinstance(app.focused, Input), "the cursor on the first line")
+        await pilot.press("down", *"new", "escape")
+        await until_seen(pilot, "Leave without saving?", "Save and leave (s)")
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        assert [saved.description for saved, _ in engine.saved] == ["new"]
+
+
+async def test_a_placeholder_does_not_look_like_a_value(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: quickstart", "(auto)", "(none)")

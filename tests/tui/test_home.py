@@ -10,6 +10,8 @@ import pytest
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import CheckError
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Profile
 from tests.tui.fake_engine import FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -300,3 +302,107 @@ async def test_a_tiny_terminal_is_no_reason_to_end(engine: FakeEngine, size: tup
         await pilot.press("j", "tab", "slash", "x", "escape")
         await pilot.resize_terminal(120, 40)
         await until_seen(pilot, "quickstart", "● quickstart")
+
+
+async def test_h_and_l_point_at_a_list_and_enter_in_the_runs_never_launches(engine: FakeEngine):
+    engine.add_run("mine-7f3a")
+    engine.add_run("mine-8b2c")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "mine-7f3a")
+        await pilot.press("l", "l", "g", "j", "j", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+        assert engine.launched == []
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+        await pilot.press("h", "h")
+        await until(pilot, lambda: app.screen.query_one("#profiles").has_focus, "the focus on the profiles")
+
+
+async def test_e_on_a_run_edits_its_profile_or_says_why_not(engine: FakeEngine):
+    engine.add_run("mine-7f3a")
+    engine.add_run("gone-7f3a")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "mine", "gone")
+        await pilot.press("l", "g")
+        await until_seen(pilot, "Run: gone")
+        await pilot.press("e")
+        await until_seen(pilot, "the profile gone is not there any more; d makes a new one")
+        await pilot.press("j")
+        await until_seen(pilot, "Run: mine")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: mine")
+
+
+async def test_c_and_d_on_a_run_take_what_it_was_launched_with(engine: FakeEngine):
+    engine.add_run("gone-7f3a")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "gone")
+        await pilot.press("l")
+        await until_seen(pilot, "Run: gone")
+        await pilot.press("c")
+        await until_seen(pilot, "Check of gone")
+        await pilot.press("q")
+        await until_seen(pilot, "Run: gone")
+        await pilot.press("d")
+        await until_seen(pilot, "New: gone-copy", "localhost:3")
+
+
+def folder_profile(engine: FakeEngine, more: str) -> ProfileEntry:
+    """The only profile, found in the working directory."""
+    engine.entries = [entry(profile("theirs", more=more), engine.folder, "here")]
+    return engine.entries[0]
+
+
+async def test_a_profile_of_the_folder_runs_nothing_before_it_is_trusted(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    previews: list[str] = []
+    monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)
+    preview = engine.preview
+
+    def noted(profile: Profile) -> LaunchPlan:
+        previews.append(profile.name)
+        return preview(profile)
+
+    monkeypatch.setattr(engine, "preview", noted)
+    theirs = folder_profile(engine, '[launch]\nsetup = "touch /tmp/owned"\n').profile
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "runs none of them, and makes no", "touch /tmp/owned")
+        await pilot.press("enter")
+        await until_seen(pilot, "Trust theirs?", "launch.setup  touch /tmp/owned")
+        await pilot.press("n")
+        await until_gone(pilot, "Trust theirs?")
+        assert (engine.launched, engine.prewarmed, previews) == ([], [], [])
+        await pilot.press("enter")
+        await until_seen(pilot, "Trust theirs?")
+        await pilot.press("y")
+        await until(pilot, lambda: engine.launched == [theirs], "the launch")
+        assert engine.trusted == [theirs]
+
+
+async def test_a_profile_of_the_folder_without_programs_is_launched_without_a_question_and_not_prewarmed(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)
+    theirs = folder_profile(engine, '[env]\nLD_PRELOAD = "/tmp/theirs.so"\n')
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: theirs (here)", "LD_PRELOAD")
+        assert engine.prewarmed == []
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.launched == [theirs.profile], "the launch")
+
+
+async def test_a_trusted_profile_of_the_folder_is_prewarmed(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.screens.home.WARM_SECONDS", 0.0)
+    theirs = folder_profile(engine, '[launch]\nsetup = "module load cuda"\n').profile
+    assert theirs is not None
+    engine.trust(theirs)
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until(pilot, lambda: theirs in engine.prewarmed, "the warm start")
+        assert "runs none of them" not in text_of(app)

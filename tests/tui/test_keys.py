@@ -16,7 +16,7 @@ from tests.tui.seen import text_of, until_seen
 from tui.app import RankdeckApp
 from tui.keys import KEYS, PLACES, Key, Where, keys_of
 from tui.screens.check import CheckScreen
-from tui.screens.confirm import AskScreen, ConfirmScreen, NoticeScreen
+from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen, NoticeScreen
 from tui.screens.edit import EditScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, ProfileList, RunList
@@ -44,7 +44,8 @@ OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "cells": (CheckGrid,),
     "edit": (EditScreen,),
     "choice": (Choice,),
-    "confirm": (ConfirmScreen,),
+    "confirm": (ConfirmScreen, LeaveScreen),
+    "leave": (LeaveScreen,),
     "notice": (NoticeScreen,),
     "ask": (AskScreen,),
     "help": (HelpScreen,),

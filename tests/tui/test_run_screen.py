@@ -329,7 +329,7 @@ async def test_a_finished_run_shows_no_throughput_that_it_does_not_have(app: Ran
     run.change(throughput=None)
     run.end()
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        text = await until_seen(pilot, "✔ succeeded", "0/4 ranks  loss     1.500")
+        text = await until_seen(pilot, "✔ succeeded", "4 ranks  loss     1.500")
         assert "– tok/s" not in text  # noqa: RUF001  not a hyphen
 
 
@@ -588,3 +588,37 @@ async def test_64_ranks_with_many_lines_keep_up(engine: FakeEngine):
         await until_seen(pilot, "Log: all 64 ranks", "step 20 line 49 of rank", "20/100")
         await pilot.press("1", "G")
         await until(pilot, lambda: app.screen.query_one(Ranks).cursor_rank == 63, "the last rank")
+
+
+async def test_a_run_that_has_ended_counts_its_ranks_and_is_closed(app: RankdeckApp, run: FakeRun):
+    run.end()
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        text = await until_seen(pilot, "✔ succeeded", " 4 ranks", "q close")
+        assert "0/4" not in text
+        assert "detach" not in text
+
+
+async def test_a_run_that_succeeded_is_run_again_as_a_new_run(app: RankdeckApp, engine: FakeEngine, run: FakeRun):
+    run.end()
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "✔ succeeded", "r run again")
+        await pilot.press("r")
+        await until_seen(pilot, "Run quickstart again?", "is launched as a new run;", "this one stays as it is")
+        await pilot.press("y")
+        await until(pilot, lambda: [one.name for one in engine.launched] == ["quickstart"], "the launch")
+        assert run.asked == []
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_card_shows_the_key_that_rescues_and_takes_the_whole_screen(
+    app: RankdeckApp, run: FakeRun, size: tuple[int, int]
+):
+    trace = "Traceback (most recent call last):\n" + "\n".join(f"  line {number}" for number in range(8))
+    run.fail(2, traceback=trace)
+    run.offer_rejoin(2)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "rank 2 was killed by SIGKILL", "r  rejoin rank 2")
+        await pilot.press("5", "5")
+        await until_seen(pilot, "line 7")
+        card = app.screen.query_one("#why")
+        await until(pilot, lambda: card.outer_size.width == size[0], "the card in the whole width")

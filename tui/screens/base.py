@@ -36,6 +36,15 @@ class DeckScreen(Screen[None]):
                 return screen is self
         return False
 
+    def key_label(self, key: str, label: str) -> str:
+        """What the footer says of a key.
+
+        Args:
+            key: its id in the table of keys.
+            label: what the table says.
+        """
+        return label
+
     @property
     def parting(self) -> str | None:
         """What to print when the app is left from here; None: nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -49,9 +49,43 @@ class ConfirmScreen(ModalScreen[bool]):
         """Answers."""
         self.dismiss(yes)
 
-    def action_move(self) -> None:
+    def action_move(self, direction: int) -> None:
         """Goes to the other button."""
-        self.focus_next("Button")
+        _move(self, direction)
+
+
+class LeaveScreen(ModalScreen[bool | None]):
+    """Asks before a form with changes is left. True: leave; False: stay; None: save, then leave."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("leave"), *bindings("confirm")]
+    AUTO_FOCUS = "#no"
+    ANSWERS: ClassVar[dict[str, bool | None]] = {"no": False, "yes": True, "save": None}
+
+    def compose(self) -> ComposeResult:
+        """A question, its consequences, three buttons."""
+        with Vertical(classes="dialog"):
+            yield Static("Leave without saving?", markup=False, classes="question")
+            yield Static("Your changes are lost.", markup=False, classes="detail")
+            with Horizontal(classes="buttons"):
+                yield Button("Stay (n)", id="no", compact=True)
+                yield Button("Leave (y)", id="yes", compact=True)
+                yield Button("Save and leave (s)", id="save", compact=True)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Answers."""
+        self.dismiss(self.ANSWERS[event.button.id or "no"])
+
+    def action_answer(self, yes: bool | None) -> None:
+        """Answers."""
+        self.dismiss(yes)
+
+    def action_move(self, direction: int) -> None:
+        """Goes to another button."""
+        _move(self, direction)
+
+
+def _move(screen: ModalScreen[Any], direction: int) -> None:
+    (screen.focus_next if direction > 0 else screen.focus_previous)("Button")
 
 
 class NoticeScreen(ModalScreen[None]):

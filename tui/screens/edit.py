@@ -24,7 +24,7 @@ from tui.data.form import BACKEND, Field, errors_of, fields, free_name, line_of_
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
-from tui.screens.confirm import AskScreen, ConfirmScreen
+from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen
 from tui.text.cells import plain_line
 from tui.text.plan import backends_text, error_text, plan_text
 from tui.widgets.choice import Choice
@@ -38,7 +38,22 @@ PLAN_SECONDS = 0.2
 
 
 class Form(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """The lines. Scrolls to the one with the cursor; the arrow keys go from line to line."""
+    """The lines. Keeps the one with the cursor in sight, and what is written below it; arrow keys go from line to line."""
+
+    def show_whole(self) -> None:
+        """Scrolls the line with the cursor into view, with its error and warning; of one that is too high, its beginning."""
+        focused = self.screen.focused
+        if focused is not None and isinstance(row := focused.parent, FormRow):
+            self.scroll_to_widget(row, animate=False)
+
+    def on_resize(self) -> None:
+        """Less room may hide the line with the cursor."""
+        self.show_whole()
+
+    @on(FormRow.Resized)
+    def _row_resized(self) -> None:
+        """An error that has appeared may be out of view, or have moved the line with the cursor."""
+        self.show_whole()
 
 
 class EditScreen(DeckScreen):
@@ -144,17 +159,12 @@ class EditScreen(DeckScreen):
         self.focus_next()
 
     def on_descendant_focus(self) -> None:
-        """Explains the line with the cursor, and shows all of it: what is said below it too. Beside the backend's, all are told."""
+        """Explains the line with the cursor, and shows all of it. Beside the backend's, every backend is listed."""
         self._show_hint()
-        self._show_whole_row()
+        self.call_after_refresh(self.query_one(Form).show_whole)
         if self._chooses_backend != self._shows_backends:
             self._shows_backends = self._chooses_backend
             self._plan()
-
-    def _show_whole_row(self) -> None:
-        row = self.focused.parent if self.focused is not None else None
-        if isinstance(row, FormRow):
-            self.call_after_refresh(row.scroll_visible, animate=False)
 
     def _show_hint(self) -> None:
         row = self.focused.parent if self.focused is not None else None
@@ -251,7 +261,6 @@ class EditScreen(DeckScreen):
         for row in self.query(FormRow):
             own = [warning for warning in warnings if warning.table == row.field.id]
             row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.advice}") for one in own))
-        self._show_whole_row()
 
     def _checked(self) -> Profile | None:
         """The profile for an act; where there is none, the cursor goes to the first line that is wrong."""
@@ -280,26 +289,31 @@ class EditScreen(DeckScreen):
         if self.has_class("-plan-only"):
             self.remove_class("-plan-only")
         elif self.is_changed:
-            question = ConfirmScreen("Leave without saving?", "What you changed is lost.", do="Leave", dont="Stay")
-            self.app.push_screen(question, self._leave)
+            self.app.push_screen(LeaveScreen(), self._leave)
         else:
             self.dismiss()
 
-    def _leave(self, yes: bool | None) -> None:
-        if yes:
+    def _leave(self, answer: bool | None) -> None:
+        if answer is None:
+            self.action_save(leave=True)
+        elif answer:
             self.dismiss()
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
-    def action_save(self) -> None:
-        """Saves to the profile's own file; a shipped or a new one to the user's folder."""
+    def action_save(self, *, leave: bool = False) -> None:
+        """Saves to the profile's own file; a shipped or a new one to the user's folder.
+
+        Args:
+            leave: leaves the form once the profile is saved.
+        """
         profile = self._checked()
         if profile is not None:
             path = None
             if self._entry is not None and self._entry.source != "shipped" and self._entry.profile is not None:
                 same = profile.name == self._entry.profile.name
                 path = self._entry.path if same else self._entry.path.with_name(f"{profile.name}.toml")
-            self._save(profile, path)
+            self._save(profile, path, leave=leave)
 
     def action_save_as(self) -> None:
         """Asks for a file and saves to it."""
@@ -316,7 +330,7 @@ class EditScreen(DeckScreen):
         self.app.push_screen(AskScreen("Save as", f".rankdeck/{profile.name}.toml", detail), answered)
 
     @work(group="save", exclusive=True, exit_on_error=False)
-    async def _save(self, profile: Profile, path: Path | None) -> None:
+    async def _save(self, profile: Profile, path: Path | None, *, leave: bool = False) -> None:
         known = await off_loop(self.engine.profiles)
         other = next((entry for entry in known if _is_other(entry, path, profile.name, self._entry)), None)
         if other is not None and not await self._may_replace(other):
@@ -335,6 +349,8 @@ class EditScreen(DeckScreen):
         self.deck.profile_saved(self._entry.name)
         note = " as a profile of your own; the shipped one stays as it is" if shipped else ""
         self.say(plain_line(f"saved{note}: {saved}"))
+        if leave:
+            self.dismiss()
 
     async def _may_replace(self, other: ProfileEntry) -> bool:
         detail = f"{other.path} is another profile. What it says is replaced by what this form says."

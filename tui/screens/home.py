@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -24,7 +26,15 @@ from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
-from tui.text.home import FIRST_STEPS, parting_words, profile_lines, run_lines, run_text
+from tui.text.home import (
+    FIRST_STEPS,
+    parting_words,
+    profile_lines,
+    run_lines,
+    run_text,
+    runs_before_launch,
+    untrusted_text,
+)
 from tui.text.plan import error_text, plan_text, wrapped
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
@@ -117,9 +127,9 @@ class HomeScreen(DeckScreen):
         return list(self._runs or ())
 
     @property
-    def known_profiles(self) -> list[Profile]:
+    def known_profiles(self) -> list[ProfileEntry]:
         """Profiles that can be launched, as they were read last."""
-        return [entry.profile for entry in self._entries or () if entry.profile is not None]
+        return [entry for entry in self._entries or () if entry.profile is not None]
 
     @property
     def parting(self) -> str | None:
@@ -212,6 +222,10 @@ class HomeScreen(DeckScreen):
         chosen = self._run_list.chosen
         return next((run for run in self._runs or () if run.run == chosen), None)
 
+    def _chosen_run(self) -> RunSummary | None:
+        """The run under the cursor while the keys go to the runs."""
+        return self._run() if self._run_list.has_focus else None
+
     # --- what is chosen -----------------------------------------------------------------------------------------------
 
     def on_option_list_option_highlighted(self) -> None:
@@ -224,7 +238,7 @@ class HomeScreen(DeckScreen):
 
     def _show_choice(self) -> None:
         """Shows what the cursor is on, unless the pane shows it already."""
-        choice = self._run() if self._run_list.has_focus and self._run() is not None else self._entry()
+        choice = self._chosen_run() or self._entry()
         self.refresh_bindings()
         if (choice, self._entries == []) == self._shown:
             return
@@ -240,16 +254,20 @@ class HomeScreen(DeckScreen):
                 error = RankdeckError(choice.error or "is unreadable", hint="e edits another; this one needs an editor")
                 pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
             case ProfileEntry(profile=Profile() as profile):
-                self._preview(profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
+                self._preview(choice, profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
             case None if self._entries == []:
                 pane.show_text(_first_steps, title="First steps")
             case None:
                 pane.show_text(lambda width: Content(""), title="Plan")
 
     @work(exclusive=True, group="preview", exit_on_error=False)
-    async def _preview(self, profile: Profile, title: str) -> None:
+    async def _preview(self, entry: ProfileEntry, profile: Profile, title: str) -> None:
         await asyncio.sleep(PREVIEW_SECONDS)
         pane = self.query_one("#plan", TextPane)
+        trusted = entry.source != "here" or await off_loop(self.engine.is_trusted, profile)
+        if not trusted and runs_before_launch(profile):
+            pane.show_text(partial(untrusted_text, entry, profile), title=title)
+            return
         try:
             plan = await off_loop(self.engine.preview, profile)
         except RankdeckError as error:
@@ -257,7 +275,7 @@ class HomeScreen(DeckScreen):
         else:
             pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title=title)
             await asyncio.sleep(WARM_SECONDS)
-            while True:
+            while trusted:
                 if self.is_current:
                     await self.engine.prewarm(profile)
                 await asyncio.sleep(KEEP_WARM_SECONDS)
@@ -267,6 +285,8 @@ class HomeScreen(DeckScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that would do nothing now are not offered."""
         match action:
+            case "check_profile" | "edit_profile" | "duplicate_profile" if self.is_mounted and self._chosen_run():
+                return True
             case "launch" | "check_profile" | "edit_profile" | "duplicate_profile":
                 entry = self._entry() if self.is_mounted else None
                 return entry is not None and entry.profile is not None
@@ -278,15 +298,15 @@ class HomeScreen(DeckScreen):
 
     def action_launch(self) -> None:
         """Launches the profile under the cursor, once."""
-        entry = self._entry()
-        if entry is not None and entry.profile is not None:
-            self.deck.launch(entry.profile)
+        if (entry := self._entry()) is not None:
+            self.deck.launch_entry(entry)
 
     def action_check_profile(self) -> None:
-        """Looks on the nodes of the profile under the cursor for what would fail late."""
-        entry = self._entry()
-        if entry is not None and entry.profile is not None:
-            self.deck.open_check(entry.profile)
+        """Checks the nodes of the profile under the cursor, or of what the run under the cursor was launched with."""
+        if (run := self._chosen_run()) is not None:
+            self._with_launched(run, self.deck.open_check)
+        elif (entry := self._entry()) is not None:
+            self.deck.open_check(entry)
 
     def action_attach(self) -> None:
         """Opens the run under the cursor."""
@@ -298,16 +318,38 @@ class HomeScreen(DeckScreen):
         self.deck.open_form(None)
 
     def action_edit_profile(self) -> None:
-        """Opens the profile under the cursor as a form."""
-        self.deck.open_form(self._entry())
+        """Opens the profile under the cursor as a form, or the profile of the run under the cursor."""
+        if (run := self._chosen_run()) is None:
+            self.deck.open_form(self._entry())
+            return
+        entry = next((entry for entry in self._entries or () if entry.name == run.name), None)
+        if entry is not None and entry.profile is not None:
+            self.deck.open_form(entry)
+        else:
+            problem = "can't be read" if entry is not None else "is not there any more"
+            words = f"the profile {run.name} {problem}; d makes a new one from what this run was launched with"
+            self.say(plain_line(words), error=True)
 
     def action_duplicate_profile(self) -> None:
-        """Opens a copy of the profile under the cursor as a form."""
-        self.deck.open_form(self._entry(), duplicate=True)
+        """Opens a copy of the profile under the cursor as a form, or of what the run under the cursor was launched with."""
+        if (run := self._chosen_run()) is not None:
+            self._with_launched(run, partial(self.deck.open_form, duplicate=True))
+        else:
+            self.deck.open_form(self._entry(), duplicate=True)
 
-    def action_switch_list(self) -> None:
-        """Goes to the other list."""
-        (self._profiles if self._run_list.has_focus else self._run_list).focus()
+    @work(exclusive=True, group="launched", exit_on_error=False)
+    async def _with_launched(self, run: RunSummary, act: Callable[[ProfileEntry], None]) -> None:
+        """Does something with the profile that a run was launched with. The run's folder is no place to save to."""
+        try:
+            profile = await off_loop(self.engine.launched_profile, run.run)
+        except RankdeckError as error:
+            self.deck.show_error(f"The profile of {plain_line(run.run)} can't be read", error)
+        else:
+            act(ProfileEntry(name=run.name, path=Path(), source="run", profile=profile, error=None))
+
+    def action_list(self, name: Literal["profiles", "runs"]) -> None:
+        """Goes to one of the lists."""
+        (self._profiles if name == "profiles" else self._run_list).focus()
 
     def action_scroll_plan(self, lines: int) -> None:
         """Scrolls the pane beside the lists."""

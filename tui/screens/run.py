@@ -25,7 +25,7 @@ from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
-from tui.screens.run_acts import Act, kill_act, restart_act, stop_act
+from tui.screens.run_acts import Act, again_question, kill_act, restart_act, stop_act
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
 from tui.text.run import events_text, why_text
@@ -240,6 +240,7 @@ class RunScreen(DeckScreen):
         for name in LOWER:
             self._widget(name).display = self.pane == name and self.zoom in (None, name)
         self._widget("why").display = failed and self.zoom in (None, "why")
+        self.set_class(self.zoom == "why", "-why-only")
         if self.focused is not None and not self.focused.display:
             self.set_focus(self._widget(self.zoom or "ranks"))  # at once: whoever goes elsewhere now comes after it
         self.refresh_bindings()
@@ -379,7 +380,7 @@ class RunScreen(DeckScreen):
             case "restart" | "stop" | "kill" if run is None or self._link.client is None or self._asked:
                 return False
             case "restart":
-                return run is not None and run.restart_kind != "none"
+                return run is not None and (run.restart_kind != "none" or run.state == "succeeded")
             case "stop":
                 return not self.model.ended
             case "stacks":
@@ -405,8 +406,24 @@ class RunScreen(DeckScreen):
 
     def action_restart(self) -> None:
         """Asks, then restarts."""
-        if self.model.run is not None and self._link.client is not None:
-            self._ask(restart_act(self.model.run, self._link.client))
+        run = self.model.run
+        if run is None or self._link.client is None:
+            return
+        if run.state == "succeeded":  # its checkpoints and its last values stay as they are
+            self.app.push_screen(again_question(run), self._again_answered)
+        else:
+            self._ask(restart_act(run, self._link.client))
+
+    def _again_answered(self, yes: bool | None) -> None:
+        if yes:
+            self._launch_again()
+
+    @work(exclusive=True, group="launched", exit_on_error=False)
+    async def _launch_again(self) -> None:
+        try:
+            self.deck.launch(await off_loop(self.engine.launched_profile, self.run_id))
+        except RankdeckError as error:
+            self.deck.show_error("It was not launched again", error)
 
     def action_kill(self) -> None:
         """Asks, then kills the rank under the cursor."""
@@ -478,6 +495,14 @@ class RunScreen(DeckScreen):
         """Whether the run's stop ladder is under way, or is about to be because of a request from here."""
         run = self.model.run
         return run is not None and (run.activity == "stopping" or self._stopped == run.attempt)
+
+    def key_label(self, key: str, label: str) -> str:
+        """See `DeckScreen.key_label`."""
+        if key == "run.detach" and self.model.ended:
+            return "close"
+        if key == "run.restart" and self.model.run is not None and self.model.run.state == "succeeded":
+            return "run again"
+        return label
 
     def action_detach(self) -> None:
         """Leaves the run alone."""

@@ -39,6 +39,12 @@ def restart_act(run: RunView, client: RunClient) -> Act:
     return Act(f"Restart {run.name}?", detail, "Restart", request, restarts=True)
 
 
+def again_question(run: RunView) -> ConfirmScreen:
+    """Asks before a run that has succeeded is launched again, as a new run."""
+    detail = f"{run.name} has succeeded. Its profile is launched as a new run; this one stays as it is."
+    return ConfirmScreen(f"Run {run.name} again?", detail, do="Launch")
+
+
 def kill_act(view: RankView, client: RunClient) -> Act:
     """SIGKILL to one rank."""
     detail = (

@@ -15,7 +15,7 @@ from engine.core.views.view import RunSummary
 from tui.numbers import age, duration, number
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import MUTED, RUN_MARKS, sign, to_ascii
-from tui.text.plan import labelled
+from tui.text.plan import labelled, wrapped
 
 MAX_NAME = 22
 """Cells of a name; a longer one is cut so that the other columns stay in sight."""
@@ -137,6 +137,48 @@ def parting_words(runs: Sequence[RunSummary]) -> str | None:
     if len(active) == 1:
         return f"{plain_line(active[0].name)} goes on: rankdeck attach {plain_line(active[0].run)}"
     return f"{len(active)} runs go on: rankdeck ps lists them"
+
+
+def programs_of(profile: Profile) -> dict[str, str]:
+    """What a profile runs that does not come with rankdeck, by its key."""
+    launch, recipe = profile.launch, profile.recipe
+    found = {
+        "launch.setup": launch.setup,
+        "launch.python": launch.python,
+        "recipe.script": recipe.script,
+        "recipe.module": recipe.module,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def runs_before_launch(profile: Profile) -> bool:
+    """Whether the plan, the checks and the warm start of a profile run programs that it names."""
+    return bool(profile.launch.setup or profile.launch.python)
+
+
+def trust_question(entry: ProfileEntry, profile: Profile) -> tuple[str, str]:
+    """The question before a profile of the working directory runs its own programs, and its details."""
+    programs = "\n".join(f"{key}  {value}" for key, value in programs_of(profile).items())
+    detail = f"{entry.path} is a profile of this folder that you have not launched yet. It runs:\n{programs}"
+    return f"Trust {entry.name}?", detail
+
+
+UNTRUSTED = (
+    "This profile was found in the working directory and names programs of its own. rankdeck runs none of them, "
+    "and makes no plan, before you trust it: enter asks."
+)
+
+
+def untrusted_text(entry: ProfileEntry, profile: Profile, width: int) -> Content:
+    """Stands for the plan of a profile whose programs must not run yet."""
+    lines: list[Content | str] = [
+        *wrapped(UNTRUSTED.split(), width),
+        "",
+        *labelled("file", [plain_line(str(entry.path))], width),
+    ]
+    for key, value in programs_of(profile).items():
+        lines += labelled(key.partition(".")[2], plain_line(value).split(), width, style="$text-accent")
+    return Content("\n").join(lines)
 
 
 FIRST_STEPS = (

@@ -84,6 +84,8 @@ def _value_line(header: Header, width: int) -> Content:
     unit = plain_line(header.unit)
     dead = header.alive < header.world_size and header.state in ("running", "holding")
     count = f"{header.alive:>{len(str(header.world_size))}}/{header.world_size} ranks"
+    if header.state in ENDED_WORDS:
+        count = f"{header.world_size} rank{'' if header.world_size == 1 else 's'}"
     parts: list[tuple[str, str]] = [
         (f"{duration(header.elapsed):<8} ", ""),
         (count, "$text-error bold" if dead else ""),
@@ -113,7 +115,7 @@ def away_words(seconds: float) -> str:
 
 
 def why_text(run: RunView, width: int, *, ascii: bool) -> Content:  # noqa: A002
-    """The card beside the log: what failed, what `r` would do about it, the next step with a line to copy, what
+    """The card beside the log: what failed, what `r` would do, details, the next step with a line to copy, what
     followed, the end of the traceback."""
     failure = run.failure
     if failure is None:
@@ -121,14 +123,13 @@ def why_text(run: RunView, width: int, *, ascii: bool) -> Content:  # noqa: A002
     lines: list[Content | str] = [
         Content.styled(line, "$text-error bold") for line in wrapped(plain_line(failure.headline).split(), width)
     ]
-    if failure.detail:
-        lines += wrapped(plain_line(failure.detail).split(), width)
-    if run.restart:
+    if run.restart:  # before the details: the lines that a small screen shows
         words = wrapped(plain_line(run.restart).split(), max(8, width - 3))
         lines += [
-            "",
-            *(Content.assemble(("   " if index else "r  ", "bold $accent"), line) for index, line in enumerate(words)),
+            Content.assemble(("   " if index else "r  ", "bold $accent"), line) for index, line in enumerate(words)
         ]
+    if failure.detail:
+        lines += ["", *wrapped(plain_line(failure.detail).split(), width)]
     if failure.advice:
         lines += ["", *wrapped(plain_line(failure.advice).split(), width)]
     if failure.fix:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.message import Message
 from textual.widgets import Input, Label, Static
 
 from tui.data.form import Field
@@ -28,6 +29,9 @@ class FormRow(Horizontal):
     }
     """
 
+    class Resized(Message):
+        """The row needs more lines or fewer, or has moved."""
+
     def __init__(self, field: Field, value: str, *, ascii: bool) -> None:  # noqa: A002  the command line's word
         super().__init__(classes="-group" if field.begins_group else None)
         self.field = field
@@ -35,7 +39,8 @@ class FormRow(Horizontal):
         if field.choices:
             self.line = Choice([option for option, _ in field.choices], value, ascii=ascii)
         else:
-            self.line = Input(value, placeholder=field.placeholder, compact=True, select_on_focus=False)
+            placeholder = f"({field.placeholder})" if field.placeholder else ""  # no value, with and without colours
+            self.line = Input(value, placeholder=placeholder, compact=True, select_on_focus=False)
             self.line.cursor_blink = False
         self._problem = Static(classes="problem", markup=False)
         self._warning = Static(classes="warning", markup=False)
@@ -46,6 +51,10 @@ class FormRow(Horizontal):
         yield self.line
         yield self._problem
         yield self._warning
+
+    def on_resize(self) -> None:
+        """Lets the form keep the row in sight."""
+        self.post_message(self.Resized())
 
     def show_problem(self, text: str) -> None:
         """Says what is wrong; empty: nothing is."""

@@ -6,7 +6,7 @@ one draws a line and leaves out whole entries from the end.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from textual import events
@@ -18,6 +18,15 @@ from textual.widget import Widget
 from tui.keys import KEYS, key_name
 
 _ORDER = {key.id: index for index, key in enumerate(KEYS) if key.where != "everywhere"}
+
+
+@runtime_checkable
+class HasKeyLabels(Protocol):
+    """A screen on which what a key does depends on what is shown."""
+
+    def key_label(self, key: str, label: str) -> str:
+        """What the footer says of a key."""
+        ...
 
 
 class KeyBar(Widget):
@@ -48,8 +57,13 @@ class KeyBar(Widget):
                 continue
             # While the user types, letters are text: another key of the same act is shown, or none.
             if typing_into is None or not typing_into.check_consume_key(key, key_to_character(key)):
-                found[binding.id] = (_ORDER.get(binding.id, len(KEYS)), key, key_name(key), binding.description)
+                label = self._label(binding.id, binding.description)
+                found[binding.id] = (_ORDER.get(binding.id, len(KEYS)), key, key_name(key), label)
         return [(key, shown, label) for _, key, shown, label in sorted(found.values(), key=lambda entry: entry[0])]
+
+    def _label(self, key: str, label: str) -> str:
+        screen = self.screen
+        return screen.key_label(key, label) if isinstance(screen, HasKeyLabels) else label
 
     def render(self) -> Content:
         """As many entries as fit; how to leave and where the help is are always among them."""

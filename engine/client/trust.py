@@ -1,0 +1,48 @@
+"""Profiles of the working directory that the user has launched or trusted, remembered by content.
+
+A profile can name programs of its own (`launch.setup`, `launch.python`, a script), and a folder may come from anybody: what
+was found there runs nothing before the user says so. What is remembered is a digest of the folder and of the profile's
+content, so that a change of either asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from engine.core.plan.profile import Profile
+from engine.runs.paths import home, private_folder
+
+
+def is_trusted(profile: Profile) -> bool:
+    """Whether a profile was launched or trusted in this folder with exactly this content. Reads a file."""
+    try:
+        return _digest(profile) in _file().read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def trust(profile: Profile) -> None:
+    """Remembers a profile. Where it can't be remembered, the user is asked again."""
+    if is_trusted(profile):
+        return
+    try:
+        private_folder(home())
+        file = os.open(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, f"{_digest(profile)}\n".encode())
+        finally:
+            os.close(file)
+    except OSError:
+        pass
+
+
+def _file() -> Path:
+    return home() / "trusted"
+
+
+def _digest(profile: Profile) -> str:
+    return hashlib.sha256(os.fsencode(os.getcwd()) + b"\0" + msgspec.json.encode(profile)).hexdigest()
