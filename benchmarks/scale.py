@@ -42,7 +42,8 @@ from engine.core.plan.profile import Launch, Layout, Profile, Recipe  # noqa: E4
 from engine.core.views.view import PROTOCOL, RunView, Snapshot, Update  # noqa: E402
 from engine.core.wire import front_end as msg  # noqa: E402
 from engine.launchers import LAUNCHERS  # noqa: E402
-from engine.node import agent  # noqa: E402
+from engine.node.agent.loop import TICK  # noqa: E402
+from engine.node.agent.wire import SYNC, FrameBuffer, encode_frame  # noqa: E402
 from engine.planning.make import make_plan  # noqa: E402
 from engine.runs.paths import RunPaths  # noqa: E402
 from engine.runs.record import read_plan, replace_file  # noqa: E402
@@ -99,8 +100,8 @@ class SimulatedNode:
         try:
             await reader.readexactly(size)
             self._wire = wire
-            wire.write(agent.SYNC)
-            frames = agent.FrameBuffer()
+            wire.write(SYNC)
+            frames = FrameBuffer()
             while data := await reader.read(1 << 16):
                 for message in frames.feed(data):
                     if message["type"] == "close":
@@ -114,7 +115,7 @@ class SimulatedNode:
 
     def _send(self, data: bytes = b"", **message: Any) -> None:
         if self._wire is not None:
-            self._wire.write(agent.encode_frame(message, data))
+            self._wire.write(encode_frame(message, data))
 
     def _answer(self, message: dict[str, Any]) -> None:
         match message["type"]:
@@ -220,7 +221,7 @@ async def _train(nodes: list[SimulatedNode]) -> None:
         for part in range(5):
             for node in nodes[part::5]:
                 node.report(step)
-            await asyncio.sleep(agent.TICK / 5)
+            await asyncio.sleep(TICK / 5)
 
 
 def open_pipe(pid: int, number: int, flags: int) -> IO[bytes]:

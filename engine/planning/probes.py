@@ -18,7 +18,8 @@ from engine.core.failures.ssh import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_S
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
-from engine.node import agent, probe
+from engine.node import bundle, probe
+from engine.node.agent import wire
 
 PROGRAM = zlib.compress(Path(probe.__file__).read_bytes(), 9)
 """The probe, as the boot command takes it."""
@@ -71,9 +72,9 @@ class Probe:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(agent.encode_frame({"ask": question, **details}))
+        self._process.stdin.write(wire.encode_frame({"ask": question, **details}))
         (size,) = struct.unpack(">I", await self._process.stdout.readexactly(4))
-        if size > agent.MAX_FRAME:
+        if size > wire.MAX_FRAME:
             raise msgspec.DecodeError(f"an answer of {size} bytes")
         return msgspec.json.decode(await self._process.stdout.readexactly(size), type=answer)
 
@@ -91,7 +92,7 @@ async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float)
     Raises:
         ProbeError: it can't be started, or went away while it was asked.
     """
-    boot = [python, "-I", "-c", agent.BOOT, str(len(PROGRAM))]
+    boot = [python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
     began = asyncio.get_running_loop().time()
     process = await _started(node, LAUNCHERS[node.transport].argv(node.name, boot, reach), reach, python)
     said = bytearray()

@@ -19,7 +19,7 @@ from engine.core.run import events as ev
 from engine.core.wire import agent as wire
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
-from engine.node import agent
+from engine.node.agent.wire import PROTOCOL
 from engine.planning.recipes import LIBRARY
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
@@ -82,7 +82,7 @@ class Agents:
         local = planned.transport == "local"
         heartbeat = 0.0 if local else max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
         greeting = wire.Greeting(
-            protocol=agent.PROTOCOL,
+            protocol=PROTOCOL,
             library=pack(LIBRARY).name,
             mark=run.paths.mark if local else run.paths.node_mark(run.plan.nodes.index(planned)),
             folder=self.folder(node) if local else self._known_folder(node),

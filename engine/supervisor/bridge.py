@@ -9,12 +9,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 from engine.core.failures.ssh import Trouble
-from engine.node import agent
+from engine.node import bundle
+from engine.node.agent.wire import SYNC
 
 BOOT_TIMEOUT = 30.0
 """Seconds for a Python to start and print its sync line: a node with a cold file system needs several."""
@@ -33,7 +32,7 @@ CHUNK = 1 << 16
 
 Bridge = asyncio.subprocess.Process
 
-PROGRAM = zlib.compress(Path(agent.__file__).read_bytes(), 9)
+PROGRAM = bundle.compressed("agent", "boot:boot")
 """The agent, as its boot command takes it."""
 
 
@@ -42,7 +41,7 @@ def boot_command(python: str) -> list[str]:
 
     `-I`: the user's PYTHONPATH is for ranks; a `socket.py` that stands on it must not stop the agent.
     """
-    return [python, "-I", "-c", agent.BOOT, str(len(PROGRAM))]
+    return [python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
 
 
 class BootError(Exception):
@@ -106,7 +105,7 @@ class Starter:
         process.stdin.write(greeting)
         try:
             async with asyncio.timeout(self._timeout):
-                await process.stdout.readuntil(agent.SYNC)
+                await process.stdout.readuntil(SYNC)
         except TimeoutError:
             raise BootError(self.explain(None, "").text, is_silent=True) from None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:

@@ -11,7 +11,7 @@ import msgspec
 
 from engine.core.failures.ssh import Trouble
 from engine.core.wire import agent as wire
-from engine.node import agent
+from engine.node.agent.wire import EXIT_FAILED, MISSED_BEATS, FrameBuffer, encode_frame
 from engine.supervisor.bridge import BOOT_TIMEOUT, CHUNK, BootError, Bridge, Starter, read_tail, wait_gone
 from engine.supervisor.log import note
 
@@ -199,7 +199,7 @@ class Link:
 
     async def _read(self, stream: asyncio.StreamReader) -> bytes:
         """What comes next. Raises TimeoutError where nothing does for too long."""
-        limit = (agent.MISSED * self._heartbeat if self._is_up else self._boot_timeout) if self._heartbeat else None
+        limit = (MISSED_BEATS * self._heartbeat if self._is_up else self._boot_timeout) if self._heartbeat else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 return await stream.read(CHUNK)
@@ -208,13 +208,13 @@ class Link:
 
     async def _read_frames(self, process: Bridge) -> str:
         assert process.stdout
-        frames = agent.FrameBuffer()
+        frames = FrameBuffer()
         while True:
             try:
                 data = await self._read(process.stdout)
             except TimeoutError:
                 self._is_silent = True
-                return f"nothing was heard of it for {agent.MISSED * self._heartbeat:g} s"
+                return f"nothing was heard of it for {MISSED_BEATS * self._heartbeat:g} s"
             if not data:
                 break
             try:
@@ -239,7 +239,7 @@ class Link:
                 note(f"{self.node}: unknown message {kind!r}")
             return
         if isinstance(news, wire.Refused):
-            raise BootError(self._starter.explain(agent.EXIT_FAILED, news.reason).text)
+            raise BootError(self._starter.explain(EXIT_FAILED, news.reason).text)
         if isinstance(news, wire.Hello):
             self._process = process
             self._is_up, self._up_since = True, asyncio.get_running_loop().time()
@@ -273,4 +273,4 @@ class Link:
 
 
 def _frame(request: wire.Request) -> bytes:
-    return agent.encode_frame(wire.write_request(request))
+    return encode_frame(wire.write_request(request))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from engine.core.plan.plan import LaunchPlan
 from engine.core.wire import agent as wire
-from engine.node import agent
+from engine.node.agent.wire import PROTOCOL
 from engine.planning.recipes import LIBRARY
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
@@ -92,7 +92,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
         tasks,
         node,
         plan,
-        wire.Greeting(protocol=agent.PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
+        wire.Greeting(protocol=PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
         on_news=take,
         on_down=note,
         on_failed=note,

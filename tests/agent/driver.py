@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.core.wire import agent as wire
-from engine.node import agent
+from engine.node.agent.wire import PROTOCOL, SYNC, FrameBuffer, encode_frame
 from engine.supervisor.bridge import PROGRAM, boot_command
 from tests.support import DEADLINE, is_alive, kill_hard, wait_until
 
@@ -42,9 +42,9 @@ class Bridge:
         )
         self.messages: list[Message] = []
         self.ended = False
-        self._frames = agent.FrameBuffer()
+        self._frames = FrameBuffer()
         self._synced = False
-        self.write(PROGRAM + agent.encode_frame(hello))
+        self.write(PROGRAM + encode_frame(hello))
 
     def write(self, data: bytes) -> None:
         assert self.process.stdin is not None
@@ -53,7 +53,7 @@ class Bridge:
 
     def send(self, **message: Any) -> None:
         """Asks the agent for something."""
-        self.write(agent.encode_frame(message))
+        self.write(encode_frame(message))
 
     def read(self, seconds: float) -> None:
         """Takes in what has come, waiting for something at most this long."""
@@ -64,8 +64,8 @@ class Bridge:
         if not data:
             self.ended = True
         if data and not self._synced:
-            assert data.startswith(agent.SYNC), data
-            self._synced, data = True, data[len(agent.SYNC) :]
+            assert data.startswith(SYNC), data
+            self._synced, data = True, data[len(SYNC) :]
         messages = self._frames.feed(data)
         assert all(wire.read_news(message) is not None for message in messages), messages
         self.messages += messages
@@ -120,7 +120,7 @@ class Node:
         all_terms = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": PATIENT, **terms}
         return {
             "type": "hello",
-            "protocol": agent.PROTOCOL,
+            "protocol": PROTOCOL,
             "mark": self.mark,
             "folder": str(self.folder / "node"),
             "terms": all_terms,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import hashlib
 import os
@@ -16,7 +15,7 @@ import pytest
 
 from engine.core.failures import ssh as connect_trouble
 from engine.core.wire import agent as wire
-from engine.node import agent, template
+from engine.node.agent.wire import EXIT_CUT_OFF, PROTOCOL, SYNC
 from engine.supervisor.bridge import PROGRAM, boot_command
 from engine.supervisor.link import Link
 from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program
@@ -27,18 +26,6 @@ from tests.support import ROOT, is_alive, process_state, wait_gone, wait_until
 
 def test_the_agent_is_small_enough_to_send_at_every_boot():
     assert len(PROGRAM) < 32 * 1024
-
-
-@pytest.mark.parametrize("module", [agent, template])
-def test_what_is_sent_to_a_node_compiles_as_python_3_8(module):
-    ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))
-
-
-def test_the_agent_imports_the_standard_library_only():
-    tree = ast.parse(Path(agent.__file__).read_text())
-    names = {alias.name for found in ast.walk(tree) if isinstance(found, ast.Import) for alias in found.names}
-    names |= {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names | {"__future__"}
 
 
 # --- booting
@@ -80,22 +67,22 @@ def test_the_wire_carries_nothing_before_the_sync_string(node):
 
 
 def test_another_protocol_is_refused(node):
-    bridge = node.boot({**node.hello(), "protocol": agent.PROTOCOL + 1})
+    bridge = node.boot({**node.hello(), "protocol": PROTOCOL + 1})
     refused = bridge.expect("refused")
-    assert str(agent.PROTOCOL + 1) in refused["reason"]
+    assert str(PROTOCOL + 1) in refused["reason"]
     node.connect()
 
 
 def test_a_wire_that_ends_in_the_middle_of_the_source_ends_the_boot():
     argv = boot_command(sys.executable)
     done = subprocess.run(argv, input=PROGRAM[:1000], capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (agent.EXIT_CUT_OFF, b"")
+    assert (done.returncode, done.stdout) == (EXIT_CUT_OFF, b"")
 
 
 def test_a_wire_that_ends_before_the_first_frame_starts_no_agent(home):
     argv = boot_command(sys.executable)
     done = subprocess.run(argv, input=PROGRAM + b"\0\0", capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (agent.EXIT_CUT_OFF, agent.SYNC)
+    assert (done.returncode, done.stdout) == (EXIT_CUT_OFF, SYNC)
 
 
 def test_the_agent_has_left_the_session_the_folder_and_the_wire_of_its_boot(node):
@@ -246,14 +233,20 @@ def test_the_group_of_a_rank_is_killed_when_its_leader_exits(node):
 
 
 ORDER = """
-import os, sys, time
-from engine.node import agent, template
+import os, socket, sys, time
+from engine.node.agent import loop, processes, warden
+from engine.node.agent.state import Rank
 seen = []
-kill_group, reap = agent.kill_group, agent.reap
-agent.kill_group = lambda pid, number: (seen.append(("kill", agent.process_mark(pid)[1])), kill_group(pid, number))
-agent.reap = lambda pid: (seen.append(("reap", agent.process_mark(pid)[1])), reap(pid))[1]
-pid = agent.start_process(["/bin/true"])
-while agent.process_mark(pid)[1] != "Z": time.sleep(0.001)
+def note_kill(pid, number):
+    seen.append(("kill", processes.process_mark(pid)[1]))
+    processes.kill_group(pid, number)
+def note_reap(pid):
+    seen.append(("reap", processes.process_mark(pid)[1]))
+    return processes.reap(pid)
+for module in (loop, warden):
+    module.kill_group, module.reap = note_kill, note_reap
+pid = processes.start_process(["/bin/true"])
+while processes.process_mark(pid)[1] != "Z": time.sleep(0.001)
 """
 """Writes down in which order the real functions are called, and whether the leader was still there."""
 
@@ -261,12 +254,11 @@ while agent.process_mark(pid)[1] != "Z": time.sleep(0.001)
 @pytest.mark.parametrize(
     "who",
     [
-        "import socket\n"
-        "one = agent.Agent(socket.socket(), os.getppid(), 'nobody')\n"
-        "rank = one.ranks[0] = agent.Rank(0, [])\n"
+        "one = loop.Agent(socket.socket(), os.getppid(), 'nobody')\n"
+        "rank = one.state.ranks[0] = Rank(0, [])\n"
         "rank.pid = pid\n"
         "one._reap()",
-        "import os\nos.chdir(sys.argv[1])\nagent.note_exit(pid)",
+        "os.chdir(sys.argv[1])\nwarden.note_exit(pid)",
     ],
     ids=["agent", "warden"],
 )

@@ -203,7 +203,8 @@ def test_the_number_of_a_dead_warden_may_be_anybodys(node, work):
         child = int(stranger.stdout.readline())
         code = (
             "import os, socket, sys\n"
-            "from engine.node.agent import Agent, become_subreaper\n"
+            "from engine.node.agent.loop import Agent\n"
+            "from engine.node.agent.processes import become_subreaper\n"
             "become_subreaper()\n"
             f"os.chdir({str(work)!r})\n"
             f"Agent(socket.socket(), {stranger.pid}, 'nobody')._clear(0)\n"

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from engine.node import agent
+from engine.node.agent import folders
+from engine.node.agent.wire import encode_frame
 from tests.agent.driver import FOR_EVER, Bridge, Node, listens
 from tests.support import is_alive, kill_hard, wait_gone, wait_until
 
@@ -164,7 +165,7 @@ def test_a_store_that_can_not_start_is_reported(node):
 def test_a_request_that_makes_no_sense_does_not_end_the_agent(node, request_frame):
     bridge, hello = node.connect()
     (pid,) = node.spawn(bridge, FOR_EVER)
-    bridge.write(agent.encode_frame(request_frame))
+    bridge.write(encode_frame(request_frame))
     bridge.settle()
     _again, second = node.connect()
     assert second["pid"] == hello["pid"]
@@ -270,16 +271,16 @@ def test_the_files_of_runs_that_nobody_came_back_for_are_removed(tmp_path):
     for name in ("forgotten", "held", "kept", "young", "written"):
         (folder / name / "attempt_0").mkdir(parents=True)
         (folder / name / "attempt_0/rank_0.out").write_text("hello\n")
-    (folder / "kept" / agent.KEEP).touch()
+    (folder / "kept" / folders.KEEP_FILE).touch()
     (folder / "a file").touch()
     (folder / "a link").symlink_to(tmp_path / "elsewhere")
-    lock = agent.take_lock(str(folder / "held"))
+    lock = folders.take_lock(str(folder / "held"))
     assert lock is not None
-    past = time.time() - agent.FORGOTTEN - 60
+    past = time.time() - folders.FORGOTTEN_AFTER - 60
     for path in [*folder.rglob("*"), folder]:
         if path.parts[len(folder.parts) :][:1] != ("young",) and path != folder / "written/attempt_0/rank_0.out":
             os.utime(path, (past, past), follow_symlinks=False)
-    agent.remove_forgotten(str(folder))
+    folders.remove_forgotten(str(folder))
     assert sorted(path.name for path in folder.iterdir()) == ["a file", "a link", "held", "kept", "written", "young"]
     os.close(lock)
 
@@ -287,7 +288,7 @@ def test_the_files_of_runs_that_nobody_came_back_for_are_removed(tmp_path):
 def test_only_a_nodes_own_folder_is_tidied_up(tmp_path):
     (tmp_path / "nodes/run").mkdir(parents=True)
     os.utime(tmp_path / "nodes/run", (0, 0))
-    agent.remove_forgotten(str(tmp_path / "nodes"))
+    folders.remove_forgotten(str(tmp_path / "nodes"))
     assert (tmp_path / "nodes/run").exists()
 
 

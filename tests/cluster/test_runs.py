@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.node import agent
+from engine.node.agent.mpirun import ABORT_GRACE
 from tests.cluster.nodes import Cluster, Node
 from tests.e2e import test_elastic
 from tests.support import WHEEL, Deck, is_alive, kill_hard, use_mpi, wait_gone, wait_until
@@ -229,7 +229,7 @@ def test_an_mpi_rank_that_is_killed_on_another_node_holds_the_run_and_all_start_
     kill_hard(victim)
     assert "rank 1 was killed" in rankdeck.wait_state(run, "holding")["failure"]["headline"]
     if mpi != "wheel":  # a rank of Open MPI 5 ends itself when a peer's connection is closed
-        time.sleep(3 * agent.ABORT_GRACE)  # mpirun would have ended it by then
+        time.sleep(3 * ABORT_GRACE)  # mpirun would have ended it by then
         assert is_alive(survivor)
     assert "attempt 1" in rankdeck("restart", run).stdout
     for rank in range(2):

@@ -26,7 +26,7 @@ from engine.core.failures.ssh import (
 from engine.core.plan.plan import Reach
 from engine.launchers import local
 from engine.launchers.setup import setup_input
-from engine.node import agent
+from engine.node.agent import wire
 
 BANNER = "Unauthorized access prohibited.\nPermission denied to all but members. Connection refused otherwise.\n"
 """sshd's `Banner`, which comes before all else that it says."""
@@ -645,7 +645,7 @@ def test_words_of_ssh_count_only_where_ssh_has_failed():
 
 
 def test_statuses_are_those_of_the_agent():
-    assert (agent.EXIT_CUT_OFF, agent.EXIT_FAILED) == (EXIT_CUT_OFF, EXIT_REFUSED)
+    assert (wire.EXIT_CUT_OFF, wire.EXIT_FAILED) == (EXIT_CUT_OFF, EXIT_REFUSED)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from engine.core.wire import agent as wire
 
 NODE = Path(__file__).resolve().parents[2] / "engine" / "node"
-FILES = sorted((NODE / "agent").rglob("*.py")) if (NODE / "agent").is_dir() else [NODE / "agent.py"]
+FILES = sorted((NODE / "agent").rglob("*.py"))
 TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in FILES]
 Function = ast.FunctionDef
 
@@ -97,7 +97,17 @@ def functions() -> dict[str, list[Function]]:
     return found
 
 
-FUNCTIONS = functions()
+def classes() -> dict[str, list[list[Function]]]:
+    """The methods of the agent's classes, by their names."""
+    found: dict[str, list[list[Function]]] = {}
+    for tree in TREES:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append([one for one in node.body if isinstance(one, ast.FunctionDef)])
+    return found
+
+
+FUNCTIONS, CLASSES = functions(), classes()
 
 
 def name_of(node: ast.expr) -> str | None:
@@ -106,7 +116,7 @@ def name_of(node: ast.expr) -> str | None:
 
 
 def handlers() -> dict[str, list[Function]]:
-    """What takes each request: from a table `{"hello": …}` of functions, or by names that begin with `_on_`."""
+    """What takes each request, by the table `{"hello": …}` of functions."""
     tables = []
     for tree in TREES:
         for node in ast.walk(tree):
@@ -114,8 +124,7 @@ def handlers() -> dict[str, list[Function]]:
                 table = {text_of(key): name_of(value) for key, value in zip(node.keys, node.values, strict=True)}
                 if all(key is not None and value in FUNCTIONS for key, value in table.items()):
                     tables.append(table)
-    found = {str(key): FUNCTIONS[str(value)] for table in tables for key, value in table.items()}
-    return found or {name[4:]: made for name, made in FUNCTIONS.items() if name.startswith("_on_")}
+    return {str(key): FUNCTIONS[str(value)] for table in tables for key, value in table.items()}
 
 
 HANDLERS = handlers()
@@ -124,13 +133,12 @@ HANDLERS = handlers()
 def reads(function: Function, argument: str, seen: frozenset[str] = frozenset()) -> Iterator[tuple[str, bool]]:
     """Fields of a dictionary that a function reads, and those that it hands it to: `(name, whether it must be there)`."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == argument:
+        if isinstance(node, ast.Subscript) and name_of(node.value) == argument:
             if isinstance(node.ctx, ast.Load) and (name := text_of(node.slice)) is not None:
                 yield name, True
         elif isinstance(node, ast.Call):
             callee = node.func
             if isinstance(callee, ast.Attribute) and callee.attr == "get" and name_of(callee.value) == argument:
-                assert isinstance(callee.value, ast.Name)
                 yield str(text_of(node.args[0])), False
             for index, value in enumerate(node.args):
                 if isinstance(value, ast.Name) and value.id == argument:
@@ -142,6 +150,13 @@ def reads_of_callee(name: str | None, index: int, seen: frozenset[str]) -> Itera
         arguments = [argument.arg for argument in made.args.args if argument.arg != "self"]
         if index < len(arguments):
             yield from reads(made, arguments[index], seen | {str(name)})
+
+    for methods in CLASSES.get(name or "", ()):
+        (init,) = (method for method in methods if method.name == "__init__")
+        arguments = [argument.arg for argument in init.args.args if argument.arg != "self"]
+        if index < len(arguments):  # kept as an attribute of that name
+            for method in methods:
+                yield from reads(method, f"_{arguments[index]}", seen)
 
 
 def argument_of(function: Function) -> str | None:
@@ -163,6 +178,11 @@ def test_the_agent_reads_fields_that_the_request_has(kind: str):
         is_always_sent = not REQUESTS[kind].__struct_config__.omit_defaults
         for name in {name for name, _ in found} - {name for name, must_be_there in found if not must_be_there}:
             assert known[name] or is_always_sent, name
+
+
+def test_the_name_of_a_handler_is_unique():
+    """Else the fields that another function reads would be taken for this one's."""
+    assert {kind: len(made) for kind, made in HANDLERS.items() if len(made) != 1} == {}
 
 
 def test_what_is_read_is_found():

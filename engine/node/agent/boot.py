@@ -1,0 +1,41 @@
+"""What the booted process does: the first frame says which run this is, then the process is the bridge to that run's agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+
+from engine.node.agent.bridge import bridge, connect
+from engine.node.agent.folders import KEEP_FILE, temporary_folder
+from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, encode_frame, read_exactly
+
+
+def boot() -> int:
+    """Connects stdin and stdout to the agent of a run, which is started where there is none.
+
+    Returns:
+        The exit status: 0, EXIT_FAILED or EXIT_LINK_LOST.
+    """
+    wire_in, wire_out = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    os.write(wire_out, SYNC)
+    size = struct.unpack(">I", read_exactly(wire_in, 4))[0]
+    hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
+    try:
+        # A later login may have another TMPDIR, so from the second connection on the supervisor names the folder.
+        folder = hello["folder"] or os.path.join(temporary_folder(), hello["mark"])
+        link = connect(folder, hello["mark"])
+    except (OSError, RuntimeError) as error:
+        os.write(wire_out, encode_frame({"type": "refused", "reason": str(error)}))
+        return EXIT_FAILED
+    link.sendall(encode_frame(hello))
+    has_closed = False
+    with contextlib.suppress(OSError):
+        has_closed = bridge(link, wire_in, wire_out, folder)
+    if has_closed and hello.get("relay") and not os.path.exists(os.path.join(folder, KEEP_FILE)):
+        import shutil  # only the last bridge of a run needs it
+
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0 if has_closed else EXIT_LINK_LOST

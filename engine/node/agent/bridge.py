@@ -1,0 +1,99 @@
+"""The bridge: finds the agent of a run or starts it, and copies bytes both ways. It knows nothing of what they mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import time
+
+from engine.node.agent.folders import listen, take_lock
+from engine.node.agent.wire import EXIT_FAILED
+
+CONNECT_TIME = 10.0
+"""Seconds for an agent to answer, or for agent and warden to end."""
+
+CHUNK = 1 << 16
+
+
+def connect(folder: str, mark: str) -> socket.socket:
+    """A connection to this run's agent, which is started where there is none.
+
+    Args:
+        folder: of this run on this node.
+        mark: of the run.
+
+    Raises:
+        OSError: the folder or the socket can't be made.
+        RuntimeError: an agent is there but does not answer, or a folder belongs to somebody else.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    deadline = time.monotonic() + CONNECT_TIME
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            link.connect(file.read())
+            return link
+        lock = take_lock(folder)
+        if lock is None:
+            time.sleep(0.02)
+            continue
+        listener = listen(folder, mark)
+        if os.fork() == 0:
+            status = EXIT_FAILED
+            try:
+                from engine.node.agent import warden  # a bridge to an agent that runs does not need it
+
+                warden.detach(folder, {listener.fileno(), lock})
+                warden.run(listener, mark)
+                status = 0
+            finally:
+                os._exit(status)
+        listener.close()
+        os.close(lock)
+    raise RuntimeError("the agent on this node does not answer")
+
+
+def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> bool:
+    """Copies both ways until either end closes. If the agent ended, waits until it and its warden are gone.
+
+    Returns:
+        Whether they are gone.
+    """
+    selector = selectors.DefaultSelector()
+    selector.register(wire_in, selectors.EVENT_READ)
+    selector.register(link, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is link:
+                data = link.recv(CHUNK)
+                if not data:
+                    return wait_until_gone(folder)
+                while data:
+                    data = data[os.write(wire_out, data) :]
+            else:
+                data = os.read(wire_in, CHUNK)
+                if not data:
+                    return False
+                try:
+                    link.sendall(data)
+                except OSError:  # the agent has ended meanwhile, perhaps on purpose
+                    return wait_until_gone(folder)
+
+
+def wait_until_gone(folder: str) -> bool:
+    """Returns whether agent and warden have released their lock.
+
+    Returns False at once where the agent was killed: one that ends on purpose removes its socket first.
+    """
+    with open(os.path.join(folder, "socket")) as file:
+        path = file.read()
+    deadline = time.monotonic() + CONNECT_TIME
+    while time.monotonic() < deadline and not os.path.exists(path):
+        lock = take_lock(folder)
+        if lock is not None:
+            os.close(lock)
+            return True
+        time.sleep(0.005)
+    return False

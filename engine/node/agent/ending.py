@@ -1,0 +1,134 @@
+"""How ranks end: signalled, walked down the stop ladder, seen to end, or lost."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from engine.node.agent.processes import lives, process_mark
+from engine.node.agent.state import NodeState, Rank
+from engine.node.agent.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNSEEN_TIME = 2.0
+"""Seconds in which a note may come of how a rank ended that is no child of this process."""
+
+
+class Ending:
+    """Ends ranks and tells of their ends.
+
+    Args:
+        state: of the node.
+        send: queues a message for the supervisor.
+        last_words: sends the last that a rank wrote; returns what belongs into the message of its end.
+        on_stop: called before the ladder begins: ranks that wait to be started are not wanted any more.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        send: Callable[..., None],
+        last_words: Callable[[Rank], Message],
+        on_stop: Callable[[], None],
+    ) -> None:
+        self._state, self.send, self._last_words, self._on_stop = state, send, last_words, on_stop
+        self._steps: list[tuple[int, float]] = []
+        """Of the stop ladder: a signal, and seconds until the next step."""
+        self._deadline: float | None = None
+        """Of the current step; None where no ladder is walked."""
+
+    def signal_rank(self, message: Message) -> None:
+        """`signal`: signals the group of a rank."""
+        rank = self._state.ranks.get(message["rank"])
+        if message["attempt"] == self._state.attempt and rank is not None and rank.status is None:
+            rank.signal(message["signal"])
+
+    def stop_ranks(self, message: Message) -> None:
+        """`stop`: ends the ranks by the stop ladder, or at once."""
+        if message["attempt"] == self._state.attempt:
+            self.start_ladder(at_once=message["at_once"])
+
+    def start_ladder(self, *, at_once: bool) -> None:
+        """Begins the stop ladder, which goes on by itself; one that is being walked is not begun again, but cut short.
+
+        Args:
+            at_once: SIGKILL is the only step.
+        """
+        self._state.stopped = self._state.attempt
+        self._on_stop()
+        steps = [(getattr(signal, name), seconds) for name, seconds in self._state.terms["stop_ladder"]]
+        if at_once:
+            steps = [(signal.SIGKILL, 5.0)]
+        elif self._deadline is not None:
+            return
+        self._steps, self._deadline = steps, 0.0
+        self.walk_ladder()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the stop ladder is being walked."""
+        return self._deadline is not None
+
+    def forget_ladder(self) -> None:
+        """Its ranks are gone."""
+        self._deadline = None
+
+    def walk_ladder(self) -> None:
+        """Takes the next step of the ladder for every rank that runs, if it is time; a stopped process must run to die of a signal."""
+        if self._deadline is None:
+            return
+        alive = self._state.running()
+        if not alive:
+            self._deadline = None
+            return
+        if time.monotonic() < self._deadline:
+            return
+        if not self._steps:
+            self._deadline = None
+            for rank in alive:
+                letter = (process_mark(rank.pid) or (0, "?"))[1]
+                self._lose(rank, f"process {rank.pid} could not be killed (state {letter})", alive=True)
+            return
+        number, seconds = self._steps.pop(0)
+        self._deadline = time.monotonic() + seconds
+        for rank in alive:
+            rank.signal(number)
+            rank.signal(signal.SIGCONT)
+
+    def ended(self, rank: Rank, status: int) -> None:
+        """Tells that a rank has ended."""
+        rank.status, rank.ended_at, self._state.dirty = status, time.time(), True
+        said, attempt, number, generation = self._last_words(rank), self._state.attempt, rank.number, rank.generation
+        self.send(type="ended", attempt=attempt, rank=number, status=status, reason="", generation=generation, **said)
+
+    def watch_adopted(self) -> None:
+        """Notices the ends of ranks that are no children of this process: the template or the warden reaps and reports them."""
+        for rank in self._state.ranks.values():
+            if not rank.adopted or rank.status is not None or lives(rank.pid, rank.start):
+                continue
+            status = noted_status(rank)
+            if status is not None:
+                self.ended(rank, status)
+            elif rank.missing_since is None:
+                rank.missing_since = time.monotonic()
+            elif time.monotonic() - rank.missing_since > UNSEEN_TIME:
+                self._lose(rank, "it ended while no agent was there to see how")
+
+    def _lose(self, rank: Rank, reason: str, *, alive: bool = False) -> None:
+        rank.status, rank.reason, rank.ended_at = -signal.SIGKILL, reason, time.time()
+        self._state.dirty = True
+        attempt, number, generation = self._state.attempt, rank.number, rank.generation
+        self.send(type="lost", attempt=attempt, rank=number, reason=reason, alive=alive, generation=generation)
+
+
+def noted_status(rank: Rank) -> int | None:
+    """How a rank ended while there was no agent, by the warden's notes."""
+    try:
+        with open("exits") as file:
+            notes = [line.split() for line in file if line.endswith("\n")]
+    except OSError:
+        return None
+    return next((int(note[2]) for note in notes if note[:2] == [str(rank.pid), str(rank.start)]), None)

@@ -1,0 +1,250 @@
+"""The supervisor's connection: accepted, read, written, and given up where nothing is heard of it.
+
+Processes that mpirun has started come to the same socket. The first message of a connection tells which it is.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import time
+
+from engine.node.agent.folders import listen, socket_path
+from engine.node.agent.processes import kill_quietly, start_time
+from engine.node.agent.state import NodeState
+from engine.node.agent.wire import MISSED_BEATS, FrameBuffer, Message, encode_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    OnMessage = Callable[[Any], None]
+    OnProcess = Callable[["PendingConnection", Message], None]
+
+LISTEN_CHECK = 1.0
+"""Seconds between two looks at the socket's path."""
+
+
+class PendingConnection:
+    """A connection whose first message has not come yet."""
+
+    def __init__(self, wire: socket.socket) -> None:
+        self.wire = wire
+        self.incoming = FrameBuffer()
+        self.descriptors: list[int] = []
+
+    def read(self) -> list[Any]:
+        """The messages that are complete by now. Raises OSError where there will be none."""
+        room = array.array("i")
+        data, extra, _, _ = self.wire.recvmsg(1 << 20, socket.CMSG_SPACE(8 * room.itemsize), socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                room.frombytes(content[: len(content) - len(content) % room.itemsize])
+        self.descriptors += room
+        if not data:
+            raise ConnectionResetError
+        return self.incoming.feed(data)
+
+    def close(self) -> None:
+        """Closes it, with the descriptors that came along."""
+        self.wire.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+
+def peer_of(wire: socket.socket) -> tuple[int, int]:
+    """(pid, user) of the process at the other end of a unix socket."""
+    pid, uid, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+class Link:
+    """The agent's socket, and the supervisor that has connected to it.
+
+    Args:
+        state: for the run's mark and the supervisor's terms.
+        selector: of the loop.
+        listener: the listening socket.
+        on_message: called with each message of the supervisor.
+        on_process: called with each other connection and its first message: a process that mpirun has started.
+        on_hang_up: called when the supervisor's connection is closed.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        selector: selectors.BaseSelector,
+        listener: socket.socket,
+        on_message: OnMessage,
+        on_process: OnProcess,
+        on_hang_up: Callable[[], None],
+    ) -> None:
+        self._state, self._selector, self._listener = state, selector, listener
+        self._on_message, self._on_process, self._on_hang_up = on_message, on_process, on_hang_up
+        self._wire: socket.socket | None = None
+        self._incoming, self._outgoing = FrameBuffer(), bytearray()
+        self._peer = (0, 0)
+        """The bridge that the connection comes from: pid and start time."""
+        self._heard = self._alone_since = time.monotonic()
+        self._next_check = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a supervisor is connected."""
+        return self._wire is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was to be sent is on its way."""
+        return not self._outgoing
+
+    @property
+    def alone(self) -> float:
+        """Seconds without a supervisor."""
+        return time.monotonic() - self._alone_since
+
+    def send(self, data: bytes = b"", **message: Any) -> None:
+        """Queues a message for the supervisor; without one it is dropped, since the inventory in `hello` will tell it later."""
+        if self._wire is not None:
+            self._outgoing += encode_frame(message, data)
+
+    # the listening socket
+
+    def listen(self) -> None:
+        """Accepts connections from now on."""
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def listen_anew(self) -> None:
+        """Makes another listening socket. To be called before `listen`; keeps the old one where that can't be."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._listener = listen(".", self._state.mark)
+
+    def is_check_due(self) -> bool:
+        """Whether it is time to look whether others can still find this agent. Starts the next interval."""
+        is_due = time.monotonic() >= self._next_check
+        if is_due:
+            self._next_check = time.monotonic() + LISTEN_CHECK
+        return is_due
+
+    def keep_listening(self) -> None:
+        """Listens anew where the socket has gone, as it does when a user logs out who has no other session."""
+        with contextlib.suppress(OSError, RuntimeError):
+            wanted = socket_path(self._state.mark)
+            if wanted != self._listener.getsockname() or not os.path.exists(wanted):
+                listener = listen(".", self._state.mark)
+                self._selector.unregister(self._listener)
+                self._listener.close()
+                self._listener = listener
+                self.listen()
+
+    def stop_listening(self) -> None:
+        """Removes the socket's path, which tells a bridge that this agent ends on purpose."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._listener.getsockname())
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        if peer_of(connection)[1] != os.geteuid():
+            connection.close()
+            return
+        connection.setblocking(False)
+        pending = PendingConnection(connection)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read_first(pending))
+
+    def _read_first(self, pending: PendingConnection) -> None:
+        """The first message tells who has connected: a supervisor, or a process that mpirun has started."""
+        try:
+            messages = pending.read()
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            self._selector.unregister(pending.wire)
+            pending.close()
+            return
+        if not messages:
+            return
+        self._selector.unregister(pending.wire)
+        kind = messages[0].get("type") if isinstance(messages[0], dict) else None
+        if kind in ("proxy", "launcher"):
+            self._on_process(pending, messages[0])
+            return
+        self.hang_up()
+        self._wire, self._incoming, self._outgoing = pending.wire, pending.incoming, bytearray()
+        pid = peer_of(self._wire)[0]
+        self._peer, self._heard = (pid, start_time(pid)), time.monotonic()
+        self._selector.register(self._wire, selectors.EVENT_READ, self._receive)
+        for message in messages:
+            self._on_message(message)
+
+    # the supervisor
+
+    def hang_up(self) -> None:
+        """Closes the supervisor's connection, if there is one."""
+        if self._wire is not None:
+            self._selector.unregister(self._wire)
+            self._wire.close()
+            self._wire = None
+            self._outgoing.clear()
+            self._alone_since = time.monotonic()
+            self._on_hang_up()
+
+    def drop_if_silent(self) -> None:
+        """Gives up a connection that is cut: its bridge hangs in TCP, which may take hours to notice."""
+        beat = self._state.terms.get("heartbeat")
+        if not beat or time.monotonic() - self._heard <= MISSED_BEATS * beat:
+            return
+        self.hang_up()
+        self._alone_since = self._heard
+        pid, start = self._peer
+        if start_time(pid) == start:
+            kill_quietly(pid, signal.SIGKILL)
+
+    def excuse(self, begun: float, limit: float) -> None:
+        """Does not count this process's own pause as silence of the supervisor.
+
+        Args:
+            begun: when this round of the loop began.
+            limit: seconds that a round without a pause takes at most.
+        """
+        if time.monotonic() - begun > limit:
+            self._heard = max(self._heard, time.monotonic())
+
+    def _receive(self) -> None:
+        if self._wire is None:
+            return
+        try:
+            data = self._wire.recv(1 << 20)
+            messages = self._incoming.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            data, messages = b"", []
+        if not data:
+            self.hang_up()
+            return
+        self._heard = time.monotonic()
+        for message in messages:
+            self._on_message(message)
+
+    def flush(self) -> None:
+        """Sends what the connection takes."""
+        if self._wire is None:
+            return
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._wire.send(self._outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.hang_up()
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        self._selector.modify(self._wire, events, self._receive)

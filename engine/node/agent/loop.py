@@ -1,0 +1,311 @@
+"""The agent's process: its parts, the table of what a supervisor can ask for, and the loop that serves it all."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+
+from engine.node.agent.ending import Ending
+from engine.node.agent.files import is_same_file, size_of
+from engine.node.agent.folders import KEEP_FILE, write_atomically
+from engine.node.agent.gpu_watch import GpuWatch
+from engine.node.agent.library import has_library, unpack_library
+from engine.node.agent.link import Link, PendingConnection
+from engine.node.agent.listener import Listener
+from engine.node.agent.mpirun import Mpirun
+from engine.node.agent.probes import Probes
+from engine.node.agent.processes import kill_group, next_zombie, reap, sweep
+from engine.node.agent.relay import Relay
+from engine.node.agent.spawn import Spawner
+from engine.node.agent.stacks import Stacks
+from engine.node.agent.state import NodeState
+from engine.node.agent.store import Store
+from engine.node.agent.templates import Templates
+from engine.node.agent.wire import PROTOCOL, Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+TICK = 0.05
+"""Seconds between two looks at the sizes of the ranks' files: nobody sees the delay, and 64 ranks cost under 1 % of a core."""
+
+LAST_SEND_TIME = 2.0
+"""Seconds for the last messages to be sent before the agent ends."""
+
+SWEEP_TIME = 5.0
+"""Seconds for killed processes to be gone."""
+
+
+class Agent:
+    """Owns the ranks of one run on one node.
+
+    Args:
+        listener: its listening socket.
+        warden: pid of its parent.
+        mark: of the run.
+    """
+
+    def __init__(self, listener: socket.socket, warden: int, mark: str) -> None:
+        self.state = state = NodeState(mark, warden)
+        self.selector = selector = selectors.DefaultSelector()
+        self.leaving: float | None = None
+        """When it ends, whether or not its last messages are sent."""
+        self.link = Link(state, selector, listener, self._handle, self._take_process, lambda: self.relay.stop())
+        self.send = send = self.link.send
+        self.relay = Relay(state, send, lambda: self.link.is_up)
+        self.templates = Templates(state, selector, send, self._process_ended)
+        self.mpirun = Mpirun(state, selector, send)
+        self.store = Store(state, send, self.templates.start)
+        self.ending = Ending(state, send, self.relay.rank_ended, self._drop_waiting)
+        self.spawner = Spawner(
+            state,
+            send,
+            self.templates.start,
+            self.mpirun.wait_for_place,
+            self.mpirun.start_for_ranks,
+            self._begin_attempt,
+        )
+        self.stacks = Stacks(state, send)
+        self.probes = Probes(state, send)
+        self.gpu_watch = GpuWatch(state, selector, send)
+        self.listener = Listener(selector, send)
+        self.requests: dict[Any, Callable[[Message], None]] = {
+            "hello": self._greet,
+            "ping": self._answer_ping,
+            "library": unpack_library,
+            "relay": self.relay.start_relay,
+            "stored": self.relay.stored,
+            "open_store": self.store.open_store,
+            "tell": self.store.tell,
+            "warm": self.templates.warm,
+            "spawn": self.spawner.spawn,
+            "daemon": self.mpirun.start_daemon,
+            "daemon_ended": self.mpirun.daemon_ended,
+            "mpirun_gone": self.mpirun.mpirun_gone,
+            "signal": self.ending.signal_rank,
+            "stop": self.ending.stop_ranks,
+            "clear": self._clear_attempt,
+            "close": self._close_agent,
+            "stacks": self.stacks.ask_stacks,
+            "probe": self.probes.start_probe,
+            "make_folder": self.probes.make_folder,
+            "watch_gpus": self.gpu_watch.watch_gpus,
+            "open_door": self.listener.open_port,
+            "close_door": self.listener.close_port,
+            "knock": self.listener.try_node,
+            "name_interface": self.listener.name_interface,
+        }
+
+    def run(self, *, again: bool) -> int:
+        """Serves until it is told to close, or its lease is over.
+
+        Args:
+            again: an earlier agent was killed, which may have listened anew at a socket of its own.
+
+        Returns:
+            The exit status for the warden.
+        """
+        if again:
+            self.link.listen_anew()
+        self.state.recall()
+        self.store.adopt()
+        wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_in)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.link.listen()
+        self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
+        self.state.save()
+        next_tick = 0.0
+        while self.leaving is None or (not self.link.is_idle and self.link.is_up and time.monotonic() < self.leaving):
+            hurry = self.relay.can_send_more and self.link.is_idle
+            begun = time.monotonic()
+            for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
+                key.data()
+            self._reap()
+            self.link.excuse(begun, 1 + TICK)
+            if hurry and self.state.relays:
+                self.relay.go_on()
+            if time.monotonic() >= next_tick:
+                self._tick()
+                next_tick = time.monotonic() + TICK
+            self._note_spawned()
+            self.state.save()
+            self.link.flush()
+        return 0
+
+    def _tick(self) -> None:
+        if self.leaving is None and self.link.is_check_due():
+            self._keep_reachable()
+        self.ending.watch_adopted()
+        self.mpirun.watch()
+        self.ending.walk_ladder()
+        self.stacks.collect()
+        self.gpu_watch.notice_silence()
+        if self.link.is_up:
+            if self.link.is_idle:  # sizes are absolute: a link that is stuck gets the newest when it moves again
+                self.relay.report_growth()
+            self.link.drop_if_silent()
+        elif self.leaving is None:
+            alone, terms = self.link.alone, self.state.terms
+            if (terms["on_disconnect"] == "stop" and alone > 1) or alone > terms["lease"]:
+                self._stop_alone()
+
+    def _keep_reachable(self) -> None:
+        if self.state.terms.get("heartbeat") and not os.stat(".").st_nlink:
+            self._stop_alone()  # somebody has removed the folder on another machine: nobody can find this agent any more
+        else:
+            self.link.keep_listening()
+
+    def _stop_alone(self) -> None:
+        """Ends the ranks, then itself: no supervisor is there to ask for it."""
+        if not self.state.running():
+            self._leave()
+        elif not self.ending.is_stopping:
+            self.ending.start_ladder(at_once=False)
+
+    def _leave(self) -> None:
+        """Ends everything, then itself, once the last messages are sent or their time is over."""
+        self.templates.end()
+        self._clear(self.state.attempt)
+        self.leaving = time.monotonic() + LAST_SEND_TIME
+        self.link.stop_listening()
+
+    # requests
+
+    def _handle(self, message: Any) -> None:
+        """Does what is asked. Whatever goes wrong is told: ranks must not lose their agent over a full disk, say."""
+        kind = message.get("type") if isinstance(message, dict) else message
+        try:
+            self.requests[kind](message)
+        except Exception as error:  # noqa: BLE001
+            self.send(type="trouble", request=str(kind), reason=f"{type(error).__name__}: {error}")
+
+    def _take_process(self, pending: PendingConnection, message: Message) -> None:
+        """Takes the connection of a process that mpirun has started."""
+        if message["type"] == "proxy":
+            is_kept = self.mpirun.take_proxy(pending.wire, pending.descriptors, message)
+        else:
+            is_kept = self.mpirun.take_launcher(pending.wire, message)
+        if not is_kept:
+            pending.close()
+
+    def _greet(self, message: Message) -> None:
+        """`hello`: tells a supervisor that has connected what there is."""
+        if message["protocol"] != PROTOCOL:
+            reason = "this node's agent speaks protocol {}, not {}".format(PROTOCOL, message["protocol"])
+            self.send(type="refused", reason=reason)
+            return
+        state, relays = self.state, message.get("relay")
+        state.terms, state.dirty = message["terms"], True
+        ranks = [
+            {
+                "attempt": state.attempt,
+                "rank": r.number,
+                "pid": r.pid,
+                "status": r.status,
+                "reason": r.reason,
+                "generation": r.generation,
+                **(self.relay.last_words(r) if relays else {}),
+            }
+            for r in sorted(state.ranks.values(), key=lambda rank: rank.ended_at)  # the first to end is the cause
+        ]
+        self.send(
+            type="hello",
+            pid=os.getpid(),
+            warden=state.warden,
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            ranks=ranks,
+            store=[state.store["attempt"], state.store["port"]] if state.store else None,
+            library=has_library(message["library"]),
+            folder=os.getcwd(),
+            shared=is_same_file(message.get("shared")),
+            state=os.path.expanduser("~/.local/state/rankdeck"),
+        )
+        for rank in state.ranks.values():
+            rank.sizes = [0] * len(rank.sizes)
+        if not relays:
+            self.relay.report_growth()
+        self.mpirun.ask_for_daemons()
+
+    def _answer_ping(self, message: Message) -> None:
+        """`ping`: the connection works."""
+        self.send(type="pong")
+
+    def _clear_attempt(self, message: Message) -> None:
+        """`clear`: ends whatever an attempt left behind."""
+        self._clear(message["attempt"], at_once=message.get("at_once", False))
+
+    def _close_agent(self, message: Message) -> None:
+        """`close`: ends this agent."""
+        if message.get("keep"):
+            write_atomically(KEEP_FILE, b"")
+        self._leave()
+
+    def _clear(self, attempt: int, *, at_once: bool = False) -> None:
+        """Ends whatever an attempt left behind: ranks, children that left their rank's group, the store.
+
+        Args:
+            attempt: its number.
+            at_once: nobody waits for what ranks wrote and was not relayed yet.
+        """
+        state = self.state
+        state.cleared = max(state.cleared, attempt)
+        self.ending.forget_ladder()
+        self._drop_waiting()
+        self.templates.end_if_forking()
+        self.mpirun.end()
+        self.gpu_watch.end()
+        left = sweep(state.root(), {os.getpid(), *state.helpers}, state.marks, SWEEP_TIME)
+        state.store = state.mpirun = None
+        state.dirty = True
+        for rank in state.running():
+            if rank.pid not in left:
+                rank.status = -signal.SIGKILL
+        sizes = [
+            [rank.number, *map(size_of, rank.watched)] for rank in state.ranks.values() if attempt == state.attempt
+        ]
+        send = self.send if at_once else self.relay.send_after_output
+        send(type="cleared", attempt=attempt, abandoned=left, sizes=sizes, at_once=at_once)
+
+    # processes
+
+    def _begin_attempt(self) -> None:
+        self.ending.forget_ladder()
+        self.mpirun.drop_proxies()
+
+    def _drop_waiting(self) -> None:
+        """Forgets the ranks that are not being started yet."""
+        self.templates.drop_waiting()
+        self.mpirun.end_waiting(-signal.SIGKILL, "stopped before it had started")
+
+    def _note_spawned(self) -> None:
+        """Once no rank is being started any more, a successor need not look for unknown ones."""
+        if self.state.spawning and not self.mpirun.has_waiting and not self.templates.is_busy:
+            self.state.spawning, self.state.dirty = False, True
+
+    def _reap(self) -> None:
+        while True:
+            pid = next_zombie()
+            if pid is None:
+                return
+            store = self.state.store
+            if any(rank.pid == pid for rank in self.state.ranks.values()) or (store and store["pid"] == pid):
+                kill_group(pid, signal.SIGKILL)
+            self._process_ended(pid, reap(pid))
+
+    def _process_ended(self, pid: int, status: int) -> None:
+        """A process was reaped, here or by the template: a rank's, mpirun's, a probe's, the store's, or any other."""
+        rank = next((rank for rank in self.state.running() if rank.pid == pid), None)
+        if rank is not None:
+            self.ending.ended(rank, status)
+        elif self.state.mpirun is not None and self.state.mpirun["pid"] == pid:
+            self.mpirun.reaped(status)
+        else:
+            self.probes.ended(pid)
+            self.store.ended(pid, status)

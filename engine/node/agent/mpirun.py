@@ -1,0 +1,249 @@
+"""mpirun or, on a node that is not the first, its daemon here; and its processes, each of which holds the place of one rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import selectors
+import signal
+import socket
+import time
+
+from engine.node.agent.environment import environment_of
+from engine.node.agent.files import close_all, first_words, open_log
+from engine.node.agent.processes import kill_group, start_process, start_time
+from engine.node.agent.state import NodeState
+from engine.node.agent.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH_OWN = ("SLURM_", "PBS_", "LSB_", "COBALT_", "PE_HOSTFILE")
+"""Beginnings of the variables by which mpirun would find nodes that are not the plan's."""
+
+MPIRUN_GRACE = 2.0
+"""Seconds for mpirun to end by itself once its processes have; in the second half it gets SIGTERM."""
+
+ABORT_GRACE = 1.0
+"""Seconds for a rank that has called MPI_Abort to end by itself, and so tell how, before all of its job are killed."""
+
+
+class Mpirun:
+    """Starts mpirun, gives its processes' places to ranks, and ends it.
+
+    Args:
+        state: of the node.
+        selector: of the loop.
+        send: queues a message for the supervisor.
+    """
+
+    def __init__(self, state: NodeState, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
+        self._state, self._selector, self.send = state, selector, send
+        self._launchers: dict[str, tuple[socket.socket, str]] = {}
+        """What mpirun has started in place of an `ssh` to another node, with its command, by the node's name to mpirun."""
+        self._proxies: dict[int, socket.socket] = {}
+        """Processes of mpirun, by the rank whose place they hold."""
+        self._waiting: dict[int, tuple[Callable[[dict[str, str], list[int]], None], Callable[[int, str], None]]] = {}
+        """Ranks that wait for a place: what starts each, and what is done where none comes."""
+        self._doomed: dict[int, float] = {}
+        """Ranks whose process of mpirun has ended, and until when they may end by themselves."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether ranks wait for a place."""
+        return bool(self._waiting)
+
+    def wait_for_place(
+        self, number: int, take_place: Callable[[dict[str, str], list[int]], None], end: Callable[[int, str], None]
+    ) -> None:
+        """Keeps a rank until a process of mpirun offers its place.
+
+        Args:
+            number: the rank.
+            take_place: starts it, with what mpirun gives.
+            end: called with a status and a reason where it will get no place.
+        """
+        self._waiting[number] = take_place, end
+
+    # starting
+
+    def start_for_ranks(self, wanted: Message, environment: dict[str, str]) -> None:
+        """Starts mpirun where ranks wait and this node is the one that starts it."""
+        if self._waiting and wanted["argv"]:
+            self._start_mpirun(wanted, environment)
+
+    def start_daemon(self, message: Message) -> None:
+        """`daemon`: starts mpirun's daemon, which then starts mpirun's processes on this node; once in an attempt."""
+        attempt, wanted = message["attempt"], message["mpirun"]
+        if attempt != self._state.attempt or attempt <= max(self._state.cleared, self._state.stopped):
+            return
+        if self._state.daemon_done == attempt:
+            self.send(type="daemon_ended", attempt=attempt, status=0, reason="")
+            return
+        # mpirun writes the command for the shell that an ssh would have started.
+        login_shell = pwd.getpwuid(os.geteuid()).pw_shell
+        wanted["argv"] = [login_shell if login_shell.endswith("csh") else "sh", "-c", wanted["command"]]
+        self._start_mpirun(wanted, environment_of(message, self._state.mark))
+
+    def _start_mpirun(self, wanted: Message, environment: dict[str, str]) -> None:
+        """Starts it, unless it runs for this attempt already."""
+        state = self._state
+        if state.mpirun is not None and state.mpirun["attempt"] == state.attempt:
+            return
+        try:
+            if "launcher" in wanted:
+                with open("launcher", "w") as file:  # in the folder that mpirun starts in
+                    file.write(wanted["launcher"])
+            os.makedirs(os.path.dirname(wanted["log"]), mode=0o700, exist_ok=True)
+            with open_log(wanted["log"]) as log:
+                own = {name: value for name, value in environment.items() if not name.startswith(BATCH_OWN)}
+                if state.relays:  # on a node's own disk: what MPI leaves behind goes away with this folder
+                    own["TMPDIR"] = os.path.abspath("temporary")
+                    os.makedirs(own["TMPDIR"], mode=0o700, exist_ok=True)
+                pid = start_process(wanted["argv"], env={**own, **wanted["env"]}, stdout=log, stderr=log)
+        except OSError as error:
+            reason = f"can't start {wanted['argv'][0]}: {error.strerror}"
+            self.end_waiting(127, reason)
+            self.send(type="daemon_ended", attempt=state.attempt, status=1, reason=reason)
+            return
+        state.mpirun = {"attempt": state.attempt, "pid": pid, "start": start_time(pid)}
+        state.mpirun.update(log=wanted["log"], name=wanted["name"])
+        state.dirty = True
+
+    # on other nodes
+
+    def take_launcher(self, wire: socket.socket, message: Message) -> bool:
+        """What mpirun has started in place of an `ssh`: asks the supervisor to have the command run on that node.
+
+        Returns:
+            Whether the connection is kept.
+        """
+        host = message["host"]
+        if message["attempt"] != self._state.attempt or host in self._launchers:
+            return False
+        self._launchers[host] = wire, message["command"]
+        self._selector.register(wire, selectors.EVENT_READ, lambda: self._release_launcher(host, b""))
+        self._ask_for_daemon(host)
+        return True
+
+    def ask_for_daemons(self) -> None:
+        """Asks again for the daemons that mpirun waits for: the supervisor is a new one."""
+        for host in self._launchers:
+            self._ask_for_daemon(host)
+
+    def _ask_for_daemon(self, host: str) -> None:
+        command = self._launchers[host][1]
+        self.send(type="daemon", attempt=self._state.attempt, host=host, command=command)
+
+    def daemon_ended(self, message: Message) -> None:
+        """`daemon_ended`: lets mpirun know that its daemon on another node has ended."""
+        if message["attempt"] == self._state.attempt:
+            self._release_launcher(message["host"], b"1" if message["status"] else b"0")
+
+    def _release_launcher(self, host: str, answer: bytes) -> None:
+        wire, _ = self._launchers.pop(host, (None, None))
+        if wire is not None:
+            self._part(wire, answer)
+
+    def _part(self, wire: socket.socket, answer: bytes) -> None:
+        """Closes the connection of a process of mpirun, which ends with the answer as its status."""
+        self._selector.unregister(wire)
+        with contextlib.suppress(OSError):
+            wire.send(answer)
+        wire.close()
+
+    # places
+
+    def take_proxy(self, wire: socket.socket, descriptors: list[int], message: Message) -> bool:
+        """A process of mpirun offers its place, or is still there after this agent has replaced another.
+
+        Returns:
+            Whether the connection is kept; where not, the process asks again.
+        """
+        state, number = self._state, message["rank"]
+        rank, is_current = state.ranks.get(number), message["attempt"] == state.attempt
+        wanted = self._waiting.pop(number, None) if is_current else None
+        if wanted is None and (not is_current or rank is None or rank.status is not None):
+            return False
+        old = self._proxies.get(number)
+        if old is not None:
+            self._selector.unregister(old)
+            old.close()
+        self._proxies[number] = wire
+        self._selector.register(wire, selectors.EVENT_READ, lambda: self._lose_proxy(number, wire))
+        if wanted is None:
+            close_all(descriptors)
+        else:
+            wanted[0](message["env"], descriptors)
+        return True
+
+    def _lose_proxy(self, number: int, wire: socket.socket) -> None:
+        """Its end means that the rank is to end: MPI_Abort was called, or mpirun was told to stop."""
+        if self._proxies.get(number) is wire:  # else it was released by what came in the same moment
+            self._selector.unregister(wire)
+            wire.close()
+            del self._proxies[number]
+            self._doomed[number] = time.monotonic() + ABORT_GRACE
+
+    def drop_proxies(self, answer: bytes = b"") -> None:
+        """Closes the connections of all places."""
+        for wire in self._proxies.values():
+            self._part(wire, answer)
+        self._proxies = {}
+
+    # ending
+
+    def watch(self) -> None:
+        """Kills ranks that outlive their process of mpirun, and notices the end of an mpirun that is no child of this process."""
+        state = self._state
+        for number, deadline in list(self._doomed.items()):
+            rank = state.ranks.get(number)
+            if number not in state.starting and (rank is None or rank.status is not None):
+                del self._doomed[number]
+            elif rank is not None and time.monotonic() > deadline:
+                rank.signal(signal.SIGKILL)
+        if state.mpirun is not None and not state.mpirun_lives():
+            self._ended("ended")
+
+    def reaped(self, status: int) -> None:
+        """Its process was reaped."""
+        self._ended(f"was ended by signal {-status}" if status < 0 else "ended")
+
+    def _ended(self, how: str) -> None:
+        """Ranks that it has not started never will be, and those that it knew are ended with it."""
+        state = self._state
+        mpirun, state.mpirun, state.dirty = state.mpirun, None, True
+        if mpirun is not None and mpirun["attempt"] == state.attempt:
+            state.daemon_done = state.attempt
+            status, reason = (1 if self._waiting else 0), f"{mpirun['name']} {how}: {first_words(mpirun['log'])}"
+            self.end_waiting(1, reason)
+            self.send(type="daemon_ended", attempt=state.attempt, status=status, reason=reason)
+            for number in {*state.ranks, *state.starting}:
+                self._doomed.setdefault(number, time.monotonic() + ABORT_GRACE)
+
+    def mpirun_gone(self, message: Message) -> None:
+        """`mpirun_gone`: without mpirun no rank of this node will get a place."""
+        if message["attempt"] == self._state.attempt:
+            self.end_waiting(1, message["reason"])
+
+    def end_waiting(self, status: int, reason: str) -> None:
+        """Ends the ranks that wait for a place."""
+        waiting, self._waiting = self._waiting, {}
+        for _, end in waiting.values():
+            end(status, reason)
+
+    def end(self) -> None:
+        """Gives mpirun time to remove its temporary files: it leaves them where it is killed. Blocks for MPIRUN_GRACE at most."""
+        self.drop_proxies(b"0")
+        for host in list(self._launchers):
+            self._release_launcher(host, b"0")
+        self._doomed.clear()
+        deadline = time.monotonic() + MPIRUN_GRACE
+        asked = False
+        while self._state.mpirun is not None and self._state.mpirun_lives() and time.monotonic() < deadline:
+            if not asked and time.monotonic() > deadline - MPIRUN_GRACE / 2:
+                asked = True
+                kill_group(self._state.mpirun["pid"], signal.SIGTERM)
+            time.sleep(0.01)

@@ -1,0 +1,142 @@
+"""What ranks write: how much it is or, where the supervisor is on another machine, the bytes themselves."""
+
+from __future__ import annotations
+
+import os
+
+from engine.node.agent.files import last_bytes, size_of
+from engine.node.agent.state import NodeState, Rank
+from engine.node.agent.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+CHUNK = 1 << 16
+"""Bytes of a rank's file that go into one frame."""
+
+RELAY_AHEAD = 1 << 18
+"""Bytes that may be under way to the supervisor; the rest stays in the files. On a slow link all other messages wait behind them."""
+
+LAST_ERRORS, LAST_NUMBERS = 16 * 1024, 4096
+"""Bytes from the end of a failed rank's standard error and metrics that come with the message of its end."""
+
+
+class Relay:
+    """Tells the supervisor what ranks write.
+
+    Args:
+        state: whose ranks write.
+        send: queues a message for the supervisor.
+        is_up: whether there is a supervisor.
+    """
+
+    def __init__(self, state: NodeState, send: Callable[..., None], is_up: Callable[[], bool]) -> None:
+        self._state, self.send, self._is_up = state, send, is_up
+        self._is_behind = False
+        self._turn = 0
+        self._under_way = 0
+        """Bytes that were sent and are not confirmed as stored."""
+        self._waiting: list[Message] = []
+        """Messages that must not arrive before what ranks wrote."""
+
+    def start_relay(self, message: Message) -> None:
+        """`relay`: from now on, what ranks write is sent, from where the supervisor has it."""
+        self._state.relays = self._is_behind = True
+        self._under_way = 0
+        for number, *offsets in message["offsets"]:
+            if message["attempt"] == self._state.attempt and number in self._state.ranks:
+                self._state.ranks[number].sent = offsets
+        self.go_on()
+
+    def stored(self, message: Message) -> None:
+        """`stored`: so many bytes have arrived."""
+        self._under_way = max(0, self._under_way - message["size"])
+        self.go_on()
+
+    def stop(self) -> None:
+        """The supervisor's connection is closed; the next one says where to begin."""
+        self._waiting.clear()
+        self._state.relays = self._is_behind = False
+
+    @property
+    def can_send_more(self) -> bool:
+        """Whether more is written already than was sent, and may be sent now."""
+        return self._is_behind and self._under_way < RELAY_AHEAD
+
+    def go_on(self, last_of: Rank | None = None) -> None:
+        """Sends what ranks have written: metrics first, since they are few; then all ranks in turn, however much one writes.
+
+        Args:
+            last_of: a rank that has just ended. What it wrote goes first.
+        """
+        limit = RELAY_AHEAD * (2 if last_of else 1)
+        ranks = [last_of] if last_of else list(self._state.ranks.values())
+        self._turn += 1
+        turn = self._turn % max(1, len(ranks))
+        ranks = ranks[turn:] + ranks[:turn]
+        self._is_behind = moved = True
+        while moved and self._under_way < limit:
+            moved = False
+            for stream in (2, 1, 0) if self._turn % 2 else (2, 0, 1):
+                for rank in ranks:
+                    if stream < len(rank.watched) and self._under_way < limit:
+                        moved = self._send_chunk(rank, stream) or moved
+        if not last_of and not moved:
+            self._is_behind = False
+            waiting, self._waiting = self._waiting, []
+            for message in waiting:
+                self.send(**message)
+
+    def _send_chunk(self, rank: Rank, stream: int) -> bool:
+        if not self._is_up():
+            return False
+        offset = rank.sent[stream]
+        data = os.pread(rank.watched[stream], CHUNK, offset)
+        if data:
+            attempt = self._state.attempt
+            self.send(type="data", attempt=attempt, rank=rank.number, stream=stream, offset=offset, data=data)
+            rank.sent[stream] += len(data)
+            self._under_way += len(data)
+        return bool(data)
+
+    def send_after_output(self, **message: Any) -> None:
+        """`send`, after all that ranks have written so far."""
+        if not self._state.relays:
+            self.send(**message)
+            return
+        self._waiting.append(message)
+        self.go_on()
+
+    def rank_ended(self, rank: Rank) -> Message:
+        """Sends the last that a rank wrote. Returns what belongs into the message of its end."""
+        if self._state.relays:
+            self.go_on(rank)
+            return self.last_words(rank)
+        self.report_growth()
+        return {}
+
+    def last_words(self, rank: Rank) -> Message:
+        """The ends of a failed rank's files, which explain its end to a supervisor that may not have all of them yet."""
+        if not rank.status:
+            return {}
+        return {
+            name: last_bytes(rank.watched[stream], size).decode("utf-8", "replace")
+            for name, stream, size in (("errors", 1, LAST_ERRORS), ("numbers", 2, LAST_NUMBERS))
+            if stream < len(rank.watched)
+        }
+
+    def report_growth(self) -> None:
+        """Sends how large the ranks' files are where that has changed, or what is new in them."""
+        if self._state.relays:
+            self.go_on()
+            return
+        grown = []
+        for rank in self._state.ranks.values():
+            sizes = [size_of(descriptor) for descriptor in rank.watched]
+            if len(sizes) == len(rank.sizes) and sizes != rank.sizes:
+                rank.sizes = sizes
+                grown.append([rank.number, *sizes])
+        if grown:
+            self.send(type="grew", attempt=self._state.attempt, sizes=grown)

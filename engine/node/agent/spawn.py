@@ -1,0 +1,209 @@
+"""Starts ranks: from the message that asks for them to their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+
+from engine.node.agent.environment import environment_of
+from engine.node.agent.files import close_all, open_log
+from engine.node.agent.jobs import Job
+from engine.node.agent.processes import kill_group, start_process, start_time
+from engine.node.agent.state import NodeState, Rank
+from engine.node.agent.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from engine.node.agent.jobs import StartJob
+
+    TakePlace = Callable[[dict[str, str], list[int]], None]
+    End = Callable[[int, str], None]
+    WaitForPlace = Callable[[int, TakePlace, End], None]
+
+MPI_GIVES = ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPICH_", "MPIR_")
+"""Beginnings of the variables that ranks get from mpirun. Its daemons set PATH and library paths for themselves, too."""
+
+YIELD = "OMPI_MCA_mpi_yield_when_idle"
+"""Lets ranks of Open MPI give way while they wait: by its own count there may be a core for each."""
+
+
+class Spawn:
+    """One rank that is being started.
+
+    Args:
+        state: of the node.
+        send: queues a message for the supervisor.
+        start: lets a template fork a job, or has it started cold.
+        message: that asks for the rank.
+        wanted: its part about this rank.
+        environment: of all ranks of the message.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        send: Callable[..., None],
+        start: StartJob,
+        message: Message,
+        wanted: Message,
+        environment: dict[str, str],
+    ) -> None:
+        self._state, self.send, self._start_job = state, send, start
+        self._message, self._wanted, self._environment = message, wanted, environment
+        self.attempt, self.number, self.generation = message["attempt"], wanted["rank"], wanted.get("generation", 0)
+        self._files = [wanted["out"], wanted["err"], wanted["metrics"]]
+        self._env: dict[str, str] = dict(wanted["env"])
+        self._descriptors: list[int] = []
+        """From mpirun, for the rank."""
+
+    def prepare(self) -> bool:
+        """Makes the folder of its files. Returns whether it can be started; where not, its end is told."""
+        try:
+            os.makedirs(os.path.dirname(self._files[0]), mode=0o700, exist_ok=True)
+            os.stat(self._message["cwd"])
+        except OSError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def start(self) -> None:
+        """Has its process started."""
+        request = {
+            "argv": self._message["argv"],
+            "cwd": self._message["cwd"],
+            "stacks": self._wanted.get("stacks", ""),
+            "library": self._message["library"],
+        }
+        job = Job(request, self._open_files, self._started, self._start_cold, self._dropped)
+        self._start_job(job, self._message, self._environment, self._env)
+
+    def take_place(self, given: dict[str, str], descriptors: list[int]) -> None:
+        """Starts it in the place that a process of mpirun holds for it.
+
+        Args:
+            given: the environment of that process.
+            descriptors: of that process, for the rank.
+        """
+        environment, env = self._environment, self._env
+        env.update({name: value for name, value in given.items() if name.startswith(MPI_GIVES)})
+        defaults = self._message["mpirun"]["defaults"].items()
+        env.update({name: value for name, value in defaults if name not in environment})
+        if len(self._message["ranks"]) > len(os.sched_getaffinity(0)):
+            env[YIELD] = environment.get(YIELD, "1")
+        env.update(self._wanted["env"])
+        self._descriptors.extend(descriptors)
+        if descriptors:
+            env["PMI_FD"] = "3"  # where a template puts it
+        self.start()
+
+    def end(self, status: int, reason: str) -> None:
+        """Tells that it ended before it had a process."""
+        self._state.starting.pop(self.number, None)
+        close_all(self._descriptors)
+        attempt, number, generation = self.attempt, self.number, self.generation
+        self.send(type="ended", attempt=attempt, rank=number, status=status, reason=reason, generation=generation)
+
+    def _open_files(self) -> list[Any]:
+        logs = [open_log(path) for path in self._files[:2]]
+        return [*logs, *(os.fdopen(os.dup(one), "rb", 0) for one in self._descriptors)]
+
+    def _started(self, pid: int, start: int, *, adopted: bool = True) -> None:
+        state, number, generation = self._state, self.number, self.generation
+        state.starting.pop(number, None)
+        close_all(self._descriptors)
+        old = state.ranks.get(number)
+        rank = state.ranks[number] = Rank(number, self._files)
+        if old is not None:
+            old.close()
+            rank.sent = old.sent
+        rank.pid, rank.start, rank.adopted, rank.generation = pid, start, adopted, generation
+        state.dirty = True
+        self.send(type="spawned", attempt=self.attempt, rank=number, pid=pid, generation=generation)
+        if state.stopped == self.attempt:
+            kill_group(pid, signal.SIGKILL)
+
+    def _start_cold(self) -> None:
+        try:
+            with open_log(self._files[0]) as out, open_log(self._files[1]) as err:
+                if self._descriptors:
+                    self._env["PMI_FD"] = str(self._descriptors[0])
+                options = {"cwd": self._message["cwd"], "stdout": out, "stderr": err, "pass_fds": self._descriptors}
+                pid = start_process(self._message["argv"], env={**self._environment, **self._env}, **options)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._started(pid, start_time(pid), adopted=False)
+
+    def _failed(self, error: OSError) -> None:
+        status = 127 if error.errno == errno.ENOENT else 126
+        where = f" {error.filename!r}" if error.filename else ""
+        self.end(status, f"can't start: {error.strerror}{where}")
+
+    def _dropped(self) -> None:
+        self.end(-signal.SIGKILL, "stopped before it had started")
+
+
+class Spawner:
+    """Starts the ranks of an attempt, and later ranks that rejoin it.
+
+    Args:
+        state: of the node.
+        send: queues a message for the supervisor.
+        start: lets a template fork a job, or has it started cold.
+        wait_for_place: keeps a rank until mpirun has a place for it.
+        start_mpirun: starts mpirun where ranks wait for it.
+        on_new_attempt: called before the first rank of an attempt.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        send: Callable[..., None],
+        start: StartJob,
+        wait_for_place: WaitForPlace,
+        start_mpirun: Callable[[Message, dict[str, str]], None],
+        on_new_attempt: Callable[[], None],
+    ) -> None:
+        self._state, self.send, self._start = state, send, start
+        self._wait_for_place, self._start_mpirun = wait_for_place, start_mpirun
+        self._on_new_attempt = on_new_attempt
+
+    def spawn(self, message: Message) -> None:
+        """`spawn`: starts ranks that are not there in this generation. Asked twice, it starts each once."""
+        state = self._state
+        if message["attempt"] <= state.cleared:
+            return
+        if message["attempt"] > state.attempt:
+            for rank in state.ranks.values():
+                rank.close()
+            state.attempt, state.ranks, state.starting = message["attempt"], {}, {}
+            self._on_new_attempt()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink("exits")
+        state.spawning = state.dirty = True
+        state.save()
+        environment = environment_of(message, state.mark)
+        for wanted in message["ranks"]:
+            number, generation = wanted["rank"], wanted.get("generation", 0)
+            old = state.ranks.get(number)
+            if (old is None or old.generation < generation) and state.starting.get(number, -1) < generation:
+                state.starting[number] = generation
+                self._spawn(
+                    Spawn(state, self.send, self._start, message, wanted, environment),
+                    is_mpi=bool(message.get("mpirun")),
+                )
+        if message.get("mpirun"):
+            self._start_mpirun(message["mpirun"], environment)
+
+    def _spawn(self, one: Spawn, *, is_mpi: bool) -> None:
+        if not one.prepare():
+            return
+        if is_mpi:
+            self._wait_for_place(one.number, one.take_place, one.end)
+        else:
+            one.start()

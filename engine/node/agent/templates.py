@@ -1,0 +1,209 @@
+"""The template: a process of `template.py` that imports torch once and forks this node's ranks and store."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+
+from engine.node.agent.environment import environment_of
+from engine.node.agent.files import open_log
+from engine.node.agent.jobs import Job
+from engine.node.agent.processes import MARK, kill_quietly, start_process
+from engine.node.agent.state import NodeState
+from engine.node.agent.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Template:
+    """One process of `template.py`. It does one job at a time.
+
+    Args:
+        argv: its command; the number of its socket is added.
+        environment: its own and, but for what a request changes, that of each process that it forks.
+        log: a file that takes what its imports print.
+    """
+
+    def __init__(self, argv: list[str], environment: dict[str, str], log: str) -> None:
+        self.python, self.environment = argv[0], environment
+        self.jobs: list[Job] = []
+        self.current: Job | None = None
+        self.ready = False
+        self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open_log(log) as file:
+            self.pid = start_process(
+                [*argv, str(theirs.fileno())], env=environment, stdout=file, stderr=file, pass_fds=[theirs.fileno()]
+            )
+        self.wire.setblocking(False)
+
+    def serves(self, python: str, environment: dict[str, str]) -> bool:
+        """Whether a fork of it is what this Python would be in this environment, but for the path of our own library."""
+        ours, theirs = dict(self.environment), dict(environment)
+        for name in ("PYTHONPATH", MARK):
+            ours.pop(name, None)
+            theirs.pop(name, None)
+        return self.python == python and ours == theirs
+
+    def prefork(self, count: int) -> None:
+        """Lets it fork so many processes ahead of their jobs."""
+        with contextlib.suppress(OSError):
+            self.wire.send(json.dumps({"spares": count}).encode())
+
+    def add(self, job: Job, environment: dict[str, str]) -> None:
+        """Queues a job, whose process gets this environment."""
+        job.request["env"] = {name: value for name, value in environment.items() if self.environment.get(name) != value}
+        self.jobs.append(job)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Hands the next job over, if the template waits for one."""
+        while self.ready and self.current is None and self.jobs:
+            job = self.jobs.pop(0)
+            try:
+                with contextlib.ExitStack() as stack:
+                    files = [stack.enter_context(file) for file in job.files()]
+                    numbers = struct.pack(f"{len(files)}i", *(file.fileno() for file in files))
+                    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)
+                    self.wire.sendmsg([json.dumps(job.request).encode()], [rights])
+                self.current = job
+            except OSError:  # too long for one message, or the template has just died
+                job.refused()
+
+
+class Templates:
+    """This node's template, and those that could not fork.
+
+    Args:
+        state: of the node.
+        selector: of the loop.
+        send: queues a message for the supervisor.
+        on_ended: called with pid and status of each process that the template has reaped.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        selector: selectors.BaseSelector,
+        send: Callable[..., None],
+        on_ended: Callable[[int, int], None],
+    ) -> None:
+        self._state, self._selector, self.send, self._on_ended = state, selector, send, on_ended
+        self._template: Template | None = None
+        self._unfit: list[Template] = []
+        """Templates that could not fork: what they would serve is started cold."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job waits or is being done."""
+        return self._template is not None and bool(self._template.jobs or self._template.current)
+
+    def warm(self, message: Message) -> None:
+        """`warm`: gets a template ready for a launch that may come, and the processes that it will need."""
+        template = self._template_for(message, environment_of(message, self._state.mark))
+        if template is not None:
+            template.prefork(message["spares"])
+
+    def start(self, job: Job, message: Message, environment: dict[str, str], own: dict[str, str]) -> None:
+        """Lets a template fork a job where the message allows it; else the job is started cold.
+
+        Args:
+            job: what is to be started.
+            message: that asks for it.
+            environment: of every process that the message asks for.
+            own: what this one has besides.
+        """
+        program = message["argv"][2:3]
+        forkable = message.get("warm") and program and (program[0] == "-m" or program[0].endswith(".py"))
+        template = self._template_for(message, environment) if forkable else None
+        if template is None:
+            job.refused()
+        else:
+            template.add(job, {**environment, **own})
+
+    def _template_for(self, message: Message, environment: dict[str, str]) -> Template | None:
+        """The template that can fork what a message asks for; it is started if need be. None where there can be none."""
+        python = message["argv"][0]
+        if self._template is not None and self._template.serves(python, environment):
+            return self._template
+        if any(template.serves(python, environment) for template in self._unfit):
+            return None
+        self.end()
+        source = os.path.join(os.path.dirname(message["library"]), "template.py")
+        try:
+            self._template = Template([python, "-u", source], environment, "template.log")
+        except OSError:
+            return None
+        self._state.helpers.add(self._template.pid)
+        self._selector.register(self._template.wire, selectors.EVENT_READ, self._receive)
+        return self._template
+
+    def _receive(self) -> None:
+        template = self._template
+        if template is None:
+            return
+        try:
+            data = template.wire.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose(template)
+            return
+        message = json.loads(data)
+        if "ready" in message:
+            template.ready = True
+        elif "unfit" in message:
+            self.send(type="cold", reason=message["unfit"])
+            self._lose(template)
+            return
+        elif "ended" in message:
+            self._on_ended(message["ended"], message["status"])
+        elif template.current is not None:
+            job, template.current = template.current, None
+            if "forked" in message:
+                job.started(message["forked"], message["start"])
+            else:
+                job.refused()
+        template.go_on()
+
+    def _lose(self, template: Template) -> None:
+        """The template died or can't fork. Its ranks go on as children of this process; what it had still to do is done without it."""
+        if not template.ready or template.current is not None:
+            self._unfit.append(template)
+        unfinished = ([template.current] if template.current else []) + template.jobs
+        self.end()
+        if template.current:
+            self._state.end_unknown()  # it may have forked a process that it could not report
+        for job in unfinished:
+            job.refused()
+
+    def drop_waiting(self) -> None:
+        """Forgets the jobs that were not handed to the template yet."""
+        if self._template is not None:
+            dropped, self._template.jobs = self._template.jobs, []
+            for job in dropped:
+                job.dropped()
+
+    def end_if_forking(self) -> None:
+        """Ends a template that is about to fork, since an attempt is cleared: the process would end with it."""
+        if self._template is not None and self._template.current is not None:
+            job = self._template.current
+            self.end()
+            job.dropped()
+
+    def end(self) -> None:
+        """Ends the template, if there is one."""
+        template, self._template = self._template, None
+        if template is not None:
+            self._selector.unregister(template.wire)
+            template.wire.close()
+            kill_quietly(template.pid, signal.SIGKILL)
+            self._state.helpers.discard(template.pid)

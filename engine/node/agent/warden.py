@@ -1,0 +1,97 @@
+"""The warden: keeps an agent running until one ends on purpose, and records how ranks ended while there was none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+
+from engine.node.agent.folders import remove_forgotten
+from engine.node.agent.loop import Agent  # before the fork: an agent that was killed is replaced without an import
+from engine.node.agent.processes import become_subreaper, kill_group, process_mark, reap, sweep
+from engine.node.agent.wire import EXIT_FAILED
+
+MOST_DEATHS, DEATHS_TIME = 5, 10.0
+"""Deaths of an agent within so many seconds after which the warden gives up."""
+
+
+def detach(folder: str, keep: set[int]) -> None:
+    """Leaves the session, the terminal and the descriptors of the process that booted this one, its wire above all.
+
+    From here on the folder is the working directory and its files go by their bare names, so it may be renamed.
+    """
+    os.setsid()
+    os.chdir(folder)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    out = os.open("agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((nothing, 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):  # the descriptor that listed them
+                os.close(int(name))
+
+
+def run(listener: socket.socket, mark: str) -> None:
+    """Starts the agent, and again where it is killed. After its end, ends everything that is left of the run."""
+    become_subreaper()
+    warden = os.getpid()
+    deaths: list[float] = []
+    agent = start_agent(listener, warden, mark, again=False)
+    remove_forgotten(os.path.dirname(os.getcwd()))
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            break
+        pid = found.si_pid if found else 0
+        if pid != agent:
+            note_exit(pid)
+            continue
+        if reap(pid) == 0:
+            break
+        deaths = [moment for moment in deaths if time.monotonic() - moment < DEATHS_TIME] + [time.monotonic()]
+        if len(deaths) > MOST_DEATHS:
+            break
+        agent = start_agent(listener, warden, mark, again=True)
+    sweep(warden, {warden}, [mark], 5.0)
+    with contextlib.suppress(OSError), open("socket") as file:
+        os.unlink(file.read())
+
+
+def note_exit(pid: int) -> None:
+    """Records how a rank ended whose agent was gone: kills its group, then reaps it."""
+    mark = process_mark(pid)
+    if os.getsid(pid) == pid:
+        kill_group(pid, signal.SIGKILL)
+    status = reap(pid)
+    with contextlib.suppress(OSError), open("exits", "a") as file:  # on a full disk only that status is lost
+        file.write(f"{pid} {mark[0] if mark else 0} {status} {time.time()}\n")
+
+
+def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool) -> int:
+    """Forks an agent. Returns its pid.
+
+    Args:
+        listener: where it accepts connections.
+        warden: pid of this process.
+        mark: of the run.
+        again: it replaces an agent that was killed.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    status = EXIT_FAILED
+    try:
+        become_subreaper()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_DFL)
+        status = Agent(listener, warden, mark).run(again=again)
+    except BaseException:  # noqa: BLE001 - this is the outermost frame of a process
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
