@@ -26,7 +26,7 @@ from engine.commands.interrupts import BenchInterrupts
 from engine.commands.output import narrate, print_json, print_line
 from engine.commands.show import end_words
 from engine.core.errors import CheckError, ProfileError, RankdeckError, SupervisorError, UsageError
-from engine.core.metrics.bench import RECIPE, Column, Result, comparison, rate_words, size_words, time_words
+from engine.core.metrics.bench import RECIPE, Column, Result, comparison, moved_words, rate_words, time_words
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
@@ -232,7 +232,7 @@ async def _follow(run: LocalRun, outcome: Outcome) -> None:
 
 
 def _result_line(result: Result) -> str:
-    words = f"{result.collective:15}{size_words(result.bytes):>9}{time_words(result.median_us):>10}"
+    words = f"{result.collective:15}{moved_words(result.bytes):>9}{time_words(result.median_us):>10}"
     rate = f"{rate_words(result.busbw):>9} GB/s" if result.busbw is not None else ""
     return f"{words}   p95{time_words(result.p95_us):>9}{rate}"
 

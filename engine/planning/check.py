@@ -13,13 +13,8 @@ import msgspec
 
 from engine.backends import judge, program_of
 from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
-from engine.core.checks.node_findings import (
-    clock_finding,
-    job_findings,
-    machine_findings,
-    reach_finding,
-    torch_findings,
-)
+from engine.core.checks.job_findings import job_findings, torch_findings
+from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.checks.preflight import (
     CHECKS,
     Begun,

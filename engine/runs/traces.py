@@ -11,7 +11,8 @@ import pickle
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
-from engine.core.failures.collectives import MAX_WORDS, Told, Wait, compare, read_trace
+from engine.core.failures.collectives import Wait, compare
+from engine.core.failures.flight_recorder import MAX_WORDS, Told, read_trace
 from engine.core.terminal_text import visible
 from engine.runs.paths import TRACE
 from engine.runs.record import open_regular

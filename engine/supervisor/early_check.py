@@ -12,7 +12,8 @@ import time
 import msgspec
 
 from engine.core.checks.cluster_findings import Answers, comparisons
-from engine.core.checks.node_findings import clock_finding, job_findings, machine_findings
+from engine.core.checks.job_findings import job_findings
+from engine.core.checks.node_findings import clock_finding, machine_findings
 from engine.core.checks.preflight import Clock, Finding, Job, Machine, job_question
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.wire import agent as wire

@@ -16,9 +16,9 @@ from engine.core.metrics.bench import (
     Column,
     Result,
     comparison,
+    moved_words,
     parse_results,
     rate_words,
-    size_words,
     time_words,
     told_apart,
 )
@@ -44,7 +44,7 @@ MIB = 1 << 20
     ],
 )
 def test_a_size_is_told_in_its_unit_in_the_run_and_in_front_of_it(size: int, words: str):
-    assert size_words(size) == size_text(size) == words
+    assert moved_words(size) == size_text(size) == words
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_time_is_told_in_three_digits_in_the_run_and_in_front_of_it(microsecon
 
 @given(size=st.integers(0, 1 << 49), time=st.floats(0, 1e9), rate=st.floats(0, 1e12))
 def test_words_keep_to_their_cells(size: int, time: float, rate: float):
-    assert len(size_words(size)) <= 8
+    assert len(moved_words(size)) <= 8
     assert len(time_words(time)) <= 8
     assert len(rate_words(rate)) <= 7
 

@@ -13,16 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.failures.collectives import (
-    MAX_ENTRIES,
-    MAX_LISTED,
-    MOST_TOLD,
-    PATIENCE,
-    Told,
-    compare,
-    read_told,
-    read_trace,
-)
+from engine.core.failures.collectives import MOST_TOLD, PATIENCE, compare
+from engine.core.failures.flight_recorder import MAX_ENTRIES, MAX_LISTED, Told, read_told, read_trace
 from engine.core.failures.stacks import RankStack, story
 from rankdeck import _collectives
 

@@ -10,16 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
-from engine.core.checks.node_findings import (
-    clock_finding,
-    count,
-    is_meant,
-    job_findings,
-    machine_findings,
-    reach_finding,
-    size_words,
-    torch_findings,
-)
+from engine.core.checks.job_findings import job_findings, torch_findings
+from engine.core.checks.node_findings import clock_finding, is_meant, machine_findings, reach_finding
 from engine.core.checks.preflight import (
     CHECK_WORDS,
     CHECKS,
@@ -46,6 +38,7 @@ from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
 from engine.core.plan.profile_reading import profile_from_data
+from engine.core.words import count, size_words
 from engine.node import probe
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")
@@ -128,12 +121,12 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
         ("gpus", "fail", "1 GPU for 2 ranks", {"gpus": 1}, {"backend": NCCL}),
         ("gpus", "fail", "0 GPUs for 2 ranks", {"gpus": 0}, {"backend": NCCL}),
         ("limits", "ok", "65536 open files, no limit of memory", {}, {}),
-        ("limits", "ok", "no limit of open files, 4.0 GiB of memory", {"open_files": None, "memory": 4 * GIB}, {}),
+        ("limits", "ok", "no limit of open files, 4 GiB of memory", {"open_files": None, "memory": 4 * GIB}, {}),
         ("limits", "ok", "1024 open files", {"open_files": 1024}, {"nodes": 16, "ranks": 8}),
         ("limits", "warn", "1024 open files at most; 512 ranks may want 2148", {"open_files": 1024}, {"nodes": 64, "ranks": 8}),
         ("limits", "ok", "open files", {"locked_memory": 65536}, {}),
-        ("limits", "warn", "64.0 KiB of memory may be locked", {"locked_memory": 65536, "has_infiniband": True}, {}),
-        ("limits", "warn", "its control group allows 1.0 GiB of memory for 4 ranks", {"memory": GIB}, {"ranks": 4}),
+        ("limits", "warn", "64 KiB of memory may be locked", {"locked_memory": 65536, "has_infiniband": True}, {}),
+        ("limits", "warn", "its control group allows 1 GiB of memory for 4 ranks", {"memory": GIB}, {"ranks": 4}),
         ("leftovers", "ok", "none", {}, {}),
         ("leftovers", "ok", "none; mine-ab2c runs there", {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
         ("leftovers", "warn", "2 processes of mine-ab2c, with no agent: 7 9",
@@ -207,7 +200,7 @@ NO_FILES = replace(SPACE, files=3)
         ("workdir", "ok", "/shared", {}, "script"),
         ("workdir", "fail", "/shared: no such file or directory", {"workdir": "No such file or directory"}, "script"),
         ("workdir", "warn", "/shared can't be written to", {"workdir_writable": False}, "script"),
-        ("script", "ok", "2.0 KiB, SHA-256 12ab34cd", {}, "script"),
+        ("script", "ok", "2 KiB, SHA-256 12ab34cd", {}, "script"),
         ("script", "fail", "/shared/train.py: no such file", {"script": Script(size=0, sha256="", trouble="No such file")}, "script"),
         ("script", "warn", "/shared/train.py is empty", {"script": Script(size=0, sha256="e3", trouble="")}, "script"),
         ("script", "ok", "gpt comes with rankdeck", {"script": None}, "name"),
@@ -215,14 +208,14 @@ NO_FILES = replace(SPACE, files=3)
         ("script", "fail", "there is no module pkg", {"script": None, "module": False}, "module"),
         ("script", "skip", "Python does not start", {"script": None, "module": None, "start": "boom"}, "module"),
         ("python", "fail", "it does not start as a rank would: boom", {"start": "boom"}, "script"),
-        ("disk", "ok", "the temporary folder /tmp has room for 20.0 GiB", {}, "script"),
+        ("disk", "ok", "the temporary folder /tmp has room for 20 GiB", {}, "script"),
         ("disk", "warn", "room for 512 MiB", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
-        ("disk", "fail", "room for 1.0 MiB", {"spaces": (SPACE, FULL_DISK)}, "script"),
-        ("disk", "fail", "room for 20.0 GiB and 3 more files", {"spaces": (NO_FILES,)}, "script"),
+        ("disk", "fail", "room for 1 MiB", {"spaces": (SPACE, FULL_DISK)}, "script"),
+        ("disk", "fail", "room for 20 GiB and 3 more files", {"spaces": (NO_FILES,)}, "script"),
         ("disk", "fail", "nothing can be written to the temporary folder /tmp: disk quota", {"spaces": (replace(SPACE, trouble="Disk quota exceeded"),)}, "script"),
         ("disk", "ok", "room for", {"spaces": (SPACE, Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
-        ("disk", "warn", "/dev/shm has 64.0 MiB", {"shared_memory": 1 << 26}, "script"),
-        ("disk", "fail", "room for 1.0 MiB", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
+        ("disk", "warn", "/dev/shm has 64 MiB", {"shared_memory": 1 << 26}, "script"),
+        ("disk", "fail", "room for 1 MiB", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
         ("disk", "ok", "room for", {"shared_memory": None}, "script"),
         ("torch", "ok", "2.13.0+cpu, not imported by a quick check", {}, "script"),
         ("torch", "ok", "of unknown version", {"torch": ""}, "script"),
@@ -266,8 +259,8 @@ def test_a_full_check_leaves_torch_and_backend_to_the_import():
         ("backend", "ok", "ucc is in this torch", replace(TORCH, facts=replace(FACTS, backends=("gloo", "ucc"))), {"backend": UCC}),
         ("gpus", "fail", "torch can use 1 GPU of 2, for 2 ranks", replace(TORCH, facts=replace(FACTS, gpus=1)), {"backend": NCCL}),
         ("gpus", "ok", "2 GPUs", TORCH, {"backend": NCCL}),
-        ("gpus", "ok", "2 GPUs, H100, 79.0 GiB free on each", replace(TORCH, devices=(H100, H100)), {"backend": NCCL}),
-        ("gpus", "warn", "GPU 1 in use; on 1, 10.0 GiB of 80.0 GiB free", replace(TORCH, devices=(H100, replace(H100, free=10 * GIB))), {"backend": NCCL}),
+        ("gpus", "ok", "2 GPUs, H100, 79 GiB free on each", replace(TORCH, devices=(H100, H100)), {"backend": NCCL}),
+        ("gpus", "warn", "GPU 1 in use; on 1, 10 GiB of 80 GiB free", replace(TORCH, devices=(H100, replace(H100, free=10 * GIB))), {"backend": NCCL}),
     ],
 )  # fmt: skip
 def test_what_an_import_of_torch_says(check: Check, state: State, text: str, torch: Torch, options: dict[str, Any]):
@@ -463,7 +456,7 @@ def test_how_a_node_was_reached():
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3.0 TiB"), (1 << 60, "1048576.0 TiB")],
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3 TiB"), (1 << 60, "1048576 TiB")],
 )  # fmt: skip
 def test_sizes_are_words(size: int, words: str):
     assert size_words(size) == words

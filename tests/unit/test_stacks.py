@@ -6,7 +6,8 @@ import faulthandler
 import tempfile
 import threading
 
-from engine.core.failures.stacks import Frame, RankStack, doing, fold, parse, ranks_text, story
+from engine.core.failures.stacks import Frame, RankStack, doing, fold, parse, story
+from engine.core.words import rank_ranges
 
 DUMP = """\
 Thread 0x00007fe0dcb146c0 (most recent call first):
@@ -80,8 +81,8 @@ def test_what_a_rank_is_at_is_said_in_words() -> None:
 
 
 def test_ranks_are_listed_in_ranges() -> None:
-    assert ranks_text([3]) == "rank 3"
-    assert ranks_text([5, 0, 2, 1]) == "ranks 0-2, 5"
+    assert rank_ranges([3]) == "rank 3"
+    assert rank_ranges([5, 0, 2, 1]) == "ranks 0-2, 5"
 
 
 def test_garbage_makes_no_stack_and_no_error() -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from engine.client.protocols import RunClient
-from engine.core.run.state import rank_words
 from engine.core.views.view import RankView, RunView
+from engine.core.words import rank_words
 from tui.screens.confirm import ConfirmScreen
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from textual.content import Content
 
-from engine.core.metrics.bench import Result, rate_words, size_words, time_words
+from engine.core.metrics.bench import Result, moved_words, rate_words, time_words
 from tui.data.curves import Curve, Curves
 from tui.numbers import number
 from tui.text.marks import MUTED
@@ -56,7 +56,7 @@ def bench_table(results: Sequence[Result]) -> Content:
 def _row(result: Result) -> str:
     times = f"{time_words(result.median_us):>9}{time_words(result.p95_us):>9}"
     rates = f"{rate_words(result.algbw):>9}{rate_words(result.busbw):>9}"
-    return f"{size_words(result.bytes):>8}{result.repetitions:7}{times}{rates}"
+    return f"{moved_words(result.bytes):>8}{result.repetitions:7}{times}{rates}"
 
 
 def value_of(result: Result, measure: Measure) -> float | None:
@@ -101,8 +101,8 @@ def size_ticks(low: float, high: float) -> list[tuple[float, str]]:
     """
     exponents = range(math.ceil(low), math.floor(high) + 1)
     step = max(1, math.ceil(len(exponents) / LABELS))
-    return [(float(exponent), size_words(2**exponent)) for exponent in exponents[::step]] or [
-        (low, size_words(round(2**low)))
+    return [(float(exponent), moved_words(2**exponent)) for exponent in exponents[::step]] or [
+        (low, moved_words(round(2**low)))
     ]
 
 

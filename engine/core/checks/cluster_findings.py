@@ -8,9 +8,11 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from engine.core.checks.node_findings import SHARE, count, names_interface
+from engine.core.checks.job_findings import SHARE
+from engine.core.checks.node_findings import names_interface
 from engine.core.checks.preflight import CHECKS, Check, Door, Finding, Job, Machine, State, Torch, Ways, fail, ok, skip
 from engine.core.plan.plan import LaunchPlan
+from engine.core.words import count
 
 MOST_SHOWN = 3
 """Addresses of the head that are told of when none is reached."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
 
 import msgspec
 
-from engine.core.run.state import rank_words
-from engine.core.terminal_text import visible
+from engine.core.failures.flight_recorder import Group, Key, Operation, Told, cut
+from engine.core.words import rank_words
 
 PATIENCE = 1.0
 """Seconds that a collective of a live run is under way before it is told: ranks do not answer in the same instant."""
@@ -26,81 +25,8 @@ MOST_TOLD = 4
 MAX_NAMED = 8
 """Ranks that are named in one sentence; more are counted."""
 
-MAX_TENSORS = 3
-"""Tensors of one operation whose sizes are shown."""
-
-MAX_WORDS = 200
-"""Characters of what a rank contributes to a sentence."""
-
-MAX_ENTRIES = 10_000
-"""Newest operations of one rank that are looked at; torch keeps 2,000, unless the profile says otherwise."""
-
-MAX_LISTED = 1 << 20
-"""Characters that a trace may take to list its groups and their ranks."""
-
-_NAMELESS = ("", "undefined")
-"""What torch has for the description of a group that was given none."""
-
-_TYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Bool": "bool",
-}
-"""Names of types in C++, and those that a script has for them."""
-
 _UNEVEN = re.compile(r"all_?to_?all|coalesced|oop|^(?:gather|scatter|barrier)")
 """Operations whose tensors may differ from rank to rank."""
-
-Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-
-Spans = list[tuple[Number, Number, Number]]
-
-Key = tuple[str, str]
-"""A group's name, and a backend of it."""
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One that a rank has called."""
-
-    number: int
-    """Of a collective: its number in the group, counted from 1."""
-    name: str
-    """Empty: nobody knows."""
-    tensors: str
-    """`4 x float32`"""
-    is_under_way: bool
-    is_transfer: bool
-    """Whether it is between two ranks."""
-    created: int
-    """Nanoseconds since 1970, by the clock of the rank's node."""
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A process group, as one of its ranks sees it."""
-
-    title: str
-    ranks: tuple[range, ...]
-    """Empty: all."""
-    operations: tuple[Operation, ...]
-    """The newest, the oldest first."""
-
-
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank tells."""
-
-    groups: dict[Key, Group]
-    """Those with operations, over each of their backends."""
-    is_evicted: bool
-    """Whether it has forgotten old operations, so that a group of which it says nothing may have had some."""
-    now: int
-    """When it was told, like `Operation.created`; 0: nobody knows."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,159 +35,6 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     late: tuple[int, ...]
     """Ranks that have not called it, where that is known."""
-
-
-# --- what ranks tell -------------------------------------------------------------------------------------------------
-
-
-class _Entry(msgspec.Struct):
-    """The flight recorder's (torch 2.6 to 2.13)."""
-
-    process_group: tuple[str, str]
-    collective_seq_id: Number
-    profiling_name: str
-    pg_id: Number = 0
-    is_p2p: bool = False
-    retired: bool = False
-    state: str = ""
-    time_created_ns: Number = 0
-    record_id: Number = 0
-    input_sizes: Any = []  # looked at where they are shown: what is unpickled may be one list many times over
-    input_dtypes: Any = []
-
-
-class _Live(msgspec.Struct):
-    """What `rankdeck/_collectives.py` writes."""
-
-    now: Number
-    evicted: bool
-    groups: dict[str, Spans]
-    entries: list[_Entry]
-
-
-class _Config(msgspec.Struct):
-    ranks: str = ""
-
-
-class _Trace(msgspec.Struct):
-    """What torch writes when a collective of nccl has timed out."""
-
-    entries: list[Any] = []
-    pg_config: dict[str, _Config] = {}
-
-
-def read_told(text: str) -> Told | None:
-    """What a rank has answered: the last line counts. None where it says nothing that can be understood."""
-    lines = text.splitlines()
-    try:
-        live = msgspec.json.decode(lines[-1] if lines else "", type=_Live)
-        ranks = {name: tuple(range(*span) for span in spans) for name, spans in live.groups.items()}
-        groups = _groups(live.entries, ranks)
-    except (ValueError, RecursionError):
-        return None
-    return Told(groups=groups, is_evicted=live.evicted, now=live.now)
-
-
-def read_trace(value: object) -> Told:
-    """What torch has written of one rank, unpickled.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    trace = msgspec.convert(value, _Trace)
-    if sum(len(name) + len(config.ranks) for name, config in trace.pg_config.items()) > MAX_LISTED:
-        raise ValueError("it lists more groups and ranks than can be")
-    ranks = {name: _listed(config.ranks) for name, config in trace.pg_config.items()}
-    entries = msgspec.convert(trace.entries[-MAX_ENTRIES:], list[_Entry])
-    is_evicted = bool(entries) and entries[0].record_id > 0
-    return Told(groups=_groups(entries, ranks), is_evicted=is_evicted, now=0)
-
-
-def _listed(ranks: str) -> tuple[range, ...]:
-    """`[0, 1, 5]`; torch has `[]` for all where it knows no better."""
-    return tuple(range(int(rank), int(rank) + 1) for rank in re.findall(r"\d{1,9}", ranks))
-
-
-def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -> dict[Key, Group]:
-    """By name and backend, over each of which a group has numbers of its own. A name may be given again when its group is gone: the
-    newest group has it.
-    """
-    newest: dict[Key, int] = {}
-    for entry in entries:
-        key = _key(entry)
-        newest[key] = max(newest.get(key, 0), entry.pg_id)
-    of_group: dict[Key, list[_Entry]] = {}
-    for entry in entries:
-        key = _key(entry)
-        if entry.pg_id == newest[key]:
-            of_group.setdefault(key, []).append(entry)
-    return {
-        (name, backend): Group(
-            title=_title(name, own),
-            ranks=ranks.get(name, ()),
-            operations=tuple(map(_operation, own)),
-        )
-        for (name, backend), own in of_group.items()
-    }
-
-
-def _title(name: str, entries: Sequence[_Entry]) -> str:
-    descriptions = (entry.process_group[1] for entry in entries)
-    described = next((text for text in descriptions if text not in _NAMELESS), "")
-    return _cut(described) if described else f"group {_cut(name)}"
-
-
-def _key(entry: _Entry) -> Key:
-    backend, _, _ = _taken_apart(entry)
-    return entry.process_group[0], backend
-
-
-def _taken_apart(entry: _Entry) -> tuple[str, str, str]:
-    """Backend, name and tensors. rankdeck's own backends say the last two in one, and not who they are."""
-    called, _, tensors = entry.profiling_name[: 4 * MAX_WORDS].partition("(")
-    backend, _, name = called.rpartition(":")
-    return backend, name, tensors.removesuffix(")")
-
-
-def _operation(entry: _Entry) -> Operation:
-    _, name, tensors = _taken_apart(entry)
-    return Operation(
-        number=entry.collective_seq_id,
-        name=_cut(name),
-        tensors=_cut(tensors.replace("torch.", "") or _tensors(entry)),
-        is_under_way=not entry.retired and entry.state != "completed",
-        is_transfer=entry.is_p2p,
-        created=entry.time_created_ns,
-    )
-
-
-def _tensors(entry: _Entry) -> str:
-    sizes = msgspec.convert(
-        [_first(size, MAX_WORDS) for size in _first(entry.input_sizes, MAX_TENSORS)], list[list[Number]]
-    )
-    kinds = msgspec.convert(_first(entry.input_dtypes, MAX_TENSORS), list[str])
-    shown = [
-        " x ".join([*map(str, size), _TYPES.get(kind, kind[:MAX_WORDS].lower())])
-        for size, kind in zip(sizes, kinds, strict=False)
-    ]
-    more = len(entry.input_sizes) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if shown and more > 0 else "")
-
-
-def _first(value: object, most: int) -> list[Any]:
-    """A part of what should be a list, so that no more of it is copied."""
-    if not isinstance(value, list):
-        raise ValueError("what should be a list is none")
-    return value[:most]
-
-
-def _cut(text: str) -> str:
-    """What may stand in a sentence: one line, short, with nothing in it that a terminal or an encoder takes amiss."""
-    shown = visible(text[: MAX_WORDS + 1])
-    return shown if len(shown) <= MAX_WORDS else shown[: MAX_WORDS - 1] + "…"
-
-
-# --- compared --------------------------------------------------------------------------------------------------------
 
 
 def compare(told: Mapping[int, Told | None]) -> list[Wait]:
@@ -278,7 +51,7 @@ def compare(told: Mapping[int, Told | None]) -> list[Wait]:
         members = [rank for rank in sorted(told) if not ranks or any(rank in span for span in ranks)]
         seen = {rank: group for rank in members if (group := _seen(told[rank], key, ranks)) is not None}
         name, backend = key
-        over = f" over {_cut(backend)}" if backends[name] > 1 else ""
+        over = f" over {cut(backend)}" if backends[name] > 1 else ""
         collectives += _waits_in_collectives(members, told, seen, over)
         transfers += _waits_in_transfers(told, seen, over)
     found = [

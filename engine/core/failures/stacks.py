@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from engine.core.failures.collectives import Wait, compare, read_told
+from engine.core.failures.collectives import Wait, compare
+from engine.core.failures.flight_recorder import read_told
+from engine.core.words import rank_ranges
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
@@ -142,18 +144,6 @@ def fold(stacks: Mapping[int, str]) -> list[Fold]:
     return sorted(folds, key=lambda one: (-len(one.ranks), one.ranks))
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    words = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
-    return f"rank{'s' if len(ranks) > 1 else ''} {words}"
-
-
 def waits(stacks: Sequence[RankStack]) -> list[Wait]:
     """Who waits for whom in collectives."""
     return compare({one.rank: read_told(one.collectives) for one in stacks})
@@ -164,7 +154,7 @@ def story(stacks: Sequence[RankStack]) -> list[str]:
     lines = [wait.sentence for wait in waits(stacks)]
     lines += [""] if lines else []
     for group in fold({one.rank: one.text for one in stacks if one.text}):
-        lines.append(f"{ranks_text(group.ranks)}: {group.doing}")
+        lines.append(f"{rank_ranges(group.ranks)}: {group.doing}")
         lines += [f"    {frame.function}  {frame.file}:{frame.line}" for frame in group.frames]
         if group.threads:
             lines.append(f"    and {group.threads} other thread{'s' if group.threads > 1 else ''}")
@@ -173,4 +163,4 @@ def story(stacks: Sequence[RankStack]) -> list[str]:
     for one in stacks:
         if not one.text:
             silent.setdefault(one.reason, []).append(one.rank)
-    return lines + [f"{ranks_text(ranks)}: no stack: {reason}" for reason, ranks in silent.items()]
+    return lines + [f"{rank_ranges(ranks)}: no stack: {reason}" for reason, ranks in silent.items()]

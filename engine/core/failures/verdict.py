@@ -20,7 +20,7 @@ from engine.core.failures.collectives import Wait
 from engine.core.failures.diagnosis import Explanation, explain, is_secondary, plain
 from engine.core.failures.known import Found, find, find_all
 from engine.core.failures.tracebacks import last_chain
-from engine.core.run.state import rank_words
+from engine.core.words import rank_words
 
 MAX_NAMED = 8
 """Ranks that are named in one sentence; more are counted."""

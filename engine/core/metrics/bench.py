@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine.core.words import size_words
+
 RECIPE = "allreduce"
 """The built-in script that reports results."""
 
@@ -82,12 +84,9 @@ def parse_results(data: bytes) -> list[Result]:
 # --- words -----------------------------------------------------------------------------------------------------------------
 
 
-def size_words(size: int) -> str:
-    """Bytes in at most eight cells: `4 B`, `64 KiB`, `1.5 MiB`; `-` where nothing is moved."""
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
-    return f"{size} B" if size else "-"
+def moved_words(size: int) -> str:
+    """Bytes that a collective moves, in at most eight cells; `-` if it moves none."""
+    return size_words(size) if size else "-"
 
 
 def time_words(microseconds: float) -> str:
@@ -176,7 +175,7 @@ def _cut(title: str, width: int) -> str:
 
 def _row(size: int, results: Sequence[Result | None], best: float) -> str:
     first = results[0]
-    line = f"{size_words(size):>{_SIZE}}"
+    line = f"{moved_words(size):>{_SIZE}}"
     for index, result in enumerate(results):
         if result is None:
             line += " " * (_OTHER if index else _FIRST)

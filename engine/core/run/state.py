@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -249,17 +248,6 @@ def root_cause(state: RunState) -> tuple[int, Done | Gone] | None:
         return None
     _, _, rank, phase = min(ends, key=lambda end: end[:3])
     return rank, phase
-
-
-def rank_words(ranks: Sequence[int], most: int = 4) -> str:
-    """`rank 2`, `ranks 1, 2`, and of many the first.
-
-    Args:
-        ranks: at least one.
-        most: that are named; the others are counted.
-    """
-    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:most]))}{more}"
 
 
 def status_words(status: int) -> str:

@@ -24,9 +24,9 @@ from engine.core.run.state import (
     RunState,
     Starting,
     Stopping,
-    rank_words,
 )
 from engine.core.views.view import Activity, RestartKind
+from engine.core.words import rank_words
 
 
 class CurrentActivity(NamedTuple):

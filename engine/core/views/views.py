@@ -23,13 +23,13 @@ from engine.core.run.state import (
     RankPhase,
     RunState,
     rank_word,
-    rank_words,
     root_cause,
     run_word,
     status_words,
 )
 from engine.core.views.activity import current_activity, dead_ranks, next_restart
 from engine.core.views.view import FailureView, NodeView, RankView, RunView
+from engine.core.words import rank_words
 
 
 def rank_views(

@@ -1,0 +1,205 @@
+"""What one node's answers say about the job: its files, its Python, torch and the backend. One function for each check."""
+
+from __future__ import annotations
+
+from engine.core.checks.node_findings import STATES
+from engine.core.checks.preflight import Finding, Job, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
+from engine.core.plan.backend_names import backends_in
+from engine.core.plan.plan import LaunchPlan, PlannedNode
+from engine.core.words import count, size_words
+
+LOW_SPACE, NO_SPACE = 1 << 30, 1 << 24
+LOW_FILES, NO_FILES = 1000, 50
+"""Free bytes and free files below which a folder is said to be nearly full, and to be full."""
+
+LOW_SHARED = 1 << 28
+"""Bytes of /dev/shm: containers have 64 MiB unless told otherwise, and a DataLoader's workers end by SIGBUS there."""
+
+BUSY = 0.1
+"""Part of a GPU's memory from which on somebody computes there."""
+
+SHARE = "keep it in a folder that all nodes share, or copy it there"
+
+
+def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, full: bool) -> list[Finding]:
+    """What can be said without an import of torch.
+
+    Args:
+        plan: what would be launched.
+        node: where.
+        machine: what the node has.
+        job: what a rank would find there.
+        full: torch will be imported, which says more of torch and the backend than its files do.
+    """
+    found = [_workdir(plan, node, job), _script(plan, node, job), _disk(node, job)]
+    if job.start:
+        advice = "look at PYTHONPATH, [env] of the profile and launch.setup"
+        found.append(fail(node, "python", f"it does not start as a rank would: {job.start}", advice))
+    if not full:
+        found += [_installed_torch(node, machine, job), _quick_backend(plan, node, machine, job)]
+    return found
+
+
+def _workdir(plan: LaunchPlan, node: str, job: Job) -> Finding:
+    if job.workdir:
+        advice = "make it there, or set launch.workdir to a folder that all nodes share"
+        return fail(node, "workdir", f"{plan.workdir}: {_small(job.workdir)}", advice)
+    if not job.workdir_writable:
+        advice = "ranks that write relative paths would fail: set launch.workdir to a folder of yours"
+        return warn(node, "workdir", f"{plan.workdir} can't be written to", advice)
+    return ok(node, "workdir", plan.workdir)
+
+
+def _script(plan: LaunchPlan, node: str, job: Job) -> Finding:
+    target = plan.program.target
+    match plan.program.kind:
+        case "recipe":
+            return ok(node, "script", f"{target} comes with rankdeck")
+        case "module" if job.module is None:
+            return skip(node, "script", "Python does not start as a rank would")
+        case "module" if not job.module:
+            advice = "install it for launch.python, or set launch.workdir to the folder that it is in"
+            return fail(node, "script", f"there is no module {target.partition('.')[0]}", advice)
+        case "module":
+            return ok(node, "script", f"module {target}")
+        case "script":
+            assert job.script is not None
+    if job.script.trouble:
+        return fail(node, "script", f"{target}: {_small(job.script.trouble)}", SHARE)
+    if not job.script.size:
+        return warn(node, "script", f"{target} is empty", "was it ever copied there whole?")
+    return ok(node, "script", f"{size_words(job.script.size)}, SHA-256 {job.script.sha256[:8]}")
+
+
+def _disk(node: str, job: Job) -> Finding:
+    worst = min((_space(node, space) for space in job.spaces), key=lambda found: STATES.index(found.state))
+    if worst.state == "ok" and job.shared_memory is not None and job.shared_memory < LOW_SHARED:
+        text = f"/dev/shm has {size_words(job.shared_memory)}: a DataLoader's workers may end by SIGBUS"
+        return warn(node, "disk", text, "give the container more: docker run --shm-size=8g, or --ipc=host")
+    return worst
+
+
+def _space(node: str, space: Space) -> Finding:
+    temporary = space.what.startswith("temporary")
+    advice = "remove what is not needed any more" + (", or set TMPDIR" if temporary else "")
+    if space.trouble and temporary:
+        text = f"nothing can be written to the {space.what} {space.path}: {_small(space.trouble)}"
+        return fail(node, "disk", text, advice)
+    text = f"the {space.what} {space.path} has room for {'?' if space.bytes is None else size_words(space.bytes)}"
+    if space.files is not None and space.files < LOW_FILES:
+        text += f" and {count(space.files, 'more file')}"
+    if _is_below(space, NO_SPACE, NO_FILES):
+        return fail(node, "disk", text, advice)
+    if _is_below(space, LOW_SPACE, LOW_FILES):
+        return warn(node, "disk", text, advice)
+    return ok(node, "disk", text)
+
+
+def _is_below(space: Space, size: int, files: int) -> bool:
+    return (space.bytes is not None and space.bytes < size) or (space.files is not None and space.files < files)
+
+
+def _no_torch(node: str, text: str) -> Finding:
+    return fail(node, "torch", text, "set launch.python to the Python that has torch, or let launch.setup load it")
+
+
+def _installed_torch(node: str, machine: Machine, job: Job) -> Finding:
+    if job.has_torch:
+        return ok(node, "torch", f"{job.torch or 'of unknown version'}, not imported by a quick check")
+    if job.start:
+        return skip(node, "torch", "Python does not start as a rank would")
+    return _no_torch(node, f"{machine.executable} has no torch")
+
+
+def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: Job) -> Finding:
+    backends = backends_in(plan.backend.name)
+    if "mpi" in backends:
+        return _mpi(node, machine, job, ())
+    if "ucc" in backends:
+        return _ucc(node)
+    if "nccl" in backends and job.torch_cuda == "":
+        return fail(
+            node, "backend", f"torch {job.torch} is a build for CPUs", "install torch from PyTorch's wheels for CUDA"
+        )
+    return skip(node, "backend", "not looked at by a quick check")
+
+
+def _mpi(node: str, machine: Machine, job: Job, built_in: tuple[str, ...]) -> Finding:
+    """MPI wants an mpirun, and mpi4py unless torch was built with MPI."""
+    if not machine.mpirun:
+        advice = 'let launch.setup load it ("module load openmpi"), or install Open MPI or MPICH'
+        return fail(node, "backend", "there is no mpirun", advice)
+    if not job.mpi4py and "mpi" not in built_in:
+        return fail(
+            node,
+            "backend",
+            f"{machine.executable} has no mpi4py",
+            f"on that node: {machine.executable} -m pip install mpi4py",
+        )
+    how = f"mpi4py {job.mpi4py}" if job.mpi4py else "built into torch"
+    return ok(node, "backend", f"{machine.mpirun}, {how}")
+
+
+def _ucc(node: str) -> Finding:
+    """Where it is not known better: the backend's program tells of a libucc, if it answers."""
+    return skip(node, "backend", "rankdeck's own, over the libucc that a rank finds when it starts")
+
+
+def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: Job, torch: Torch) -> list[Finding]:
+    """What an import of torch says."""
+    name = node.name
+    if torch.timed_out:
+        advice = "is a file server slow? On that node: python -X importtime -c 'import torch'"
+        return [
+            warn(name, "torch", "its import did not end in time", advice),
+            skip(name, "backend", "torch was not imported in time"),
+        ]
+    if torch.facts is None:
+        is_missing = torch.trouble.startswith("ModuleNotFoundError") and "'torch'" in torch.trouble
+        text = f"{machine.executable} has no torch" if is_missing else f"it can't be imported: {torch.trouble}"
+        return [_no_torch(name, text), skip(name, "backend", "torch can't be imported")]
+    facts = torch.facts
+    parts = (facts.version, facts.cuda and f"CUDA {facts.cuda}", facts.nccl and f"NCCL {facts.nccl}")
+    found = [ok(name, "torch", ", ".join(filter(None, parts))), _backend(plan, name, machine, job, facts)]
+    if plan.backend.device == "cuda":
+        found.append(_visible_gpus(node, machine, torch, facts))
+    return found
+
+
+def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: TorchFacts) -> Finding:
+    if facts.trouble:
+        return fail(node, "backend", f"torch raises when asked what it has: {facts.trouble}", "install torch anew")
+    if not facts.distributed:
+        return fail(node, "backend", "this torch has no torch.distributed", "install one of PyTorch's own wheels")
+    wanted = backends_in(plan.backend.name)
+    if "mpi" in wanted:
+        return _mpi(node, machine, job, facts.backends)
+    own = {"ucc"} - set(facts.backends)
+    if own.intersection(wanted):
+        return _ucc(node)
+    if missing := [backend for backend in wanted if backend not in facts.backends]:
+        text = f"this torch was built without {missing[0]}; it has {', '.join(facts.backends) or 'none'}"
+        return fail(node, "backend", text, "install a torch that has it, or choose another backend.name")
+    return ok(node, "backend", f"{' and '.join(wanted)} {'is' if len(wanted) == 1 else 'are'} in this torch")
+
+
+def _visible_gpus(node: PlannedNode, machine: Machine, torch: Torch, facts: TorchFacts) -> Finding:
+    """GPUs as torch sees them, and whether somebody uses them."""
+    if facts.gpus < len(node.ranks):
+        text = f"torch can use {count(facts.gpus, 'GPU')} of {machine.gpus}, for {count(len(node.ranks), 'rank')}"
+        advice = "is CUDA_VISIBLE_DEVICES set, or torch built without CUDA, or the driver too old? nvidia-smi tells"
+        return fail(node.name, "gpus", text, advice)
+    busy = [number for number, one in enumerate(torch.devices) if one.total - one.free > BUSY * one.total]
+    if busy:
+        one = torch.devices[busy[0]]
+        text = f"GPU {' '.join(map(str, busy))} in use; on {busy[0]}, {size_words(one.free)} of {size_words(one.total)} free"
+        return warn(node.name, "gpus", text, "by whom: nvidia-smi on that node")
+    names = ", ".join(dict.fromkeys(one.name for one in torch.devices))
+    free = min((one.free for one in torch.devices), default=None)
+    text = f"{count(facts.gpus, 'GPU')}{f', {names}' if names else ''}"
+    return ok(node.name, "gpus", text if free is None else f"{text}, {size_words(free)} free on each")
+
+
+def _small(text: str) -> str:
+    """The kernel's words inside a sentence."""
+    return text[:1].lower() + text[1:]

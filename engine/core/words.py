@@ -1,0 +1,41 @@
+"""Numbers, sizes and lists of ranks as words in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def rank_words(ranks: Sequence[int], most: int = 4) -> str:
+    """`rank 2`, `ranks 1, 2`, `ranks 0, 1, 2, 3 and 12 more`.
+
+    Args:
+        ranks: at least one.
+        most: ranks that are named; the others are counted.
+    """
+    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:most]))}{more}"
+
+
+def rank_ranges(ranks: Sequence[int]) -> str:
+    """All ranks, with runs of them folded: `rank 3`, `ranks 0-2, 5`."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    words = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return f"rank{'s' if len(ranks) > 1 else ''} {words}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
+def size_words(size: int) -> str:
+    """Bytes in at most eight characters, below 1,000 TiB: `4 B`, `64 KiB`, `1.5 MiB`."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
+    return f"{size} B"
