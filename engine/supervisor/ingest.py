@@ -9,13 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -24,11 +20,9 @@ from engine.core.metrics.progress import RankProgress, take_readings, take_recor
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.wire.agent import LARGEST
 from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import open_regular, read_tail, replace_file
+from engine.runs.record import read_tail, replace_file
 from engine.runs.replay import Saved
-
-SLICE = 1 << 18
-"""Bytes taken from one file at a time: a few milliseconds of work."""
+from engine.supervisor.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
 
 TURN = 0.005
 """Seconds of reading before others have their turn. One slice would be too little: each of hundreds of links has a turn too, and
@@ -42,30 +36,6 @@ FRESH_POINTS = 20_000
 
 LAST_LINE = 400
 """Bytes of a rank's newest line that are kept for the table."""
-
-
-Kind = Literal["out", "err", "metrics"]
-KINDS: tuple[Kind, ...] = ("out", "err", "metrics")
-"""Of a rank's files, in the order in which agents tell of them."""
-
-
-class _File:
-    """One growing file of a rank and how far it was read. It is open only while it is: thousands of ranks have more files than
-    a process may have open."""
-
-    def __init__(self, path: Path, rank: int, offset: int) -> None:
-        self.path, self.rank, self.offset, self.size = path, rank, offset, offset
-
-    def read(self) -> bytes:
-        descriptor = open_regular(self.path)
-        try:
-            data = os.pread(descriptor, min(SLICE, self.size - self.offset), self.offset)
-        finally:
-            os.close(descriptor)
-        self.offset += len(data)
-        if not data:
-            self.size = self.offset
-        return data
 
 
 class Ingest:
@@ -98,7 +68,7 @@ class Ingest:
         self.points: deque[Point] = deque(maxlen=FRESH_POINTS)
         self.points_seen = 0
         """Points that there ever were; `points` holds the newest of them."""
-        self._files: dict[tuple[int, Kind], _File] = {}
+        self._files: dict[tuple[int, Kind], GrowingFile] = {}
         self._failed: set[tuple[int, Kind]] = set()
         """Files of this attempt that are not read any more."""
         self._readers: dict[tuple[int, Kind], MetricReader] = {}
@@ -132,7 +102,7 @@ class Ingest:
         saved = Saved(attempt=self.attempt, offsets=offsets, progress=self.progress, series=self.series.dump())
         replace_file(self._paths.series, msgspec.json.encode(saved))
 
-    def _line_start(self, rank: int, kind: Kind, file: _File) -> int:
+    def _line_start(self, rank: int, kind: Kind, file: GrowingFile) -> int:
         """Where the record begins that is not complete yet; lines of output that are cut in two are harmless."""
         return file.offset - (len(self._partial.get(rank, b"")) if kind == "metrics" else 0)
 
@@ -153,10 +123,10 @@ class Ingest:
             for old in self.progress
         ]
 
-    def _file(self, rank: int, kind: Kind) -> _File:
+    def _file(self, rank: int, kind: Kind) -> GrowingFile:
         key = (rank, kind)
         if key not in self._files:
-            self._files[key] = _File(self._paths.rank_file(self.attempt, rank, kind), rank, 0)
+            self._files[key] = GrowingFile(self._paths.rank_file(self.attempt, rank, kind), rank, 0)
         return self._files[key]
 
     def take_sizes(self, attempt: int, sizes: Iterable[Sequence[int]]) -> None:
@@ -195,7 +165,7 @@ class Ingest:
             return False
         data = data[sizes[stream] - offset :]
         try:
-            _append(self._file(rank, KINDS[stream]).path, data)
+            append(self._file(rank, KINDS[stream]).path, data)
         except OSError:
             del self._stored[rank]  # a part of it may be there
             raise
@@ -206,7 +176,7 @@ class Ingest:
     def stored_sizes(self, rank: int) -> list[int]:
         """Bytes of each of a rank's files that are stored here, in the order of `KINDS`."""
         if rank not in self._stored:
-            self._stored[rank] = [_size_of(self._file(rank, kind).path) for kind in KINDS]
+            self._stored[rank] = [size_of(self._file(rank, kind).path) for kind in KINDS]
         return self._stored[rank]
 
     async def run(self) -> None:
@@ -344,30 +314,6 @@ class Ingest:
             if type(step) is int and abs(step) <= LARGEST:
                 return step
         return self.progress[rank].step
-
-
-def _append(path: Path, data: bytes) -> None:
-    """Appends to a file for this user alone. Raises OSError where not all of it could be written."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    try:
-        descriptor = open_regular(path, flags)
-    except FileNotFoundError:  # the first of an attempt
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = open_regular(path, flags)
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    finally:
-        os.close(descriptor)
-
-
-def _size_of(path: Path) -> int:
-    """Bytes of a file; none where there is no such file, or it is not a regular one."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _newest_line(data: bytes) -> str:

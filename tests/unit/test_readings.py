@@ -25,6 +25,7 @@ from engine.runs.record import open_regular, read_results, read_tail
 from engine.runs.replay import read_journal
 from engine.supervisor import ingest, reports, runner, snapshots
 from engine.supervisor.journal import Journal
+from engine.supervisor.rank_files import KINDS, Kind
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Snapshots
 from tests.played_run import hear, play_run
@@ -37,12 +38,12 @@ def run(tmp_path: Path) -> Iterator[Runner]:
         yield made
 
 
-def write(run: Runner, rank: int, kind: ingest.Kind, data: bytes) -> None:
+def write(run: Runner, rank: int, kind: Kind, data: bytes) -> None:
     """A rank writes, and its node says so."""
     path = run.run.paths.rank_file(0, rank, kind)
     with path.open("ab") as file:
         file.write(data)
-    sizes = [path.stat().st_size if one == kind else 0 for one in ingest.KINDS]
+    sizes = [path.stat().st_size if one == kind else 0 for one in KINDS]
     node = run.run.plan.places[rank].node
     hear(run, {"type": "grew", "attempt": 0, "sizes": [[rank, *sizes]]}, node)
     while run.ingest.read_slice():
@@ -78,7 +79,7 @@ def test_numbers_that_no_file_can_hold_are_passed_over():
 
 @pytest.mark.parametrize(("kind", "part"), [("out", "take_readings"), ("metrics", "take_record")])
 def test_a_file_that_can_t_be_read_is_left_out_with_a_warning(
-    run: Runner, monkeypatch: pytest.MonkeyPatch, kind: ingest.Kind, part: str
+    run: Runner, monkeypatch: pytest.MonkeyPatch, kind: Kind, part: str
 ):
     data = b'{"t": 1.0, "step": 7, "loss": 0.5}\n' if kind == "metrics" else b"step 7 loss 0.5\n"
     with monkeypatch.context() as broken:
@@ -162,7 +163,7 @@ MADE: list[Callable[[Path], None]] = [
 @pytest.mark.parametrize("make", MADE, ids=["pipe", "socket", "link", "device", "folder"])
 def test_what_is_no_file_neither_blocks_nor_misleads(run: Runner, make: Callable[[Path], None]):
     paths = run.run.paths
-    for kind in ingest.KINDS:
+    for kind in KINDS:
         make(paths.rank_file(0, 0, kind))
         with pytest.raises(OSError, match="not a regular file"):
             open_regular(paths.rank_file(0, 0, kind))
