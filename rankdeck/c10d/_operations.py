@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rankdeck.c10d import _callbacks
 from rankdeck.c10d._agreement import LEAVES, Agreement, NotHereError
 from rankdeck.c10d._background import Background
 from rankdeck.c10d._tensors import Staged
@@ -288,6 +289,7 @@ class Operations:
         self._queue.put(None)
         if failed is None:
             self._thread.join()
+            _callbacks.settle(_DRAIN_TIME)
             self._agreement.start(LEAVES, 0)
             self._background.leave(self)
         else:

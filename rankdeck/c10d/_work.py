@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from threading import Lock
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.futures import Future
+
+from rankdeck.c10d import _callbacks
 
 SPIN_TIME = 0.0005
 """Seconds that a rank asks again and again before it begins to sleep in between: ranks of one job are mostly that close."""
@@ -74,6 +77,7 @@ class Work(dist.Work):
         self.what = what
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
+        self.depth = _callbacks.depth()
         self._outputs = outputs
         self._error: Exception | None = None
         self._finished = False
@@ -93,7 +97,7 @@ class Work(dist.Work):
             future = self._future
         self._running.release()
         if future is not None:
-            self._complete(future)
+            _callbacks.run(self.depth, partial(self._complete, future))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Waits for the end.

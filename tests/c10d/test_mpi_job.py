@@ -159,11 +159,25 @@ def test_a_group_can_be_destroyed_and_made_again(job: Job) -> None:
     )
 
 
+def test_a_callback_may_begin_collectives_and_wait_for_them(job: Job) -> None:
+    done = job(2, scripts.CALLBACKS)
+    check_all_well(done)
+    for rank in (0, 1):
+        assert said(done, rank)[:2] == scripts.SAID_BY_CALLBACKS
+        assert "of the callback" in said(done, rank)[2]
+
+
+def test_communication_hooks_of_ddp_train_as_over_gloo(job: Job) -> None:
+    done = job(2, scripts.HOOKS)
+    check_all_well(done)
+    for rank in (0, 1):
+        assert [line for line in said(done, rank) if not line.endswith(": well")] == ["end"]
+
+
 def test_models_train_and_are_saved_over_mpi_as_over_gloo(job: Job) -> None:
     done = job(
         2,
         scripts.MODELS_TRAIN,
-        seconds=60,
     )
     check_all_well(done)
     assert said(done, 0) == said(done, 1) == ["same bits"]

@@ -60,16 +60,14 @@ STUCK = TRAIN.replace(
     """state.seen += 8
         if (state.step, os.environ["RANK"], os.environ["RANKDECK_GENERATION"]) == (20, "1", "0"):
             state.step += 1
-            import threading
-            threading.Semaphore(0).acquire()""",
+            torch.futures.Future().wait()""",
 )
 """Rank 1 waits for ever where it would wait for its peers."""
 
 STUCK_LEAVING = TRAIN.replace(
     "steps, pause =",
     """if (os.environ["RANK"], os.environ["RANKDECK_GENERATION"]) == ("1", "0"):
-    import threading
-    dist.distributed_c10d._abort_process_group = lambda *group: threading.Semaphore(0).acquire()
+    dist.distributed_c10d._abort_process_group = lambda *group: torch.futures.Future().wait()
 steps, pause =""",
 )
 """Rank 1 waits for ever where it takes the group apart, for the part of gloo that does."""

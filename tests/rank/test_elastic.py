@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import queue
 import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 
-from rankdeck.elastic import PeerLostError, State, _broadcast
+from rankdeck.elastic import PeerLostError, State, _broadcast, _replacement
 from rankdeck.elastic._connections import shut_down, sockets
 from rankdeck.elastic._leaving import let_go, may_be_peers_fault, words_of
+from tests.support import wait_until
 
 
 def test_parts_of_a_state_are_attributes_that_may_be_changed() -> None:
@@ -118,6 +126,70 @@ def test_what_an_exception_has_come_through_is_let_go() -> None:
         let_go(kept)
     gc.collect()
     assert seen[0]() is None
+
+
+def frame_of(wait: Callable[[], object]) -> Callable[[], FrameType | None]:
+    """Runs this in a thread. Returns what gives the innermost frame of the thread."""
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return lambda: sys._current_frames().get(thread.ident or 0)
+
+
+def is_collective(frame: FrameType | None) -> bool:
+    return frame is not None and _replacement.is_collective(frame)
+
+
+def test_a_main_thread_that_waits_for_its_own_threads_is_not_stuck_in_a_collective() -> None:
+    """As for batches of a data loader, or for the result of a checkpoint that is written in the background."""
+    over, lock = threading.Event(), threading.Lock()
+    lock.acquire()
+    batches: queue.Queue[int] = queue.Queue()
+    result: concurrent.futures.Future[int] = concurrent.futures.Future()
+
+    def wait_for_a_batch() -> None:
+        batches.get()
+
+    def wait_for_a_result() -> None:
+        result.result()
+
+    def wait_for_an_event() -> None:
+        over.wait()
+
+    def wait_for_a_lock() -> None:
+        lock.acquire()
+
+    for wait in (wait_for_a_batch, wait_for_a_result, wait_for_an_event, wait_for_a_lock):
+        frame = frame_of(wait)
+        for _ in range(20):  # whether it waits already or not
+            assert not is_collective(frame()), wait.__name__
+            time.sleep(0.01)
+    batches.put(1)
+    result.set_result(1)
+    over.set()
+    lock.release()
+
+
+def test_a_main_thread_that_waits_for_other_ranks_is_in_a_collective() -> None:
+    futures: list[torch.futures.Future[int]] = [torch.futures.Future() for _ in range(2)]
+    chained = futures[0].then(lambda future: future.value())
+    source = "def all_reduce(future):\n    return future.wait()"
+    inside: dict[str, Any] = {}
+    exec(compile(source, torch.distributed.distributed_c10d.__file__, "exec"), inside)
+
+    def wait_for_a_future() -> None:
+        futures[1].wait()
+
+    def wait_for_a_work() -> None:
+        chained.wait()  # of C++, without a frame of its own
+
+    def wait_in_torch() -> None:
+        inside["all_reduce"](chained)
+
+    for wait in (wait_for_a_future, wait_for_a_work, wait_in_torch):
+        frame = frame_of(wait)
+        wait_until(lambda frame=frame: is_collective(frame()), what=wait.__name__)  # type: ignore[misc]
+    for future in futures:
+        future.set_result(1)
 
 
 def test_only_the_connections_that_are_meant_are_shut_down() -> None:

@@ -196,6 +196,21 @@ def test_a_small_sum_has_the_same_bits_on_every_rank(job: Job) -> None:
     assert [said(done, rank) for rank in range(3)] == [["same bits"]] * 3
 
 
+def test_a_callback_may_begin_collectives_and_wait_for_them(job: Job) -> None:
+    done = job(2, scripts.CALLBACKS)
+    check_all_well(done)
+    for rank in (0, 1):
+        assert said(done, rank)[:2] == scripts.SAID_BY_CALLBACKS
+        assert "of the callback" in said(done, rank)[2]
+
+
+def test_communication_hooks_of_ddp_train_as_over_gloo(job: Job) -> None:
+    done = job(2, scripts.HOOKS)
+    check_all_well(done)
+    for rank in (0, 1):
+        assert [line for line in said(done, rank) if not line.endswith(": well")] == ["end"]
+
+
 def test_models_train_and_are_saved_over_ucc_as_over_gloo(job: Job) -> None:
     done = job(2, scripts.MODELS_TRAIN, seconds=90)
     check_all_well(done)
