@@ -11,10 +11,16 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import hypothesis
 import pytest
 
 from tests.fake_nvml import FakeNvml
 from tests.support import LIGHT, NEEDS_GPU, NEEDS_NO_GPU, NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
+
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")  # on a busy machine an example may take any time
 
 FOREIGN = ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
 """Variables of whoever runs the tests, which ranks or the command would see."""

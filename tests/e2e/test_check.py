@@ -204,7 +204,9 @@ def test_a_libucc_that_crashes_or_hangs_is_not_known_to_be_missing(
 def test_a_missing_libucc_is_told_with_the_next_step(
     rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
 ):
-    env = {"RANKDECK_LIBUCC": str(work / "libucc.so.1")}
+    write_script("light/torch/__init__.py", "")  # importing the real one may take longer than a quick check waits
+    write_script("light/torch/distributed.py", "def is_ucc_available(): return False")
+    env = {"RANKDECK_LIBUCC": str(work / "libucc.so.1"), "PYTHONPATH": str(work / "light")}
     profile = write_profile(write_script("train.py", ""), backend={"name": "ucc"}, env=env)
     backend = checked(rankdeck, profile, "--quick")["localhost", "backend"]
     assert backend["state"] == "fail"

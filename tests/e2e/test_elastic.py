@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -128,6 +129,17 @@ def result(deck: Deck, run: str, ranks: int = 4) -> str:
     return said.pop()
 
 
+UNBROKEN: dict[int, str] = {}
+"""Results of trainings that nothing interrupted, by their steps: they are the same in every run."""
+
+
+def unbroken(deck: Deck, launch: Callable[..., str], steps: int = 400) -> str:
+    """What a training of four ranks says at its end where nothing interrupts it."""
+    if steps not in UNBROKEN:
+        UNBROKEN[steps] = result(deck, launch(steps=steps, pause=0))
+    return UNBROKEN[steps]
+
+
 def entered(deck: Deck, run: str, rank: int) -> list[int]:
     return [int(step) for step in re.findall(rb"enter (\d+)", deck.log(run, rank))]
 
@@ -152,8 +164,7 @@ def test_a_dead_rank_rejoins_and_no_step_is_lost(rankdeck, launch, victim):
     assert after["attempt"] == 0
     same = [old == new for old, new in zip(before, pids(after), strict=True)]
     assert same == [rank not in replaced(rankdeck, run, [victim]) for rank in range(4)]
-    unbroken = result(rankdeck, launch())
-    assert result(rankdeck, run) == unbroken
+    assert result(rankdeck, run) == unbroken(rankdeck, launch)
     for rank in range(4):
         assert all(step >= furthest for step in entered(rankdeck, run, rank)[-1:])
 
@@ -166,7 +177,7 @@ def test_three_kills_at_random_steps_change_no_bit_of_the_result(rankdeck, launc
         status = reached(rankdeck, run, low + dice.randrange(60))
         kill_hard(pids(status)[victim])
         wait_for_another(rankdeck, run, victim, pids(status)[victim])
-    assert result(rankdeck, run) == result(rankdeck, launch(pause=0))
+    assert result(rankdeck, run) == unbroken(rankdeck, launch)
     assert rankdeck.status(run)["attempt"] == 0
 
 
@@ -179,7 +190,7 @@ def test_several_ranks_that_die_at_once_rejoin_together(rankdeck, launch):
     assert "rejoin ranks 0, 1, 2; the other keeps running" in rankdeck("restart", run).stdout
     after = reached(rankdeck, run, 30)
     assert_kept(rankdeck, run, before, after, 3)
-    assert result(rankdeck, run) == result(rankdeck, launch(pause=0))
+    assert result(rankdeck, run) == unbroken(rankdeck, launch)
 
 
 def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
@@ -196,7 +207,7 @@ def test_a_second_death_during_the_rejoin_is_taken_along(rankdeck, launch):
         seconds=60,
     )
     assert_kept(rankdeck, run, before, after, 0, 2)
-    assert result(rankdeck, run) == result(rankdeck, launch(pause=0))
+    assert result(rankdeck, run) == unbroken(rankdeck, launch)
 
 
 def test_a_rank_that_is_stopped_is_killed_and_rejoins(rankdeck, launch):

@@ -105,7 +105,7 @@ async def test_traps_1_and_3_a_reader_s_text_does_not_move_in_a_flood_and_new_li
             )
             assert lines(app.view) == before
         assert app.view.badge == f"+{app.view.new_lines:,} new"
-        assert app.badges[-1] == app.view.badge
+        await until(pilot, lambda: app.badges[-1] == app.view.badge, "the badge")
         await pilot.press("G")
         await seen(pilot, app.view, "step 4999")
         assert (app.view.badge, app.view.new_lines) == ("follow", 0)

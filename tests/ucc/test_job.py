@@ -39,6 +39,16 @@ def error_of(function, *args, **kwargs):
 
 def say(text):
     print(f"[{rank}] {text}", flush=True)  # beside what an error says in further lines
+
+
+def meet(word, *ranks):
+    # Goes on when these ranks have come as far as this. (A barrier that ends on one may still be under way on another.)
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"{word} {rank}", "")
+    store.wait([f"{word} {one}" for one in ranks])
+    store.set(f"{word} {rank} over", "")
+    if rank == 0:  # it has the store, and so is the last to go on
+        store.wait([f"{word} {one} over" for one in ranks])
 """
 
 Job = Callable[..., Done]
@@ -409,11 +419,10 @@ def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
         """
         start()
         for _ in range(3):
-            dist.group.WORLD.monitored_barrier(timedelta(seconds=10))
+            dist.group.WORLD.monitored_barrier(timedelta(seconds=100))
         if rank == 0:
             say(error_of(dist.group.WORLD.monitored_barrier, timedelta(seconds=1), wait_all_ranks=True))
-            os._exit(0)
-        time.sleep(5)
+        meet("said", 0, 1, 2)
         os._exit(0)
         """,
     )
@@ -433,9 +442,11 @@ def test_a_rank_that_dies_is_named_to_those_who_wait_for_it(job: Job, end: str) 
         f"""
         start(600)
         dist.barrier()
+        meet("past", 0, 1, 2)
         if rank == 1:
             {end}
         say(error_of(dist.all_reduce, torch.ones(4)))
+        meet("said", 0, 2)
         os._exit(0)
         """,
     )
@@ -451,6 +462,7 @@ def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
         start(600)
         group = dist.new_group()
         dist.barrier()
+        meet("past", 0, 1)
         from rankdeck.c10d._ucc import collectives as ucc_collectives
         if rank == 1:
             ucc_collectives.all_reduce = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
@@ -521,7 +533,7 @@ def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> No
             say(after.item())
         else:
             dist.all_reduce(torch.ones(4), group=group, async_op=True)
-            time.sleep(5)
+        meet("said", 0, 1)
         os._exit(0)
         """,
     )
@@ -536,6 +548,7 @@ def test_a_rank_that_leaves_lets_nobody_wait(job: Job, end: str) -> None:
         f"""
         start(600)
         dist.barrier()
+        meet("past", 0, 1)
         if rank == 1:
             {end}
         say(error_of(dist.all_reduce, torch.ones(4)))

@@ -300,6 +300,7 @@ def test_what_is_no_answer_is_silence(text: str) -> None:
     assert read_told(text) is None
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
@@ -325,6 +326,7 @@ def test_names_of_any_kind_become_one_harmless_line() -> None:
     assert "of layer\\r\\ud800\\u202e are in all\\n\\x1b[31m #1" in wait.sentence
 
 
+@pytest.mark.slow
 def test_of_one_list_many_times_over_only_a_part_is_taken() -> None:
     """A trace of some KiB, whose lists are one and the same, could else become one of GiBs."""
     size = [1] * 100_000
@@ -397,6 +399,7 @@ def test_an_operation_of_a_thousand_tensors_silences_no_group(answer: Callable[.
     assert "(4 x 4 x float32, 4 x 4 x float32, 4 x 4 x float32 and 13 more)" in said(text, text, text, text)[0]
 
 
+@pytest.mark.slow
 def test_a_group_that_is_too_long_to_tell_silences_that_group_alone(answer: Callable[..., str]) -> None:
     uneven = [rank * rank for rank in range(4000)]
     groups = {"0": list(range(4)), "7": uneven}

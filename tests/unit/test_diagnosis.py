@@ -470,6 +470,7 @@ BITS = (
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(BITS).map(str.encode) | st.binary(max_size=6), max_size=40).map(b"".join),
     st.none() | st.integers(-130, 260),

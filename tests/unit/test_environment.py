@@ -125,6 +125,7 @@ def torch_words() -> frozenset[str]:
 OF_TORCH = [name for name in KNOWN if family_of(name) in families_of("gloo") and not OTHER_BUILDS.match(name)]
 
 
+@pytest.mark.slow
 def test_what_is_said_to_be_gloos_or_torchs_stands_in_torch():
     missing = set(OF_TORCH) - torch_words() - {"RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"}
     assert missing == set()
@@ -136,6 +137,7 @@ def test_what_a_cuda_build_reads_stands_in_the_headers_of_this_one():
     assert names - torch_words() - elsewhere == set()
 
 
+@pytest.mark.slow
 def test_every_name_of_gloo_in_torch_is_known():
     """The base is complete there, and warns of all others."""
     data = b"".join(path.read_bytes() for path in Path(str(_library("libtorch_cpu.so"))).parent.glob("libtorch_*.so"))
@@ -198,6 +200,7 @@ def test_open_mpi_does_not_have_what_is_said_to_do_nothing(installed: tuple[str,
     assert not installed[1] & set(GONE)
 
 
+@pytest.mark.slow
 def test_no_setting_of_open_mpi_is_taken_for_a_misspelt_one(installed: tuple[str, frozenset[str]]):
     version, names = installed
     library = mpi(version=f"{version}.0.0")
@@ -270,6 +273,7 @@ def test_ordinary_variables_are_no_matter(backend: str):
     assert {name for name in ORDINARY if family_of(name) is None and said[name]} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "library"),
     [

@@ -110,6 +110,7 @@ def test_anything_else_is_refused_with_file_line_and_next_step(text: str, line: 
     assert error.hint
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", [" ", "a =", "=", "a\n", "a x=", "#"], ids=repr)
 def test_a_megabyte_of_nonsense_is_read_or_refused_at_once(text: str) -> None:

@@ -156,6 +156,7 @@ def test_the_number_behind_a_folded_name_is_for_each_of_them() -> None:
     assert counted(("gpu[01-02]:8,login:2", "gpu03"), 4) == [("gpu01", 8), ("gpu02", 8), ("login", 2), ("gpu03", 4)]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.from_regex(r"[a-z]{1,3}[0-9]{1,4}(?:-r[0-9]{1,2})?", fullmatch=True), min_size=1, max_size=12, unique=True
@@ -260,6 +261,7 @@ def test_ranks_per_node_counts_towards_the_most_that_a_run_may_have() -> None:
         parse_nodes("n[1-4096]", 17)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "text", [",", "[", "][", "[,", "[]", "[1]", "[1-2", "a[1-9],", "@,", "a:"], ids=lambda text: text.strip()

@@ -34,6 +34,7 @@ def flood(shape: str, values: list[float], form: str) -> list[bytes]:
     return lines * (MIN_SIZE // sum(map(len, lines)) + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["", ".4f", ".3e"])
 @pytest.mark.parametrize("shape", SHAPES)
 @given(st.lists(st.floats(1e-9, 1e9) | st.sampled_from([math.inf, math.nan, 0.0]), min_size=1, max_size=80))

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -429,4 +430,4 @@ class AnyStory(RuleBasedStateMachine):
 
 
 AnyStory.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
-TestAnyStory = AnyStory.TestCase
+TestAnyStory = pytest.mark.slow(AnyStory.TestCase)

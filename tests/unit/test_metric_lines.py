@@ -391,6 +391,7 @@ BITS = (
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(BITS) | st.binary(max_size=8), max_size=60), st.integers(1, 64))
 @settings(deadline=None, max_examples=300)
 def test_no_bytes_make_it_fail(bits: list[bytes], size: int) -> None:
@@ -408,12 +409,14 @@ def seconds_for(data: bytes) -> float:
     return time.process_time() - begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", BITS)
 def test_a_hostile_line_of_a_megabyte_takes_linear_time(bit: bytes) -> None:
     megabyte = (bit * (1_000_000 // len(bit)))[:1_000_000] + b"\n"
     assert seconds_for(megabyte) < 5  # 0.5 s in fact; what is quadratic takes hours
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(BITS), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=60)
 def test_no_mixture_of_hostile_bits_takes_more_than_linear_time(bits: list[bytes]) -> None:

@@ -435,6 +435,7 @@ def test_any_text_is_accepted_or_refused(text: str) -> None:
     accepted_or_refused(lambda: parse(text), lines=text.count("\n") + 2)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40), st.text(max_size=40))
 @settings(deadline=None)
 def test_any_override_is_accepted_or_refused(key: str, value: str) -> None:
@@ -460,6 +461,7 @@ TOML = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, TOML, max_size=6))
 @settings(deadline=None)
 def test_any_tables_are_accepted_or_refused(data: dict[str, Any]) -> None:
@@ -467,6 +469,7 @@ def test_any_tables_are_accepted_or_refused(data: dict[str, Any]) -> None:
         accepted_or_refused(functools.partial(profile_from_data, given_data, "form"))
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(VALID)), TOML)
 @settings(deadline=None, max_examples=300)
 def test_any_value_for_a_known_key_is_accepted_or_refused_by_that_key(path: tuple[str, ...], value: Any) -> None:
@@ -475,6 +478,7 @@ def test_any_value_for_a_known_key_is_accepted_or_refused_by_that_key(path: tupl
         assert error.key.split(".")[0] == path[0]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(deadline=None, max_examples=300)
 def test_a_mutated_profile_is_accepted_or_refused(data: st.DataObject) -> None:

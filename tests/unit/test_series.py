@@ -60,6 +60,7 @@ def test_buckets_are_bounded_ordered_and_equally_full(count: int) -> None:
     assert count == 0 or 1 <= series.buckets[-1].count <= series.per_bucket
 
 
+@pytest.mark.slow
 def test_a_million_points_fit_into_the_capacity() -> None:
     series = Series(0, "loss")
     for step in range(1_000_000):

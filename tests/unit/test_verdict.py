@@ -206,6 +206,7 @@ def test_harmless_warnings_are_not_the_cause() -> None:
     assert find_verdict(read_log(text)) is None
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.sampled_from(
@@ -266,6 +267,7 @@ def test_a_log_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
         diagnose.diagnose_file(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_binary_junk_shows_nothing_that_is_known(tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_bytes(bytes(range(256)) * 5000)
@@ -273,6 +275,7 @@ def test_binary_junk_shows_nothing_that_is_known(tmp_path: Path) -> None:
     assert (found.verdict, found.exit_status) == (None, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bit",
     [
