@@ -18,8 +18,9 @@ from tests.tui.seen import text_of, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import _checked
 from tui.text.bench import MEASURES, TABLE, bench_curves, bench_table, curve_names, size_ticks, value_ticks
+from tui.text.plot import AXIS
 from tui.widgets.bench_pane import BenchPane
-from tui.widgets.chart import AXIS, lines_of
+from tui.widgets.chart import lines_of
 
 RUN = "bench-7f3a"
 SIZES = [4 << power for power in range(0, 24, 3)]

@@ -17,6 +17,7 @@ from engine.core.metrics.series import Series
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
 from tui.data.curves import curves
+from tui.text import plot
 from tui.widgets import chart
 from tui.widgets.chart import Chart
 
@@ -47,7 +48,7 @@ class ChartApp(App[None]):
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """The threads that draw a picture from now on, one for each."""
     threads: list[threading.Thread] = []
-    real = chart.picture
+    real = plot.picture
 
     def picture(request: Any) -> Any:
         threads.append(threading.current_thread())
@@ -122,7 +123,7 @@ async def test_a_constant_curve_and_the_largest_values_are_drawn(value):
 
 
 def test_the_largest_span_is_drawn():
-    picture = chart.picture(chart.Request((("r", series([-1.7e308, 0.0, 1.7e308])),), 60, 11, True, False))
+    picture = plot.picture(plot.Request((("r", series([-1.7e308, 0.0, 1.7e308])),), 60, 11, True, False))
     assert picture is not None
     assert "2e+308┤" in picture.lines[0][0]
 
@@ -193,14 +194,14 @@ async def test_the_loop_does_not_draw(monkeypatch):
 
 def test_plotext_is_used_by_one_thread_at_a_time(monkeypatch):
     locked: list[bool] = []
-    real = chart._plotted
+    real = plot._plotted
 
     def plotted(*arguments: Any) -> str:
-        locked.append(chart._PLOTEXT.locked())
+        locked.append(plot._PLOTEXT.locked())
         return real(*arguments)
 
-    monkeypatch.setattr(chart, "_plotted", plotted)
-    chart.picture(chart.Request((("r", series(FALLING)),), 60, 11, True, False))
+    monkeypatch.setattr(plot, "_plotted", plotted)
+    plot.picture(plot.Request((("r", series(FALLING)),), 60, 11, True, False))
     assert locked == [True]
 
 
@@ -283,7 +284,7 @@ def test_any_values_come_to_finite_points(ranks, columns):
 @given(st.lists(st.floats(), min_size=1, max_size=30))
 def test_any_values_are_drawn(values):
     for ascii_only in (True, False):
-        chart.picture(chart.Request((("r", series(values)),), 40, 8, True, ascii_only))
+        plot.picture(plot.Request((("r", series(values)),), 40, 8, True, ascii_only))
 
 
 # --- restarts --------------------------------------------------------------------------------------------------------

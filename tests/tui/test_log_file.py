@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tui.data import log_file
-from tui.data.log_file import HISTORY, LogFile, LogReader, MergedLog, Where
+from tui.data import merged_log
+from tui.data.log_file import LogFile, Piece
+from tui.data.merged_log import HISTORY, LogReader, MergedLog, Where
 from tui.text.cells import MAX_RAW
 
 
@@ -124,7 +125,7 @@ def test_an_unfinished_line_stands_below_lines_that_arrive_later(tmp_path):
 
 @pytest.mark.parametrize("chunk", [7, 64, 1000])
 def test_lines_are_the_same_however_they_are_cut_into_reads(path, monkeypatch, chunk):
-    monkeypatch.setattr(log_file, "CHUNK", chunk)
+    monkeypatch.setattr(merged_log, "CHUNK", chunk)
     lines = [f"{'é' * (index % 50)} {index}" for index in range(300)]
     path.write_bytes(b"")
     log = MergedLog([LogFile(path)])
@@ -218,7 +219,7 @@ def test_the_file_that_was_written_to_last_stands_last_when_opened(tmp_path):
 
 
 def test_one_loud_rank_does_not_silence_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_file, "CHUNK", 1000)
+    monkeypatch.setattr(merged_log, "CHUNK", 1000)
     paths = [tmp_path / str(rank) for rank in range(3)]
     log = MergedLog([LogFile(path, rank=rank) for rank, path in enumerate(paths)])
     read(log)
@@ -232,7 +233,7 @@ def test_one_loud_rank_does_not_silence_the_others(tmp_path, monkeypatch):
 
 
 def test_a_full_log_drops_its_oldest_lines_and_reads_them_again(path, monkeypatch):
-    monkeypatch.setattr(log_file, "MAX_LINES", 1000)
+    monkeypatch.setattr(merged_log, "MAX_LINES", 1000)
     path.write_bytes(numbered(0, 500))
     log = MergedLog([LogFile(path)])
     read(log)
@@ -282,9 +283,9 @@ def test_a_file_server_that_hangs_does_not_hold_up_the_reader_s_owner():
     release = threading.Event()
 
     class Hanging(LogFile):
-        def tail(self, lines: int) -> list[log_file.Piece]:
+        def tail(self, lines: int) -> list[Piece]:
             release.wait(20)
-            return [log_file.Piece(b"at last", 8)]
+            return [Piece(b"at last", 8)]
 
     arrived = threading.Event()
     reader = LogReader(arrived.set)

@@ -16,8 +16,9 @@ from textual.pilot import Pilot
 
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
-from tui.data import log_file
-from tui.data.log_file import LogFile, MergedLog
+from tui.data import merged_log
+from tui.data.log_file import LogFile, Piece
+from tui.data.merged_log import MergedLog
 from tui.text.cells import segments_line
 from tui.widgets import log_pane
 from tui.widgets.log_view import LogView
@@ -87,7 +88,7 @@ async def test_what_is_on_the_screen_is_what_the_view_says(path):
 
 
 async def test_traps_1_and_3_a_reader_s_text_does_not_move_in_a_flood_and_new_lines_are_counted(path, monkeypatch):
-    monkeypatch.setattr(log_file, "MAX_LINES", 3000)
+    monkeypatch.setattr(merged_log, "MAX_LINES", 3000)
     append(path, *steps(0, 1000))
     app = LogApp(LogFile(path))
     async with app.run_test(size=(40, 10)) as pilot:
@@ -112,7 +113,7 @@ async def test_traps_1_and_3_a_reader_s_text_does_not_move_in_a_flood_and_new_li
 
 
 async def test_trap_1_a_full_log_goes_on_being_painted(path, monkeypatch):
-    monkeypatch.setattr(log_file, "MAX_LINES", 200)
+    monkeypatch.setattr(merged_log, "MAX_LINES", 200)
     path.touch()
     app = LogApp(LogFile(path))
     async with app.run_test(size=(40, 10)) as pilot:
@@ -125,9 +126,9 @@ async def test_trap_1_a_full_log_goes_on_being_painted(path, monkeypatch):
 
 
 async def test_a_reader_at_the_edge_of_a_full_log_keeps_the_text_and_can_go_on(path, monkeypatch):
-    monkeypatch.setattr(log_file, "HISTORY", 50)
-    monkeypatch.setattr(log_file, "MAX_LINES", 120)
-    monkeypatch.setattr(log_file, "CHUNK", 300)
+    monkeypatch.setattr(merged_log, "HISTORY", 50)
+    monkeypatch.setattr(merged_log, "MAX_LINES", 120)
+    monkeypatch.setattr(merged_log, "CHUNK", 300)
     append(path, *steps(0, 600))
     app = LogApp(LogFile(path))
     async with app.run_test(size=(40, 10)) as pilot:
@@ -458,7 +459,7 @@ def hanging(path: Path) -> Iterator[LogFile]:
     release = threading.Event()
 
     class Hanging(LogFile):
-        def tail(self, lines: int) -> list[log_file.Piece]:
+        def tail(self, lines: int) -> list[Piece]:
             release.wait(20)
             return super().tail(lines)
 

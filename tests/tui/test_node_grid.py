@@ -22,7 +22,8 @@ from tests.tui.seen import run_screen, text_of, until, until_seen
 from tests.tui.waiting import lines
 from tui.app import RankdeckApp
 from tui.screens.run import Ranks
-from tui.widgets.node_grid import GAP, Boxes, NodeGrid, cells_of
+from tui.text.node_cells import GAP, Boxes, cells_of
+from tui.widgets.node_grid import NodeGrid
 
 RUN = "wide-7f3a"
 

@@ -16,7 +16,8 @@ from engine.core.run.state import RankWord
 from engine.core.views.view import RankView
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
-from tui.widgets.rank_table import LEAST_NOTE, Columns, RankRow, RankTable
+from tui.text.rank_columns import LEAST_NOTE, Columns, RankRow
+from tui.widgets.rank_table import RankTable
 
 
 def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **more: Any) -> RankRow:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.widgets.sparkline import sparkline
+from tui.text.sparkline import sparkline
 
 
 def test_trap_6_nan_and_infinity_are_marked_and_no_error():

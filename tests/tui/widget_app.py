@@ -17,12 +17,14 @@ from textual.widgets import Static
 from engine.core.metrics.series import Series
 from engine.core.views.view import RankView
 from tests.tui.hostile import CORPUS
-from tui.data.log_file import LogFile, MergedLog
+from tui.data.log_file import LogFile
+from tui.data.merged_log import MergedLog
 from tui.driver import RankdeckDriver
 from tui.text.cells import clean
+from tui.text.rank_columns import RankRow
 from tui.widgets.chart import Chart
 from tui.widgets.log_view import LogView
-from tui.widgets.rank_table import RankRow, RankTable
+from tui.widgets.rank_table import RankTable
 
 
 class WidgetApp(App[None]):

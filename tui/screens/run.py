@@ -28,11 +28,12 @@ from tui.screens.base import DeckScreen
 from tui.screens.run_acts import Act, again_question, kill_act, restart_act, stop_act
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
+from tui.text.rank_columns import RankRow
 from tui.text.run import events_text, why_text
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.node_grid import NodeGrid
-from tui.widgets.rank_table import RankRow, RankTable
+from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
 from tui.widgets.run_header import RunHeader
 from tui.widgets.run_log import RunLog

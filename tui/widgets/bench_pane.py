@@ -8,7 +8,8 @@ from textual import events
 
 from engine.core.metrics.bench import Result
 from tui.text.bench import MEASURES, TABLE, Measure, bench_curves, bench_table, curve_names, size_ticks, value_ticks
-from tui.widgets.chart import SMALLEST, SWATCH, Chart, Picture, Request, Ticks, draw_curves, lines_of
+from tui.text.plot import Picture, Request, Ticks, draw_curves
+from tui.widgets.chart import SMALLEST, SWATCH, Chart, lines_of
 from tui.widgets.text_pane import TextPane
 
 BOTH = TABLE + 36

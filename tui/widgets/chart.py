@@ -7,25 +7,20 @@ The plotext widget that Textual points to draws anew on every repaint, a change 
 from __future__ import annotations
 
 import math
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
-import plotext
 from rich.segment import Segment
-from rich.style import Style
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
 from engine.core.metrics.series import Series
-from tui.data.curves import Curve, Curves, curves
-from tui.numbers import duration, number
-from tui.text.cells import Span, plain_line, segments_line
-from tui.text.marks import ASCII_ODD, ODD
+from tui.numbers import number
+from tui.text.cells import plain_line
+from tui.text.plot import AXIS, Picture, Request, picture
 
 EVERY = 0.5
 """Seconds from one drawing to the next."""
@@ -36,66 +31,11 @@ SLOW_EVERY = 2.0
 SHARE = 0.05
 """Part of a core that drawing may take: hundreds of ranks are drawn less often."""
 
-DARK = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
-LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130), (120, 114, 33), (30, 140, 200))
-"""Colours that people of every colour vision can tell apart (Okabe and Ito, 2008), for each kind of theme."""
-
-ALARM = (213, 94, 0)
-"""Of the same palette: marks where a value was not finite."""
-
-MARKERS = {"braille": "⣤", "hd": "▟", "+": "+", "o": "o", "x": "x", "#": "#"}
-ASCII_MARKERS = {"*": "*", "+": "+", "o": "o", ".": ".", "x": "x", "#": "#"}
-"""How each curve is drawn, so that colour is not the only difference, and how the legend shows it."""
-
-BAND_MARKERS = {"hd": "▟", "braille": "⣤"}
-ASCII_BAND_MARKERS = {"*": "*", ".": "."}
-"""The mean, then its band, which encloses it."""
-
-RESTART = "┊"
-ASCII_RESTART = ":"
-"""From top to bottom, where a later attempt went on."""
-
-QUIET = (128, 128, 128)
-"""Its colour, which is no curve's."""
-
-AXIS = 7
-"""Cells of the vertical axis' numbers. They never change, so that the curves stay where they are."""
-
 SMALLEST = (24, 5)
 """Cells below which there is no chart but a line of text."""
 
 SWATCH = 4
 """Cells of a curve's sign in the legend, with those around it."""
-
-_ASCII_FRAME = str.maketrans("┌┐└┘─│┬┴├┤┼", "++++-|+++++")
-
-# plotext has one figure for everybody.
-_PLOTEXT = threading.Lock()
-
-
-class Request(NamedTuple):
-    """Everything that a drawing depends on."""
-
-    series: tuple[tuple[str, Series], ...]
-    width: int
-    height: int
-    dark: bool
-    ascii: bool
-
-
-class Ticks(NamedTuple):
-    """(value, label) of the places that are marked on each axis."""
-
-    x: list[tuple[float, str]]
-    y: list[tuple[float, str]]
-
-
-class Picture(NamedTuple):
-    """Finished lines: text and colours."""
-
-    lines: list[tuple[str, list[Span]]]
-    names: list[tuple[str, str, Style]]
-    """(swatch, name, style) of each curve."""
 
 
 class Chart(Widget):
@@ -303,110 +243,3 @@ def _state(name: str, series: Series) -> tuple[object, ...]:
 
 def _latest(name: str, series: Series) -> str:
     return f"{plain_line(name)} {number(series.last, AXIS).strip()}" if series.last is not None else ""
-
-
-def picture(request: Request) -> Picture | None:
-    """Draws curves with plotext. Takes a few milliseconds; for a thread.
-
-    Returns:
-        None while there is no finite value.
-    """
-    found = curves(request.series, request.width - AXIS - 1)
-    return None if found is None else draw_curves(found, request)
-
-
-def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> Picture:
-    """Draws curves.
-
-    Args:
-        found: what to draw.
-        request: how large, and for which theme.
-        ticks: what stands at the axes; None: steps or seconds, and values.
-    """
-    with _PLOTEXT:
-        text = _plotted(found, request, ticks)
-    if request.ascii:
-        text = text.translate(_ASCII_FRAME)
-    names = [
-        (markers[1], curve.name, Style(color=f"rgb({','.join(map(str, colour))})"))
-        for curve, markers, colour in _drawn_as(found, request)
-    ]
-    return Picture([segments_line(line) for line in text.splitlines()][: request.height], names)
-
-
-def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, tuple[str, str], tuple[int, int, int]]]:
-    """Each curve with its (marker, swatch) and its colour."""
-    if found.is_band:
-        line, edge = (ASCII_BAND_MARKERS if request.ascii else BAND_MARKERS).items()
-        markers = [line, edge, edge]
-    else:
-        markers = list((ASCII_MARKERS if request.ascii else MARKERS).items())
-    return zip(found.curves, markers, DARK if request.dark else LIGHT, strict=False)
-
-
-def _plotted(found: Curves, request: Request, ticks: Ticks | None) -> str:
-    """The figure as text with SGR colours."""
-    figure = plotext.figure
-    plotext.terminal.limit(False, False)
-    figure.clear()
-    figure.theme("colorless")
-    figure.plot_size(request.width, request.height)
-    figure.axes(False, axis="x", side="upper").axes(False, axis="y", side="right")
-    x_axis, y_axis = _Axis(*found.x_range), _Axis(*found.y_range)
-    for step in found.restarts:
-        high = [row / request.height for row in range(request.height + 1)]
-        mark = ASCII_RESTART if request.ascii else RESTART
-        figure.draw(_signal([x_axis.place(step)] * len(high), high, mark, QUIET, lines=False))
-    # The first curve is the one to see: it is drawn last.
-    for curve, (marker, _), colour in reversed(list(_drawn_as(found, request))):
-        if curve.x:
-            figure.draw(_signal(map(x_axis.place, curve.x), map(y_axis.place, curve.y), marker, colour))
-    if found.odd:
-        top = [1.0] * len(found.odd)
-        mark = ASCII_ODD if request.ascii else ODD
-        figure.draw(_signal(map(x_axis.place, found.odd), top, mark, ALARM, lines=False))
-    ticks = ticks or _linear_ticks(found, request, x_axis, y_axis)
-    figure.ruler("y", "left").lim(0, 1).ticks(*_placed(ticks.y, y_axis))
-    figure.ruler("x", "lower").lim(0, 1).ticks(*_placed(ticks.x, x_axis))
-    text: str = figure.build().string()
-    return text
-
-
-def _linear_ticks(found: Curves, request: Request, x_axis: _Axis, y_axis: _Axis) -> Ticks:
-    places = [0.0, 1 / 3, 2 / 3, 1.0] if request.height >= 8 else [0.0, 1.0]
-    values = [y_axis.value(place) for place in places]
-    span = x_axis.high - x_axis.low
-    parts = min(4, max(1, round(span))) if found.by_step else 4
-    steps = [x_axis.value(part / parts) for part in range(parts + 1)]
-    return Ticks(
-        [(step, str(round(step)) if found.by_step else duration(step)) for step in steps],
-        [(value, number(value, AXIS)) for value in values],
-    )
-
-
-def _placed(ticks: Sequence[tuple[float, str]], axis: _Axis) -> tuple[list[float], list[str]]:
-    return [axis.place(value) for value, _ in ticks], [label for _, label in ticks]
-
-
-def _signal(
-    x: Iterable[float], y: Iterable[float], marker: str, colour: tuple[int, int, int], *, lines: bool = True
-) -> object:
-    pixel = plotext.pixel(foreground=colour)
-    return plotext.figure.signal(list(x), list(y), marker=plotext.marker(marker, pixel=pixel)).lines(lines)
-
-
-class _Axis:
-    """Places between 0 and 1: plotext 6.1 raises OverflowError where the difference of two values is infinite."""
-
-    def __init__(self, low: float, high: float) -> None:
-        margin = 0.0 if low < high else abs(low) * 0.05 or 0.5
-        self.low = max(low - margin, -sys.float_info.max)
-        self.high = min(high + margin, sys.float_info.max)
-
-    def place(self, value: float) -> float:
-        """Where a value stands."""
-        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2 or 1.0)
-
-    def value(self, place: float) -> float:
-        """What stands at a place."""
-        return self.low * (1 - place) + self.high * place

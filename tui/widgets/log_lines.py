@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from tui.data.log_file import Line, MergedLog
+from tui.data.merged_log import Line, MergedLog
 from tui.text.cells import Span, plain_line
 
 STDERR = "▌"

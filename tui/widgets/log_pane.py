@@ -20,7 +20,8 @@ from textual.reactive import var
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tui.data.log_file import Batch, Line, LogReader, LogSource, MergedLog, Where
+from tui.data.log_file import LogSource
+from tui.data.merged_log import Batch, Line, LogReader, MergedLog, Where
 from tui.text.cells import Span, segments_line
 from tui.widgets import log_lines
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.selection import Selection
 
-from tui.data.log_file import Batch
+from tui.data.merged_log import Batch
 from tui.text.cells import Span, plain_line
 from tui.widgets import log_lines
 from tui.widgets.log_pane import LogPane

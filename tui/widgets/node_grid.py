@@ -7,9 +7,8 @@ stands out from the others, or is not finite, stands out in colour too. The line
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -21,143 +20,21 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from engine.core.run.state import RankWord
 from engine.core.views.view import NodeView, RankView
 from tui.keys import bindings
 from tui.numbers import NOTHING, age, memory, number, percent
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import (
-    ASCII_BLOCKS,
     ASCII_CURSOR,
     ASCII_GLYPHS,
     ASCII_MIXED,
-    ASCII_ODD,
-    BLOCKS,
     CURSOR,
     GLYPHS,
     MIXED,
-    ODD,
     to_ascii,
 )
+from tui.text.node_cells import GAP, MEASURES, Boxes, Cell, Measure, Part, cells_of
 from tui.text.run import away_words
-
-Measure = Literal["throughput", "loss", "step lag", "memory"]
-MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag", "memory")
-"""The last is of GPUs, and passed over where there are none."""
-
-SLOW = 0.8
-"""Of the median throughput: a rank below it stands out."""
-
-HIGH = 1.5
-"""Of the median loss: a rank above it stands out."""
-
-LATE = 5
-"""Steps behind the rank that is furthest: a rank so late stands out."""
-
-FULL = 0.95
-"""Of the memory of its GPU: a rank that uses more stands out, since the next allocation may be too much."""
-
-GAP = 2
-"""Cells between two boxes."""
-
-Part = RankWord | Literal["", "block", "alarm"]
-"""What a piece of a line is painted as; empty: as text."""
-
-
-class Boxes(NamedTuple):
-    """Widths in cells, and how many. `tally` is of `8/8`; `cells` of one line of ranks; `lines` is a box's height."""
-
-    name: int
-    tally: int
-    cells: int
-    lines: int
-    across: int
-
-    @classmethod
-    def fitted(cls, width: int, *, name: int, ranks: int) -> Boxes:
-        """Shares out a width: as many boxes beside each other as fit, all alike.
-
-        Args:
-            width: cells of a line.
-            name: cells of the longest node name.
-            ranks: on the node with the most.
-        """
-        tally = 2 * len(str(ranks)) + 1
-        name = max(1, min(name, 24 if width >= 120 else 12, width - tally - 5 - min(ranks, 8)))
-        room = max(1, width - cls(name, tally, 0, 0, 0)._head())
-        cells = max(1, min(ranks, room))
-        if cells < ranks and cells > 8:
-            cells -= cells % 8
-        boxes = cls(name, tally, cells, math.ceil(ranks / cells), 1)
-        return boxes._replace(across=max(1, (width + GAP) // (boxes.width + GAP)))
-
-    def _head(self) -> int:
-        return len(CURSOR) + self.name + 1 + 2 + self.tally + 1
-
-    @property
-    def width(self) -> int:
-        """Cells of a box."""
-        return self._head() + self.cells
-
-
-class Cell(NamedTuple):
-    """How one rank looks."""
-
-    sign: str
-    part: Part
-
-
-def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) -> dict[int, Cell]:  # noqa: A002
-    """The cell of each rank.
-
-    Args:
-        views: the ranks, by their number.
-        measure: what the height of a block means: throughput or loss beside the greatest of all ranks, how many steps a
-            rank is behind the furthest, or how full its GPU is.
-        ascii: draws with ASCII characters.
-    """
-    values = {rank: value for rank, view in views.items() if (value := _value(view, measure)) is not None}
-    if measure == "step lag":
-        furthest = max(values.values(), default=0.0)
-        values = {rank: furthest - value for rank, value in values.items()}
-    finite = [value for value in values.values() if math.isfinite(value)]
-    low, high = min([0.0, *finite]), max([0.0, *finite])
-    high = {"step lag": max(high, len(BLOCKS) - 1), "memory": 1.0}.get(measure, high)
-    median = statistics.median(finite) if finite else 0.0
-    blocks, odd = (ASCII_BLOCKS, ASCII_ODD) if ascii else (BLOCKS, ODD)
-    glyphs = ASCII_GLYPHS if ascii else GLYPHS
-
-    def cell(rank: int, view: RankView) -> Cell:
-        value = values.get(rank)
-        if view.state != "running" or value is None:
-            return Cell(glyphs[view.state], view.state)
-        if not math.isfinite(value):
-            return Cell(odd, "failed")
-        # Halves, because the difference of two large floats can be infinite.
-        height = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
-        alarm = {
-            "throughput": value < SLOW * median,
-            "loss": value > HIGH * median > 0,
-            "step lag": value >= LATE,
-            "memory": value > FULL,
-        }[measure]
-        return Cell(blocks[round(height * (len(blocks) - 1))], "alarm" if alarm else "block")
-
-    return {rank: cell(rank, view) for rank, view in views.items()}
-
-
-def _value(view: RankView, measure: Measure) -> float | None:
-    values = {"throughput": view.throughput, "loss": view.loss, "step lag": view.step, "memory": _fullness(view)}
-    value = values[measure]
-    try:
-        return None if value is None else float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _fullness(view: RankView) -> float | None:
-    gpu = view.gpu
-    return min(1.0, gpu.memory / gpu.memory_total) if gpu and gpu.memory is not None and gpu.memory_total else None
 
 
 class _Piece(NamedTuple):

@@ -20,74 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
-from engine.core.views.view import RankView
-from tui.numbers import NOTHING, age, memory, number, percent
-from tui.text.cells import cell_fit, plain_line
-from tui.text.marks import ASCII_CURSOR, ASCII_GLYPHS, CURSOR, GLYPHS
-from tui.widgets.sparkline import sparkline
-
-LEAST_NOTE = 16
-"""Cells of the note and the space before it, for which sparklines and GPU make room: the reason of a failure fits."""
-
-
-class RankRow(NamedTuple):
-    """What a row shows. The series hold the newest values, oldest first; None stands for what is not finite."""
-
-    view: RankView
-    throughput: tuple[float | None, ...] = ()
-    loss: tuple[float | None, ...] = ()
-
-
-class Columns(NamedTuple):
-    """Widths in cells; 0 leaves a column out. The note takes what is left."""
-
-    rank: int
-    node: int
-    local: int
-    state: int
-    step: int
-    throughput: int
-    loss: int
-    spark: int
-    gpu: int
-    memory: int
-    seen: int
-    note: int
-
-    @classmethod
-    def fitted(cls, width: int, *, world_size: int, node: int, gpus: bool = False) -> Columns:
-        """Shares out a width.
-
-        Local rank and age go first, then the sparklines shrink, then the note, then the GPU leaves; below 60 cells other
-        columns leave for good, the state last.
-
-        Args:
-            width: cells of a whole row.
-            world_size: number of ranks.
-            node: cells of the longest node name.
-            gpus: whether there are any whose use is known.
-        """
-        rank = max(4, len(str(world_size - 1)))
-        columns = cls(rank, min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0, 0, 0)
-        with_gpu = columns._replace(gpu=4, memory=5)
-        if gpus and with_gpu._used() + LEAST_NOTE <= width:
-            columns = with_gpu
-        for field in ("loss", "throughput", "step", "node"):
-            if columns._used() > width:
-                columns = columns._replace(**{field: 0})
-        if width >= 110:
-            columns = columns._replace(local=5, seen=6)
-        rest = width - columns._used()
-        if columns.loss:
-            spark = min(32, (rest - max(LEAST_NOTE, rest * 2 // 5)) // 2 - 1)
-            columns = columns._replace(spark=spark if spark >= 4 else 0)
-        return columns._replace(note=max(0, width - columns._used() - 1))
-
-    def _used(self) -> int:
-        sparks = 2 * (self.spark + 1) if self.spark else 0
-        numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory)
-        fields = (self.node, self.local, self.state, *numbers, self.seen)
-        return len(CURSOR) + self.rank + sum(width + 1 for width in fields if width) + sparks
+from tui.text.rank_columns import Columns, RankRow, heading, row_parts
 
 
 class _Cells(NamedTuple):
@@ -364,60 +297,11 @@ class RankTable(ScrollView, can_focus=True):
         return strip
 
     def _cells(self, index: int) -> _Cells:
-        view, throughput, loss = self._rows[index]
-        columns = self._columns
-        cursor = index == self._cursor
-        mark = (ASCII_CURSOR if self.ascii else CURSOR) if cursor else " "
-        glyph = (ASCII_GLYPHS if self.ascii else GLYPHS)[view.state]
-        text: list[tuple[str, str]] = [("", mark + str(view.rank).rjust(columns.rank))]
-        if columns.node:
-            text.append(("", " " + cell_fit(plain_line(view.node), columns.node, ascii=self.ascii)))
-        if columns.local:
-            text.append(("muted", " " + str(view.local_rank).rjust(columns.local)))
-        text.append((view.state, f" {glyph} {view.state}".ljust(columns.state + 1)[: columns.state + 1]))
-        if columns.step:
-            step = NOTHING if view.step is None else str(view.step)
-            text.append(("", " " + step.rjust(columns.step)))
-        for width, value, series in (
-            (columns.throughput, view.throughput, throughput),
-            (columns.loss, view.loss, loss),
-        ):
-            if width:
-                text.append(("", " " + number(value, width)))
-            if columns.spark:
-                text.append(("spark", " " + sparkline(series, columns.spark, ascii=self.ascii)))
-        if columns.gpu:
-            busy, used = (None, None) if view.gpu is None else (view.gpu.utilisation, view.gpu.memory)
-            text.append(("", f" {percent(busy):>{columns.gpu}} {memory(used):>{columns.memory}}"))
-        if columns.seen:
-            seen = age(None if view.seen is None else self._now - view.seen)
-            text.append(("muted", " " + seen.rjust(columns.seen)))
-        if columns.note:
-            note = plain_line(view.note)
-            said = "" if note else "muted"
-            text.append(
-                (said, " " + cell_fit(note or plain_line(view.last_line), columns.note, ascii=self.ascii)),
-            )
-        if self.ascii:
-            text = [(part, cell.replace(NOTHING, "-")) for part, cell in text]
-        return _Cells(view.state, cursor, tuple(text))
+        row, cursor = self._rows[index], index == self._cursor
+        return _Cells(row.view.state, cursor, row_parts(row, self._columns, self._now, cursor=cursor, ascii=self.ascii))
 
     def _header(self) -> Strip:
-        columns = self._columns
-        unit = f"{plain_line(self._unit)}/s" if self._unit else "per s"
-        spark = columns.spark + 1 if columns.spark else 0
-        text = " " + "rank".rjust(columns.rank)
-        text += " " + cell_fit("node", columns.node) if columns.node else ""
-        text += " " + "local".rjust(columns.local) if columns.local else ""
-        text += " " + cell_fit("state", columns.state)
-        text += " " + "step".rjust(columns.step) if columns.step else ""
-        text += " " + cell_fit(unit, columns.throughput, ascii=self.ascii, right=True) if columns.throughput else ""
-        text += " " * spark
-        text += " " + "loss".rjust(columns.loss) if columns.loss else ""
-        text += " " * spark
-        text += " " + "gpu".rjust(columns.gpu) + " " + "mem".rjust(columns.memory) if columns.gpu else ""
-        text += " " + "seen".rjust(columns.seen) if columns.seen else ""
-        text += " last line" if columns.note >= 9 else ""
+        text = heading(self._columns, self._unit, ascii=self.ascii)
         style = self._style("rank-table--header")
         return Strip([Segment(text, style)]).adjust_cell_length(self._width, style)
 

@@ -10,7 +10,8 @@ from textual.content import Content
 
 from engine.client.protocols import RunClient
 from engine.core.views.view import RunView
-from tui.data.log_file import LogFile, MergedLog
+from tui.data.log_file import LogFile
+from tui.data.merged_log import MergedLog
 from tui.keys import bindings
 from tui.text.cells import plain_line
 from tui.widgets.log_view import LogView
