@@ -84,7 +84,7 @@ class Counting:
             for process in self.deck.processes()
             if "RANKDECK-AGENT" in process.command or " -I " in process.command
         ]
-        return [process for process in found if process.pid not in self.pids]
+        return [process for process in found if process.pid not in self.pids and "guard_process" not in process.command]
 
     def steps(self) -> list[int]:
         """How far each rank has counted, by its own file."""
