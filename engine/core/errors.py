@@ -5,7 +5,6 @@ RankdeckError                 exit status 1
 │   ├── ProfileError          2   a profile is wrong: file, line, key, reason, nearest valid key
 │   └── RunNotFoundError      2   no run, or more than one, has that name
 ├── CheckError                3   something is missing; nothing was started
-├── NodeError                 1   a node could not do what was asked of it
 └── SupervisorError           1   the process that owns a run can't be reached or speaks another protocol
     └── SupervisorLostError   1   it was there and is gone: asking again starts a new one
 
@@ -65,14 +64,6 @@ class CheckError(RankdeckError):
     """A check failed before anything was started."""
 
     exit_status = 3
-
-
-class NodeError(RankdeckError):
-    """A node could not be reached or could not do what was asked of it."""
-
-    def __init__(self, node: str, message: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{node}: {message}", hint=hint)
-        self.node = node
 
 
 class SupervisorError(RankdeckError):

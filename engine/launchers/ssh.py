@@ -48,7 +48,7 @@ def argv(node: str, command: Sequence[str], reach: Reach) -> list[str]:
         ValueError: the node's name could be an option of ssh, or a word contains a NUL byte.
     """
     if not _NODE.fullmatch(node):
-        raise ValueError(f"{node!r} can't be a node")
+        raise ValueError(f"{node!r} is not a valid node name")
     return ["ssh", *reach.ssh_options, *OPTIONS, "--", node, remote_line(command, reach.setup)]
 
 

@@ -272,7 +272,7 @@ def test_what_is_wrong_with_a_hostfile_is_told_with_its_line(inside, work):
     (work / "hosts.txt").write_text("gpu01 slots=4\n\x1b[2J\n")
     said = inside("plan", "./p.toml")
     assert (said.status, said.out) == (2, "")
-    assert "hosts.txt:2: '\\x1b[2J' can't be a node" in said.err
+    assert "hosts.txt:2: '\\x1b[2J' is not a valid node name" in said.err
 
 
 # --- where profiles are found

@@ -227,7 +227,7 @@ def test_a_profile_lends_its_layout_environment_and_launch_and_its_backend_only_
     [
         ({"backends": "gloo,foo"}, "unknown backend 'foo'"),
         ({"backends": ","}, "--backends names no backend"),
-        ({"nodes": "a["}, "layout.nodes: 'a\\[' can't be a node"),
+        ({"nodes": "a["}, "layout.nodes: 'a\\[' is not a valid node name"),
         ({"ranks": 10**9}, "layout.ranks_per_node: must be 1 to 65536"),
     ],
 )

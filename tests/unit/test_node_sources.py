@@ -104,7 +104,7 @@ def test_a_group_that_was_edited_is_read_again(groups: Path) -> None:
         ("@nobody", "the group @nobody has no nodes"),
         ("@nowhere:gpu", "Unknown group source"),
         ("@broken:gpu", "ClusterShell fails"),
-        ("@odd", "'a;reboot' can't be a node"),
+        ("@odd", "'a;reboot' is not a valid node name"),
         ("@many", "layout.nodes names 4097 nodes"),
         (("@gpu", "gpu02"), "layout.nodes names 'gpu02' twice"),
         (("@gpu", "localhost"), "'localhost' together with other nodes"),
@@ -151,7 +151,7 @@ def test_a_hostfile_of_the_home_folder_is_found(work: Path, monkeypatch: pytest.
 
 def test_a_wrong_line_is_told_with_file_and_line(work: Path) -> None:
     (work / "hosts.txt").write_text("gpu01\n\ngpu02 gpus=4\n")
-    assert refused(Layout(hostfile="hosts.txt")).message == "hosts.txt:3: 'gpus=4' says nothing in a hostfile"
+    assert refused(Layout(hostfile="hosts.txt")).message == "hosts.txt:3: 'gpus=4' is an unknown hostfile field"
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_the_nodes_of_another_slurm_job_are_asked_of_squeue(write_command: Write
             "squeue fails: slurm_load_jobs error: Invalid job id specified",
         ),
         ("exit 7", "squeue fails: exit status 7"),
-        ("echo '(null)'", "'(null)' can't be a node"),
+        ("echo '(null)'", "'(null)' is not a valid node name"),
         ("echo 'n[1-5000]'", "Slurm's list of nodes names 5000 nodes"),
-        ("printf '\\377\\033[2J'", "can't be a node"),
+        ("printf '\\377\\033[2J'", "is not a valid node name"),
     ],
 )
 def test_a_slurm_job_without_nodes_is_told_with_the_next_step(

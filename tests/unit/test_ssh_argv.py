@@ -166,7 +166,7 @@ def test_nodes_that_ssh_is_asked_for(node):
     ],
 )
 def test_what_can_not_be_a_node_never_reaches_ssh(node):
-    with pytest.raises(ValueError, match="can't be a node"):
+    with pytest.raises(ValueError, match="is not a valid node name"):
         ssh.argv(node, ["true"], Reach())
 
 

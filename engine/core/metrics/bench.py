@@ -20,8 +20,8 @@ RECIPE = "allreduce"
 LONGEST_LINE = 4096
 """Bytes of a line that may hold a result: the file is the rank's, and may hold anything."""
 
-MOST = 2000
-"""Results of one run that are taken in: seven collectives over forty sizes are 280."""
+MAX_RESULTS = 2000
+"""Results of one run that are read: seven collectives over forty sizes are 280."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ def parse_results(data: bytes) -> list[Result]:
             result = _decoder.decode(line)
         except msgspec.MsgspecError:
             continue
-        if result.is_sound and (len(found) < MOST or result.key in found):
+        if result.is_sound and (len(found) < MAX_RESULTS or result.key in found):
             found[result.key] = result
     return list(found.values())
 

@@ -73,7 +73,7 @@ def _read(line: str) -> Slots:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name not in {"slots"} | _MOST | _IGNORED:
-            raise LayoutError(f"{quoted(word)} says nothing in a hostfile", hint=_FORMS)
+            raise LayoutError(f"{quoted(word)} is an unknown hostfile field", hint=_FORMS)
         if name in _IGNORED:
             continue
         count = count_of(value)

@@ -81,7 +81,7 @@ def parse_nodes(
         groups: the nodes of each of `groups_of(nodes)`.
 
     Raises:
-        LayoutError: a name that can't be a node's, a count that is no count, a group that is not in `groups`, or nodes that
+        LayoutError: an invalid node name, an invalid count, a group that is not in `groups`, or nodes that
             can't be together (see `complete`).
     """
     words = _words(nodes)
@@ -120,7 +120,7 @@ def parse_node(word: str) -> Slots:
     """Reads one node with or without a number of ranks: `gpu01:8`, `me@gpu01`, `10.0.0.7:8`, `fe80::2`, `[fe80::2]:8`.
 
     Raises:
-        LayoutError: a name that can't be a node's, or a count that is no count.
+        LayoutError: an invalid node name, or an invalid count.
     """
     count: str | None
     if matched := _IPV6_WITH_COUNT.match(word):
@@ -131,7 +131,7 @@ def parse_node(word: str) -> Slots:
     else:
         node, count = word, None
     if not _NODE_NAME.match(node) and not _is_ipv6(node):
-        raise LayoutError(f"{quoted(word)} can't be a node", hint=_EXAMPLES)
+        raise LayoutError(f"{quoted(word)} is not a valid node name", hint=_EXAMPLES)
     if host_of(node).isdigit():  # a resolver takes 4 for the address 0.0.0.4
         raise LayoutError(f"{quoted(word)} is a number, not a node", hint='ranks of this machine: "localhost:4"')
     ranks = None if count is None else count_of(count)
@@ -208,7 +208,7 @@ def _unfolded(word: str) -> list[str]:
 
     ranges = text[1::2]
     if sum(map(len, text[::2])) + len(ranges) > _LONGEST_NAME:
-        raise LayoutError(f"{quoted(word)} can't be a node", hint=_EXAMPLES)
+        raise LayoutError(f"{quoted(word)} is not a valid node name", hint=_EXAMPLES)
     size = math.prod(_size(word, each) for each in ranges)
     _refuse_too_many(size)
     try:

@@ -164,7 +164,7 @@ def _check_layout(layout: Layout, places: Places) -> None:
     if layout.slurm is not None and not _is_slurm_job(layout.slurm):
         raise places.error(
             ("layout", "slurm"),
-            "is no job",
+            "is not a job",
             hint='"current", a job id such as 1234, or a task of a job array such as "1234_5"',
         )
     for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):

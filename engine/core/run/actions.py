@@ -1,4 +1,4 @@
-"""What the state machine wants done. The supervisor does it and answers with events."""
+"""Actions of the state machine. The supervisor carries them out and answers with events."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class OpenNode(Action, frozen=True, kw_only=True):
     """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp.
 
-    `patience`: seconds from now after which it is given up; None: at the first failure where its agent was never there, else after
-    as long as that keeps its ranks alone. For a node that is being connected already this only changes the patience.
+    `patience`: seconds from now after which the node is given up. None: at the first failure if its agent never answered, else as
+    soon as the lease of its ranks is over. If the node is already being connected, only the patience changes.
     """
 
     node: str
@@ -42,7 +42,7 @@ class SpawnRanks(Action, frozen=True, kw_only=True):
 
 
 class TellRanks(Action, frozen=True, kw_only=True):
-    """Put news for the ranks of an attempt into its store. Telling the same twice does no harm."""
+    """Put news for the ranks of an attempt into its store. A repetition has no effect."""
 
     node: str
     attempt: int
@@ -70,7 +70,7 @@ class SignalRank(Action, frozen=True, kw_only=True):
 class ClearNode(Action, frozen=True, kw_only=True):
     """End whatever an attempt left on a node: its store, and children that left their rank's group. Answer: NodeCleared.
 
-    `at_once`: without waiting for what its ranks wrote.
+    `at_once`: do not wait until the output of its ranks is stored.
     """
 
     node: str
@@ -85,7 +85,7 @@ class CloseNode(Action, frozen=True, kw_only=True):
 
 
 class Ignore(Action, frozen=True, kw_only=True):
-    """Nothing is to be done, on purpose; the reason goes to whoever asked."""
+    """Do nothing, on purpose. The reason is told to whoever asked."""
 
     reason: str
 

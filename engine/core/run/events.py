@@ -1,7 +1,7 @@
-"""Everything that can happen to a run. The journal is a list of these, and replaying it gives the state.
+"""Everything that can happen to a run. The journal is a list of these events; replaying it gives the state.
 
-Names are past tense. `at` is wall-clock time in seconds since the epoch, put in by whoever saw it happen. Events that
-belong to one attempt carry its number, so that a late one can't be mistaken for news (fencing).
+Names are past tense. `at` is wall-clock time in seconds since the epoch, set by the process that saw the event. Events of an
+attempt carry its number, so that late events of an earlier attempt are recognised and ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
 
 
 class Spare(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend that takes over where ranks can't set their process group up. `one_fate`: as of `RunLaunched`."""
+    """A backend to fall back on if ranks can't set up their process group. `one_fate`: see `RunLaunched`."""
 
     backend: str
     one_fate: str = ""
@@ -35,10 +35,10 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     on_failure: str
     max_restarts: int
     one_fate: str = ""
-    """Why ranks can only start together, where the backend wants that."""
+    """Why ranks can only start together, if the backend requires it."""
     backend: str = ""
     backend_note: str = ""
-    """Why it is that backend, where the profile did not decide it alone."""
+    """Why rankdeck chose the backend, if the profile leaves the choice open."""
     spares: tuple[Spare, ...] = ()
     """In the order in which they are tried."""
 
@@ -50,7 +50,7 @@ class SupervisorStarted(Event, frozen=True, kw_only=True):
 
 
 class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent says of a rank that it has or had: alive while `status` is None."""
+    """What an agent knows of a rank that it has started: the rank is alive while `status` is None."""
 
     attempt: int
     rank: int
@@ -68,7 +68,7 @@ class NodeConnected(Event, frozen=True, kw_only=True):
 
 
 class NodeDisconnected(Event, frozen=True, kw_only=True):
-    """The link to a node's agent broke. Its ranks go on."""
+    """The link to a node's agent broke. The ranks there keep running."""
 
     node: str
     reason: str
@@ -85,9 +85,9 @@ class NodeWarned(Event, frozen=True, kw_only=True):
     """Something on a node will make ranks fail, or may.
 
     Args:
-        check: what was looked at, as `rankdeck check` calls it.
-        text: what was found, and the next step.
-        fails: whether it is certain.
+        check: name of the check, as in `rankdeck check`.
+        text: the finding and the next step.
+        fails: whether ranks will surely fail.
     """
 
     node: str
@@ -97,7 +97,7 @@ class NodeWarned(Event, frozen=True, kw_only=True):
 
 
 class NodeCleared(Event, frozen=True, kw_only=True):
-    """An agent has no process of this attempt left, or says which ones it could not kill."""
+    """An agent has ended all processes of this attempt, except those in `abandoned`, which it could not kill."""
 
     attempt: int
     node: str
@@ -113,8 +113,8 @@ class NodeClosed(Event, frozen=True, kw_only=True):
 class StoreOpened(Event, frozen=True, kw_only=True):
     """The store of an attempt listens.
 
-    `address`: of its node, as all others reach it. `interfaces`: by which each node does, `(node, name)`; those of this machine
-    alone have none.
+    `address`: of the store's node, at which all other nodes reach it. `interfaces`: the network interface that each node uses for
+    that, as `(node, name)`; empty if all ranks are on this machine.
     """
 
     attempt: int
@@ -132,7 +132,7 @@ class StoreLost(Event, frozen=True, kw_only=True):
 
 
 class RankSpawned(Event, frozen=True, kw_only=True):
-    """A rank's process exists. `generation`: the one that it was started for, above 0 where it takes a dead rank's place."""
+    """A rank's process exists. `generation`: the one that it was started for; above 0 if it replaces a dead rank."""
 
     attempt: int
     rank: int
@@ -141,7 +141,7 @@ class RankSpawned(Event, frozen=True, kw_only=True):
 
 
 class RankJoined(Event, frozen=True, kw_only=True):
-    """A rank that can rejoin (its script uses `rankdeck.elastic`) is in a generation, with `step` steps finished."""
+    """A rank that can rejoin (its script uses `rankdeck.elastic`) has joined a generation, with `step` steps done."""
 
     attempt: int
     rank: int
@@ -152,11 +152,10 @@ class RankJoined(Event, frozen=True, kw_only=True):
 class RankEnded(Event, frozen=True, kw_only=True):
     """A rank's process ended.
 
-    `status` is as `subprocess` has it: the exit code, or minus the signal's number. `step` is the last step that the rank
-    reported, `reason` says more than the status can (it could not be started, for one). `secondary`: its last words blame
-    another rank ("connection closed by peer"), so it is not the root cause while any other failure is known. `by`: the user
-    who sent it the signal that ended it. `forming`: what it said of why its process group could not be set up, where it ended
-    before that was.
+    `status`: the exit code, or minus the signal's number, as in `subprocess`. `step`: the last step that the rank reported.
+    `reason`: what the status can't express, for example why the rank could not be started. `secondary`: its last output blames
+    another rank ("connection closed by peer"), so it is not the root cause while another failure is known. `by`: the user whose
+    signal ended it. `forming`: why its process group could not be set up, if it ended before that.
     """
 
     attempt: int
@@ -171,7 +170,7 @@ class RankEnded(Event, frozen=True, kw_only=True):
 
 
 class RankLost(Event, frozen=True, kw_only=True):
-    """A rank is gone and nobody can say how it ended; or, where it is `alive`, nothing can end it."""
+    """A rank is gone for an unknown reason. If it is `alive`, its process could not be killed."""
 
     attempt: int
     rank: int
@@ -188,7 +187,7 @@ class StopRequested(Event, frozen=True, kw_only=True):
 
 
 class RestartRequested(Event, frozen=True, kw_only=True):
-    """A user wants the run to go on.
+    """A user asks for a restart.
 
     `scope`: `all` is a new attempt of all ranks; `smallest` starts only the dead ranks if that is possible. `attempt` and
     `generation`: those that the user saw, or None. A request about an earlier one is refused: it could end a healthy run.
@@ -230,4 +229,4 @@ AnyEvent = (
 """Every event; the tag `event` tells which one a journal line holds."""
 
 INTENTS = (RunLaunched, StopRequested, RestartRequested, KillRequested)
-"""What a user asked for: on the disk before it is acted upon."""
+"""Requests of users. They are on the disk before the supervisor acts on them."""

@@ -1,4 +1,4 @@
-"""The state of a run, and what is derived from it. Changed by `machine.step` only."""
+"""The state of a run, and what is derived from it. Only `machine.step` changes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.core.run.events import Spare
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["starting", "running", "holding", "succeeded", "failed", "stopped"]
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
-"""Signals that a process brings upon itself."""
+"""Signals that a process causes by its own fault."""
 
 ENDED_WORDS: frozenset[RunWord] = frozenset({"succeeded", "failed", "stopped"})
 
@@ -36,8 +36,8 @@ class Alive(Value, frozen=True, kw_only=True):
 
 
 class Done(Value, frozen=True, kw_only=True):
-    """Its process ended. `asked`: while the attempt was being stopped. `order`: as the supervisor learned of it. `forming`: why its
-    process group could not be set up, where it ended before that was."""
+    """Its process ended. `asked`: the attempt was being stopped. `order`: its place in the order in which the supervisor learned of
+    ends. `forming`: why its process group could not be set up, if it ended before that."""
 
     pid: int | None
     status: int
@@ -52,7 +52,7 @@ class Done(Value, frozen=True, kw_only=True):
 
 
 class Gone(Value, frozen=True, kw_only=True):
-    """Nobody can say how it ended. `asked`: that it ended was wanted."""
+    """It ended for an unknown reason. `asked`: the attempt was being stopped."""
 
     pid: int | None
     reason: str
@@ -76,10 +76,10 @@ class Node(Value, frozen=True, kw_only=True):
     reason: str = ""
     since: float = 0.0
     was_up: bool = False
-    """Whether its agent was ever there: if so, and the node is given up, processes may be left on it."""
+    """Whether its agent ever answered. If it did and the node is given up, processes may be left there."""
     cleared: bool = False
     warnings: tuple[str, ...] = ()
-    """What will make ranks fail there, or may."""
+    """Findings that will make ranks fail there, or may."""
     abandoned: tuple[int, ...] = ()
 
 
@@ -87,14 +87,14 @@ class Node(Value, frozen=True, kw_only=True):
 
 
 class Outcome(Value, frozen=True, kw_only=True):
-    """How a run ended, or will have ended once everything is cleared away."""
+    """How a run ended, or will end once its nodes are cleared."""
 
     word: Literal["succeeded", "failed", "stopped"]
     reason: str
 
 
 class Restart(Value, frozen=True, kw_only=True):
-    """A new attempt follows once the old one is cleared away. `falls_back`: on the next backend."""
+    """A new attempt follows once the nodes are cleared. `falls_back`: with the next backend."""
 
     reason: str
     falls_back: bool = False
@@ -113,18 +113,18 @@ class Running(Value, frozen=True, kw_only=True):
 
 
 class Holding(Value, frozen=True, kw_only=True):
-    """A rank failed and the others are left as they are until a user decides."""
+    """A rank failed. The others are left alone until a user decides."""
 
 
 class Stopping(Value, frozen=True, kw_only=True):
-    """The stop ladder is being walked. `at_once`: by its last step only."""
+    """Ranks are being stopped by the stop ladder. `at_once`: by its last step only."""
 
     then: Outcome | Restart
     at_once: bool = False
 
 
 class Clearing(Value, frozen=True, kw_only=True):
-    """Every rank has ended; what they left behind is being ended."""
+    """Every rank has ended; processes that they left are being ended."""
 
     then: Outcome | Restart
 
@@ -146,11 +146,11 @@ Phase = Opening | Starting | Running | Holding | Stopping | Clearing | Closing |
 
 
 News = tuple[Literal["lost", "generation"], int]
-"""What ranks are told: a generation has lost a rank, or a generation begins."""
+"""News for ranks: a generation has lost a rank, or a generation begins."""
 
 
 class RunState(Value, frozen=True, kw_only=True):
-    """Everything that is known of a run. `restarts` counts those that nobody asked for, since a user last did."""
+    """Everything that is known of a run. `restarts`: automatic restarts since a user last asked for one."""
 
     run: str
     name: str
@@ -165,7 +165,7 @@ class RunState(Value, frozen=True, kw_only=True):
     store_port: int | None = None
     store_address: str = ""
     interfaces: tuple[tuple[str, str], ...] = ()
-    """By which interface each node reaches the others, `(node, name)`."""
+    """The network interface by which each node reaches the others, as `(node, name)`."""
     store_trouble: str = ""
     restarts: int = 0
     best_step: int | None = None
@@ -174,22 +174,22 @@ class RunState(Value, frozen=True, kw_only=True):
     """Rejoins that did not count as restarts, since all ranks last met."""
     ends: int = 0
     generation: int = 0
-    """Of the process group of this attempt: each rejoin makes a new one."""
+    """Number of the process group in this attempt: each rejoin makes a new one."""
     generation_since: float = 0.0
     started_for: tuple[int, ...] = ()
-    """The generation that each rank's process was started for; empty: all for the first."""
+    """The generation that each rank's process was started for; empty: the first one for all."""
     joined: frozenset[int] = frozenset()
-    """Ranks that are in the current generation. Only scripts that use `rankdeck.elastic` say so."""
+    """Ranks in the current generation. Only scripts that use `rankdeck.elastic` report it."""
     elastic: bool = False
-    """Whether any rank of this attempt has said so."""
+    """Whether any rank of this attempt has reported that it joined."""
     one_fate: str = ""
-    """Why ranks can only start together, or nothing where one may start alone."""
+    """Why ranks can only start together; empty if one may start alone."""
     backend: str = ""
     """Of this attempt."""
     spares: tuple[Spare, ...] = ()
-    """Backends that were not tried yet."""
+    """Backends to fall back on that were not tried yet."""
     news: tuple[News, ...] = ()
-    """What the ranks of this attempt were told, in order."""
+    """News that the ranks of this attempt were told, in order."""
 
     def generation_of(self, rank: int) -> int:
         """The generation that a rank's process was started for."""
