@@ -274,7 +274,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     def action_hint(self) -> None:
         """ctrl+c ends nothing here."""
-        self.say("q goes back or leaves. Runs go on without this screen; s in a run stops it.")
+        self.say("q goes back or leaves. Runs keep running without this app; s in a run stops it.")
 
     def action_leave(self) -> None:
         """Ends the app from any screen; the last words say which runs go on. A form with changes asks first."""

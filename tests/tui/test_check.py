@@ -85,16 +85,16 @@ async def test_the_grid_is_filled_while_nodes_are_asked(engine: FakeEngine):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "c check")
         await pilot.press("c")
-        text = await until_seen(pilot, "1 of 2 nodes: looking", "◌")
+        text = await until_seen(pilot, "1 of 2 nodes: checking", "◌")
         assert "r again" not in text
         await pilot.press("j", "r")
-        await until_seen(pilot, "gpu02, ssh  ◌ not looked at yet", "Checked: the node can be reached")
+        await until_seen(pilot, "gpu02, ssh  ◌ not checked yet", "Checked: the node can be reached")
         engine.hold_check.set()
         await until_seen(pilot, "2 nodes: 1 failure, 1 warning", "gpu02, ssh  ✖ fail", "r again")
         assert engine.checks == 1
         engine.findings = []
         await pilot.press("r")
-        await until_seen(pilot, "2 nodes: all is well", "gpu02, ssh  ● ok")
+        await until_seen(pilot, "2 nodes: no problems", "gpu02, ssh  ● ok")
         assert engine.checks == 2
 
 
@@ -104,7 +104,7 @@ async def test_leaving_ends_what_is_still_asked(engine: FakeEngine):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "c check")
         await pilot.press("c")
-        await until_seen(pilot, "looking")
+        await until_seen(pilot, "checking")
         await pilot.press("q")
         await until_seen(pilot, "Plan: quickstart")
         await until(pilot, lambda: engine.checks_closed == 1, "the end of the check")
@@ -116,7 +116,7 @@ async def test_an_error_is_said_and_the_check_can_be_tried_again(engine: FakeEng
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "c check")
         await pilot.press("c")
-        await until_seen(pilot, "there is no mpirun [/x", "load your site's MPI module", "nothing was looked at")
+        await until_seen(pilot, "there is no mpirun [/x", "load your site's MPI module", "nothing was checked")
         engine.check_error = None
         await pilot.press("r")
         await until_seen(pilot, "gpu01", "1 failure")
@@ -167,7 +167,7 @@ async def test_a_check_of_no_node_is_no_reason_to_end(engine: FakeEngine):
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await opened(pilot)
         await pilot.press("down", "right", "n", "G", "r")
-        await until_seen(pilot, "0 nodes: nothing was looked at")
+        await until_seen(pilot, "0 nodes: nothing was checked")
         assert isinstance(app.screen, CheckScreen)
 
 
@@ -198,11 +198,11 @@ def test_whatever_a_node_says_nothing_but_text_gets_out(data: bytes, width: int)
 
 def test_the_title_counts_nodes_and_problems():
     grid = Grid(["gpu01"])
-    assert verdict(grid, is_running=True) == "looking"
-    assert verdict(grid, is_running=False) == "all is well"
+    assert verdict(grid, is_running=True) == "checking"
+    assert verdict(grid, is_running=False) == "no problems"
     for check in CHECKS:
         grid.take(ok("gpu01", check, ""))
     grid.take(fail("gpu01", "ssh", "", ""))
     grid.take(fail("gpu01", "disk", "", ""))
     long = grid_title("n" * 50, grid, is_running=True, ascii=True)
-    assert long == f"Check of {'n' * 23}~, 1 of 1 nodes: 2 failures, looking"
+    assert long == f"Check of {'n' * 23}~, 1 of 1 nodes: 2 failures, checking"

@@ -123,7 +123,7 @@ def test_the_help_can_be_searched_and_says_when_there_is_nothing():
     found = str(help_text("restart", 80, ascii=False))
     assert "Dead ranks rejoin" in found
     assert "Search the log" not in found
-    assert "Nothing here has '[/zzz'." in str(help_text("[/zzz", 80, ascii=False))
+    assert "No match for '[/zzz'." in str(help_text("[/zzz", 80, ascii=False))
 
 
 def test_the_help_explains_every_state_and_word():

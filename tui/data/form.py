@@ -62,8 +62,8 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
     kind = values.get("recipe.kind", "")
     return [
         Field(id="name", label="name", placeholder="my-run", help="What the profile and its runs are called."),
-        Field(id="description", label="description", help="A line for those who read the list of profiles."),
-        Field(id=BACKEND, label="backend", begins_group=True, help="How ranks talk to each other.",
+        Field(id="description", label="description", help="One line for the list of profiles."),
+        Field(id=BACKEND, label="backend", begins_group=True, help="How ranks communicate.",
               choices=tuple((backend.name, backend.summary) for backend in backends)),
         Field(id="backend.fallback", label="fallback", placeholder="none",
               help="Backends that take over where it can't run or be set up, in order: gloo, or several with blanks between."),
@@ -89,20 +89,20 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
                        ("restart", "dead ranks rejoin where the script can, else all start again; a few times"))),
         Field(id="env", label="environment", placeholder="NAME=value", begins_group=True,
               help="Environment of every rank, quoted as in a shell. Secret values are not shown, and stay."),
-        Field(id="backend.env", label="of the backend", placeholder="NAME=value",
+        Field(id="backend.env", label="backend env", placeholder="NAME=value",
               help="Environment that only this backend needs, quoted as in a shell."),
     ]  # fmt: skip
 
 
 def _program_fields(kind: str, recipes: Sequence[RecipeInfo]) -> list[Field]:
     """The lines that belong to what is run: a file or a module, or the recipe's own arguments; then free ones."""
-    more = Field(id="recipe.args", label="arguments", help="The words after it, quoted as in a shell.")
+    more = Field(id="recipe.args", label="arguments", help="Its command-line arguments, quoted as in a shell.")
     if kind == OWN_SCRIPT:
         return [Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file."), more]
     if kind == OWN_MODULE:
         return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
     declared = [_argument_field(argument) for argument in _declared(kind, recipes)]
-    return [*declared, Field(id="recipe.args", label="more words", help="Words after these, quoted as in a shell.")]
+    return [*declared, Field(id="recipe.args", label="more arguments", help="Further arguments, quoted as in a shell.")]
 
 
 def _argument_field(argument: Argument) -> Field:

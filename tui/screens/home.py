@@ -251,7 +251,7 @@ class HomeScreen(DeckScreen):
                 title = f"Run: {plain_line(choice.name)}"
                 pane.show_text(lambda width: run_text(choice, width, time.time(), ascii=ascii), title=title)
             case ProfileEntry(profile=None):
-                error = RankdeckError(choice.error or "is unreadable", hint="e edits another; this one needs an editor")
+                error = RankdeckError(choice.error or "is unreadable", hint="mend the file in an editor")
                 pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
             case ProfileEntry(profile=Profile() as profile):
                 self._preview(choice, profile, f"Plan: {plain_line(choice.name)} ({choice.source})")

@@ -48,8 +48,8 @@ def again_question(run: RunView) -> ConfirmScreen:
 def kill_act(view: RankView, client: RunClient) -> Act:
     """SIGKILL to one rank."""
     detail = (
-        f"SIGKILL goes to the process group of pid {view.pid}: it can save nothing any more. "
-        "The run then does what its profile says about a failed rank."
+        f"SIGKILL goes to the process group of pid {view.pid}: it can't save anything. "
+        "The run then does what launch.on_failure in its profile says."
     )
     kill = partial(client.kill, view.rank, signal.SIGKILL)
     return Act(f"Kill rank {view.rank} on {view.node}?", detail, "Kill", kill)

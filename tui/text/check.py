@@ -24,8 +24,8 @@ def finding_text(node: str, check: Check, finding: Finding | None, width: int, *
         ascii: draws with ASCII characters.
     """
     mark = CHECK_MARKS[finding.state if finding else None]
-    word = finding.state if finding else "not looked at yet"
-    head = f"{mark.ascii if ascii else mark.sign} {'not looked at' if word == 'skip' else word}"
+    word = finding.state if finding else "not checked yet"
+    head = f"{mark.ascii if ascii else mark.sign} {'not checked' if word == 'skip' else word}"
     lines: list[Content | str] = [
         Content.assemble((f"{plain_line(node)}, {check}  ", "bold"), (head, mark.style)).truncate(width)
     ]
@@ -50,9 +50,9 @@ def grid_title(name: str, grid: Grid, *, is_running: bool, ascii: bool) -> str: 
 
 
 def verdict(grid: Grid, *, is_running: bool) -> str:
-    """How it looks, in words."""
+    """The result so far, in words."""
     counts = [(len(grid.in_state("fail")), "failure"), (len(grid.in_state("warn")), "warning")]
     words = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
     if is_running:
-        return f"{words}, looking" if words else "looking"
-    return words or ("all is well" if grid.nodes else "nothing was looked at")
+        return f"{words}, checking" if words else "checking"
+    return words or ("no problems" if grid.nodes else "nothing was checked")

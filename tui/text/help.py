@@ -17,20 +17,20 @@ RANK_WORDS: dict[RankWord, str] = {
     "running": "its process exists",
     "exited": "it ended with exit status 0",
     "failed": "it ended with another exit status, or by a signal",
-    "lost": "nobody can say how it ended",
+    "lost": "how it ended is unknown",
     "stopped": "it ended while the run was being stopped",
 }
 
 WORDS: dict[str, str] = {
-    "profile": "A TOML file: backend, layout, recipe, launch policy. What you save and share.",
-    "plan": "What a profile comes to on real nodes. What is shown is what runs.",
-    "run": "One launch of a plan. It goes on without this app, and without this terminal.",
+    "profile": "A TOML file with backend, layout, recipe and launch policy, to save and share.",
+    "plan": "The ranks, nodes and commands that a profile resolves to. Exactly this is launched.",
+    "run": "One launch of a plan. It keeps running when the app or the terminal closes.",
     "node": "A machine that ranks run on.",
     "rank": "One process of the run, by its number; the world size is how many there are.",
     "attempt": "One start of all ranks; the first is attempt 0, as torchrun counts. Each has its own logs.",
     "generation": "Counts rejoins: dead ranks came back and the others kept running. 0.2 is generation 2 of attempt 0.",
     "recipe": "A training script that comes with rankdeck.",
-    "backend": "How ranks talk to each other: a process group of PyTorch.",
+    "backend": "How ranks communicate: a process group of PyTorch.",
     "supervisor": "The process that owns one run.",
 }
 
@@ -59,7 +59,7 @@ def help_text(query: str, width: int, *, ascii: bool) -> Content:  # noqa: A002 
         if found:
             lines += ["", Content.styled(title, "bold underline")]
             lines += [line for row in found for line in _lines(row, width)]
-    text = Content("\n").join(lines[1:]) if lines else Content(f"Nothing here has {query!r}.")
+    text = Content("\n").join(lines[1:]) if lines else Content(f"No match for {query!r}.")
     return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
 
 
@@ -73,7 +73,7 @@ def _sections(*, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:  # noqa: A002
     )
     glyphs = ASCII_GLYPHS if ascii else GLYPHS
     yield "How a rank is", [_Row(f"{glyphs[word]} {word}", text, "bold") for word, text in RANK_WORDS.items()]
-    results = [(CHECK_MARKS[state], state or "looking", text) for state, text in RESULT_WORDS.items()]
+    results = [(CHECK_MARKS[state], state or "checking", text) for state, text in RESULT_WORDS.items()]
     yield (
         "How a check came out",
         [_Row(f"{mark.ascii if ascii else mark.sign} {word}", text, mark.style) for mark, word, text in results],

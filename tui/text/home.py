@@ -123,9 +123,9 @@ def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content
 
 def _enter(run: RunSummary) -> str:
     if run.state in ENDED_WORDS:
-        return "shows how it ended: its log, its curves, its story"
+        return "shows its log, curves and events"
     if not run.reachable:
-        return "starts a supervisor for it, which takes its ranks over as they are"
+        return "starts a new supervisor, which takes over the ranks as they are"
     return "watches it"
 
 

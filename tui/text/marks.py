@@ -79,11 +79,11 @@ CHECK_MARKS: dict[State | None, Mark] = {
 """How a check came out; None: it has not yet."""
 
 RESULT_WORDS: dict[State | None, str] = {
-    "ok": "all is well",
-    "warn": "a launch may work; the text says what could come of it",
-    "fail": "a launch would not work, or not for long",
-    "skip": "it was not looked at; the text says why",
-    None: "it was not looked at yet",
+    "ok": "no problem was found",
+    "warn": "a launch may work; the text describes the risk",
+    "fail": "a launch would fail, at once or later",
+    "skip": "it was not checked; the text says why",
+    None: "it was not checked yet",
 }
 """What that means, for the help screen."""
 
