@@ -25,8 +25,8 @@ hypothesis.settings.load_profile("unhurried")  # on a busy machine an example ma
 FOREIGN = ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
 """Variables of whoever runs the tests, which ranks or the command would see."""
 
-GRACE = 5.0
-"""Seconds in which the processes of a run that has ended are gone: the supervisor's last words take a second at most."""
+GRACE = 60.0
+"""Seconds in which the processes of a run that has ended are gone, on a busy machine too: usually it takes less than one."""
 
 
 class WriteScript(Protocol):

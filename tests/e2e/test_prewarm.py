@@ -14,7 +14,7 @@ import pytest
 from engine.client.engine import LocalEngine
 from engine.core.plan.profile import Profile
 from engine.planning.profiles import read_profile
-from tests.support import Deck, is_alive, kill_hard, parent_of, wait_until
+from tests.support import Deck, is_alive, kill_hard, parent_of, wait_gone, wait_until
 
 SAY = "import os, torch\nprint('up', os.environ['RANK'], os.environ.get('MARKED', ''), flush=True)"
 STAY = SAY + "\nimport time\ntime.sleep(600)"
@@ -84,6 +84,7 @@ def test_ranks_are_forked_ahead_and_one_that_was_killed_is_missed_by_nobody(rank
     waiting = spares(rankdeck, 3)
     kill_hard(waiting[0])
     kill_hard(waiting[1])
+    wait_gone(waiting[0], waiting[1])
     run = asyncio.run(engine.launch(profile))
     assert rankdeck("wait", run).returncode == 0
     assert [rankdeck.log(run, rank) for rank in range(2)] == [b"up 0 \n", b"up 1 \n"]
