@@ -1,1 +1,1 @@
-"""What a front end uses of the engine: profiles, runs, and the connection to the supervisor of a run."""
+"""The engine as front ends use it: profiles, runs, connections to supervisors."""

@@ -108,7 +108,7 @@ class EngineClient(Protocol):
         ...
 
     def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
-        """Finds out on every node what would fail late; see `engine.preflight.check`. Raises ProfileError or CheckError.
+        """Finds out on every node what would fail late; see `engine.planning.check.check`. Raises ProfileError or CheckError.
 
         Close it (`contextlib.aclosing`): the nodes are asked as long as it is open.
         """

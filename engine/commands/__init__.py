@@ -1,1 +1,1 @@
-"""The command line: every verb, what it prints and its exit status."""
+"""The command line: commands, what they print, exit statuses."""

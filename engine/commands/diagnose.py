@@ -1,4 +1,4 @@
-"""`rankdeck diagnose`: why a run failed, from its journal and what its ranks wrote, or why any job did, from its log."""
+"""`rankdeck diagnose`: explains a failure, of a run from its journal and output, of any other job from its log."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from engine.runs.replay import read_journal
 from engine.runs.traces import read_traces
 
 HEAD, TAIL = 1 << 20, 1 << 23
-"""Bytes of a log that are looked at: its beginning, where a job does not get ready, and its end, where it fails."""
+"""Bytes read of a log: its beginning, which shows failures of the start, and its end, which shows all others."""
 
 OUT_TAIL, ERR_TAIL = 1 << 14, (1 << 15) + (1 << 14)
-"""Bytes of a rank's stdout and stderr that are looked at."""
+"""Bytes read of the end of a rank's stdout and stderr."""
 
 WORDLESS = ("exit", "lost", "start")
-"""Causes that are none: somebody else may know better."""
+"""Causes without an explanation, for which mpirun's log may have a better one."""
 
 BLOCK = 1 << 18
-"""Bytes that are read from a pipe at a time."""
+"""Bytes read from a pipe at a time."""
 
 MOST_TAILS = 256
-"""Ranks whose output is read; of more, those that failed first."""
+"""Most ranks whose output is read; those that failed first come first."""
 
 LAST_LINES = 15
-"""Lines that are shown where nothing known was found."""
+"""Lines shown if no known failure was found."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out about a job."""
+    """The result for one job."""
 
     subject: str
     """The run's id, or the name of the log."""
     state: str
-    """`failed`, `holding`, `running`… of a run; of a log `failed`, or `unknown` where nothing known was found."""
+    """Of a run: `failed`, `holding`, `running`…; of a log: `failed`, or `unknown` if no known failure was found."""
     attempt: int | None
-    """Of a run: which one is told of."""
+    """Of a run: which attempt this is about."""
     verdict: Verdict | None
-    """None: nothing failed, or nothing known was found."""
+    """None: nothing failed, or no known failure was found."""
     noticed: tuple[str, ...]
-    """What else was seen that is known and did no harm by itself."""
+    """Known problems that were seen but did no harm by themselves."""
     last_lines: tuple[str, ...]
-    """The end of a log where nothing known was found: raw."""
+    """The end of a log without a known failure, raw."""
     note: str
-    """What limits all that; empty where nothing does."""
+    """A limitation of this result; may be empty."""
 
     @property
     def exit_status(self) -> int:
-        """0 where something was found or nothing failed, 1 where a log shows nothing that is known."""
+        """0 if a cause was found or nothing failed, 1 if a log shows no known failure."""
         return 0 if self.verdict is not None or self.attempt is not None else 1
 
 
@@ -70,11 +70,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
-    """Why a run failed, whether it goes on, holds, or has ended.
+    """Why a run failed. The run may be active, holding or ended.
 
     Args:
-        paths: of the run.
-        attempt: which one; None: the newest in which something failed.
+        paths: the run's paths.
+        attempt: which attempt; None: the newest one with a failure.
 
     Raises:
         SupervisorError: the journal can't be read.
@@ -83,14 +83,14 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
     by_attempt = _by_attempt(paths)
     newest = max(by_attempt)
     if attempt is not None and attempt not in by_attempt:
-        raise UsageError(f"there is no attempt {attempt} of {paths.run}", hint=f"the newest is {newest}")
+        raise UsageError(f"{paths.run} has no attempt {attempt}", hint=f"the newest is {newest}")
     failed = [one for one, state in by_attempt.items() if failure_view(state, {}) is not None]
     chosen = attempt if attempt is not None else max(failed, default=newest)
     state = by_attempt[chosen]
     told = witnesses(state, _tails(paths, state, chosen))
     traces = read_traces(paths.attempt(chosen), len(state.ranks), state.generation_since)
     verdict = find_verdict(told, traces.waits)
-    if verdict is None and (failure := failure_view(state, {})) is not None:  # it came to no rank
+    if verdict is None and (failure := failure_view(state, {})) is not None:  # the run failed before any rank started
         verdict = Verdict(
             cause="start", rank=None, headline=failure.headline, detail=failure.detail,
             advice="correct what the reason names, then restart the run", fix="rankdeck check PROFILE", traceback="",
@@ -109,15 +109,15 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
 
 
 def _by_attempt(paths: RunPaths) -> dict[int, RunState]:
-    """The last state of each attempt: the next one forgets how ranks ended."""
+    """The last state of each attempt; the next attempt does not keep how ranks ended."""
     newest = {state.attempt: state for _, _, state in states(read_journal(paths.journal))}
     if not newest:
-        raise UsageError(f"{paths.run} has not begun", hint="rankdeck clean removes it")
+        raise UsageError(f"{paths.run} has not started", hint="rankdeck clean removes it")
     return newest
 
 
 def _tails(paths: RunPaths, state: RunState, attempt: int) -> dict[int, bytes]:
-    """The end of what ranks wrote, of those first that failed. stderr has the last word; nccl warns on stdout."""
+    """The end of the ranks' output; failed ranks come first. stderr comes last because it decides; nccl warns on stdout."""
     order = sorted(range(len(state.ranks)), key=lambda rank: _urgency(state, rank))
     return {
         rank: read_tail(paths.log(attempt, rank, "out"), OUT_TAIL)
@@ -128,7 +128,7 @@ def _tails(paths: RunPaths, state: RunState, attempt: int) -> dict[int, bytes]:
 
 
 def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Verdict:
-    """Where the ranks tell nothing, mpirun may."""
+    """Adds the cause from mpirun's log if the ranks' output has none."""
     found = find(plain(read_tail(paths.mpirun_log(attempt)))) if verdict.cause in WORDLESS else None
     if found is None:
         return verdict
@@ -154,7 +154,7 @@ def diagnose_file(name: str) -> Diagnosis:
     """Why a job failed, from the log of its launcher, of one rank, or of ssh.
 
     Args:
-        name: of the file; `-`: standard input.
+        name: path of the file; `-`: standard input.
 
     Raises:
         UsageError: it can't be read.
@@ -181,14 +181,14 @@ def diagnose_file(name: str) -> Diagnosis:
         verdict=verdict,
         noticed=tuple(remarks([*told, Witness(rank=None, said=text[-TAIL:], failed=False)] if not ranks else told)),
         last_lines=tuple(lines),
-        note=f"{left_out >> 20} MiB in its middle were not looked at" if left_out else "",
+        note=f"{left_out >> 20} MiB in the middle were not read" if left_out else "",
     )
 
 
 def _ends(file: BinaryIO) -> tuple[bytes, int]:
-    """The beginning and the end of a file of any size, and how much between them was left out.
+    """The beginning and the end of a file of any size, and how many bytes between them were left out.
 
-    Memory is bounded for pipes too.
+    Uses bounded memory, for pipes too.
     """
     head = file.read(HEAD)
     if file.seekable():

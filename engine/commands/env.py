@@ -1,4 +1,4 @@
-"""What `rankdeck env` prints: the variables of a backend, and the names that only seem to be some."""
+"""`rankdeck env`: the variables of a backend, and names that look like variables but do nothing."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import textwrap
 from collections.abc import Iterable
 
 import click
-import msgspec
 
 from engine.backends.variables import families_of
 from engine.backends.variables.base import Family, Gone, Variable
+from engine.commands.output import print_json
 from engine.core.errors import UsageError
 
 WIDEST = 100
-"""Columns: longer lines are hard to read, however wide the terminal is."""
+"""Longest line, in columns: longer ones are hard to read."""
 
 INDENT = " " * 6
 
 
 def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
-    """Prints what there is for a backend.
+    """Prints the variables of a backend.
 
     Args:
         backend: its name.
-        word: that the name or the description must have, whatever its capitals; None: all.
-        as_json: for scripts.
+        word: must be in the name or the description, in any case; None: all variables.
+        as_json: prints JSON.
 
     Raises:
-        UsageError: nothing has that word.
+        UsageError: no variable has that word.
     """
     chosen = [(family, *_matching(family, (word or "").lower())) for family in families_of(backend)]
     chosen = [(family, known, gone) for family, known, gone in chosen if known or gone]
@@ -37,7 +37,7 @@ def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
     if as_json:
         known = [_plain(family, one) for family, variables, _ in chosen for one in variables]
         gone = [{"name": one.name, "why": one.why, "advice": one.advice} for _, _, names in chosen for one in names]
-        click.echo(msgspec.json.format(msgspec.json.encode({"variables": known, "gone": gone}), indent=2).decode())
+        print_json({"variables": known, "gone": gone})
         return
     click.echo("\n\n".join("\n".join(_family_lines(*part)) for part in chosen))
 

@@ -1,4 +1,4 @@
-"""What ranks write, in whole lines and in the order of arrival: for `launch`, `attach` without a terminal, and `logs`."""
+"""Reads the output of ranks in whole lines, in the order of arrival: for `launch`, `attach` and `logs`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import open_regular
 
 SLICE = 1 << 18
-"""Bytes of one file at a time, so that a rank that prints without end does not hide the others."""
+"""Bytes read from one file at a time, so that a rank that prints endlessly does not starve the others."""
 
 LONGEST_LINE = 1 << 22
-"""Bytes after which a line that does not end is passed on in pieces."""
+"""Bytes after which a line without an end is passed on in pieces."""
 
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 
 
 class Chunk(NamedTuple):
-    """Whole lines, each with its line feed, which only the last of a file or a piece of an endless line may lack."""
+    """Whole lines with their line feeds. Only the last line of a file, or a piece of a very long line, may lack one."""
 
     rank: int
     stream: Stream
@@ -28,11 +28,11 @@ class Chunk(NamedTuple):
 
 
 class Follower:
-    """Reads the files of one attempt from their beginning on.
+    """Reads the files of one attempt from their beginning.
 
     Args:
-        paths: of the run.
-        attempt: whose files.
+        paths: the run's paths.
+        attempt: which attempt.
         ranks: which ranks.
     """
 
@@ -43,10 +43,10 @@ class Follower:
         self._offsets: dict[tuple[int, Stream], int] = {}
         self._partial: dict[tuple[int, Stream], bytearray] = {}
         self.behind = False
-        """Whether the last `poll` left something, so that the next should come soon."""
+        """Whether the last `poll` left data, so that the next one should follow soon."""
 
     def poll(self) -> Iterator[Chunk]:
-        """The lines that were completed since the last call, a slice of each file at most."""
+        """Lines completed since the last call, at most a slice of each file."""
         self.behind = False
         for source in self._sources:
             data = self._read(source)
@@ -54,12 +54,12 @@ class Follower:
             yield from self._lines(source, data)
 
     def drain(self) -> Iterator[Chunk]:
-        """Everything that is there now; the last line of a file may have no line feed."""
+        """Everything up to the current end of the files; the last line of a file may lack its line feed."""
         ends = {source: self._size(source) for source in self._sources}
         while left := [source for source in self._sources if self._offsets.get(source, 0) < ends[source]]:
             for source in left:
                 if not (data := self._read(source)):
-                    ends[source] = 0  # it was cut short
+                    ends[source] = 0  # the file was truncated
                 yield from self._lines(source, data)
         for source, rest in self._partial.items():
             yield Chunk(*source, bytes(rest))

@@ -1,1 +1,1 @@
-"""From a profile to a plan: files, nodes, checks."""
+"""Makes plans from profiles: finds profiles and nodes, asks and checks nodes."""

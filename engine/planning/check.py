@@ -1,4 +1,4 @@
-"""Finds out on every node, before a launch, what would fail late; and what nodes have, for plans that depend on it."""
+"""Checks nodes before a launch, and collects facts about nodes for plans that depend on them."""
 
 from __future__ import annotations
 
@@ -35,39 +35,39 @@ from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, Reach, Sai
 from engine.planning.probes import Probe, ProbeError, probe_on
 
 AT_ONCE = 32
-"""Connections that are opened at the same time: sshd of a gateway takes no crowd, and each is a process here."""
+"""Most connections opened at the same time: the sshd of a gateway limits them, and each is a local process."""
 
 QUICK, FULL = 10.0, 60.0
-"""Seconds that a node has for its answers, without and with an import of torch."""
+"""Seconds for a node's answers, without and with an import of torch."""
 
 IMPORT_TIME = 45.0
-"""Seconds for that import: from a cold file server it takes half a minute."""
+"""Seconds for the import of torch: from a cold file server it takes half a minute."""
 
 PROGRAM_TIME, QUICK_PROGRAM_TIME = 20.0, 5.0
-"""Seconds for a backend's program, and where the whole answer has to come quickly. Who takes longer is not refused."""
+"""Seconds for the backend's program, in a full and in a quick check. A program that takes longer does not refuse the backend."""
 
 CONNECT_TIME = 3.0
-"""Seconds in which a node reaches another: a lost packet or two are allowed for."""
+"""Seconds for a connection between nodes: enough for a lost packet or two."""
 
-SLOW = "is the node up, and is its file server well? Try: ssh -v"
+SLOW = "check that the node is up and its file server responds, for example with: ssh -v"
 
 KEPT, DOUBTED = 60.0, 5.0
-"""Seconds for which what a node has is not asked again; where it lacks something, which may come any moment, fewer."""
+"""Seconds for which facts about a node are reused; fewer after a refusal, because the user may fix it at any moment."""
 
 
 # --- the check ------------------------------------------------------------------------------------------------------------
 
 
 async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Finding, None]:
-    """Looks at every node of a plan.
+    """Checks every node of a plan.
 
     Args:
         plan: what would be launched.
         full: imports torch on every node, which takes seconds.
 
     Yields:
-        Which nodes there are, then findings as they come. A later one about the same node and check replaces an earlier one;
-        in the end there is one for each check on each node.
+        The nodes, then findings as they arrive. A later finding replaces an earlier one of the same node and check. At the end
+        there is one finding for each check on each node.
     """
     yield Begun(nodes=tuple(node.name for node in plan.nodes))
     found: asyncio.Queue[Finding | None] = asyncio.Queue()
@@ -83,11 +83,11 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
 
 
 class _Preflight:
-    """One look at all nodes.
+    """One check of all nodes.
 
     Args:
         plan: what would be launched.
-        tell: takes a finding.
+        tell: receives each finding.
         full: imports torch.
     """
 
@@ -109,7 +109,7 @@ class _Preflight:
             self._others_done.set()
 
     async def run(self) -> None:
-        """Looks at all nodes at once, then at what shows only between them."""
+        """Checks all nodes at once, then compares them."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._check_head())
             for node in self._plan.nodes[1:]:
@@ -125,7 +125,7 @@ class _Preflight:
             self._tell_anybody(finding)
 
     async def _check_head(self) -> None:
-        """The head is asked first of all; its port stays open until the others have tried it."""
+        """Checks the head node first; its port stays open until the others have tried to connect."""
         try:
             await self._check_node(self._head)
         finally:
@@ -141,7 +141,7 @@ class _Preflight:
                 self._others_done.set()
 
     async def _check_node(self, node: PlannedNode) -> None:
-        """Asks one node all there is to ask. That it can't be asked is told, and is no error."""
+        """Asks one node all questions. If it can't be asked, that becomes a finding."""
         plan, end = self._plan, asyncio.get_running_loop().time() + self._limit
         try:
             async with (
@@ -153,7 +153,7 @@ class _Preflight:
                     self._door = await probe.ask("listen", Door, word=self._word)
                     self._door_decided.set()
                 await self._look(node, probe)
-                deadline.reschedule(None)  # from here on, others are waited for
+                deadline.reschedule(None)  # from here on, it waits for other nodes
                 if node is self._head:
                     await self._others_done.wait()
                 else:
@@ -185,7 +185,7 @@ class _Preflight:
         self._tell([clock_finding(node.name, ahead, uncertain)])
 
     async def _look(self, node: PlannedNode, probe: Probe) -> None:
-        """What can be seen on the node itself."""
+        """Checks that need only the node itself."""
         plan, answers = self._plan, self._answers[node.name]
         machine = answers.machine = await probe.ask("machine", Machine)
         self._tell(machine_findings(plan, node, machine))
@@ -204,7 +204,7 @@ class _Preflight:
 
 
 def _program_findings(plan: LaunchPlan, node: str, said: Said) -> list[Finding]:
-    """What the backend's program adds to what is known of the backend: nothing where it did not answer."""
+    """Findings from the backend's program; none if it did not answer."""
     try:
         found = judge(said, plan)
     except CheckError as error:
@@ -213,7 +213,7 @@ def _program_findings(plan: LaunchPlan, node: str, said: Said) -> list[Finding]:
 
 
 def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutError, limit: float) -> list[Finding]:
-    """What is said of a node that can't be asked any more."""
+    """Findings about a node that no longer answers."""
     if not isinstance(error, ProbeError):
         return silence_findings(node, known, None, f"no answer within {limit:g} s", SLOW)
     if known:
@@ -227,7 +227,7 @@ def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutErr
 
 
 class _Wanted(NamedTuple):
-    """What is asked of a node. `job`: a rank's environment, as JSON, where anything is asked that depends on it; else empty."""
+    """What to ask a node. `job`: a rank's environment as JSON if a question depends on it, else empty."""
 
     node: PlannedNode
     reach: Reach
@@ -238,25 +238,23 @@ class _Wanted(NamedTuple):
 
 
 _kept: dict[_Wanted, tuple[float, NodeFacts]] = {}
-"""What was asked, and when by the monotonic clock."""
+"""Facts by question, with the time of the answer (monotonic clock)."""
 
 
 def facts_of(
     plan: LaunchPlan, nodes: Sequence[PlannedNode], *, needed: Collection[str], with_torch: bool, program: str
 ) -> tuple[NodeFacts, ...]:
-    """What nodes have, all asked at once. What was asked within the last minute is not asked again.
-
-    Not to be called on an event loop: it waits.
+    """Facts about nodes, all asked at once. Reuses answers of the last minute. Blocks, so do not call it on an event loop.
 
     Args:
         plan: what would be launched; its ranks may not be counted yet.
-        nodes: of it, which are asked.
-        needed: names of those without whose answer there is no plan. Others that can't be asked are left out.
-        with_torch: asks which torch ranks would find there, too.
-        program: to be run by the Python of the ranks, too; empty: none.
+        nodes: the nodes to ask.
+        needed: names of nodes without which there is no plan. Others are left out if they can't be asked.
+        with_torch: also asks which torch the ranks would import.
+        program: a program for the ranks' Python to run; empty: none.
 
     Raises:
-        CheckError: needed nodes could not be asked: all of them, each with what is the matter.
+        CheckError: needed nodes could not be asked; it names each of them with the reason.
     """
     now = time.monotonic()
     job = msgspec.json.encode(job_question(plan)) if with_torch or program else b""
@@ -286,7 +284,7 @@ def facts_of(
 
 
 def doubt(node: str) -> None:
-    """Has a node asked again soon, since it was refused."""
+    """Lets a node be asked again soon, because it was refused."""
     soon = time.monotonic() - KEPT + DOUBTED
     for key, (at, facts) in _kept.items():
         if key.node.name == node:
@@ -301,7 +299,7 @@ async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]
 
 
 async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts | tuple[str, str]:
-    """What a node has; or fact and advice."""
+    """Facts about a node; or what is wrong, and advice."""
     node, python, job, said = wanted.node, wanted.python, None, None
     question = msgspec.json.decode(wanted.job or b"{}")
     try:

@@ -1,4 +1,4 @@
-"""From a profile to a plan: asks the nodes what they have, and finds out early what would fail late."""
+"""Makes a plan from a profile: asks the nodes what they have, chooses a backend, and refuses what can't run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from engine.planning.recipes import recipes
 
 
 def choices() -> Choices:
-    """The backends and recipes that a profile may name."""
+    """The values that `backend.name`, `backend.fallback` and `recipe.name` may have."""
     return {
         ("backend", "name"): (*BACKENDS, AUTO),
         ("backend", "fallback"): tuple(BACKENDS),
@@ -44,25 +44,25 @@ def choices() -> Choices:
 
 
 def make_plan(profile: Profile, *, checked: bool = True, places: Places | None = None) -> LaunchPlan:
-    """What a profile comes to on its nodes, started from the current directory.
+    """The plan of a profile on its nodes, relative to the current directory.
 
-    Another node is asked what it has only where its number of ranks, or whether the backend can run there, depends on it. What
-    must be there is looked for on this machine only, if it takes part: elsewhere paths may mean something else, and
-    `engine.preflight` looks there. Of several backends that the profile allows, the plan has the first that can run.
+    Asks other nodes only if their number of ranks or the choice of the backend depends on the answer. Checks files only on this
+    machine, if ranks run here; `engine.planning.check` checks the others. Of several backends that the profile allows, the plan
+    uses the first that can run.
 
     Args:
         profile: what the user asked for.
-        checked: False looks for nothing, and asks nodes only to choose among backends; other nodes that are to count for
-            themselves then have one rank.
-        places: where the keys of the profile stand, for warnings; None: nobody knows.
+        checked: False checks nothing, and asks nodes only to choose among backends; a node that has to count its own ranks then
+            gets one rank.
+        places: where the keys of the profile are in its file, for warnings; None: unknown.
 
     Raises:
-        ProfileError: the profile names a backend or a recipe that does not exist.
+        ProfileError: the profile names an unknown backend or recipe.
         CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
     """
     check_choices(profile, choices(), "profile")
     decided = _decided(profile, _Draft(_with_absolute_paths(profile)), checked=checked)
-    from engine.backends.environment import environment_warnings  # hundreds of variables, which --help can do without
+    from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
     return replace(decided, warnings=environment_warnings(profile, decided, os.environ, places))
 
@@ -84,7 +84,7 @@ def _decided(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
         except CheckError:
             if checked:
                 raise
-            return draft.planned(settings, asked=False)  # whoever looks for troubles finds that one again
+            return draft.planned(settings, asked=False)  # `rankdeck check` will report it
         try:
             draft.check(decided)
         except CheckError as error:
@@ -99,19 +99,19 @@ def _decided(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
 
 
 def known_backends() -> list[BackendInfo]:
-    """What `backend.name` may be."""
+    """The values of `backend.name`, with a summary of each."""
     own = [BackendInfo(name=name, summary=module.SUMMARY) for name, module in BACKENDS.items()]
     return [*own, BackendInfo(name=AUTO, summary=AUTO_SUMMARY)]
 
 
 def available_backends(profile: Profile) -> list[BackendInfo]:
-    """What `backend.name` may be, and why some of it can't run on a profile's nodes.
+    """The values of `backend.name`, and why some can't run on a profile's nodes.
 
     Args:
-        profile: what the user asked for; its own backend does not matter.
+        profile: gives the nodes; its own backend does not matter.
 
     Raises:
-        CheckError: its nodes can't be told.
+        CheckError: the nodes of the profile can't be determined.
     """
     draft = _Draft(_with_absolute_paths(profile))
     infos = {info.name: info for info in known_backends()}
@@ -134,13 +134,13 @@ def available_backends(profile: Profile) -> list[BackendInfo]:
 
 
 class _Draft:
-    """A profile's plans on one backend or another.
+    """A profile's plans with different backends.
 
     Args:
         profile: with absolute paths.
 
     Raises:
-        CheckError: the profile means this machine by a name that it does not have, or its nodes can't be told.
+        CheckError: the profile calls this machine by a wrong name, or its nodes can't be determined.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -149,7 +149,7 @@ class _Draft:
         self._workdir = str(Path(os.path.expanduser(profile.launch.workdir)).absolute())
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
-        """Of this machine, by the names that the layout has for it, and of nodes that were asked."""
+        """Facts by node name: of this machine, and of the nodes that were asked."""
         for node in self.planned(BackendSettings(name="", env={}, device="cpu"), asked=False).nodes:
             if node.transport == "local":
                 if node.name not in LOCAL_NAMES:
@@ -166,11 +166,11 @@ class _Draft:
         return bool(self._here)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
-        """The plan on a backend.
+        """The plan with a backend.
 
         Args:
             settings: of the backend.
-            asked: whether nodes are asked what they have, where anything depends on it.
+            asked: asks nodes what they have, if the plan depends on it.
 
         Raises:
             CheckError: a node can't be asked.
@@ -187,7 +187,7 @@ class _Draft:
         return plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
 
     def _ask(self, draft: LaunchPlan) -> None:
-        """Asks nodes what they have, of whom anything depends on it. That there is no GPU here needs no asking."""
+        """Asks the nodes on whose facts the plan depends. This machine is not asked about torch if it has no GPU."""
         with_torch, program = asks_nodes(draft.backend.name), program_of(draft.backend.name)
         nodes, needed = [], set()
         for node, slot in zip(draft.nodes, self._slots, strict=True):
@@ -204,7 +204,7 @@ class _Draft:
             self._known |= {fact.name: fact for fact in facts}
 
     def check(self, decided: LaunchPlan) -> None:
-        """Raises CheckError where the backend of a plan, for which nodes were asked, can't run."""
+        """Raises CheckError if the backend of a plan can't run on its nodes, which were asked before."""
         for node in decided.nodes:
             if node.name in self._known:
                 check_node(decided.backend.name, len(node.ranks), self._known[node.name])
@@ -226,7 +226,7 @@ class _Draft:
     def that_can_run(
         self, names: Sequence[str], decided: LaunchPlan, refused: list[tuple[str, CheckError]]
     ) -> tuple[BackendSettings, ...]:
-        """Those backends that could take over from a plan's, with the same ranks on the same nodes; the others go to `refused`."""
+        """The fallback backends that can run with the same ranks on the same nodes; the others are added to `refused`."""
         found: list[BackendSettings] = []
         for name in names:
             try:
@@ -241,7 +241,7 @@ class _Draft:
 
 
 def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
-    """Why a backend was taken that the profile does not name first, and which could not take over later."""
+    """Why the plan uses a backend that the profile does not name first, and which fallbacks can't run."""
     if profile.backend.name == AUTO and not refused:
         return "auto: every node has a GPU for each rank"
     why = "; ".join(f"{name} can't run: {error.message}" for name, error in refused)
@@ -249,7 +249,7 @@ def _note(profile: Profile, refused: Sequence[tuple[str, CheckError]]) -> str:
 
 
 def _none_can_run(refused: Sequence[tuple[str, CheckError]]) -> CheckError:
-    """Raised where no backend can: the first was wanted most, and its next step is told."""
+    """The error if no backend can run. It gives the next step for the first backend, which the user prefers."""
     if len(refused) == 1:
         return refused[0][1]
     whole = "; ".join(f"{name}: {error.message}" for name, error in refused)
@@ -257,7 +257,7 @@ def _none_can_run(refused: Sequence[tuple[str, CheckError]]) -> CheckError:
 
 
 def _check_this_machine(decided: LaunchPlan) -> None:
-    """Raises CheckError where something is missing that every rank of this machine needs."""
+    """Raises CheckError if something is missing that every rank on this machine needs."""
     if not os.path.isdir(decided.workdir):
         raise CheckError(
             f"the working directory {decided.workdir} does not exist", hint="set launch.workdir to one that does"
@@ -265,7 +265,8 @@ def _check_this_machine(decided: LaunchPlan) -> None:
     script = Path(decided.program.target)
     if decided.program.kind == "script" and not script.is_file():
         raise CheckError(
-            f"the script {script} does not exist", hint="recipe.script counts from where rankdeck is started"
+            f"the script {script} does not exist",
+            hint="recipe.script is relative to the directory you start rankdeck in",
         )
     if decided.program.kind == "script" and not os.access(script, os.R_OK):
         raise CheckError(f"the script {script} can't be read", hint=f"chmod u+r {script.name}")
@@ -274,7 +275,7 @@ def _check_this_machine(decided: LaunchPlan) -> None:
 
 
 def _with_absolute_paths(profile: Profile) -> Profile:
-    """`script` and `python` count from where rankdeck was started, and ranks start in `workdir`."""
+    """The profile with absolute paths: `script` and `python` are relative to the current directory, but ranks start in `workdir`."""
     if profile.recipe.script is not None:
         script = Path(os.path.expanduser(profile.recipe.script)).absolute()
         profile = replace(profile, recipe=replace(profile.recipe, script=str(script)))

@@ -1,6 +1,6 @@
-"""Where the nodes of a layout come from: its own words, a hostfile, or the job that the batch system has given.
+"""Finds the nodes of a layout: in the profile itself, in a hostfile, or from the batch system.
 
-Every command is an argument list that no shell reads, has a deadline, and is killed with all that it started.
+Commands run without a shell and with a deadline, at which they are killed with all their children.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, par
 from engine.core.plan.profile import Layout
 
 MAX_SIZE = 1 << 20
-"""Bytes of the largest file that is taken for a hostfile."""
+"""Largest hostfile, in bytes."""
 
 DEADLINE = 20.0
-"""Seconds that `squeue` or a source of node groups may take; a busy Slurm controller needs several."""
+"""Seconds for `squeue` or a source of node groups to answer; a busy Slurm controller needs several."""
 
 _FACTS_OF_GROUPS = "https://clustershell.readthedocs.io/en/latest/config.html#node-groups"
 
 
 def slots_of(layout: Layout) -> tuple[Slots, ...]:
-    """The nodes of a layout, asked for now.
+    """The nodes of a layout, at this moment.
 
-    A number of ranks in the source wins over `layout.ranks_per_node`, except in PBS's file: it can't help giving one.
+    A number of ranks in the source overrides `layout.ranks_per_node`, except in PBS's file, which always contains one.
 
     Raises:
         ProfileError: a line of the hostfile is wrong.
-        CheckError: the source is not there, has no nodes, or names nodes that can't be a layout.
+        CheckError: the source is missing, has no nodes, or names invalid nodes.
     """
     if layout.hostfile is not None:
         return _complete(layout, parse_hostfile(_text(layout.hostfile), layout.hostfile), layout.hostfile)
@@ -57,10 +57,10 @@ def _complete(layout: Layout, slots: Sequence[Slots], source: str) -> tuple[Slot
 
 
 def _text(file: str) -> str:
-    """What is in a hostfile; it counts from where rankdeck is started."""
+    """The text of a hostfile; its path is relative to the current directory."""
     try:
         path = Path(os.path.expanduser(file))
-        if not path.is_file():  # to open a FIFO would wait for a writer
+        if not path.is_file():  # opening a FIFO would wait for a writer
             raise CheckError(f"the hostfile {file} is not there, or is no file", hint="set layout.hostfile to one")
         with path.open("rb") as opened:
             data = opened.read(MAX_SIZE + 1)
@@ -96,10 +96,12 @@ def _names_of_this_job() -> str:
 
 
 def _names_of_job(job: str) -> str:
-    said = _answer(["squeue", "-h", "-j", job, "-o", "%N"], hint="it is asked on this machine: is this a login node?")
+    said = _answer(
+        ["squeue", "-h", "-j", job, "-o", "%N"], hint="rankdeck runs squeue on this machine: is this a login node?"
+    )
     lines = [line for line in said.splitlines() if line.strip()]
     if not lines:
-        raise CheckError(f"Slurm's job {job} has no nodes", hint=f"it waits or has ended: squeue -j {job}")
+        raise CheckError(f"Slurm's job {job} has no nodes", hint=f"it is waiting or has ended: squeue -j {job}")
     if len(lines) > 1:  # one for each task of a job array
         raise CheckError(f"Slurm runs {len(lines)} tasks of job {job}", hint=f'name one: layout.slurm = "{job}_1"')
     return lines[0]
@@ -119,12 +121,12 @@ def _pbs_slots(layout: Layout) -> tuple[Slots, ...]:
 
 
 def _group_nodes(group: str) -> tuple[str, ...]:
-    """Asks ClusterShell's own command: a source of groups is a shell command of the site, which in here would have no deadline."""
+    """The nodes of a group, from ClusterShell's command. Calling its library would run the site's shell commands without a deadline."""
     config = next((path for path in _group_configs() if path.is_file()), None)
     if config is None:
         raise CheckError(f"there is no group {group}: ClusterShell has no groups.conf here", hint=_FACTS_OF_GROUPS)
     command = [sys.executable, "-P", "-m", "ClusterShell.CLI.Nodeset", f"--groupsconf={config}", "-e", group]
-    hint = f"{config} says which groups there are"
+    hint = f"{config} defines the groups"
     names = tuple(_answer(command, hint=hint).split())
     if not names:
         raise CheckError(f"the group {group} has no nodes", hint=hint)
@@ -132,7 +134,7 @@ def _group_nodes(group: str) -> tuple[str, ...]:
 
 
 def _group_configs() -> list[Path]:
-    """Where ClusterShell looks, nearest first, but for `sys.prefix` and `~/.local`: pip puts groups there that are examples."""
+    """Where ClusterShell looks, nearest first, except `sys.prefix` and `~/.local`: there pip installs example groups."""
     folders = [os.environ.get("CLUSTERSHELL_CFGDIR", "")]
     folders.append(os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "clustershell"))
     folders.append("/etc/clustershell")
@@ -140,10 +142,10 @@ def _group_configs() -> list[Path]:
 
 
 def _answer(command: Sequence[str], *, hint: str) -> str:
-    """What a command prints.
+    """The output of a command.
 
     Raises:
-        CheckError: it is not there, fails, or takes too long.
+        CheckError: the command is missing, fails, or takes too long.
     """
     name = "ClusterShell" if command[0] == sys.executable else command[0]
     try:
@@ -157,9 +159,9 @@ def _answer(command: Sequence[str], *, hint: str) -> str:
             out, complaint = process.communicate(timeout=DEADLINE)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # a site's wrapper has a child that holds the pipes too
+                os.killpg(process.pid, signal.SIGKILL)  # the child of a site's wrapper script holds the pipes too
             if isinstance(error, subprocess.TimeoutExpired):
-                raise CheckError(f"{name} gives no answer within {DEADLINE:g} s", hint=hint) from None
+                raise CheckError(f"{name} does not answer within {DEADLINE:g} s", hint=hint) from None
             raise
     if process.returncode != 0:
         last = complaint.decode(errors="replace").strip().rpartition("\n")[2]

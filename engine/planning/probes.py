@@ -1,4 +1,4 @@
-"""A probe on a node, from here: started by the node's launcher, asked, and ended whatever happens."""
+"""Probes on nodes: starts them with the node's launcher, asks questions, and always ends them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ PROGRAM = zlib.compress(Path(probe.__file__).read_bytes(), 9)
 """The probe, as the boot command takes it."""
 
 NOISE = 1 << 20
-"""Bytes of login noise before the probe's first word after which nothing sensible is expected any more."""
+"""Most bytes that login scripts may print before the probe's first word."""
 
 LAST_WORDS = 1 << 13
-"""Bytes that are kept of the newest that the command has written to its standard error."""
+"""How much of the end of the command's standard error is kept, in bytes."""
 
 END_TIME = 2.0
-"""Seconds for a probe to end once its stdin has, and for what was killed to be gone."""
+"""Seconds for a probe to exit after its stdin is closed, and for a killed process to be gone."""
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class ProbeError(Exception):
-    """A probe can't be started, or does not answer any more.
+    """A probe can't be started, or stopped answering.
 
     Args:
-        fact: what is the matter, in a line.
+        fact: what is wrong, in one line.
         advice: the next step; may be empty.
-        is_reached: whether the node itself could be reached.
+        is_reached: whether the node was reachable.
     """
 
     def __init__(self, fact: str, advice: str, *, is_reached: bool) -> None:
@@ -51,11 +51,11 @@ class ProbeError(Exception):
 
 
 class Probe:
-    """A probe that has said its first word.
+    """A running probe.
 
     Args:
         process: the command of the node's launcher.
-        seconds: that it took to answer.
+        seconds: how long the probe took to start.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, seconds: float) -> None:
@@ -63,12 +63,12 @@ class Probe:
         self.seconds = seconds
 
     async def ask(self, question: str, answer: type[Answer], **details: object) -> Answer:
-        """Asks, and waits for the answer. One question at a time.
+        """Asks one question and waits for the answer.
 
         Args:
-            question: a word that `engine.node.probe` knows.
-            answer: what comes back.
-            details: what belongs to the question.
+            question: its name in `engine.node.probe`.
+            answer: the type of the answer.
+            details: parameters of the question.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -81,16 +81,16 @@ class Probe:
 
 @contextlib.asynccontextmanager
 async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float) -> AsyncIterator[Probe]:
-    """A probe on a node, ready to be asked. It is gone afterwards.
+    """A probe on a node, ready for questions. It ends with the context.
 
     Args:
         node: where.
-        reach: what the user wants of every connection.
-        python: that ranks would run under.
-        seconds: for its first word.
+        reach: the user's settings for connections.
+        python: the Python of the ranks.
+        seconds: how long the probe may take to start.
 
     Raises:
-        ProbeError: it can't be started, or went away while it was asked.
+        ProbeError: it can't be started, or died during a question.
     """
     boot = [python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
     began = asyncio.get_running_loop().time()
@@ -117,15 +117,15 @@ async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float)
         printed = error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
         raise _trouble(node, reach, python, process.returncode, printed + said) from None
     except (asyncio.LimitOverrunError, msgspec.DecodeError) as error:
-        advice = "what do its login scripts print? They should be silent without a terminal"
-        raise ProbeError(f"what it says makes no sense: {error}", advice, is_reached=True) from None
+        advice = "make its login scripts print nothing when there is no terminal"
+        raise ProbeError(f"its answer is not valid: {error}", advice, is_reached=True) from None
     finally:
         await _end(process, grace)
         listening.cancel()
 
 
 async def _started(node: PlannedNode, argv: list[str], reach: Reach, python: str) -> asyncio.subprocess.Process:
-    """The command, in a session of its own: it can't ask on the user's terminal, and is ended with all that it starts."""
+    """Starts the command in its own session, so it can't ask on the user's terminal, and can be killed with its children."""
     pipe = asyncio.subprocess.PIPE
     try:
         return await asyncio.create_subprocess_exec(
@@ -139,7 +139,7 @@ async def _started(node: PlannedNode, argv: list[str], reach: Reach, python: str
 
 
 async def _keep_last_words(process: asyncio.subprocess.Process, said: bytearray) -> None:
-    """Reads what the command complains of, so that it never waits for somebody who does."""
+    """Reads standard error, so that the command never blocks on it, and keeps the end."""
     assert process.stderr is not None
     while data := await process.stderr.read(1 << 16):
         said += data
@@ -147,7 +147,7 @@ async def _keep_last_words(process: asyncio.subprocess.Process, said: bytearray)
 
 
 async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
-    """Lets the command end by itself, which it does once its stdin has; kills it where it does not, and reaps it."""
+    """Closes the command's stdin, at which it exits; kills it otherwise, and reaps it."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -158,13 +158,13 @@ async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):  # what left the session may keep a pipe open: it is not waited for
+    with contextlib.suppress(TimeoutError):  # a child in another session may keep a pipe open; do not wait for it
         async with asyncio.timeout(END_TIME):
             await process.wait()
 
 
 def _trouble(node: PlannedNode, reach: Reach, python: str, status: int | None, said: bytes | bytearray) -> ProbeError:
-    """Why a command does not answer, or has ended with that status."""
+    """The reason why a command does not answer, or ended with this status."""
     trouble = explain(node.name, status=status, said=bytes(said), python=python, setup=bool(reach.setup))
     is_reached = node.transport == "local" or status not in (EXIT_SSH, None)
     return ProbeError(trouble.fact, trouble.advice, is_reached=is_reached)

@@ -1,4 +1,4 @@
-"""Profile files: where they are looked up, and how they are written without losing what a user wrote into them."""
+"""Finds, reads and writes profile files. Writing keeps comments and order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from engine.runs.paths import profile_folders
 from engine.runs.record import replace_file
 
 MAX_SIZE = 1 << 20
-"""Bytes of the largest file that is taken for a profile."""
+"""Largest profile, in bytes."""
 
 
 def list_profiles() -> list[ProfileEntry]:
-    """Every profile of every folder, nearest first; a name that was found nearer hides a farther one."""
+    """Every profile of every folder, nearest first; the first profile of a name wins."""
     found: dict[str, ProfileEntry] = {}
     for source, folder in profile_folders():
         for path in sorted(folder.glob("*.toml")):
@@ -45,7 +45,7 @@ def find_profile(word: str) -> Path:
     """The file of a profile: a path, or a name in one of the folders.
 
     Raises:
-        UsageError: there is none; the message has the nearest name.
+        UsageError: there is none; the hint has the nearest name.
     """
     if os.sep in word or word.endswith(".toml"):
         path = Path(os.path.expanduser(word))
@@ -57,7 +57,7 @@ def find_profile(word: str) -> Path:
         if word in names and (folder / f"{word}.toml").is_file():
             return folder / f"{word}.toml"
     near = difflib.get_close_matches(word, names, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(names)}"
     raise UsageError(f"there is no profile {word!r}", hint=hint)
 
 
@@ -69,13 +69,13 @@ def read_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
         overrides: `section.key=value` words that win over it.
 
     Raises:
-        ProfileError: it can't be read, or is no profile.
+        ProfileError: it can't be read, or is not a valid profile.
     """
     return read_with_places(path, overrides)[0]
 
 
 def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
-    """As `read_profile`, with where its keys stand."""
+    """Like `read_profile`, and also returns the line of each key."""
     try:
         if not path.is_file():
             raise ProfileError(str(path), None, "", "is not a file")
@@ -119,9 +119,7 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        raise ProfileError(
-            str(path), None, "", f"is there and can't be read, so it is left as it is: {error}"
-        ) from None
+        raise ProfileError(str(path), None, "", f"exists but can't be read, so it was not changed: {error}") from None
     _merge(document, to_toml_data(profile))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The built-in training scripts, read from the JSON file beside each of them: adding one needs no change here."""
+"""The built-in training scripts, described by the JSON file beside each of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from engine.core.catalogue import Argument, RecipeInfo
 
 LIBRARY = Path(__file__).resolve().parents[2] / "rankdeck"
-"""The package that ranks import. Never imported here: it is a payload."""
+"""The package that ranks import. The engine sends it to nodes and never imports it."""
 
 
 class _Declaration(msgspec.Struct, frozen=True):

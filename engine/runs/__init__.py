@@ -1,1 +1,1 @@
-"""What a run keeps on disk: paths, records, journals."""
+"""Files of a run: their names, records, journals, the list of runs."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,61 @@ def test_the_changelog_begins_with_the_version_that_the_package_has() -> None:
     versions = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == __version__
     assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+# --- architecture.md -------------------------------------------------------------------------------------------------
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+WALKS = ARCHITECTURE[ARCHITECTURE.index("## Three walks") : ARCHITECTURE.index("## Where to put what")]
+
+
+@pytest.mark.slow
+def test_the_drawings_are_those_of_the_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "docs/rooms.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("document", ["docs/architecture.md", "docs/diagnose.md", "CONTRIBUTING.md", "README.md"])
+def test_every_file_that_a_document_names_exists(document: str) -> None:
+    text = (ROOT / document).read_text()
+    named = re.findall(r"`((?:engine|tui|rankdeck|docs|tests|profiles|benchmarks)/[\w./-]*)`", text)
+    missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("folder", ["docs", "engine", "tui"])
+def test_every_module_that_a_text_names_by_its_dotted_name_exists(folder: str) -> None:
+    missing = []
+    for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md")]:
+        for name in re.findall(r"`((?:engine|tui)(?:\.\w+)+)", path.read_text(encoding="utf-8")):
+            parts = name.split(".")
+            if not any(_is_module(parts[:length]) for length in range(len(parts), max(1, len(parts) - 2) - 1, -1)):
+                missing.append(f"{path.relative_to(ROOT)}: {name}")
+    assert missing == []
+
+
+def _is_module(parts: list[str]) -> bool:
+    path = ROOT.joinpath(*parts)
+    return len(parts) > 1 and (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file())
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(\w+)\(\)`", WALKS))))
+def test_every_function_of_the_walks_exists(name: str) -> None:
+    paths = [path for top in ("engine", "tui", "rankdeck") for path in (ROOT / top).rglob("*.py")]
+    assert any(re.search(rf"\bdef {name}\(", path.read_text(encoding="utf-8")) for path in paths)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([A-Z]\w+)`", WALKS)) - {"PATH"}))
+def test_every_class_of_the_walks_exists(name: str) -> None:
+    paths = [path for top in ("engine", "tui", "rankdeck") for path in (ROOT / top).rglob("*.py")]
+    assert any(re.search(rf"^class {name}\b", path.read_text(encoding="utf-8"), re.MULTILINE) for path in paths)
+
+
+def test_decisions_are_numbered_without_holes() -> None:
+    names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    for name in names:
+        title = (ROOT / "docs" / "decisions" / name).read_text().partition("\n")[0]
+        assert title.startswith(f"# {int(name[:4])}. ")

@@ -131,7 +131,7 @@ def test_a_groups_name_never_gets_as_far_as_a_shell(groups: Path) -> None:
 
 def test_a_source_of_groups_that_hangs_is_given_up(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_sources, "DEADLINE", 1.0)
-    assert refused(Layout(nodes="@slow:gpu")).message == "ClusterShell gives no answer within 1 s"
+    assert refused(Layout(nodes="@slow:gpu")).message == "ClusterShell does not answer within 1 s"
 
 
 # --- hostfiles -------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_a_squeue_that_hangs_is_given_up_with_all_that_it_started(
     monkeypatch.setattr(node_sources, "DEADLINE", 3.0)
     write_command("squeue", f"sleep 1000 & echo $! > {shlex.quote(str(tmp_path))}/pid; wait")
     begin = time.monotonic()
-    assert "squeue gives no answer within 3 s" in refused(Layout(slurm=1234)).message
+    assert "squeue does not answer within 3 s" in refused(Layout(slurm=1234)).message
     assert time.monotonic() - begin < 60
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not is_alive(pid), what="what squeue had started is gone")
