@@ -32,6 +32,7 @@ from engine.core.plan.profile_checks import Choices, check_choices
 from engine.launchers import local
 from engine.planning.nodes import slots_of
 from engine.planning.recipes import recipes
+from engine.runs.paths import utf8_path
 
 
 def choices() -> Choices:
@@ -146,7 +147,7 @@ class _Draft:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._slots = slots_of(profile.layout)
-        self._workdir = str(Path(os.path.expanduser(profile.launch.workdir)).absolute())
+        self._workdir = _absolute(profile.launch.workdir)
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
         """Facts by node name: of this machine, and of the nodes that were asked."""
@@ -277,11 +278,12 @@ def _check_this_machine(decided: LaunchPlan) -> None:
 def _with_absolute_paths(profile: Profile) -> Profile:
     """The profile with absolute paths: `script` and `python` are relative to the current directory, but ranks start in `workdir`."""
     if profile.recipe.script is not None:
-        script = Path(os.path.expanduser(profile.recipe.script)).absolute()
-        profile = replace(profile, recipe=replace(profile.recipe, script=str(script)))
+        profile = replace(profile, recipe=replace(profile.recipe, script=_absolute(profile.recipe.script)))
     python = profile.launch.python
     if python and os.sep in python:
-        profile = replace(
-            profile, launch=replace(profile.launch, python=str(Path(os.path.expanduser(python)).absolute()))
-        )
+        profile = replace(profile, launch=replace(profile.launch, python=_absolute(python)))
     return profile
+
+
+def _absolute(path: str) -> str:
+    return utf8_path(str(Path(os.path.expanduser(path)).absolute()))

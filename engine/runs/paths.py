@@ -6,6 +6,7 @@ directory, or in a private folder of the temporary directory.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -173,3 +174,37 @@ class RunPaths:
 def runs_folder() -> Path:
     """The folder of all runs."""
     return home() / "runs"
+
+
+def utf8_path(path: str) -> str:
+    """A path that JSON can hold: the same path, or one through a symbolic link in rankdeck's folder if it is not UTF-8.
+
+    Args:
+        path: an absolute path.
+
+    Raises:
+        CheckError: the link can't be made.
+    """
+    if _is_utf8(path):
+        return path
+    folder, name = os.path.split(path)
+    target, rest = (folder, name) if _is_utf8(name) else (path, "")
+    try:
+        link = private_folder(home() / "links") / hashlib.sha256(os.fsencode(target)).hexdigest()[:16]
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(target)
+    except OSError as error:
+        raise CheckError(
+            f"{path!a} is not UTF-8, and no link to it can be made: {error.strerror}", hint="rename the folder"
+        ) from None
+    if not _is_utf8(str(link)):
+        raise CheckError(f"{str(link)!a} is not UTF-8", hint="point RANKDECK_HOME elsewhere")
+    return str(link / rest)
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

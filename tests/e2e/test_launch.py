@@ -95,6 +95,19 @@ def test_a_launch_in_a_folder_with_a_hostile_name_works(rankdeck, weird_folder, 
     assert rankdeck("clean", "--yes").returncode == 0
 
 
+def test_a_launch_in_a_folder_whose_name_is_not_utf_8_works(rankdeck, write_profile, work, monkeypatch):
+    folder = Path(os.fsdecode(os.fsencode(work) + b"/a\xff"))
+    folder.mkdir()
+    (folder / "helper.py").write_text("import os\ndef here(): return os.fsencode(os.getcwd()).hex()\n")
+    (folder / "main.py").write_text("import helper; print(helper.here())\n")
+    profile = write_profile({"script": "main.py"})
+    monkeypatch.chdir(folder)
+    done = rankdeck("launch", profile)
+    assert done.returncode == 0, done.stderr
+    assert f"[r0 localhost] {os.fsencode(folder).hex()}\n" in done.stdout
+    assert rankdeck("plan", profile, "--json").returncode == 0
+
+
 def test_the_longest_profile_name_can_be_launched(rankdeck, write_script, write_profile):
     """The path of a unix socket has 107 bytes at most, and the run's id is part of it."""
     profile = write_profile(write_script("hello.py", HELLO), name="n" * 64)
