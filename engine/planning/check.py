@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine.backends import judge, program_of
-from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
+from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, route_findings, silence_findings
 from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.checks.preflight import (
@@ -20,12 +20,12 @@ from engine.core.checks.preflight import (
     Begun,
     Check,
     Clock,
-    Door,
     Finding,
     Job,
     Machine,
+    ProbeListener,
+    Routes,
     Torch,
-    Ways,
     fail,
     job_question,
     ok,
@@ -98,11 +98,11 @@ class _Preflight:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._known: dict[str, set[Check]] = {node.name: set() for node in plan.nodes}
         self._answers = {node.name: Answers() for node in plan.nodes}
-        self._word = secrets.token_hex(8)
+        self._token = secrets.token_hex(8)
         """Whoever says this is the head, and not another machine with one of its addresses."""
-        self._door: Door | None = None
-        self._door_decided = asyncio.Event()
-        self._ways: dict[str, Ways] = {}
+        self._listener: ProbeListener | None = None
+        self._listener_decided = asyncio.Event()
+        self._routes: dict[str, Routes] = {}
         self._awaited = len(others)
         self._others_done = asyncio.Event()
         if not others:
@@ -114,9 +114,9 @@ class _Preflight:
             tasks.create_task(self._check_head())
             for node in self._plan.nodes[1:]:
                 tasks.create_task(self._check_other(node))
-        if self._door is not None or len(self._plan.nodes) == 1:
+        if self._listener is not None or len(self._plan.nodes) == 1:
             head = self._answers[self._head.name].machine
-            self._tell(head_findings(self._plan, head, self._door, self._ways))
+            self._tell(head_findings(self._plan, head, self._listener, self._routes))
         self._tell(comparisons(self._answers))
 
     def _tell(self, findings: Sequence[Finding]) -> None:
@@ -129,7 +129,7 @@ class _Preflight:
         try:
             await self._check_node(self._head)
         finally:
-            self._door_decided.set()
+            self._listener_decided.set()
 
     async def _check_other(self, node: PlannedNode) -> None:
         try:
@@ -150,14 +150,14 @@ class _Preflight:
             ):
                 await self._reach(node, probe)
                 if node is self._head and self._awaited:
-                    self._door = await probe.ask("listen", Door, word=self._word)
-                    self._door_decided.set()
+                    self._listener = await probe.ask("listen", ProbeListener, token=self._token)
+                    self._listener_decided.set()
                 await self._look(node, probe)
                 deadline.reschedule(None)  # from here on, it waits for other nodes
                 if node is self._head:
                     await self._others_done.wait()
                 else:
-                    await self._door_decided.wait()
+                    await self._listener_decided.wait()
                     deadline.reschedule(asyncio.get_running_loop().time() + QUICK)
                     await self._try_way(node, probe)
         except (ProbeError, TimeoutError) as error:
@@ -167,14 +167,14 @@ class _Preflight:
 
     async def _try_way(self, node: PlannedNode, probe: Probe) -> None:
         """From there to the head."""
-        ways = None
-        if self._door is not None:
-            addresses, port = self._door.addresses, self._door.port
-            ways = await probe.ask(
-                "connect", Ways, addresses=addresses, port=port, word=self._word, seconds=CONNECT_TIME
+        routes = None
+        if self._listener is not None:
+            addresses, port = self._listener.addresses, self._listener.port
+            routes = await probe.ask(
+                "connect", Routes, addresses=addresses, port=port, token=self._token, seconds=CONNECT_TIME
             )
-            self._ways[node.name] = ways
-        self._tell(way_findings(self._plan, node.name, self._door, ways))
+            self._routes[node.name] = routes
+        self._tell(route_findings(self._plan, node.name, self._listener, routes))
 
     async def _reach(self, node: PlannedNode, probe: Probe) -> None:
         self._tell([reach_finding(node, probe.seconds)])

@@ -7,9 +7,7 @@ import contextlib
 import os
 import signal
 import struct
-import zlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -18,10 +16,11 @@ from engine.core.failures.ssh import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_S
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
-from engine.node import bundle, probe
+from engine.node import bundle
 from engine.node.agent import wire
+from engine.node.probe.channel import SYNC
 
-PROGRAM = zlib.compress(Path(probe.__file__).read_bytes(), 9)
+PROGRAM = bundle.compressed("probe", "serve:main")
 """The probe, as the boot command takes it."""
 
 NOISE = 1 << 20
@@ -104,7 +103,7 @@ async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float)
         process.stdin.write(setup_input(reach.setup) + PROGRAM)
         try:
             async with asyncio.timeout(seconds):
-                await process.stdout.readuntil(probe.SYNC)
+                await process.stdout.readuntil(SYNC)
         except TimeoutError:
             raise _trouble(node, reach, python, None, said) from None
         yield Probe(process, asyncio.get_running_loop().time() - began)

@@ -10,15 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.node import gpus, mpi_proxy, probe, template
+from engine.node import bundle, gpus, mpi_proxy, template
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 
-_PROGRAMS = tuple(
-    (module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, probe, gpus)
-)
-"""What an agent runs besides ranks, beside the package."""
+_PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, gpus))
+"""Files that an agent runs besides ranks, beside the package. The probe is another; it is made of several modules."""
 
 
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
@@ -50,6 +48,7 @@ def pack(package: Path) -> Library:
     members = [(Path("python", package.name, path.relative_to(package)), path) for path in files]
     members += [(Path(f"{name}.py"), Path(source)) for name, source in _PROGRAMS]
     texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
+    texts.append((Path("probe.py"), bundle.program("probe", "serve:main")))
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for name, data in [*((name, path.read_bytes()) for name, path in members), *texts]:

@@ -17,7 +17,8 @@ import pytest
 
 from engine.core.checks.preflight import CHECKS, Begun, Finding
 from engine.core.errors import CheckError
-from engine.node import probe
+from engine.node.probe import torch_import
+from engine.node.probe.machine import leftovers
 from engine.planning import check as preflight
 from engine.planning import make as planning
 from engine.planning.profiles import read_profile
@@ -155,7 +156,7 @@ def test_processes_of_a_run_without_an_agent_are_leftovers(rankdeck: Deck):
     with subprocess.Popen(["sleep", "600"], env=env) as left:
         try:
             found = checked(rankdeck, "smoke", "--quick")["localhost", "leftovers"]
-            mine = next(one for one in probe.leftovers() if one["run"] == "old-ab2c")
+            mine = next(one for one in leftovers() if one["run"] == "old-ab2c")
         finally:
             left.kill()
     assert found["state"] == "warn"
@@ -168,7 +169,7 @@ def test_a_run_that_is_looked_after_is_no_leftover(
     profile = write_profile(write_script("wait.py", "print('up')\nimport signal\nsignal.pause()\n"))
     run = rankdeck.launch(profile)
     rankdeck.wait_log(run, 0, b"up")
-    assert [one["owned"] for one in probe.leftovers() if one["run"] == run] == [True]
+    assert [one["owned"] for one in leftovers() if one["run"] == run] == [True]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
@@ -365,7 +366,7 @@ def test_devices_are_read_from_nvidia_smi(
     smi.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\nexit {status}\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{work}:{os.environ['PATH']}")
-    monkeypatch.setattr(probe, "count_gpus", lambda: 2)
-    assert [(one["name"], one["total"] >> 20, one["free"] >> 20) for one in probe.devices()] == found
-    monkeypatch.setattr(probe, "count_gpus", lambda: 0)
-    assert probe.devices() == []
+    monkeypatch.setattr(torch_import, "count_gpus", lambda: 2)
+    assert [(one["name"], one["total"] >> 20, one["free"] >> 20) for one in torch_import.devices()] == found
+    monkeypatch.setattr(torch_import, "count_gpus", lambda: 0)
+    assert torch_import.devices() == []

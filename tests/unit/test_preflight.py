@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, silence_findings, way_findings
+from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, route_findings, silence_findings
 from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, is_meant, machine_findings, reach_finding
 from engine.core.checks.preflight import (
@@ -17,18 +15,18 @@ from engine.core.checks.preflight import (
     CHECKS,
     Check,
     Device,
-    Door,
     Finding,
     Grid,
     Job,
     Leftover,
     Machine,
+    ProbeListener,
+    Routes,
     Script,
     Space,
     State,
     Torch,
     TorchFacts,
-    Ways,
     fail,
     ok,
     skip,
@@ -39,7 +37,6 @@ from engine.core.plan.layout import Slots
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.words import count, size_words
-from engine.node import probe
 
 GLOO = BackendSettings(name="gloo", env={}, device="cpu")
 UCC = BackendSettings(name="ucc", device="cpu", env={})
@@ -316,10 +313,10 @@ def test_a_torch_that_was_built_with_mpi_needs_no_mpi4py():
 
 # --- between nodes ---------------------------------------------------------------------------------------------------
 
-DOOR = Door(port=4242, addresses=("10.0.0.1", "192.168.0.1"))
-BY_BOTH = Ways(reached=(("10.0.0.1", "eth0"), ("192.168.0.1", "eth1")), missed=())
-BY_SECOND = Ways(reached=(("192.168.0.1", "eth1"),), missed=(("10.0.0.1", "No answer"),))
-BY_NONE = Ways(reached=(), missed=(("10.0.0.1", "No answer"), ("192.168.0.1", "Connection refused")))
+DOOR = ProbeListener(port=4242, addresses=("10.0.0.1", "192.168.0.1"))
+BY_BOTH = Routes(reached=(("10.0.0.1", "eth0"), ("192.168.0.1", "eth1")), missed=())
+BY_SECOND = Routes(reached=(("192.168.0.1", "eth1"),), missed=(("10.0.0.1", "No answer"),))
+BY_NONE = Routes(reached=(), missed=(("10.0.0.1", "No answer"), ("192.168.0.1", "Connection refused")))
 
 
 def said(findings: list[Finding]) -> list[tuple[Check, State, str]]:
@@ -328,22 +325,22 @@ def said(findings: list[Finding]) -> list[tuple[Check, State, str]]:
 
 def test_how_a_node_reaches_the_head():
     launch = planned()
-    assert said(way_findings(launch, "gpu2", DOOR, BY_SECOND)) == [
+    assert said(route_findings(launch, "gpu2", DOOR, BY_SECOND)) == [
         ("head", "ok", "gpu1 is reached at 192.168.0.1"),
         ("interface", "ok", "eth1 leads to gpu1"),
     ]
-    assert said(way_findings(launch, "gpu2", DOOR, BY_NONE)) == [
+    assert said(route_findings(launch, "gpu2", DOOR, BY_NONE)) == [
         ("head", "fail", "gpu1 can't be reached from there: 10.0.0.1: no answer; 192.168.0.1: connection refused"),
         ("interface", "skip", "none leads to gpu1"),
     ]
-    assert "no address but its own" in way_findings(launch, "gpu2", DOOR, Ways(reached=(), missed=()))[0].text
-    assert {state for _, state, _ in said(way_findings(launch, "gpu2", None, None))} == {"skip"}
+    assert "no address but its own" in route_findings(launch, "gpu2", DOOR, Routes(reached=(), missed=()))[0].text
+    assert {state for _, state, _ in said(route_findings(launch, "gpu2", None, None))} == {"skip"}
 
 
 def test_an_interface_that_a_variable_names_is_not_told_of_twice():
     launch = planned(env={"GLOO_SOCKET_IFNAME": "eth0"})
     for door, ways in ((DOOR, BY_BOTH), (DOOR, BY_NONE), (None, None)):
-        assert [one.check for one in way_findings(launch, "gpu2", door, ways)] == ["head"]
+        assert [one.check for one in route_findings(launch, "gpu2", door, ways)] == ["head"]
     assert [one.check for one in head_findings(launch, MACHINE, DOOR, {"gpu2": BY_BOTH})] == ["head"]
 
 
@@ -351,7 +348,7 @@ def test_the_head_needs_one_address_that_all_others_reach():
     launch = planned(nodes=3)
     machine = replace(MACHINE, interfaces=(("eth0", "10.0.0.1"), ("eth1", "192.168.0.1")))
 
-    def head(**ways: Ways) -> list[tuple[Check, State, str]]:
+    def head(**ways: Routes) -> list[tuple[Check, State, str]]:
         return said(head_findings(launch, machine, DOOR, ways))
 
     assert head(gpu2=BY_BOTH, gpu3=BY_SECOND) == [
@@ -359,7 +356,7 @@ def test_the_head_needs_one_address_that_all_others_reach():
         ("interface", "ok", "eth1, 192.168.0.1"),
     ]
     assert head(gpu2=BY_BOTH)[0] == ("head", "ok", "1 of 2 others reach it at 10.0.0.1")
-    only_first = Ways(reached=(("10.0.0.1", "eth0"),), missed=())
+    only_first = Routes(reached=(("10.0.0.1", "eth0"),), missed=())
     assert head(gpu2=only_first, gpu3=BY_SECOND)[0][:2] == ("head", "fail")
     assert head(gpu2=BY_NONE, gpu3=BY_NONE)[0][:2] == ("head", "fail")
     assert [state for _, state, _ in head()] == ["skip", "skip"]
@@ -468,14 +465,3 @@ def test_numbers_of_things_are_words():
         "1 process",
         "2 processes",
     ]
-
-
-# --- the probe's file ------------------------------------------------------------------------------------------------
-
-
-def test_the_probe_is_python_3_8_and_imports_nothing_of_ours():
-    source = Path(probe.__file__).read_text(encoding="utf-8")
-    tree = ast.parse(source, feature_version=(3, 8))
-    names = {alias.name for found in ast.walk(tree) if isinstance(found, ast.Import) for alias in found.names}
-    names |= {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} & {"engine", "tui", "rankdeck", "torch"} == set()

@@ -10,7 +10,20 @@ import msgspec
 
 from engine.core.checks.job_findings import SHARE
 from engine.core.checks.node_findings import names_interface
-from engine.core.checks.preflight import CHECKS, Check, Door, Finding, Job, Machine, State, Torch, Ways, fail, ok, skip
+from engine.core.checks.preflight import (
+    CHECKS,
+    Check,
+    Finding,
+    Job,
+    Machine,
+    ProbeListener,
+    Routes,
+    State,
+    Torch,
+    fail,
+    ok,
+    skip,
+)
 from engine.core.plan.plan import LaunchPlan
 from engine.core.words import count
 
@@ -21,25 +34,25 @@ MOST_SHOWN = 3
 # --- the way to the head -------------------------------------------------------------------------------------------------
 
 
-def way_findings(plan: LaunchPlan, node: str, door: Door | None, ways: Ways | None) -> list[Finding]:
+def route_findings(plan: LaunchPlan, node: str, listener: ProbeListener | None, routes: Routes | None) -> list[Finding]:
     """How a node reaches the head.
 
     Args:
         plan: what would be launched.
         node: one that is not the head.
-        door: where the head listens; None where that is not known.
-        ways: how it was reached; None where it was not tried.
+        listener: where the head listens; None where that is not known.
+        routes: how it was reached; None where it was not tried.
     """
     head = plan.nodes[0].name
-    if door is None or ways is None:
+    if listener is None or routes is None:
         found = [skip(node, "head", f"{head} can't be asked")]
         interface = skip(node, "interface", f"{head} can't be asked")
-    elif ways.reached:
-        address, name = ways.reached[0]
+    elif routes.reached:
+        address, name = routes.reached[0]
         found = [ok(node, "head", f"{head} is reached at {address}")]
         interface = ok(node, "interface", f"{name} leads to {head}")
     else:
-        reasons = "; ".join(f"{address}: {reason.lower()}" for address, reason in ways.missed[:MOST_SHOWN])
+        reasons = "; ".join(f"{address}: {reason.lower()}" for address, reason in routes.missed[:MOST_SHOWN])
         text = f"{head} can't be reached from there: {reasons or 'it has no address but its own'}"
         advice = "ranks connect to any port of one another: is there a firewall, or no common network?"
         found = [fail(node, "head", text, advice)]
@@ -48,31 +61,33 @@ def way_findings(plan: LaunchPlan, node: str, door: Door | None, ways: Ways | No
 
 
 def head_findings(
-    plan: LaunchPlan, machine: Machine | None, door: Door | None, ways: Mapping[str, Ways]
+    plan: LaunchPlan, machine: Machine | None, listener: ProbeListener | None, routes: Mapping[str, Routes]
 ) -> list[Finding]:
-    """What the others' ways say of the head: it needs one address that all of them reach.
+    """What the others' routes say of the head: it needs one address that all of them reach.
 
     Args:
         plan: what would be launched.
         machine: what the head has, where that is known.
-        door: where it listened, if it did.
-        ways: by node, of those that have tried.
+        listener: where it listened, if it did.
+        routes: by node, of those that have tried.
     """
     head, others = plan.nodes[0].name, len(plan.nodes) - 1
     if not others:
         return [skip(head, "head", "one node needs no network")]
-    reached = [{address for address, _ in way.reached} for way in ways.values()]
-    common = [address for address in (door.addresses if door else ()) if all(address in one for one in reached)]
-    if door is None or not ways:
+    reached = [{address for address, _ in way.reached} for way in routes.values()]
+    common = [address for address in (listener.addresses if listener else ()) if all(address in one for one in reached)]
+    if listener is None or not routes:
         found = [skip(head, "head", "no other node could try to reach it")]
         interface = skip(head, "interface", "not known without a way to it")
     elif common:
-        who = "all others reach it" if len(ways) == others else f"{len(ways)} of {count(others, 'other')} reach it"
+        who = "all others reach it" if len(routes) == others else f"{len(routes)} of {count(others, 'other')} reach it"
         found = [ok(head, "head", f"{who} at {common[0]}")]
         names = {address: name for name, address in machine.interfaces} if machine else {}
         interface = ok(head, "interface", f"{names.get(common[0], '?')}, {common[0]}")
     else:
-        advice = f"it has {', '.join(door.addresses) or 'none but its own'}; list a node first that all others reach"
+        advice = (
+            f"it has {', '.join(listener.addresses) or 'none but its own'}; list a node first that all others reach"
+        )
         found = [fail(head, "head", "none of its addresses is reached by all others", advice)]
         interface = skip(head, "interface", "not known without a way to it")
     return found if names_interface(plan) else [*found, interface]

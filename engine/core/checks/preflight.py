@@ -245,15 +245,15 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeListener(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node listens: a port on all of these addresses."""
 
     port: int
     addresses: tuple[str, ...]
 
 
-class Ways(msgspec.Struct, frozen=True, kw_only=True):
-    """How another node's door was reached: `(address, own interface)`, and `(address, reason)` where it was not."""
+class Routes(msgspec.Struct, frozen=True, kw_only=True):
+    """How another node's listener was reached: `(address, own interface)`, and `(address, reason)` where it was not."""
 
     reached: tuple[tuple[str, str], ...]
     missed: tuple[tuple[str, str], ...]

@@ -1,0 +1,83 @@
+"""Frames from stdin and to stdout, and the port at which other nodes try to reach this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from typing import Any, Dict  # noqa: UP035
+
+from engine.node.networks import answer, open_listener
+
+SYNC = b"\0RANKDECK-PROBE 1\n"
+"""Printed once before the first answer; whatever a login shell printed before it is skipped."""
+
+EXIT_CUT_OFF = 98
+
+MAX_FRAME = 1 << 20
+
+
+class Listener:
+    """The port that other nodes try to reach, and the token that whoever connects is sent."""
+
+    def __init__(self) -> None:
+        self.socket: socket.socket | None = None
+        self.token = b""
+
+    def open(self, token: str) -> int:
+        """Listens on every address of this node. Returns the port that the kernel chose."""
+        self.socket, self.token = open_listener(), token.encode()
+        return int(self.socket.getsockname()[1])
+
+
+LISTENER = Listener()
+
+
+def wait(descriptors: list[int], deadline: float | None = None) -> list[int]:
+    """The descriptors that can be read; none if the deadline passes. Connections are answered meanwhile."""
+    while True:
+        listener: list[Any] = [LISTENER.socket] if LISTENER.socket else []
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return []
+        ready = select.select([*descriptors, *listener], [], [], left)[0]
+        if listener and listener[0] in ready:
+            answer(listener[0], LISTENER.token)
+        found = [one for one in descriptors if one in ready]
+        if found:
+            return found
+
+
+def read_exactly(size: int) -> bytes:
+    """So many bytes from stdin. Exits if stdin ends."""
+    data = b""
+    while len(data) < size:
+        wait([0])
+        more = os.read(0, size - len(data))
+        if not more:
+            sys.exit(0 if not data else EXIT_CUT_OFF)
+        data += more
+    return data
+
+
+def write(data: bytes) -> None:
+    """Writes all of it to stdout."""
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def read_question() -> Dict[str, Any]:  # noqa: UP006
+    """The next question."""
+    (size,) = struct.unpack(">I", read_exactly(4))
+    question: Dict[str, Any] = json.loads(read_exactly(min(size, MAX_FRAME)))  # noqa: UP006
+    return question
+
+
+def write_answer(answer: Dict[str, Any]) -> None:  # noqa: UP006
+    """Sends an answer."""
+    body = json.dumps(answer).encode()
+    write(struct.pack(">I", len(body)) + body)

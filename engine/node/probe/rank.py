@@ -1,0 +1,182 @@
+"""What a rank of a job would find on a node: its folders, its script, its modules."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from importlib import machinery, metadata
+
+from engine.node.probe.machine import Message, Paths
+
+START_TIME = 8.0
+"""Seconds for a bare Python to start: with a cold file server it needs some."""
+
+PATH_SIGN = b"\0path\0"
+
+PATH_PROGRAM = (
+    "import sys\nsys.stdout.buffer.write('\\0path\\0'.encode()+'\\0'.join(sys.path).encode("
+    "sys.getfilesystemencoding(),'surrogateescape'))"
+)
+"""Says where a rank would look for modules. It imports nothing, since the user's folders stand first."""
+
+
+def rank_environment(question: Message) -> dict[str, str]:
+    """What the node has, then what the profile wants; its defaults hold only where the node says nothing."""
+    return {**question["env_defaults"], **os.environ, **question["env"]}
+
+
+def rank_folder(question: Message) -> str | None:
+    """Where a rank would start; None where that can't be."""
+    return question["workdir"] if os.access(question["workdir"], os.X_OK) else None
+
+
+def rank_path(question: Message) -> Paths:
+    """Where a rank would look for modules, the folder of its script first.
+
+    Raises:
+        RuntimeError: Python can't start as a rank would; with its last words.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PATH_PROGRAM],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=rank_environment(question),
+            cwd=rank_folder(question),
+            timeout=START_TIME,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"Python does not start within {START_TIME:g} s") from None
+    _, sign, said = done.stdout.rpartition(PATH_SIGN)
+    if done.returncode or not sign:
+        raise RuntimeError(last_line(done.stderr) or f"Python ended with status {done.returncode}")
+    path = said.decode(sys.getfilesystemencoding(), "surrogateescape").split("\0")
+    if path[:1] == [""]:  # not there with PYTHONSAFEPATH
+        del path[0]
+        first = (
+            question["workdir"] if question["module"] else os.path.dirname(os.path.realpath(question["script"] or ""))
+        )
+        if question["module"] or question["script"]:
+            path.insert(0, first)
+    return path
+
+
+def last_line(said: bytes) -> str:
+    """The last line that has text: of a traceback, the error."""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def job(question: Message) -> Message:
+    """What a rank of this job would find. Only names and sizes are looked at; nothing of the user's is run."""
+    answer: Message = {
+        "workdir": folder_trouble(question["workdir"]),
+        "workdir_writable": os.access(question["workdir"], os.W_OK | os.X_OK),
+        "script": script(question["script"]) if question["script"] else None,
+        "module": None,
+        "torch": "",
+        "torch_cuda": None,
+        "has_torch": False,
+        "mpi4py": "",
+        "start": "",
+        "spaces": [
+            space("temporary folder", tempfile.gettempdir(), writes=True),
+            space("working directory", question["workdir"]),
+        ],
+        "shared_memory": None,
+    }
+    with contextlib.suppress(OSError):
+        memory = os.statvfs("/dev/shm")
+        answer["shared_memory"] = memory.f_blocks * memory.f_frsize
+    try:
+        path = rank_path(question)
+    except (OSError, RuntimeError) as error:
+        answer["start"] = str(error)
+        return answer
+    answer["torch"], answer["mpi4py"] = version("torch", path), version("mpi4py", path)
+    answer["torch_cuda"] = torch_cuda(path)
+    answer["has_torch"] = bool(answer["torch"]) or is_there("torch", path)
+    if question["module"]:
+        answer["module"] = is_there(question["module"].partition(".")[0], path)
+    return answer
+
+
+def folder_trouble(folder: str) -> str:
+    """Why a rank could not start in a folder; empty where it can."""
+    try:
+        os.listdir(folder)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if os.access(folder, os.X_OK) else os.strerror(errno.EACCES)
+
+
+def script(path: str) -> Message:
+    """Size and SHA-256 of a file, or why it can't be read."""
+    answer: Message = {"size": 0, "sha256": "", "trouble": ""}
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while True:
+                data = file.read(1 << 20)
+                if not data:
+                    break
+                digest.update(data)
+                answer["size"] += len(data)
+    except OSError as error:
+        return {**answer, "trouble": error.strerror or str(error)}
+    return {**answer, "sha256": digest.hexdigest()}
+
+
+def space(what: str, folder: str, *, writes: bool = False) -> Message:
+    """Free bytes and free files (None where the file system does not count them) of the file system that a folder is on.
+
+    Args:
+        what: the folder, in words.
+        folder: its path.
+        writes: tries to write a file, which a quota can refuse where there is room.
+    """
+    answer: Message = {"what": what, "path": folder, "bytes": None, "files": None, "trouble": ""}
+    try:
+        found = os.statvfs(folder)
+        answer["bytes"] = found.f_bavail * found.f_frsize
+        answer["files"] = found.f_favail if found.f_files else None
+        if writes:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(1 << 16))
+                file.flush()
+    except OSError as error:
+        answer["trouble"] = error.strerror or str(error)
+    return answer
+
+
+def version(name: str, path: Paths) -> str:
+    """Version of an installed distribution, by what its installer has written down; empty where there is none."""
+    with contextlib.suppress(Exception):  # whatever a damaged installation may raise
+        for found in metadata.distributions(name=name, path=path):
+            return str(found.version)
+    return ""
+
+
+def torch_cuda(path: Paths) -> str | None:
+    """The CUDA that an installed torch was built for, empty for a build without, by the file in which it says so; None where
+    there is no such file."""
+    with contextlib.suppress(Exception):
+        found = machinery.PathFinder.find_spec("torch", path)
+        if found is not None and found.origin:
+            with open(os.path.join(os.path.dirname(found.origin), "version.py")) as file:
+                said = re.search(r"^cuda\b[^=\n]*=\s*(?:None|['\"]([\d.]+)['\"])", file.read(1 << 16), re.MULTILINE)
+            return None if said is None else said[1] or ""
+    return None
+
+
+def is_there(name: str, path: Paths) -> bool:
+    """Whether there is a module of that name, which is not run."""
+    with contextlib.suppress(Exception):
+        return name in sys.builtin_module_names or machinery.PathFinder.find_spec(name, path) is not None
+    return False
