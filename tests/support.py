@@ -153,7 +153,7 @@ class Deck:
         Commands that only tell a supervisor something, or wait for it, run inside this process where nothing else is asked
         for: Python takes a quarter of a second of processor time to start.
         """
-        if words[0] in INSIDE and env is None and cwd is None and self.argv is COMMAND:
+        if words and words[0] in INSIDE and env is None and cwd is None and self.argv is COMMAND:
             return run_inside(*map(str, words))
         done = self.raw(*words, seconds=seconds, env=env, cwd=cwd)
         return subprocess.CompletedProcess(

@@ -292,8 +292,9 @@ def test_a_secret_reaches_the_rank_and_nothing_that_others_can_see(rankdeck, wri
     assert rankdeck.wait_log(run, 0, b"\n") == f"{len(secret)}\n".encode()
     for process in rankdeck.processes():
         assert secret.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    status = rankdeck.wait_status(run, lambda status: all(rank["pid"] for rank in status["ranks"]))
     owners = {process.pid for process in processes_with("API_TOKEN", secret)}
-    rank_pids = {rank["pid"] for rank in rankdeck.status(run)["ranks"]}
+    rank_pids = {rank["pid"] for rank in status["ranks"]}
     assert owners <= rank_pids | {pid for pid in owners if b"store_host" in Path(f"/proc/{pid}/cmdline").read_bytes()}
     assert secret not in rankdeck("status", run, "--json").stdout
     (work / "go").touch()
