@@ -117,23 +117,6 @@ def kill_hard(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-INSIDE = ("wait", "stop", "kill")
-"""Commands that `Deck` runs inside this process."""
-
-
-def run_inside(*words: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command inside this process, with what `main` makes of its errors."""
-    from engine.commands import cli
-
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["rankdeck", *words])
-        patch.setattr(sys, "stdin", io.StringIO())
-        status = cli.main()
-    printed = [stream.buffer.getvalue().decode() for stream in (out, err)]
-    return subprocess.CompletedProcess(list(words), status, *printed)
-
-
 class Deck:
     """Runs the `rankdeck` command in the home of one test.
 
@@ -148,13 +131,7 @@ class Deck:
     def __call__(
         self, *words: str | Path, seconds: float = 60.0, env: dict[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs it to its end; without a terminal, and without anything on its standard input.
-
-        Commands that only tell a supervisor something, or wait for it, run inside this process where nothing else is asked
-        for: Python takes a quarter of a second of processor time to start.
-        """
-        if words and words[0] in INSIDE and env is None and cwd is None and self.argv is COMMAND:
-            return run_inside(*map(str, words))
+        """Runs it to its end; without a terminal, and without anything on its standard input."""
         done = self.raw(*words, seconds=seconds, env=env, cwd=cwd)
         return subprocess.CompletedProcess(
             done.args, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
@@ -194,7 +171,7 @@ class Deck:
 
     def status(self, run: str = "-") -> dict[str, Any]:
         """`rankdeck status --json`."""
-        done = run_inside("status", run, "--json")
+        done = self("status", run, "--json")
         assert done.returncode == 0, done.stderr
         status: dict[str, Any] = json.loads(done.stdout)
         return status
@@ -211,7 +188,7 @@ class Deck:
 
         def is_wanted() -> bool:
             nonlocal seen
-            seen = self.status(run)
+            seen = self._status_inside(run)
             return wanted(seen)
 
         try:
@@ -219,6 +196,16 @@ class Deck:
         except AssertionError as error:
             raise AssertionError(f"{error}; the status is {json.dumps(seen, indent=1)}") from None
         return seen
+
+    def _status_inside(self, run: str) -> dict[str, Any]:
+        """`rankdeck status --json` inside this process: to be asked often, without a Python that starts each time."""
+        from engine.commands.cli import cli
+
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            cli.main(["status", run, "--json"], prog_name="rankdeck", standalone_mode=False)
+        status: dict[str, Any] = json.loads(printed.getvalue())
+        return status
 
     def folder(self, run: str) -> Path:
         """The folder of a run."""

@@ -298,7 +298,7 @@ def test_kill_of_what_does_not_exist_harms_nobody(rankdeck, write_script, write_
     done = rankdeck("kill", run, *words)
     assert "Traceback" not in done.stderr
     assert done.returncode == 2 or "no rank 9" in done.stdout
-    assert rankdeck.status(run)["state"] == "running"
+    rankdeck.wait_state(run, "running")
 
 
 def test_kill_of_a_rank_that_has_ended_says_so(rankdeck, write_script, write_profile):
@@ -314,7 +314,7 @@ def test_a_rank_that_is_stopped_by_sigstop_goes_on_with_sigcont(rankdeck, write_
     rankdeck.wait_log(run, 0, b"up")
     rankdeck("kill", run, "--rank", "0", "--signal", "STOP")
     rankdeck("kill", run, "--rank", "0", "--signal", "CONT")
-    assert rankdeck.status(run)["state"] == "running"
+    rankdeck.wait_state(run, "running")
     rankdeck("kill", run, "--rank", "0", "--signal", "STOP")
     rankdeck("stop", run)
     rankdeck.wait_state(run, "stopped")
