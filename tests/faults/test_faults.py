@@ -520,6 +520,7 @@ def supervised(rankdeck, write_script, write_profile) -> str:
     """A run whose rank waits for ever."""
     run: str = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
     rankdeck.wait_log(run, 0, b"up")
+    rankdeck.wait_state(run, "running")
     return run
 
 

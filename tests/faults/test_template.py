@@ -46,7 +46,8 @@ def launch(rankdeck, write_script, write_profile, work):
 def started(deck, run) -> list[int]:
     for rank in range(2):
         deck.wait_log(run, rank, b"up")
-    return [rank["pid"] for rank in deck.status(run)["ranks"]]
+    status = deck.wait_status(run, lambda status: all(rank["pid"] for rank in status["ranks"]))
+    return [rank["pid"] for rank in status["ranks"]]
 
 
 def test_a_template_that_is_killed_leaves_its_ranks_alone(rankdeck, launch, work):
