@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.core.plan.layout import parse_nodes
-from engine.core.plan.plan import BackendSettings, NodeFacts, plan
+from engine.core.plan.plan import BackendSettings, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import events as ev
 from engine.core.wire import agent as wire
@@ -46,7 +46,7 @@ def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
     slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
     facts = tuple(NodeFacts(name=slot.node, cores=2, gpus=2, python="/usr/bin/python3") for slot in slots)
     backend = BackendSettings(name="nccl", env={}, device="cuda")
-    decided = plan(profile, slots, facts, backend, workdir="/")
+    decided = build_plan(profile, slots, facts, backend, workdir="/")
     paths = RunPaths(folder / "job-7f3a")
     paths.folder.mkdir()
     journal = Journal(paths.journal)
@@ -64,6 +64,6 @@ def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
 
 def hear(runner: Runner, message: dict[str, Any], node: str = "gpu01") -> None:
     """Takes in what a node's agent sends, as a link does."""
-    news = wire.read_news(message)
+    news = wire.read_report(message)
     assert news is not None
     runner.reports.take(node, news)

@@ -39,9 +39,9 @@ class Story:
             nodes=nodes,
             on_failure=on_failure,
             max_restarts=restarts,
-            one_fate="one mpirun is one fate" if backends[:1] == ("mpi",) else "",
+            start_together="mpirun starts and ends all ranks together" if backends[:1] == ("mpi",) else "",
             backend="".join(backends[:1]),
-            spares=tuple(ev.Spare(backend=backend) for backend in backends[1:]),
+            fallback=tuple(ev.FallbackBackend(backend=backend) for backend in backends[1:]),
         )
         self.journal: list[AnyEvent] = [first]
         self.state, self.actions = launch(first)
@@ -91,7 +91,7 @@ class Story:
         *,
         after: int | None = None,
         secondary: bool = False,
-        forming: str = "",
+        setup_error: str = "",
         by: str = "",
     ) -> Story:
         self.tell(
@@ -102,7 +102,7 @@ class Story:
                 status=status,
                 step=after,
                 secondary=secondary,
-                forming=forming,
+                setup_error=setup_error,
                 by=by,
                 generation=self.state.generation_of(rank),
             )

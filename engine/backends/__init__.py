@@ -10,7 +10,7 @@ from typing import Protocol
 from engine.backends import gloo, mpi, nccl, ucc
 from engine.core.errors import CheckError
 from engine.core.plan.backend_names import backends_in, devices_in
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
 
 AUTOMATIC = ("nccl", "gloo")
 """What `auto` tries, the first that can run; see decision 16."""
@@ -37,11 +37,11 @@ class BackendModule(Protocol):
         """Raises CheckError where this many ranks can't run on that node."""
         ...
 
-    def judge(self, said: Said, decided: LaunchPlan) -> str:
+    def judge(self, output: ProgramOutput, plan: LaunchPlan) -> str:
         """What ranks find where PROGRAM said that, in words; empty: nobody knows. Raises CheckError where they can't run."""
         ...
 
-    def check_plan(self, decided: LaunchPlan) -> None:
+    def check_plan(self, plan: LaunchPlan) -> None:
         """Raises CheckError where the whole can't run."""
         ...
 
@@ -59,9 +59,9 @@ def program_of(name: str) -> str:
     return "".join(BACKENDS[backend].PROGRAM for backend in backends_in(name))  # only one that stands alone has one
 
 
-def judge(said: Said, decided: LaunchPlan) -> str:
+def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """What ranks find on a node whose Python said that, in words; empty: nobody knows. Raises CheckError where they can't run."""
-    return "".join(BACKENDS[backend].judge(said, decided) for backend in backends_in(decided.backend.name))
+    return "".join(BACKENDS[backend].judge(output, plan) for backend in backends_in(plan.backend.name))
 
 
 def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
@@ -95,7 +95,7 @@ def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
         device=first.device,
         env=env,
         mpi=first.mpi,
-        one_fate=first.one_fate,
+        start_together=first.start_together,
         found=first.found,
         library_path=first.library_path,
         library_links=first.library_links,
@@ -108,7 +108,7 @@ def check_node(name: str, ranks: int, facts: NodeFacts) -> None:
         BACKENDS[backend].check(ranks, facts)
 
 
-def check_plan(decided: LaunchPlan) -> None:
+def check_plan(plan: LaunchPlan) -> None:
     """Raises CheckError where a plan can't run."""
-    for backend in backends_in(decided.backend.name):
-        BACKENDS[backend].check_plan(decided)
+    for backend in backends_in(plan.backend.name):
+        BACKENDS[backend].check_plan(plan)

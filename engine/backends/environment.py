@@ -36,7 +36,7 @@ class Trouble(NamedTuple):
     """What is wrong with a variable, as the end of a sentence that begins with its name, and the next step."""
 
     problem: str
-    advice: str
+    hint: str
 
 
 def environment_warnings(
@@ -77,7 +77,7 @@ def trouble_with(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
         return None
     if name in GONE:
         gone = GONE[name][1]
-        return Trouble(f"does nothing: {gone.why}", gone.advice)
+        return Trouble(f"does nothing: {gone.why}", gone.hint)
     known = VARIABLES[name][1] if name in VARIABLES else None
     if known is not None and known.fixed:
         return Trouble("does nothing: rankdeck sets it for every rank", "leave it out")
@@ -119,8 +119,8 @@ def _old_name(name: str) -> Trouble | None:
     if name not in ALIASES:
         return None
     family, new = ALIASES[name]
-    advice = f"write {new.name}" + (f", with torch {new.since} and newer" if new.since else "")
-    return Trouble(f"is an old name that {family.reader} still reads", advice)
+    hint = f"write {new.name}" + (f", with torch {new.since} and newer" if new.since else "")
+    return Trouble(f"is an old name that {family.reader} still reads", hint)
 
 
 def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
@@ -130,8 +130,8 @@ def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
     theirs = known.until if mpi.has_prrte else known.since
     if not theirs:
         return None
-    advice = f"write {known.instead}" if known.instead else "leave it out"
-    return Trouble(f"is a name of Open MPI {theirs}, and {mpi.path} is of {mpi.version}", advice)
+    hint = f"write {known.instead}" if known.instead else "leave it out"
+    return Trouble(f"is a name of Open MPI {theirs}, and {mpi.path} is of {mpi.version}", hint)
 
 
 def _misunderstood(known: Variable | None, family: Family, value: str) -> Trouble | None:
@@ -153,5 +153,5 @@ def _unknown(name: str, family: Family) -> Trouble | None:
     if not near and not family.is_complete:
         return None
     backend = min(family.backends)
-    advice = f"did you mean {prefix}{near[0]}?" if near else f"rankdeck env {backend} lists what there is"
-    return Trouble(f"does nothing: {family.reader} has no such variable", advice)
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"rankdeck env {backend} lists what there is"
+    return Trouble(f"does nothing: {family.reader} has no such variable", hint)

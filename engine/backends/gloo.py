@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
 
 SUMMARY = "CPU tensors over TCP; in every torch wheel"
 
@@ -21,10 +21,10 @@ def check(ranks: int, facts: NodeFacts) -> None:
     """Every node can run gloo."""
 
 
-def judge(said: Said, decided: LaunchPlan) -> str:
+def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """There is nothing to run."""
     return ""
 
 
-def check_plan(decided: LaunchPlan) -> None:
+def check_plan(plan: LaunchPlan) -> None:
     """Any plan can run."""

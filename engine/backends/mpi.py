@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.core.errors import CheckError
 from engine.core.plan.mpirun import NAMES, Implementation, Mpi, can_place
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
 
 SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 
@@ -68,46 +68,46 @@ def settings(*, one_machine: bool) -> BackendSettings:
         device="cpu",
         env=env,
         mpi=mpi,
-        one_fate="one mpirun is one fate",
+        start_together="mpirun starts and ends all ranks together",
         found=f"{NAMES[mpi.implementation]} {mpi.version}, {mpi.path}",
         library_path=_library_path(mpi),
         library_links=_library_links(mpi),
     )
 
 
-def check_plan(decided: LaunchPlan) -> None:
+def check_plan(plan: LaunchPlan) -> None:
     """Finds out before the launch what `mpirun` could not do.
 
     Raises:
         CheckError: ranks are placed as this MPI can't place them.
     """
-    mpi = decided.backend.mpi
+    mpi = plan.backend.mpi
     assert mpi is not None
-    if not can_place(mpi, [place.node for place in decided.places]):
+    if not can_place(mpi, [place.node for place in plan.places]):
         raise CheckError(
             "MPICH can't deal an uneven number of ranks to nodes in turn", hint='set layout.order to "block"'
         )
 
 
-def judge(said: Said, decided: LaunchPlan) -> str:
+def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """Finds out before the launch that ranks would not meet. What they find is told otherwise.
 
     Args:
         said: by the program.
-        decided: what would be launched.
+        plan: what would be launched.
 
     Raises:
         CheckError: there is no mpi4py, or it loads another library than that of `mpirun`.
     """
-    mpi = decided.backend.mpi
+    mpi = plan.backend.mpi
     assert mpi is not None
-    if said.text.strip().endswith(_MISSING):
+    if output.text.strip().endswith(_MISSING):
         raise CheckError(
-            f"{decided.python} has no mpi4py, and its torch no MPI of its own",
-            hint=f"{decided.python} -m pip install mpi4py",
+            f"{plan.python} has no mpi4py, and its torch no MPI of its own",
+            hint=f"{plan.python} -m pip install mpi4py",
         )
-    found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, said.text))), None)
-    if said.status or found is None:  # whatever else there is may well speak what that mpirun does
+    found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, output.text))), None)
+    if output.status or found is None:  # whatever else there is may well speak what that mpirun does
         return ""
     kind, version = found
     same = kind == "mpich" or version.split(".")[0] == mpi.version.split(".")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.core.errors import CheckError
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, Said
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
 
 SUMMARY = "GPUs through NVIDIA's NCCL; needs a torch for CUDA and a GPU for each rank"
 
@@ -44,10 +44,10 @@ def check(ranks: int, facts: NodeFacts) -> None:
         raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL wants one for each", hint=_FEW_GPUS)
 
 
-def judge(said: Said, decided: LaunchPlan) -> str:
+def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """There is nothing to run."""
     return ""
 
 
-def check_plan(decided: LaunchPlan) -> None:
+def check_plan(plan: LaunchPlan) -> None:
     """Nothing shows only in the whole."""

@@ -16,7 +16,7 @@ from engine.client.connection import start_supervisor
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
 from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
-from engine.core.checks.preflight import Begun, Finding
+from engine.core.checks.findings import Begun, Finding
 from engine.core.errors import RankdeckError
 from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
@@ -89,9 +89,9 @@ class LocalEngine:
         """See `EngineClient.check`, and `preview` for `places`."""
 
         def prepare() -> AsyncGenerator[Begun | Finding, None]:
-            from engine.planning import check as preflight  # which takes a few frames of the app
+            from engine.planning import check as node_check  # which takes a few frames of the app
 
-            return preflight.check(planning.make_plan(profile, checked=False, places=places), full=full)
+            return node_check.check(planning.make_plan(profile, checked=False, places=places), full=full)
 
         async with contextlib.aclosing(await asyncio.to_thread(prepare)) as findings:
             async for finding in findings:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
-from engine.core.checks.preflight import Begun, Finding
+from engine.core.checks.findings import Begun, Finding
 from engine.core.metrics.bench import Result
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from engine.commands.output import narrate, print_json, print_line, print_table
-from engine.core.checks.preflight import CHECKS, Begun, Finding, Grid, State
+from engine.core.checks.findings import CHECKS, Begun, Finding, Grid, State
 from engine.core.errors import CheckError
 
 MARKS: dict[State, tuple[str, str, str]] = {
@@ -52,8 +52,8 @@ class Checklist:
             for finding in (*failures, *warnings):
                 click.echo("")
                 print_line(f"{self._cell(finding)}  {finding.node}, {finding.check}: {finding.text}")
-                if finding.advice:
-                    print_line(f"  {finding.advice}")
+                if finding.hint:
+                    print_line(f"  {finding.hint}")
             click.echo(f"\n{_verdict((*failures, *warnings))}")
         return CheckError.exit_status if failures else 0
 

@@ -93,7 +93,7 @@ def diagnose_run(paths: RunPaths, attempt: int | None = None) -> Diagnosis:
     if verdict is None and (failure := failure_view(state, {})) is not None:  # the run failed before any rank started
         verdict = Verdict(
             cause="start", rank=None, headline=failure.headline, detail=failure.detail,
-            advice="correct what the reason names, then restart the run", fix="rankdeck check PROFILE", traceback="",
+            hint="correct what the reason names, then restart the run", fix="rankdeck check PROFILE", traceback="",
         )  # fmt: skip
     if verdict is not None:
         verdict = _with_word_of_mpirun(verdict, paths, chosen)
@@ -136,7 +136,7 @@ def _with_word_of_mpirun(verdict: Verdict, paths: RunPaths, attempt: int) -> Ver
         verdict,
         cause=found.cause.id,
         detail=found.detail or found.line,
-        advice=found.advice,
+        hint=found.hint,
         fix=found.fix,
         evidence=(*verdict.evidence, found.line),
     )

@@ -36,7 +36,7 @@ def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
         raise UsageError(f"no variable of {backend} has {word!r}", hint=f"rankdeck env {backend} lists them all")
     if as_json:
         known = [_plain(family, one) for family, variables, _ in chosen for one in variables]
-        gone = [{"name": one.name, "why": one.why, "advice": one.advice} for _, _, names in chosen for one in names]
+        gone = [{"name": one.name, "why": one.why, "advice": one.hint} for _, _, names in chosen for one in names]
         print_json({"variables": known, "gone": gone})
         return
     click.echo("\n\n".join("\n".join(_family_lines(*part)) for part in chosen))
@@ -48,7 +48,7 @@ def _matching(family: Family, word: str) -> tuple[list[Variable], list[Gone]]:
         for one in family.variables
         if word in " ".join((one.name, *one.aliases, one.does, one.when, one.instead)).lower()
     ]
-    return known, [one for one in family.gone if word in f"{one.name} {one.why} {one.advice}".lower()]
+    return known, [one for one in family.gone if word in f"{one.name} {one.why} {one.hint}".lower()]
 
 
 def _plain(family: Family, one: Variable) -> dict[str, object]:
@@ -79,7 +79,7 @@ def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone
     names = list(gone)
     if names:
         lines += ["", "   These do nothing:"]
-        lines += [line for one in names for line in _wrapped(f"{one.name}: {one.why}; {one.advice}", hanging=True)]
+        lines += [line for one in names for line in _wrapped(f"{one.name}: {one.why}; {one.hint}", hanging=True)]
     return lines
 
 

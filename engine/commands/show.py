@@ -202,7 +202,7 @@ def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:
     if failure is None:
         return
     click.echo("", err=err)
-    lines = [failure.headline, failure.detail, *failure.traceback.splitlines(), failure.advice]
+    lines = [failure.headline, failure.detail, *failure.traceback.splitlines(), failure.hint]
     lines += [f"  {failure.fix}"] if failure.fix else []
     if snapshot.run.restart:
         lines.append(f"rankdeck restart {snapshot.run.run}: {snapshot.run.restart}")
@@ -232,7 +232,7 @@ def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
         shown = [verdict.detail, *(f"  | {line}" for line in verdict.evidence)]
         shown += [f"  {line}" for line in verdict.traceback.splitlines()]
         _say(*shown)
-        _say("", f"what to do: {verdict.advice}", *([f"  {verdict.fix}"] if verdict.fix else []))
+        _say("", f"what to do: {verdict.hint}", *([f"  {verdict.fix}"] if verdict.fix else []))
         _say(*["", *verdict.followed] if verdict.followed else ())
     elif diagnosis.attempt is not None:
         _say(f"{diagnosis.subject}: no rank failed in attempt {diagnosis.attempt}; the run is {diagnosis.state}")

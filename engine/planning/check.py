@@ -13,9 +13,7 @@ import msgspec
 
 from engine.backends import judge, program_of
 from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, route_findings, silence_findings
-from engine.core.checks.job_findings import job_findings, torch_findings
-from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
-from engine.core.checks.preflight import (
+from engine.core.checks.findings import (
     CHECKS,
     Begun,
     Check,
@@ -30,8 +28,10 @@ from engine.core.checks.preflight import (
     job_question,
     ok,
 )
+from engine.core.checks.job_findings import job_findings, torch_findings
+from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.errors import CheckError
-from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, Reach, Said
+from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, Reach
 from engine.planning.probes import Probe, ProbeError, probe_on
 
 AT_ONCE = 32
@@ -71,7 +71,7 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
     """
     yield Begun(nodes=tuple(node.name for node in plan.nodes))
     found: asyncio.Queue[Finding | None] = asyncio.Queue()
-    task = asyncio.create_task(_Preflight(plan, found.put_nowait, full=full).run())
+    task = asyncio.create_task(_NodesCheck(plan, found.put_nowait, full=full).run())
     task.add_done_callback(lambda _: found.put_nowait(None))
     try:
         while (finding := await found.get()) is not None:
@@ -82,7 +82,7 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
         await asyncio.wait([task])
 
 
-class _Preflight:
+class _NodesCheck:
     """One check of all nodes.
 
     Args:
@@ -199,11 +199,11 @@ class _Preflight:
             built_in = torch.facts.backends if torch.facts else ()
         if (program := program_of(plan.backend.name)) and plan.backend.name not in built_in:
             seconds = PROGRAM_TIME if self._full else QUICK_PROGRAM_TIME
-            said = await probe.ask("run", Said, program=program, seconds=seconds, **question)
+            said = await probe.ask("run", ProgramOutput, program=program, seconds=seconds, **question)
             self._tell(_program_findings(plan, node.name, said))
 
 
-def _program_findings(plan: LaunchPlan, node: str, said: Said) -> list[Finding]:
+def _program_findings(plan: LaunchPlan, node: str, said: ProgramOutput) -> list[Finding]:
     """Findings from the backend's program; none if it did not answer."""
     try:
         found = judge(said, plan)
@@ -217,10 +217,10 @@ def _silence(node: str, known: Collection[Check], error: ProbeError | TimeoutErr
     if not isinstance(error, ProbeError):
         return silence_findings(node, known, None, f"no answer within {limit:g} s", SLOW)
     if known:
-        return silence_findings(node, known, None, error.fact, error.advice)
+        return silence_findings(node, known, None, error.fact, error.hint)
     if error.is_reached:
-        return [ok(node, "ssh", "reached"), *silence_findings(node, ["ssh"], "python", error.fact, error.advice)]
-    return silence_findings(node, known, "ssh", error.fact, error.advice)
+        return [ok(node, "ssh", "reached"), *silence_findings(node, ["ssh"], "python", error.fact, error.hint)]
+    return silence_findings(node, known, "ssh", error.fact, error.hint)
 
 
 # --- what nodes have --------------------------------------------------------------------------------------------------------
@@ -274,11 +274,11 @@ def facts_of(
                 troubles.append((key.node.name, *answer))
         if troubles:
             facts = "; ".join(fact if name in fact else f"{name}: {fact}" for name, fact, _ in troubles)
-            advice = "; ".join(dict.fromkeys(advice for _, _, advice in troubles))
+            hint = "; ".join(dict.fromkeys(hint for _, _, hint in troubles))
             if with_torch:
-                raise CheckError(f"can't ask whether {plan.backend.name} can run: {facts}", hint=advice)
+                raise CheckError(f"can't ask whether {plan.backend.name} can run: {facts}", hint=hint)
             raise CheckError(
-                f"can't ask how many ranks fit: {facts}", hint=f"{advice}; or set layout.ranks_per_node to a number"
+                f"can't ask how many ranks fit: {facts}", hint=f"{hint}; or set layout.ranks_per_node to a number"
             )
     return tuple(_kept[key][1] for key in keys if key in _kept)
 
@@ -299,7 +299,7 @@ async def _ask_all(keys: Sequence[_Wanted]) -> list[NodeFacts | tuple[str, str]]
 
 
 async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts | tuple[str, str]:
-    """Facts about a node; or what is wrong, and advice."""
+    """Facts about a node; or what is wrong, and hint."""
     node, python, job, said = wanted.node, wanted.python, None, None
     question = msgspec.json.decode(wanted.job or b"{}")
     try:
@@ -311,10 +311,12 @@ async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts |
             if wanted.program:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PROGRAM_TIME + QUICK):
-                        said = await probe.ask("run", Said, program=wanted.program, seconds=PROGRAM_TIME, **question)
+                        said = await probe.ask(
+                            "run", ProgramOutput, program=wanted.program, seconds=PROGRAM_TIME, **question
+                        )
     except ProbeError as error:
-        return error.fact, error.advice
+        return error.fact, error.hint
     except TimeoutError:
         return f"no answer within {QUICK:g} s", SLOW
-    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python, said=said)
+    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python, output=said)
     return facts if job is None else msgspec.structs.replace(facts, torch=job.torch, torch_cuda=job.torch_cuda)

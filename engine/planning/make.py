@@ -26,7 +26,7 @@ from engine.core.errors import CheckError
 from engine.core.plan.backend_names import AUTO
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import LOCAL_NAMES
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan, plan_on
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.launchers import local
@@ -62,13 +62,13 @@ def make_plan(profile: Profile, *, checked: bool = True, places: Places | None =
         CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
     """
     check_choices(profile, choices(), "profile")
-    decided = _decided(profile, _Draft(_with_absolute_paths(profile)), checked=checked)
+    plan = _first_that_runs(profile, _Draft(_with_absolute_paths(profile)), checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
-    return replace(decided, warnings=environment_warnings(profile, decided, os.environ, places))
+    return replace(plan, warnings=environment_warnings(profile, plan, os.environ, places))
 
 
-def _decided(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
+def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
     """The plan on the first backend that can run."""
     wanted = AUTOMATIC if profile.backend.name == AUTO else (profile.backend.name, *profile.backend.fallback)
     if not checked and len(wanted) == 1:
@@ -81,21 +81,21 @@ def _decided(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
             refused.append((name, error))
             continue
         try:
-            decided = draft.planned(settings, asked=True)
+            plan = draft.planned(settings, asked=True)
         except CheckError:
             if checked:
                 raise
             return draft.planned(settings, asked=False)  # `rankdeck check` will report it
         try:
-            draft.check(decided)
+            draft.check(plan)
         except CheckError as error:
             refused.append((name, error))
             continue
         if checked and draft.is_here:
-            _check_this_machine(decided)
+            _check_this_machine(plan)
         spare = () if profile.backend.name == AUTO else wanted[number + 1 :]
-        fallback = draft.that_can_run(spare, decided, refused)
-        return replace(decided, backend_note=_note(profile, refused), fallback=fallback)
+        fallback = draft.that_can_run(spare, plan, refused)
+        return replace(plan, backend_note=_note(profile, refused), fallback=fallback)
     raise _none_can_run(refused)
 
 
@@ -176,16 +176,16 @@ class _Draft:
         Raises:
             CheckError: a node can't be asked.
         """
-        decided = self._planned(settings)
+        plan = self._planned(settings)
         if not asked:
-            return decided
-        self._ask(decided)
+            return plan
+        self._ask(plan)
         return self._planned(settings)
 
     def _planned(self, settings: BackendSettings) -> LaunchPlan:
         unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in self._slots)
         facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
-        return plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
+        return build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
 
     def _ask(self, draft: LaunchPlan) -> None:
         """Asks the nodes on whose facts the plan depends. This machine is not asked about torch if it has no GPU."""
@@ -204,20 +204,20 @@ class _Draft:
             facts = facts_of(draft, nodes, needed=needed, with_torch=with_torch, program=program)
             self._known |= {fact.name: fact for fact in facts}
 
-    def check(self, decided: LaunchPlan) -> None:
+    def check(self, plan: LaunchPlan) -> None:
         """Raises CheckError if the backend of a plan can't run on its nodes, which were asked before."""
-        for node in decided.nodes:
+        for node in plan.nodes:
             if node.name in self._known:
-                check_node(decided.backend.name, len(node.ranks), self._known[node.name])
-        check_plan(decided)
-        for node in decided.nodes:
-            self._judge(node.name, decided)
+                check_node(plan.backend.name, len(node.ranks), self._known[node.name])
+        check_plan(plan)
+        for node in plan.nodes:
+            self._judge(node.name, plan)
 
-    def _judge(self, node: str, decided: LaunchPlan) -> None:
-        said = self._known[node].said if node in self._known else None
+    def _judge(self, node: str, plan: LaunchPlan) -> None:
+        said = self._known[node].output if node in self._known else None
         try:
             if said is not None:
-                judge(said, decided)
+                judge(said, plan)
         except CheckError as error:
             from engine.planning.check import doubt
 
@@ -225,7 +225,7 @@ class _Draft:
             raise error if node in self._here else CheckError(f"{node}: {error.message}", hint=error.hint) from None
 
     def that_can_run(
-        self, names: Sequence[str], decided: LaunchPlan, refused: list[tuple[str, CheckError]]
+        self, names: Sequence[str], plan: LaunchPlan, refused: list[tuple[str, CheckError]]
     ) -> tuple[BackendSettings, ...]:
         """The fallback backends that can run with the same ranks on the same nodes; the others are added to `refused`."""
         found: list[BackendSettings] = []
@@ -233,7 +233,7 @@ class _Draft:
             try:
                 settings = settings_of(name, one_machine=self.is_one_machine)
                 self.planned(settings, asked=True)
-                self.check(plan_on(replace(decided, fallback=(settings,)), name))
+                self.check(with_backend(replace(plan, fallback=(settings,)), name))
             except CheckError as error:
                 refused.append((name, error))
                 continue
@@ -257,22 +257,22 @@ def _none_can_run(refused: Sequence[tuple[str, CheckError]]) -> CheckError:
     return CheckError(f"no backend of the profile can run: {whole}", hint=refused[0][1].hint)
 
 
-def _check_this_machine(decided: LaunchPlan) -> None:
+def _check_this_machine(plan: LaunchPlan) -> None:
     """Raises CheckError if something is missing that every rank on this machine needs."""
-    if not os.path.isdir(decided.workdir):
+    if not os.path.isdir(plan.workdir):
         raise CheckError(
-            f"the working directory {decided.workdir} does not exist", hint="set launch.workdir to one that does"
+            f"the working directory {plan.workdir} does not exist", hint="set launch.workdir to one that does"
         )
-    script = Path(decided.program.target)
-    if decided.program.kind == "script" and not script.is_file():
+    script = Path(plan.program.target)
+    if plan.program.kind == "script" and not script.is_file():
         raise CheckError(
             f"the script {script} does not exist",
             hint="recipe.script is relative to the directory you start rankdeck in",
         )
-    if decided.program.kind == "script" and not os.access(script, os.R_OK):
+    if plan.program.kind == "script" and not os.access(script, os.R_OK):
         raise CheckError(f"the script {script} can't be read", hint=f"chmod u+r {script.name}")
-    if shutil.which(decided.python) is None:
-        raise CheckError(f"there is no Python {decided.python!r}", hint="set launch.python to one that has torch")
+    if shutil.which(plan.python) is None:
+        raise CheckError(f"there is no Python {plan.python!r}", hint="set launch.python to one that has torch")
 
 
 def _with_absolute_paths(profile: Profile) -> Profile:

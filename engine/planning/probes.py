@@ -40,13 +40,13 @@ class ProbeError(Exception):
 
     Args:
         fact: what is wrong, in one line.
-        advice: the next step; may be empty.
+        hint: the next step; may be empty.
         is_reached: whether the node was reachable.
     """
 
-    def __init__(self, fact: str, advice: str, *, is_reached: bool) -> None:
+    def __init__(self, fact: str, hint: str, *, is_reached: bool) -> None:
         super().__init__(fact)
-        self.fact, self.advice, self.is_reached = fact, advice, is_reached
+        self.fact, self.hint, self.is_reached = fact, hint, is_reached
 
 
 class Probe:
@@ -116,8 +116,8 @@ async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float)
         printed = error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
         raise _trouble(node, reach, python, process.returncode, printed + said) from None
     except (asyncio.LimitOverrunError, msgspec.DecodeError) as error:
-        advice = "make its login scripts print nothing when there is no terminal"
-        raise ProbeError(f"its answer is not valid: {error}", advice, is_reached=True) from None
+        hint = "make its login scripts print nothing when there is no terminal"
+        raise ProbeError(f"its answer is not valid: {error}", hint, is_reached=True) from None
     finally:
         await _end(process, grace)
         listening.cancel()
@@ -166,4 +166,4 @@ def _trouble(node: PlannedNode, reach: Reach, python: str, status: int | None, s
     """The reason why a command does not answer, or ended with this status."""
     trouble = explain(node.name, status=status, said=bytes(said), python=python, setup=bool(reach.setup))
     is_reached = node.transport == "local" or status not in (EXIT_SSH, None)
-    return ProbeError(trouble.fact, trouble.advice, is_reached=is_reached)
+    return ProbeError(trouble.fact, trouble.hint, is_reached=is_reached)

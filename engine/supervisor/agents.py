@@ -65,7 +65,7 @@ class Agents:
 
     # --- links --------------------------------------------------------------------------------------------------------
 
-    def make_links(self, on_news: Callable[[str, wire.AnyNews], None]) -> None:
+    def make_links(self, on_news: Callable[[str, wire.AnyReport], None]) -> None:
         """Makes the links; none of them is open yet.
 
         Args:
@@ -77,7 +77,7 @@ class Agents:
         """Sends a request to a node's agent; see `Link.send`."""
         self.links[node].send(request)
 
-    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, wire.AnyNews], None]) -> Link:
+    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, wire.AnyReport], None]) -> Link:
         run, node = self._run, planned.name
         local = planned.transport == "local"
         heartbeat = 0.0 if local else max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)

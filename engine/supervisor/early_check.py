@@ -1,4 +1,4 @@
-"""The quick part of a preflight, by the agents of a run that begins: problems that would otherwise appear after minutes are reported
+"""The quick part of a check, by the agents of a run that begins: problems that would otherwise appear after minutes are reported
 at once.
 
 The agents are there already, so no connection is opened for it, and importing torch takes longer than the check.
@@ -12,9 +12,9 @@ import time
 import msgspec
 
 from engine.core.checks.cluster_findings import Answers, comparisons
+from engine.core.checks.findings import Clock, Finding, Job, Machine, job_question
 from engine.core.checks.job_findings import job_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings
-from engine.core.checks.preflight import Clock, Finding, Job, Machine, job_question
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.wire import agent as wire
 from engine.supervisor.questions import Questions

@@ -62,7 +62,7 @@ class Link:
         argv: list[str],
         greeting: wire.Greeting,
         *,
-        on_news: Callable[[wire.AnyNews], None],
+        on_news: Callable[[wire.AnyReport], None],
         on_down: Callable[[str], None],
         on_failed: Callable[[str], None],
         on_closed: Callable[[], None],
@@ -231,7 +231,7 @@ class Link:
 
     def _take(self, process: Bridge, message: object) -> None:
         """Raises ValueError where the message does not fit, and BootError where the agent refuses this run."""
-        news = wire.read_news(message)
+        news = wire.read_report(message)
         if news is None:
             kind = str(message.get("type")) if isinstance(message, dict) else ""
             if kind not in self._unknown and len(self._unknown) < MAX_UNKNOWN:

@@ -108,7 +108,7 @@ class Orders:
         plan = self._run.plan
         probes = {node.name: self._agents.program(node.name, "probe.py") for node in plan.nodes}
         for finding in await check_early(self._questions, plan, probes):
-            text = f"{finding.text}; {finding.advice}" if finding.advice else finding.text
+            text = f"{finding.text}; {finding.hint}" if finding.hint else finding.text
             fails = finding.state == "fail"
             self._run.handle(
                 ev.NodeWarned(at=time.time(), node=finding.node, check=finding.check, text=text, fails=fails)

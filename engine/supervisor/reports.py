@@ -49,7 +49,7 @@ class Reports:
         self._run, self._agents, self._ingest, self._relay = run, agents, ingest, relay
         self._questions, self._orders, self._copies = questions, orders, copies
 
-    def take(self, node: str, news: wire.AnyNews) -> None:
+    def take(self, node: str, news: wire.AnyReport) -> None:
         """Takes a message in. Raises ValueError for what can't be."""
         if isinstance(news, wire.RankMessage):
             self._run.check_rank(node, news.rank)
@@ -185,7 +185,7 @@ class Reports:
             self._ingest.catch_up()  # whether this rank, or any, can rejoin is in what it reported
             if end.errors is not None:
                 self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
-        secondary, forming = self._explain(end, numbers) if current and status != 0 else (False, "")
+        secondary, setup_error = self._explain(end, numbers) if current and status != 0 else (False, "")
         self._run.handle(
             ev.RankEnded(
                 at=time.time(),
@@ -196,7 +196,7 @@ class Reports:
                 reason=end.reason,
                 secondary=secondary,
                 by=self._run.kills.sender(rank, status) if current else "",
-                forming=forming,
+                setup_error=setup_error,
                 generation=end.generation,
             )
         )
@@ -214,7 +214,7 @@ class Reports:
     def _why_not_formed(self, end: wire.RankEnded, tail: bytes, numbers: bytes) -> str:
         """Why a rank could not set its process group up, where another backend may; empty where that is not why it ended."""
         state = self._run.state
-        if not state.spares or not isinstance(state.phase, Starting | Running | Holding):
+        if not state.fallback or not isinstance(state.phase, Starting | Running | Holding):
             return ""
         # mpirun ended before it gave the rank a place; 126 and 127 mean that a program could not be started.
         unplaced = self._orders.has_mpirun and isinstance(state.ranks[end.rank], Pending) and end.status == 1

@@ -54,12 +54,12 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
     tried = ", ".join(listener.addresses) or "no address"
     for node in others:
         if not reached[node]:
-            advice = "check routes and firewalls between the nodes"
-            raise NoRouteError(f"{node} does not reach {head} (tried {tried}): {advice}")
+            hint = "check routes and firewalls between the nodes"
+            raise NoRouteError(f"{node} does not reach {head} (tried {tried}): {hint}")
     address = next((one for one in listener.addresses if all(one in reached[node] for node in others)), None)
     if address is None:
-        advice = "leave a node out, or join their networks"
-        raise NoRouteError(f"no address of {head} is reached by all other nodes (tried {tried}): {advice}")
+        hint = "leave a node out, or join their networks"
+        raise NoRouteError(f"no address of {head} is reached by all other nodes (tried {tried}): {hint}")
     try:
         named = await questions.ask(head, wire.NameInterface(address=address), wire.InterfaceNamed)
     except TimeoutError:

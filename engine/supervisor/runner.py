@@ -211,10 +211,13 @@ def _replay(paths: RunPaths, plan: LaunchPlan, journal: Journal) -> RunState:
                 nodes=tuple((node.name, node.ranks) for node in plan.nodes),
                 on_failure=plan.policy.on_failure,
                 max_restarts=plan.policy.max_restarts,
-                one_fate=plan.backend.one_fate,
+                start_together=plan.backend.start_together,
                 backend=plan.backend.name,
                 backend_note=plan.backend_note,
-                spares=tuple(ev.Spare(backend=spare.name, one_fate=spare.one_fate) for spare in plan.fallback),
+                fallback=tuple(
+                    ev.FallbackBackend(backend=spare.name, start_together=spare.start_together)
+                    for spare in plan.fallback
+                ),
             )
         )
     state = replay(journal.events)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from engine.core.failures.collectives import Wait
 from engine.core.metrics.gpu_use import GpuUse
-from engine.core.plan.plan import LaunchPlan, plan_on
+from engine.core.plan.plan import LaunchPlan, with_backend
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.kills import Kills
@@ -43,7 +43,7 @@ class SupervisedRun:
 
     def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
         self.paths, self.launched, self.state, self.story = paths, launched, state, story
-        self.plan = plan_on(launched, state.backend)
+        self.plan = with_backend(launched, state.backend)
         """What runs now: with the backend of this attempt."""
         self.changed_ranks: set[int] = set(range(launched.world_size))
         """Whose views are out of date."""
@@ -87,4 +87,4 @@ class SupervisedRun:
         self.tails.clear()
         self.gpu_use.clear()
         self.waits = ()
-        self.plan = plan_on(self.launched, state.backend)
+        self.plan = with_backend(self.launched, state.backend)

@@ -72,7 +72,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
     folder = str(paths.node(node.name))
     library = pack(LIBRARY)
 
-    def take(news: wire.AnyNews) -> None:
+    def take(news: wire.AnyReport) -> None:
         if isinstance(news, wire.Hello) and not link.closing:
             if not news.library:
                 link.send(wire.InstallLibrary(name=library.name, tar=library.tar))

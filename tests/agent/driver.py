@@ -67,7 +67,7 @@ class Bridge:
             assert data.startswith(SYNC), data
             self._synced, data = True, data[len(SYNC) :]
         messages = self._frames.feed(data)
-        assert all(wire.read_news(message) is not None for message in messages), messages
+        assert all(wire.read_report(message) is not None for message in messages), messages
         self.messages += messages
 
     def expect(self, kind: str, seconds: float = DEADLINE, **fields: Any) -> Message:

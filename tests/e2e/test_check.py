@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from engine.core.checks.preflight import CHECKS, Begun, Finding
+from engine.core.checks.findings import CHECKS, Begun, Finding
 from engine.core.errors import CheckError
 from engine.node.probe import torch_import
 from engine.node.probe.machine import leftovers
-from engine.planning import check as preflight
+from engine.planning import check as node_check
 from engine.planning import make as planning
 from engine.planning.profiles import read_profile
 from tests import fake_ssh as hosts
@@ -45,7 +45,7 @@ def checked(deck: Deck, *words: str | Path, status: int | None = None) -> dict[t
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test has asked of a node, another must ask itself."""
-    monkeypatch.setattr(preflight, "_kept", {})
+    monkeypatch.setattr(node_check, "_kept", {})
 
 
 # --- this machine ------------------------------------------------------------------------------------------------------
@@ -276,14 +276,14 @@ def test_paths_that_are_nowhere_here_are_no_error_of_a_plan_for_elsewhere(
 
 
 async def findings(profile: Path, *, full: bool = False) -> list[Finding]:
-    """Everything that a preflight says, in order."""
+    """Everything that a check of nodes says, in order."""
     plan = planning.make_plan(read_profile(profile), checked=False)
-    async with contextlib.aclosing(preflight.check(plan, full=full)) as stream:
+    async with contextlib.aclosing(node_check.check(plan, full=full)) as stream:
         return [news async for news in stream if isinstance(news, Finding)]
 
 
 async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh):
-    monkeypatch.setattr(preflight, "QUICK", 2.0)
+    monkeypatch.setattr(node_check, "QUICK", 2.0)
     found = await findings(on("silent1", "host2"))
     assert [one.node for one in found if one.state == "fail"] == ["silent1"]
     assert {one.check for one in found if one.node == "silent1"} == set(CHECKS)
@@ -295,7 +295,7 @@ async def test_as_many_nodes_as_there_are_places_are_asked_at_once(
     monkeypatch: pytest.MonkeyPatch,
     fake_ssh: FakeSsh,
 ):
-    monkeypatch.setattr(preflight, "AT_ONCE", 1)
+    monkeypatch.setattr(node_check, "AT_ONCE", 1)
     found = await findings(on("host1", "host2", "host3"))
     assert {one.node for one in found if one.check == "ssh" and one.state == "ok"} == {"host1", "host2", "host3"}
     assert len(fake_ssh.calls()) == 3
@@ -303,7 +303,7 @@ async def test_as_many_nodes_as_there_are_places_are_asked_at_once(
 
 async def test_who_stops_listening_ends_every_probe(on: Any, fake_ssh: FakeSsh):
     plan = planning.make_plan(read_profile(on("host1", "silent1", "host2")), checked=False)
-    stream = preflight.check(plan, full=False)
+    stream = node_check.check(plan, full=False)
     assert await anext(stream) == Begun(nodes=("host1", "silent1", "host2"))
     await anext(stream)
     await stream.aclose()
@@ -329,7 +329,7 @@ def test_nodes_count_their_own_ranks_and_are_asked_once_a_minute(
     assert [call.host for call in fake_ssh.calls()] == ["host1"]
     ranks_of(on("host1", "host2:3", ranks="auto"))
     assert len(fake_ssh.calls()) == 1
-    monkeypatch.setattr(preflight, "KEPT", 0.0)
+    monkeypatch.setattr(node_check, "KEPT", 0.0)
     ranks_of(on("host1", "host2:3", ranks="auto"))
     assert len(fake_ssh.calls()) == 2
 

@@ -109,7 +109,10 @@ def test_a_restart_is_a_new_attempt_of_all(rankdeck, launch, work):
     run = launch("train")
     kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
     rankdeck.wait_state(run, "holding")
-    assert "start attempt 1 of all 2 ranks (no rejoin: one mpirun is one fate)" in rankdeck("restart", run).stdout
+    assert (
+        "start attempt 1 of all 2 ranks (no rejoin: mpirun starts and ends all ranks together)"
+        in rankdeck("restart", run).stdout
+    )
     rankdeck.wait_log(run, 1, b"up", attempt=1)
     (work / "finish").touch()
     assert rankdeck("wait", run).returncode == 0

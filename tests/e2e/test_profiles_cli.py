@@ -138,7 +138,7 @@ MALFORMED = {
 VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion"]  # fmt: skip
 
 
-class Said:
+class ProgramOutput:
     """What the command said, run inside this process."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
@@ -149,11 +149,11 @@ class Said:
 def inside(home, monkeypatch, capsys):
     """The command line inside this process: a hundred of them in a second."""
 
-    def run(*words: str | Path) -> Said:
+    def run(*words: str | Path) -> ProgramOutput:
         monkeypatch.setattr(sys, "argv", ["rankdeck", *map(str, words)])
         status = engine.commands.cli.main()
         said = capsys.readouterr()
-        return Said(status, said.out, said.err)
+        return ProgramOutput(status, said.out, said.err)
 
     return run
 

@@ -17,12 +17,12 @@ import msgspec
 from engine.backends.environment import environment_warnings
 from engine.client.protocols import EngineClient, RunClient
 from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
-from engine.core.checks.preflight import CHECKS, Begun, Finding, ok
+from engine.core.checks.findings import CHECKS, Begun, Finding, ok
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.plan.layout import parse_nodes
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_reading import parse_profile
 from engine.core.run.events import Scope
@@ -75,7 +75,7 @@ def planned(profile: Profile, *, cores: int = 4) -> LaunchPlan:
         raise ProfileError("profile", None, "backend.name", f"there is no backend {profile.backend.name!r}")
     facts = tuple(NodeFacts(name=slot.node, cores=cores, gpus=0, python="/opt/torch/bin/python3") for slot in slots)
     settings = BackendSettings(name=profile.backend.name, env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
-    decided = plan(profile, slots, facts, settings, workdir="/home/someone/work")
+    decided = build_plan(profile, slots, facts, settings, workdir="/home/someone/work")
     return msgspec.structs.replace(decided, warnings=environment_warnings(profile, decided, {}))
 
 
@@ -156,7 +156,7 @@ class FakeRun:
         failure = FailureView(
             rank=rank, headline=f"rank {rank} was killed by SIGKILL", traceback=traceback,
             detail="nothing that rankdeck sent; often the kernel, out of memory",
-            advice="look at the memory of localhost; r starts all ranks again from the last checkpoint",
+            hint="look at the memory of localhost; r starts all ranks again from the last checkpoint",
             fix=fix, followed=followed,
         )  # fmt: skip
         self.change(

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from engine.core.checks.preflight import CHECKS, Finding, Grid, fail, ok, skip, warn
+from engine.core.checks.findings import CHECKS, Finding, Grid, fail, ok, skip, warn
 from engine.core.errors import CheckError
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.hostile import CORPUS
@@ -190,7 +190,7 @@ def test_columns_fit_and_have_words_where_there_is_room(width: int, node: int):
 @pytest.mark.parametrize("width", [1, 20, 80])
 def test_whatever_a_node_says_nothing_but_text_gets_out(data: bytes, width: int):
     said = data.decode(errors="replace")[:5000]
-    finding = Finding(node=said[:80], check="script", state="fail", text=said, advice=said)
+    finding = Finding(node=said[:80], check="script", state="fail", text=said, hint=said)
     for line in finding_text(said[:80], "script", finding, width, ascii=False).plain.split("\n"):
         assert line.isprintable()
         assert cell_len(line) <= max(width, 2)

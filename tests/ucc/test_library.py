@@ -44,7 +44,7 @@ def test_the_library_is_looked_for_where_the_user_says_then_in_the_environment_t
         ("/x/libucc.so.1", "/x/libucc.so.1: invalid ELF header", "let RANKDECK_LIBUCC name another file"),
     ],
 )  # fmt: skip
-def test_what_the_linker_says_becomes_advice(name: str, said: str, words: str) -> None:
+def test_what_the_linker_says_becomes_a_hint(name: str, said: str, words: str) -> None:
     assert words in str(explain(name, said))
 
 

@@ -82,7 +82,7 @@ def test_a_recorded_failure_has_its_root_cause(name: str) -> None:
     assert verdict is not None
     assert (verdict.cause, verdict.rank) == (wanted["cause"], wanted.get("rank"))
     assert wanted["words"] in f"{verdict.headline} {verdict.detail}"
-    assert verdict.advice
+    assert verdict.hint
 
 
 def test_every_recording_is_in_the_index_with_where_it_comes_from() -> None:
@@ -105,7 +105,7 @@ def test_a_cause_is_found_in_its_words(number: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cause", [cause for cause in CAUSES if not cause.said_by], ids=lambda cause: f"{cause.id} {cause.pattern[:30]}"
+    "cause", [cause for cause in CAUSES if not cause.speaker], ids=lambda cause: f"{cause.id} {cause.pattern[:30]}"
 )
 def test_every_cause_is_shown_by_a_recording_or_a_sample(cause: Cause) -> None:
     texts = [*(path.read_text(errors="replace") for path in FAILURES.glob("*.txt")), *(text for _, text in SAMPLES)]
@@ -115,8 +115,8 @@ def test_every_cause_is_shown_by_a_recording_or_a_sample(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: f"{cause.id} {cause.pattern[:30]}")
 def test_a_cause_names_only_groups_that_it_has(cause: Cause) -> None:
     groups = dict.fromkeys(re.compile(cause.pattern).groupindex, "x")
-    groups |= {"node": "gpu01", "python": "python3"} if cause.said_by else {}
-    assert cause.advice.format(**groups)
+    groups |= {"node": "gpu01", "python": "python3"} if cause.speaker else {}
+    assert cause.hint.format(**groups)
     cause.detail.format(**groups)
     cause.fix.format(**groups)
     cause.blames.format(**groups, who="rank 1")
@@ -126,7 +126,7 @@ def test_a_cause_names_only_groups_that_it_has(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: f"{cause.id} {cause.pattern[:30]}")
 def test_a_cause_has_an_id_and_a_next_step(cause: Cause) -> None:
     assert re.fullmatch(r"[BCDEGKMNPRSTU]\d{1,2}", cause.id)
-    assert cause.advice
+    assert cause.hint
 
 
 def test_what_a_text_puts_into_a_command_is_one_word() -> None:

@@ -216,7 +216,7 @@ def test_a_script_that_does_not_compile_is_shown_without_a_traceback(tmp_path: P
     said = explain(0, status, tail)
     assert said.headline == "rank 0 raised SyntaxError"
     assert said.detail.startswith("SyntaxError: ")
-    assert "correct the script" in said.advice
+    assert "correct the script" in said.hint
 
 
 def test_an_exception_that_ended_nothing_is_not_the_cause(tmp_path: Path) -> None:
@@ -287,14 +287,14 @@ def test_every_common_signal_is_named_and_explained(number: int) -> None:
     said = explain(2, -number, b"")
     assert said.headline == f"rank 2 was killed by {signal.Signals(number).name}"
     assert said.detail
-    assert said.advice
+    assert said.hint
 
 
 def test_sigkill_is_not_called_out_of_memory_unless_stderr_says_so() -> None:
     assert explain(2, -9, b"").detail == "by the out-of-memory killer, or by somebody with `kill -9`"
     said = explain(2, -9, b"[1234.5] Out of memory: Killed process 4242 (python3)\n")
     assert said.detail == "[1234.5] Out of memory: Killed process 4242 (python3)"
-    assert "smaller" in said.advice
+    assert "smaller" in said.hint
 
 
 def test_an_old_traceback_does_not_explain_a_signal() -> None:
@@ -334,11 +334,11 @@ def test_a_rank_that_could_not_be_started_says_why() -> None:
     said = explain(3, 127, b"", "can't start: No such file or directory '/opt/env/bin/python'")
     assert said.headline == "rank 3 could not be started"
     assert said.detail == "can't start: No such file or directory '/opt/env/bin/python'"
-    assert "launch.python" in said.advice
+    assert "launch.python" in said.hint
 
 
 def test_a_rank_that_blames_another_sends_the_reader_there() -> None:
-    assert "another rank ended first" in explain(0, 1, traceback_of(RESET)).advice
+    assert "another rank ended first" in explain(0, 1, traceback_of(RESET)).hint
 
 
 # --- known causes ----------------------------------------------------------------------------------------------------
@@ -348,33 +348,33 @@ def test_a_missing_package_is_named_together_with_the_python(tmp_path: Path) -> 
     status, tail = run(tmp_path, "import no_such_package.inner\n")
     said = explain(0, status, tail)
     assert said.headline == "rank 0 raised ModuleNotFoundError"
-    assert "no_such_package" in said.advice
-    assert "launch.python" in said.advice
+    assert "no_such_package" in said.hint
+    assert "launch.python" in said.hint
 
 
 def test_a_missing_module_of_dash_m_is_named(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "no_such_package"], stderr=subprocess.PIPE)
     said = explain(0, done.returncode, done.stderr)
     assert said.headline == "rank 0 exited with 1"
-    assert "no_such_package" in said.advice
+    assert "no_such_package" in said.hint
 
 
 def test_a_missing_script_is_named(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(tmp_path / "no.py")], stderr=subprocess.PIPE)
     said = explain(0, done.returncode, done.stderr)
     assert said.detail == f"there is no script {tmp_path / 'no.py'}"
-    assert "recipe.script" in said.advice
+    assert "recipe.script" in said.hint
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     status, tail = run(tmp_path, "raise PermissionError(13, 'Permission denied', '/data/x')\n")
     said = explain(0, status, tail)
     assert said.detail == "PermissionError: [Errno 13] Permission denied: '/data/x'"
-    assert "user of the run" in said.advice
+    assert "user of the run" in said.hint
 
 
 @pytest.mark.parametrize(
-    ("message", "in_detail", "in_advice"),
+    ("message", "in_detail", "in_hint"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "2 GiB", "smaller batch"),
         (
@@ -419,10 +419,10 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         ("OSError: [Errno 28] No space left on device: 'model.pt'", "disk is full", "room"),
     ],
 )
-def test_known_causes_are_explained(message: str, in_detail: str, in_advice: str) -> None:
+def test_known_causes_are_explained(message: str, in_detail: str, in_hint: str) -> None:
     said = explain(0, 1, traceback_of(message))
     assert in_detail in said.detail
-    assert in_advice in said.advice
+    assert in_hint in said.hint
 
 
 def test_a_known_cause_is_found_where_a_signal_ended_the_rank() -> None:
@@ -480,7 +480,7 @@ BITS = (
 def test_no_tail_makes_it_fail(tail: bytes, status: int | None, reason: str) -> None:
     said = explain(5, status, tail, reason)
     assert said.headline.startswith("rank 5 ")
-    assert said.advice
+    assert said.hint
     assert "\n" not in said.detail
     assert said.traceback == last_traceback(tail)
     assert len(said.traceback.splitlines()) <= MAX_LINES

@@ -21,7 +21,7 @@ from engine.backends.variables.base import Family, Takes, one_of
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
 from engine.core.plan.mpirun import Implementation, Mpi
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_reading import parse_with_places, profile_from_data
 from tests.support import WHEEL
@@ -56,13 +56,13 @@ def _planned(backend: str, library: Mpi | None, *, nodes: str, **sections: Any) 
     library = library or (mpi() if backend == "mpi" else None)
     settings = BackendSettings(name=backend, env={}, device="cpu", mpi=library)
     facts = (NodeFacts(name=nodes, cores=2, gpus=0, python="python3"),)
-    return profile, plan(profile, (Slots(node=nodes, ranks=2),), facts, settings, workdir="/")
+    return profile, build_plan(profile, (Slots(node=nodes, ranks=2),), facts, settings, workdir="/")
 
 
 def told(name: str, value: str = "1", backend: str = "gloo", library: Mpi | None = None) -> str:
     """What is said of a variable; empty: nothing."""
     trouble = trouble_with(name, value, planned(backend, library))
-    return f"{name} {trouble.problem}; {trouble.advice}" if trouble is not None else ""
+    return f"{name} {trouble.problem}; {trouble.hint}" if trouble is not None else ""
 
 
 # --- what is known ------------------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ def test_every_variable_is_described_in_one_plain_sentence(family: Family):
         assert not one.instead or one.instead.partition(" ")[0] in VARIABLES
     for gone in family.gone:
         assert gone.why, gone
-        assert gone.advice, gone
-        for name in re.findall(r"\b[A-Z][A-Z0-9]+_[A-Za-z0-9_]+\b", gone.advice):
+        assert gone.hint, gone
+        for name in re.findall(r"\b[A-Z][A-Z0-9]+_[A-Za-z0-9_]+\b", gone.hint):
             assert name in KNOWN, f"{gone.name} is to be replaced by {name}, which is not known"
 
 
@@ -227,7 +227,7 @@ def test_no_variable_of_mpich_is_taken_for_a_misspelt_one():
 @pytest.mark.parametrize("name", sorted(GONE))
 def test_a_variable_that_nothing_reads_is_told_with_what_does_what_was_meant(name: str, backend: str):
     gone = GONE[name][1]
-    assert told(name, backend=backend) == f"{name} does nothing: {gone.why}; {gone.advice}"
+    assert told(name, backend=backend) == f"{name} does nothing: {gone.why}; {gone.hint}"
 
 
 def test_the_best_known_of_them_is_told_in_a_friendly_sentence():
@@ -335,11 +335,11 @@ def test_a_script_of_ones_own_may_have_a_group_of_its_own():
     with_script = planned("gloo", None, recipe={"script": "train.py"})
     trouble = trouble_with("NCCL_DEBUG", "INFO", with_script)
     assert trouble is not None
-    assert trouble.advice == "leave it out, unless the script itself makes an nccl group"
+    assert trouble.hint == "leave it out, unless the script itself makes an nccl group"
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "advice"),
+    ("name", "version", "hint"),
     [
         ("OMPI_MCA_btl_vader_single_copy_mechanism", "5.0.11", "write OMPI_MCA_smsc (^cma for none)"),
         ("OMPI_MCA_smsc", "4.1.4", "write OMPI_MCA_btl_vader_single_copy_mechanism (none for ^cma)"),
@@ -351,10 +351,10 @@ def test_a_script_of_ones_own_may_have_a_group_of_its_own():
         ("OMPI_MCA_oob_tcp_if_include", "4.1.4", ""),
     ],
 )
-def test_a_name_of_the_other_open_mpi_is_told_with_its_name_here(name: str, version: str, advice: str):
+def test_a_name_of_the_other_open_mpi_is_told_with_its_name_here(name: str, version: str, hint: str):
     said = told(name, "", "mpi", mpi(version=version))
     other = "4" if version[0] == "5" else "5"
-    wanted = f"{name} is a name of Open MPI {other}, and /usr/bin/mpirun is of {version}; {advice}" if advice else ""
+    wanted = f"{name} is a name of Open MPI {other}, and /usr/bin/mpirun is of {version}; {hint}" if hint else ""
     assert said == wanted
 
 

@@ -50,7 +50,7 @@ SITUATIONS: dict[str, Callable[[], Story]] = {
     "stopping": lambda: Story(TWO).run().stop(),
     "stopping to fail": lambda: Story(TWO, "stop").run().end(1, 1),
     "stopping to restart": lambda: Story(TWO).run().end(1, 1).restart(),
-    "stopping to fall back": lambda: Story(TWO, backends=("nccl", "gloo")).run().end(1, 1, forming="no GPU"),
+    "stopping to fall back": lambda: Story(TWO, backends=("nccl", "gloo")).run().end(1, 1, setup_error="no GPU"),
     "clearing": lambda: Story(TWO).run().end(0).end(1).end(2),
     "clearing to fail": lambda: Story(TWO, "stop").run().end(1, 1).end(0).end(2),
     "clearing to restart": lambda: Story(TWO).run().end(1, 1).restart().end(0).end(2),

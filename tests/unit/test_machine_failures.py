@@ -20,15 +20,15 @@ from tests.run_story import TWO, Story
 
 @pytest.mark.parametrize("policy", ["hold", "stop", "restart"])
 def test_a_process_group_that_can_not_be_set_up_is_tried_on_the_next_backend(policy: str) -> None:
-    story = Story(TWO, policy, backends=("mpi", "nccl", "gloo")).run().end(2, 1, forming="no mpi4py")
+    story = Story(TWO, policy, backends=("mpi", "nccl", "gloo")).run().end(2, 1, setup_error="no mpi4py")
     assert story.actions == (act.StopRanks(node="a", attempt=0), act.StopRanks(node="b", attempt=0))
     assert isinstance(story.state.phase, Stopping)
     assert story.state.phase.then.reason == "mpi failed on b, rank 2: no mpi4py; running on nccl"
     story.end(0, -2).end(1, -2).clear()
-    assert (story.state.attempt, story.state.backend, story.state.one_fate) == (1, "nccl", "")
-    story.open_store().spawn().end(0, 1, forming="no GPU").end(1, -2).end(2, -2).clear()
-    assert (story.state.attempt, story.state.backend, story.state.spares) == (2, "gloo", ())
-    story.open_store().spawn().end(0, 1, forming="no route")
+    assert (story.state.attempt, story.state.backend, story.state.start_together) == (1, "nccl", "")
+    story.open_store().spawn().end(0, 1, setup_error="no GPU").end(1, -2).end(2, -2).clear()
+    assert (story.state.attempt, story.state.backend, story.state.fallback) == (2, "gloo", ())
+    story.open_store().spawn().end(0, 1, setup_error="no route")
     words = {"hold": "holding", "stop": "running", "restart": "starting"}
     assert run_word(story.state) == words[policy]
     assert story.state.restarts == (1 if policy == "restart" else 0)
@@ -37,14 +37,14 @@ def test_a_process_group_that_can_not_be_set_up_is_tried_on_the_next_backend(pol
 def test_a_rank_whose_group_stood_is_no_reason_for_another_backend() -> None:
     story = Story(backends=("nccl", "gloo")).run().end(1, 1)
     assert isinstance(story.state.phase, Holding)
-    assert Story(backends=("nccl",)).run().end(1, 1, forming="no GPU").state.backend == "nccl"
+    assert Story(backends=("nccl",)).run().end(1, 1, setup_error="no GPU").state.backend == "nccl"
 
 
 @pytest.mark.parametrize("status", [-9, -15])
 def test_a_rank_that_was_killed_while_it_set_its_group_up_tells_nothing_of_the_backend(status: int) -> None:
-    story = Story(backends=("nccl", "gloo")).run().end(1, status, forming="killed", by="alice")
+    story = Story(backends=("nccl", "gloo")).run().end(1, status, setup_error="killed", by="alice")
     assert (run_word(story.state), story.state.backend) == ("holding", "nccl")
-    crashed = Story(backends=("nccl", "gloo")).run().end(1, -11, forming="SIGSEGV")
+    crashed = Story(backends=("nccl", "gloo")).run().end(1, -11, setup_error="SIGSEGV")
     assert isinstance(crashed.state.phase, Stopping)
 
 
@@ -53,9 +53,9 @@ def test_whichever_end_is_heard_of_first_the_one_that_caused_it_decides_on_the_b
     story = Story(TWO, backends=("nccl", "gloo")).run()
     for rank in (first, 2 - first):
         if rank == 0:
-            story.end(0, 1, secondary=True, forming="Connection closed by peer")
+            story.end(0, 1, secondary=True, setup_error="Connection closed by peer")
         else:
-            story.end(2, 1, forming="no GPU")
+            story.end(2, 1, setup_error="no GPU")
     assert isinstance(story.state.phase, Stopping)
     assert story.state.phase.then.reason == "nccl failed on b, rank 2: no GPU; running on gloo"
 
@@ -64,7 +64,7 @@ def test_whichever_end_is_heard_of_first_the_one_that_caused_it_decides_on_the_b
 def test_that_another_backend_takes_over_is_told_once_with_the_rank_that_is_why(
     nodes: tuple[tuple[str, tuple[int, ...]], ...],
 ) -> None:
-    story = Story(nodes, backends=("nccl", "gloo")).run().end(0, 1, forming="rank 1: leaves the group")
+    story = Story(nodes, backends=("nccl", "gloo")).run().end(0, 1, setup_error="rank 1: leaves the group")
     for rank in nodes[0][1][1:]:
         story.end(rank, -2)
     told = [line.text for line in tell_all(story.journal) if "running on gloo" in line.text]
@@ -72,17 +72,17 @@ def test_that_another_backend_takes_over_is_told_once_with_the_rank_that_is_why(
 
 
 def test_a_rejoin_that_fails_keeps_its_backend() -> None:
-    story = Story(TWO, backends=("gloo", "mpi")).run().join().end(1, -9).restart().spawn(1).end(1, 1, forming="x")
+    story = Story(TWO, backends=("gloo", "mpi")).run().join().end(1, -9).restart().spawn(1).end(1, 1, setup_error="x")
     assert (run_word(story.state), story.state.backend) == ("holding", "gloo")
 
 
 def test_a_user_who_stops_while_the_next_backend_is_coming_is_obeyed() -> None:
-    story = Story(backends=("nccl", "gloo")).run().end(1, 1, forming="no GPU").stop().end(0, -2).clear().close()
+    story = Story(backends=("nccl", "gloo")).run().end(1, 1, setup_error="no GPU").stop().end(0, -2).clear().close()
     assert story.outcome() == ("stopped", "stopped by alice")
 
 
 def test_a_restart_goes_on_with_the_backend_that_took_over() -> None:
-    story = Story(backends=("nccl", "gloo")).run().end(1, 1, forming="no GPU").end(0, -2).clear()
+    story = Story(backends=("nccl", "gloo")).run().end(1, 1, setup_error="no GPU").end(0, -2).clear()
     story.open_store().spawn().end(0).end(1).clear().close()
     assert story.restart().state.backend == "gloo"
 

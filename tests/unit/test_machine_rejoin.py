@@ -10,7 +10,7 @@ import pytest
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
-from engine.core.run.failure_policy import FRUITLESS_LIMIT, MAKES_WAY
+from engine.core.run.failure_policy import EXIT_TO_BE_REPLACED, FRUITLESS_LIMIT
 from engine.core.run.rejoin import why_no_rejoin
 from engine.core.run.state import (
     Alive,
@@ -134,7 +134,7 @@ def test_a_replacement_that_dies_again_and_again_is_given_up() -> None:
 
 
 def test_a_rank_that_makes_way_is_replaced_without_being_asked() -> None:
-    story = rejoining().end(2, -9).restart().spawn(2).end(1, MAKES_WAY)
+    story = rejoining().end(2, -9).restart().spawn(2).end(1, EXIT_TO_BE_REPLACED)
     assert story.actions == (told(2, "lost", 1), told(3, "generation", 2), spawned("a", 1, 2))
     assert story.state.restarts == 0
 
@@ -151,24 +151,24 @@ def test_a_head_node_that_comes_back_is_told_everything_again() -> None:
 
 
 def test_a_script_that_exits_with_the_status_of_making_way_fails_like_any_other() -> None:
-    story = rejoining("restart", restarts=0).end(2, MAKES_WAY)
+    story = rejoining("restart", restarts=0).end(2, EXIT_TO_BE_REPLACED)
     assert isinstance(story.state.phase, Stopping)
-    story = rejoining("hold").end(2, MAKES_WAY)
+    story = rejoining("hold").end(2, EXIT_TO_BE_REPLACED)
     assert isinstance(story.state.phase, Holding)
 
 
 def test_a_rank_that_has_joined_the_newest_generation_does_not_make_way() -> None:
-    story = rejoining("hold").end(2, -9).restart().spawn(2).join().end(1, MAKES_WAY)
+    story = rejoining("hold").end(2, -9).restart().spawn(2).join().end(1, EXIT_TO_BE_REPLACED)
     assert isinstance(story.state.phase, Holding)
 
 
 def test_a_new_process_does_not_make_way() -> None:
-    story = rejoining("hold").end(2, -9).restart().spawn(2).end(2, MAKES_WAY)
+    story = rejoining("hold").end(2, -9).restart().spawn(2).end(2, EXIT_TO_BE_REPLACED)
     assert isinstance(story.state.phase, Holding)
 
 
 @pytest.mark.parametrize("policy", ["hold", "restart"])
-@pytest.mark.parametrize("status", [MAKES_WAY, 1])
+@pytest.mark.parametrize("status", [EXIT_TO_BE_REPLACED, 1])
 def test_ranks_that_die_in_turn_while_they_rejoin_come_to_an_end(policy: str, status: int) -> None:
     story = rejoining(policy, restarts=1).end(3, -9)
     if policy == "hold":
@@ -183,7 +183,7 @@ def test_ranks_that_die_in_turn_while_they_rejoin_come_to_an_end(policy: str, st
 
 
 def test_once_all_ranks_have_met_each_may_make_way_again() -> None:
-    story = rejoining().end(2, -9).restart().spawn(2).end(1, MAKES_WAY)
+    story = rejoining().end(2, -9).restart().spawn(2).end(1, EXIT_TO_BE_REPLACED)
     assert story.state.free_rejoins == 1
     assert story.spawn(1).join().state.free_rejoins == 0
 

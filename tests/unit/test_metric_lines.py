@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from engine.core.metrics.metric_lines import MAX_LINE, MetricReader, Reading
 from engine.core.metrics.progress import RankProgress, take_readings
 
-Said = list[tuple[str, int | None, float]]
+ProgramOutput = list[tuple[str, int | None, float]]
 
 
-def read(text: str | bytes, *patterns: str) -> Said:
+def read(text: str | bytes, *patterns: str) -> ProgramOutput:
     data = text.encode() if isinstance(text, str) else text
     return [(one.key, one.step, one.value) for one in MetricReader(patterns).feed(data + b"\n")]
 
@@ -46,7 +46,7 @@ def read(text: str | bytes, *patterns: str) -> Said:
         ("- loss: 0.3 - accuracy: 0.9", [("loss", None, 0.3)]),
     ],
 )
-def test_a_loss_is_read_however_it_is_written(line: str, said: Said) -> None:
+def test_a_loss_is_read_however_it_is_written(line: str, said: ProgramOutput) -> None:
     assert read(line) == said
 
 
@@ -65,7 +65,7 @@ def test_a_loss_is_read_however_it_is_written(line: str, said: Said) -> None:
         ("Test: [ 10/100]\tTime 0.1\tLoss 1.5 (1.75)", [("val_loss", None, 1.5)]),
     ],
 )
-def test_the_loss_on_held_out_data_is_not_taken_for_the_loss(line: str, said: Said) -> None:
+def test_the_loss_on_held_out_data_is_not_taken_for_the_loss(line: str, said: ProgramOutput) -> None:
     assert read(line) == said
 
 
@@ -162,7 +162,7 @@ def test_the_step_of_a_line_belongs_to_its_metrics(line: str, step: int | None, 
         ("?it/s", []),
     ],
 )
-def test_rates_are_read_with_their_unit(line: str, said: Said) -> None:
+def test_rates_are_read_with_their_unit(line: str, said: ProgramOutput) -> None:
     assert read(line) == said
 
 
@@ -224,7 +224,7 @@ def test_rates_are_read_with_their_unit(line: str, said: Said) -> None:
         *("lightning", "tqdm", "tqdm-slow", "tqdm-endless", "tqdm-begin", "torchtitan", "megatron"),
     ],
 )
-def test_lines_of_known_programs_are_read(line: str, said: Said) -> None:
+def test_lines_of_known_programs_are_read(line: str, said: ProgramOutput) -> None:
     assert read(line) == said
 
 

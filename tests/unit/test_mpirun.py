@@ -136,11 +136,11 @@ def test_ranks_of_one_mpirun_start_together() -> None:
         nodes=(("a", (0, 1)),),
         on_failure="hold",
         max_restarts=3,
-        one_fate="one mpirun is one fate",
+        start_together="mpirun starts and ends all ranks together",
     )
     state, _ = launch(event)
     assert why_no_rejoin(state) == "no rank has failed"
-    assert state.one_fate == "one mpirun is one fate"
+    assert state.start_together == "mpirun starts and ends all ranks together"
 
 
 def write_mpirun(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

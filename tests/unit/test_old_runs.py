@@ -31,7 +31,7 @@ def test_a_plan_of_version_1_loads(paths: RunPaths) -> None:
             table="env",
             name="NCCL_TIMEOUT",
             problem="has no effect with gloo",
-            advice="leave it out: only nccl reads it",
+            hint="leave it out: only nccl reads it",
         ),
     )
 

@@ -18,7 +18,7 @@ from engine.core.plan.plan import (
     BackendSettings,
     LaunchPlan,
     NodeFacts,
-    plan,
+    build_plan,
     rank_argv,
     rank_environment,
     shown_environment,
@@ -65,7 +65,7 @@ def make(
     )
     slots = slots or parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
     facts = tuple(HERE for _ in slots)
-    return plan(profile, slots, facts, backend, workdir="/work")
+    return build_plan(profile, slots, facts, backend, workdir="/work")
 
 
 def environment(decided: LaunchPlan, rank: int) -> dict[str, str]:
@@ -215,7 +215,7 @@ def test_auto_counts_cores_on_a_cpu_backend_and_gpus_on_a_cuda_backend() -> None
 def test_auto_starts_one_rank_where_nothing_is_counted() -> None:
     profile = profile_from_data({"schema": 1, "name": "x", "recipe": {"name": "gpt"}}, "test")
     bare = NodeFacts(name="localhost", cores=0, gpus=0, python="python3")
-    assert plan(profile, parse_nodes("localhost", "auto"), (bare,), NCCL, workdir="/").world_size == 1
+    assert build_plan(profile, parse_nodes("localhost", "auto"), (bare,), NCCL, workdir="/").world_size == 1
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from engine.core.errors import CheckError
-from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, Said, plan_on
+from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, with_backend
 from engine.core.plan.profile_reading import profile_from_data
 from engine.launchers import local
-from engine.planning import check as preflight
+from engine.planning import check as node_check
 from engine.planning import make as planning
 
-FOUND = Said(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
-MISSING = Said(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)
+FOUND = ProgramOutput(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
+MISSING = ProgramOutput(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)
 
 
 class Nodes:
@@ -26,7 +26,7 @@ class Nodes:
         self.gpus: dict[str, int] = {}
         self.torch_cuda: str | None = "12.8"
         self.trouble: CheckError | None = None
-        self.said: dict[str, Said] = {}
+        self.said: dict[str, ProgramOutput] = {}
         self.asked: list[str] = []
 
     def facts(self, node: str) -> NodeFacts:
@@ -49,7 +49,7 @@ class Nodes:
         cuda = self.torch_cuda if with_torch else None
         return tuple(
             NodeFacts(name=node.name, cores=4, gpus=self.gpus.get(node.name, 0), python=plan.python, torch="2.13.0",
-                      torch_cuda=cuda, said=self.said.get(node.name, FOUND) if program else None)
+                      torch_cuda=cuda, output=self.said.get(node.name, FOUND) if program else None)
             for node in nodes
         )  # fmt: skip
 
@@ -59,7 +59,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
     """A cluster without a GPU."""
     played = Nodes()
     monkeypatch.setattr(local, "facts", played.facts)
-    monkeypatch.setattr(preflight, "facts_of", played.facts_of)
+    monkeypatch.setattr(node_check, "facts_of", played.facts_of)
     return played
 
 
@@ -135,11 +135,11 @@ def test_what_may_take_over_later_is_part_of_the_plan(nodes: Nodes):
     plan = planned("nccl", "cpu:gloo,cuda:nccl", "gloo")
     assert (plan.backend.name, plan.backend_note) == ("nccl", "")
     assert [spare.name for spare in plan.fallback] == ["cpu:gloo,cuda:nccl", "gloo"]
-    other = plan_on(plan, "gloo")
+    other = with_backend(plan, "gloo")
     assert (other.backend.name, other.backend.device, other.places) == ("gloo", "cpu", plan.places)
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" in plan.env_defaults
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in other.env_defaults
-    assert plan_on(plan, "nccl") is plan
+    assert with_backend(plan, "nccl") is plan
 
 
 def test_a_fallback_that_can_not_run_is_told(nodes: Nodes):
@@ -185,14 +185,14 @@ def test_a_node_without_libucc_is_an_error_with_the_next_step(nodes: Nodes):
     "said",
     [
         FOUND,
-        Said(text="", status=0),
-        Said(text="", status=1),
-        Said(text="modules:\nmodule avail failed\n", status=1),
-        Said(text="", status=-11),
-        Said(text="", status=None),
+        ProgramOutput(text="", status=0),
+        ProgramOutput(text="", status=1),
+        ProgramOutput(text="modules:\nmodule avail failed\n", status=1),
+        ProgramOutput(text="", status=-11),
+        ProgramOutput(text="", status=None),
     ],
 )
-def test_only_who_says_what_is_missing_is_refused(nodes: Nodes, said: Said):
+def test_only_who_says_what_is_missing_is_refused(nodes: Nodes, said: ProgramOutput):
     nodes.said = {"gpu02": said}
     assert planned("ucc", "gloo").backend.name == "ucc"
 

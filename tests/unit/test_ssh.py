@@ -105,7 +105,7 @@ OLD_BANNER = (
 )
 
 SAID: list[tuple[str, int, str, str, str]] = [
-    # name, status, what was said, the fact, a part of the advice
+    # name, status, what was said, the fact, a part of the hint
     #
     # --- ssh of OpenSSH 9.2 (Debian 12) against its own sshd; only addresses and folders are changed
     (
@@ -608,17 +608,17 @@ WORTH_A_RETRY = {
 }
 
 
-@pytest.mark.parametrize(("name", "status", "said", "fact", "advice"), SAID, ids=[row[0] for row in SAID])
-def test_what_is_said_is_told_in_words(name, status, said, fact, advice):
+@pytest.mark.parametrize(("name", "status", "said", "fact", "hint"), SAID, ids=[row[0] for row in SAID])
+def test_what_is_said_is_told_in_words(name, status, said, fact, hint):
     trouble = explain("gpu01", status=status, said=said.encode(), python="python9", setup=True)
     assert trouble.fact == fact
-    assert advice in trouble.advice
+    assert hint in trouble.hint
     assert trouble.retry == (name in WORTH_A_RETRY)
     assert "{" not in trouble.text
 
 
 @pytest.mark.parametrize(
-    "cause", [cause for cause in CAUSES if cause.said_by], ids=lambda cause: f"{cause.id} {cause.pattern[:30]}"
+    "cause", [cause for cause in CAUSES if cause.speaker], ids=lambda cause: f"{cause.id} {cause.pattern[:30]}"
 )
 def test_every_cause_of_a_failed_connection_is_shown(cause: Cause) -> None:
     assert any(re.search(cause.pattern, said.replace("\r\n", "\n"), re.MULTILINE) for _, _, said, _, _ in SAID)
@@ -628,9 +628,9 @@ def test_silence_is_told():
     trouble = explain("gpu01", status=None, said="", python="python9", setup=False)
     assert trouble == Trouble(
         fact="it did not answer in time",
-        advice="see whether the node is well, and how long python9 takes to start there",
+        hint="see whether the node is well, and how long python9 takes to start there",
     )
-    assert trouble.text == f"{trouble.fact}; {trouble.advice}"
+    assert trouble.text == f"{trouble.fact}; {trouble.hint}"
 
 
 def test_the_reserved_status_means_nothing_where_no_setup_ran():
@@ -674,7 +674,7 @@ FRAGMENTS = st.sampled_from([line for row in SAID for line in row[2].splitlines(
 )
 def test_whatever_is_said_makes_two_short_printable_lines(status, parts, python):
     trouble = explain("gpu01", status=status, said="".join(parts), python=python, setup=True)
-    for text in (trouble.fact, trouble.advice):
+    for text in (trouble.fact, trouble.hint):
         assert text.isprintable()
         assert 0 < len(text) <= MAX_LINE
     assert explain("gpu01", status=status, said="".join(parts).encode(errors="replace"), python=python, setup=True)

@@ -222,7 +222,7 @@ def test_harmless_warnings_are_not_the_cause() -> None:
 @settings(deadline=None, max_examples=300)
 def test_no_log_makes_it_fail(text: str) -> None:
     verdict = find_verdict(read_log(text))
-    assert verdict is None or (verdict.headline is not None and verdict.advice)
+    assert verdict is None or (verdict.headline is not None and verdict.hint)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def concrete(base: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     return found
 
 
-REQUESTS, NEWS = concrete(wire.Request), concrete(wire.News)
+REQUESTS, NEWS = concrete(wire.Request), concrete(wire.Report)
 
 
 def fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
@@ -197,11 +197,11 @@ def test_what_is_read_is_found():
 
 
 def test_a_type_that_is_not_known_is_nothing():
-    assert wire.read_news({"type": "weather", "sun": True}) is None
+    assert wire.read_report({"type": "weather", "sun": True}) is None
 
 
 def test_a_field_that_is_not_known_is_passed_over():
-    assert wire.read_news({"type": "pong", "from": "a newer agent"}) == wire.Pong()
+    assert wire.read_report({"type": "pong", "from": "a newer agent"}) == wire.Pong()
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def test_a_field_that_is_not_known_is_passed_over():
 )
 def test_what_does_not_fit_is_refused_with_its_place(message: object, place: str):
     with pytest.raises(ValueError, match=place):
-        wire.read_news(message)
+        wire.read_report(message)
 
 
 def test_bytes_come_as_they_are():
-    news = wire.read_news({"type": "data", "attempt": 0, "rank": 1, "stream": 2, "offset": 3, "data": b"\xff\n"})
+    news = wire.read_report({"type": "data", "attempt": 0, "rank": 1, "stream": 2, "offset": 3, "data": b"\xff\n"})
     assert news == wire.RankOutput(attempt=0, rank=1, stream=2, offset=3, data=b"\xff\n")
 
 

@@ -1,4 +1,4 @@
-"""A preflight: what was found on every node, filled in as it is found, and what the cell under the cursor says."""
+"""A check of nodes: what was found on every node, filled in as it is found, and what the cell under the cursor says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from engine.core.checks.preflight import CHECKS, Begun, Check, Grid
+from engine.core.checks.findings import CHECKS, Begun, Check, Grid
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
 from tui.keys import bindings

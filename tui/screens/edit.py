@@ -260,7 +260,7 @@ class EditScreen(DeckScreen):
         """Puts warnings below the variables that they are about."""
         for row in self.query(FormRow):
             own = [warning for warning in warnings if warning.table == row.field.id]
-            row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.advice}") for one in own))
+            row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.hint}") for one in own))
 
     def _checked(self) -> Profile | None:
         """The profile for an act; where there is none, the cursor goes to the first line that is wrong."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.content import Content
 
-from engine.core.checks.preflight import CHECK_WORDS, Check, Finding, Grid
+from engine.core.checks.findings import CHECK_WORDS, Check, Finding, Grid
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import CHECK_MARKS, MUTED, to_ascii
 from tui.text.plan import wrapped
@@ -31,10 +31,8 @@ def finding_text(node: str, check: Check, finding: Finding | None, width: int, *
     ]
     if finding is not None:
         lines += wrapped(plain_line(finding.text).split(), width)
-        if finding.advice:
-            lines += [
-                Content.styled(line, "$text-accent") for line in wrapped(plain_line(finding.advice).split(), width)
-            ]
+        if finding.hint:
+            lines += [Content.styled(line, "$text-accent") for line in wrapped(plain_line(finding.hint).split(), width)]
     lines += [Content.styled(line, MUTED) for line in wrapped(f"Checked: {CHECK_WORDS[check]}.".split(), width)]
     text = Content("\n").join(lines)
     return Content(to_ascii(text.plain), list(text.spans)) if ascii else text

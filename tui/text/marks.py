@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.core.checks.preflight import State
+from engine.core.checks.findings import State
 from engine.core.run.state import RankWord, RunWord
 
 MUTED = "$foreground 60%"

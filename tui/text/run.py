@@ -130,8 +130,8 @@ def why_text(run: RunView, width: int, *, ascii: bool) -> Content:  # noqa: A002
         ]
     if failure.detail:
         lines += ["", *wrapped(plain_line(failure.detail).split(), width)]
-    if failure.advice:
-        lines += ["", *wrapped(plain_line(failure.advice).split(), width)]
+    if failure.hint:
+        lines += ["", *wrapped(plain_line(failure.hint).split(), width)]
     if failure.fix:
         lines += [Content.styled(line, "$text-accent") for line in wrapped(plain_line(failure.fix).split(), width)]
     followed = [plain_line(sentence) for sentence in failure.followed] or ([_others(failure)] if failure.others else [])

@@ -1,4 +1,4 @@
-"""What a preflight has found: a row for each node, a column for each check, a sign in each cell, and a cursor on one of them."""
+"""What a check of nodes has found: a row for each node, a column for each check, a sign in each cell, and a cursor on one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from engine.core.checks.preflight import CHECKS, Check, Grid, State
+from engine.core.checks.findings import CHECKS, Check, Grid, State
 from tui.keys import bindings
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import ASCII_CURSOR, CHECK_MARKS, CURSOR

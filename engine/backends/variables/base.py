@@ -74,12 +74,12 @@ class Gone(msgspec.Struct, frozen=True):
     Args:
         name: of the variable.
         why: it does nothing, as the end of a sentence.
-        advice: what does what was meant.
+        hint: what does what was meant.
     """
 
     name: str
     why: str
-    advice: str
+    hint: str
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):

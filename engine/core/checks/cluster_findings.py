@@ -8,9 +8,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from engine.core.checks.job_findings import SHARE
-from engine.core.checks.node_findings import names_interface
-from engine.core.checks.preflight import (
+from engine.core.checks.findings import (
     CHECKS,
     Check,
     Finding,
@@ -24,6 +22,8 @@ from engine.core.checks.preflight import (
     ok,
     skip,
 )
+from engine.core.checks.job_findings import SHARE
+from engine.core.checks.node_findings import names_interface
 from engine.core.plan.plan import LaunchPlan
 from engine.core.words import count
 
@@ -54,8 +54,8 @@ def route_findings(plan: LaunchPlan, node: str, listener: ProbeListener | None, 
     else:
         reasons = "; ".join(f"{address}: {reason.lower()}" for address, reason in routes.missed[:MOST_SHOWN])
         text = f"{head} can't be reached from there: {reasons or 'it has no address but its own'}"
-        advice = "ranks connect to any port of one another: is there a firewall, or no common network?"
-        found = [fail(node, "head", text, advice)]
+        hint = "ranks connect to any port of one another: is there a firewall, or no common network?"
+        found = [fail(node, "head", text, hint)]
         interface = skip(node, "interface", f"none leads to {head}")
     return found if names_interface(plan) else [*found, interface]
 
@@ -85,10 +85,8 @@ def head_findings(
         names = {address: name for name, address in machine.interfaces} if machine else {}
         interface = ok(head, "interface", f"{names.get(common[0], '?')}, {common[0]}")
     else:
-        advice = (
-            f"it has {', '.join(listener.addresses) or 'none but its own'}; list a node first that all others reach"
-        )
-        found = [fail(head, "head", "none of its addresses is reached by all others", advice)]
+        hint = f"it has {', '.join(listener.addresses) or 'none but its own'}; list a node first that all others reach"
+        found = [fail(head, "head", "none of its addresses is reached by all others", hint)]
         interface = skip(head, "interface", "not known without a way to it")
     return found if names_interface(plan) else [*found, interface]
 
@@ -139,7 +137,7 @@ def comparisons(answers: Mapping[str, Answers]) -> list[Finding]:
     ]
 
 
-def _odd_ones(values: Mapping[str, str], check: Check, state: State, advice: str, what: str = "") -> list[Finding]:
+def _odd_ones(values: Mapping[str, str], check: Check, state: State, hint: str, what: str = "") -> list[Finding]:
     """A finding for each node whose value is not the usual one."""
     if not values:
         return []
@@ -147,7 +145,7 @@ def _odd_ones(values: Mapping[str, str], check: Check, state: State, advice: str
     first = next(name for name, value in values.items() if value == usual)
     who = f"{first} and {count(often - 1, 'other')} have" if often > 1 else f"{first} has"
     return [
-        Finding(node=name, check=check, state=state, text=f"{what}{value}, but {who} {usual}", advice=advice)
+        Finding(node=name, check=check, state=state, text=f"{what}{value}, but {who} {usual}", hint=hint)
         for name, value in values.items()
         if value != usual
     ]
@@ -156,7 +154,7 @@ def _odd_ones(values: Mapping[str, str], check: Check, state: State, advice: str
 # --- silence -------------------------------------------------------------------------------------------------------------
 
 
-def silence_findings(node: str, known: Collection[Check], check: Check | None, text: str, advice: str) -> list[Finding]:
+def silence_findings(node: str, known: Collection[Check], check: Check | None, text: str, hint: str) -> list[Finding]:
     """What is said of a node that answers no more: why, once, and that the rest was not looked at.
 
     Args:
@@ -164,11 +162,11 @@ def silence_findings(node: str, known: Collection[Check], check: Check | None, t
         known: checks that have findings.
         check: the one that it is told by; None: the first that has no finding.
         text: why.
-        advice: the next step.
+        hint: the next step.
     """
     left = [one for one in CHECKS if one not in known]
     told = check or left[0]
     return [
-        fail(node, told, text, advice),
+        fail(node, told, text, hint),
         *(skip(node, one, "the node could not be asked") for one in left if one != told),
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engine.core.checks.findings import Finding, Job, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
 from engine.core.checks.node_findings import STATES
-from engine.core.checks.preflight import Finding, Job, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, size_words
@@ -33,8 +33,8 @@ def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, ful
     """
     found = [_workdir(plan, node, job), _script(plan, node, job), _disk(node, job)]
     if job.start:
-        advice = "look at PYTHONPATH, [env] of the profile and launch.setup"
-        found.append(fail(node, "python", f"it does not start as a rank would: {job.start}", advice))
+        hint = "look at PYTHONPATH, [env] of the profile and launch.setup"
+        found.append(fail(node, "python", f"it does not start as a rank would: {job.start}", hint))
     if not full:
         found += [_installed_torch(node, machine, job), _quick_backend(plan, node, machine, job)]
     return found
@@ -42,11 +42,11 @@ def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, ful
 
 def _workdir(plan: LaunchPlan, node: str, job: Job) -> Finding:
     if job.workdir:
-        advice = "make it there, or set launch.workdir to a folder that all nodes share"
-        return fail(node, "workdir", f"{plan.workdir}: {_small(job.workdir)}", advice)
+        hint = "make it there, or set launch.workdir to a folder that all nodes share"
+        return fail(node, "workdir", f"{plan.workdir}: {_small(job.workdir)}", hint)
     if not job.workdir_writable:
-        advice = "ranks that write relative paths would fail: set launch.workdir to a folder of yours"
-        return warn(node, "workdir", f"{plan.workdir} can't be written to", advice)
+        hint = "ranks that write relative paths would fail: set launch.workdir to a folder of yours"
+        return warn(node, "workdir", f"{plan.workdir} can't be written to", hint)
     return ok(node, "workdir", plan.workdir)
 
 
@@ -58,8 +58,8 @@ def _script(plan: LaunchPlan, node: str, job: Job) -> Finding:
         case "module" if job.module is None:
             return skip(node, "script", "Python does not start as a rank would")
         case "module" if not job.module:
-            advice = "install it for launch.python, or set launch.workdir to the folder that it is in"
-            return fail(node, "script", f"there is no module {target.partition('.')[0]}", advice)
+            hint = "install it for launch.python, or set launch.workdir to the folder that it is in"
+            return fail(node, "script", f"there is no module {target.partition('.')[0]}", hint)
         case "module":
             return ok(node, "script", f"module {target}")
         case "script":
@@ -81,17 +81,17 @@ def _disk(node: str, job: Job) -> Finding:
 
 def _space(node: str, space: Space) -> Finding:
     temporary = space.what.startswith("temporary")
-    advice = "remove what is not needed any more" + (", or set TMPDIR" if temporary else "")
+    hint = "remove what is not needed any more" + (", or set TMPDIR" if temporary else "")
     if space.trouble and temporary:
         text = f"nothing can be written to the {space.what} {space.path}: {_small(space.trouble)}"
-        return fail(node, "disk", text, advice)
+        return fail(node, "disk", text, hint)
     text = f"the {space.what} {space.path} has room for {'?' if space.bytes is None else size_words(space.bytes)}"
     if space.files is not None and space.files < LOW_FILES:
         text += f" and {count(space.files, 'more file')}"
     if _is_below(space, NO_SPACE, NO_FILES):
-        return fail(node, "disk", text, advice)
+        return fail(node, "disk", text, hint)
     if _is_below(space, LOW_SPACE, LOW_FILES):
-        return warn(node, "disk", text, advice)
+        return warn(node, "disk", text, hint)
     return ok(node, "disk", text)
 
 
@@ -127,8 +127,8 @@ def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: Job) -> F
 def _mpi(node: str, machine: Machine, job: Job, built_in: tuple[str, ...]) -> Finding:
     """MPI wants an mpirun, and mpi4py unless torch was built with MPI."""
     if not machine.mpirun:
-        advice = 'let launch.setup load it ("module load openmpi"), or install Open MPI or MPICH'
-        return fail(node, "backend", "there is no mpirun", advice)
+        hint = 'let launch.setup load it ("module load openmpi"), or install Open MPI or MPICH'
+        return fail(node, "backend", "there is no mpirun", hint)
     if not job.mpi4py and "mpi" not in built_in:
         return fail(
             node,
@@ -149,9 +149,9 @@ def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: J
     """What an import of torch says."""
     name = node.name
     if torch.timed_out:
-        advice = "is a file server slow? On that node: python -X importtime -c 'import torch'"
+        hint = "is a file server slow? On that node: python -X importtime -c 'import torch'"
         return [
-            warn(name, "torch", "its import did not end in time", advice),
+            warn(name, "torch", "its import did not end in time", hint),
             skip(name, "backend", "torch was not imported in time"),
         ]
     if torch.facts is None:
@@ -187,8 +187,8 @@ def _visible_gpus(node: PlannedNode, machine: Machine, torch: Torch, facts: Torc
     """GPUs as torch sees them, and whether somebody uses them."""
     if facts.gpus < len(node.ranks):
         text = f"torch can use {count(facts.gpus, 'GPU')} of {machine.gpus}, for {count(len(node.ranks), 'rank')}"
-        advice = "is CUDA_VISIBLE_DEVICES set, or torch built without CUDA, or the driver too old? nvidia-smi tells"
-        return fail(node.name, "gpus", text, advice)
+        hint = "is CUDA_VISIBLE_DEVICES set, or torch built without CUDA, or the driver too old? nvidia-smi tells"
+        return fail(node.name, "gpus", text, hint)
     busy = [number for number, one in enumerate(torch.devices) if one.total - one.free > BUSY * one.total]
     if busy:
         one = torch.devices[busy[0]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.checks.preflight import Finding, Machine, State, fail, ok, skip, warn
+from engine.core.checks.findings import Finding, Machine, State, fail, ok, skip, warn
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, size_words
@@ -79,8 +79,8 @@ def _environment(plan: LaunchPlan, node: PlannedNode) -> Finding:
     if node != plan.nodes[0]:
         return skip(node.name, "env", f"as said of {plan.nodes[0].name}")
     text = "; ".join(warning.fact for warning in plan.warnings)
-    advice = "; ".join(f"{warning.name}: {warning.advice}" for warning in plan.warnings)
-    return warn(node.name, "env", text, advice if len(plan.warnings) > 1 else plan.warnings[0].advice)
+    hint = "; ".join(f"{warning.name}: {warning.hint}" for warning in plan.warnings)
+    return warn(node.name, "env", text, hint if len(plan.warnings) > 1 else plan.warnings[0].hint)
 
 
 def _gpus(plan: LaunchPlan, node: PlannedNode, gpus: int) -> Finding:
@@ -88,8 +88,8 @@ def _gpus(plan: LaunchPlan, node: PlannedNode, gpus: int) -> Finding:
         return skip(node.name, "gpus", "ranks compute on the CPU")
     text = f"{count(gpus, 'GPU')} for {count(len(node.ranks), 'rank')}"
     if len(node.ranks) > gpus:
-        advice = "each rank needs a GPU of its own: give the node fewer ranks, or leave it out"
-        return fail(node.name, "gpus", text, advice)
+        hint = "each rank needs a GPU of its own: give the node fewer ranks, or leave it out"
+        return fail(node.name, "gpus", text, hint)
     return ok(node.name, "gpus", text)
 
 
@@ -98,12 +98,12 @@ def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
     files = FILES_OF_ITS_OWN + FILES_PER_PEER * plan.world_size
     if machine.open_files is not None and machine.open_files < files:
         text = f"{machine.open_files} open files at most; {plan.world_size} ranks may want {files}"
-        advice = 'launch.setup = "ulimit -n 65536", or a higher limit in /etc/security/limits.conf'
-        return warn(node.name, "limits", text, advice)
+        hint = 'launch.setup = "ulimit -n 65536", or a higher limit in /etc/security/limits.conf'
+        return warn(node.name, "limits", text, hint)
     if machine.has_infiniband and machine.locked_memory is not None and machine.locked_memory < LOW_LOCKED:
         text = f"{size_words(machine.locked_memory)} of memory may be locked, and InfiniBand needs more"
-        advice = "set memlock to unlimited in /etc/security/limits.conf, and start sshd anew"
-        return warn(node.name, "limits", text, advice)
+        hint = "set memlock to unlimited in /etc/security/limits.conf, and start sshd anew"
+        return warn(node.name, "limits", text, hint)
     if machine.memory is not None and machine.memory < LOW_MEMORY * len(node.ranks):
         text = f"its control group allows {size_words(machine.memory)} of memory for {count(len(node.ranks), 'rank')}"
         return warn(node.name, "limits", text, "ask for more memory, or start fewer ranks there")
@@ -144,12 +144,12 @@ def _named_interface(plan: LaunchPlan, node: str, machine: Machine, variable: st
     wanted = {**plan.env_defaults, **plan.env}[variable]
     names = list(dict.fromkeys(name for name, address in machine.interfaces if address))
     chosen = [name for name in names if is_meant(name, wanted, prefixes=variable == INTERFACE_NAMES["nccl"])]
-    advice = f"set {variable} to one of {', '.join(names)}, or leave it out"
+    hint = f"set {variable} to one of {', '.join(names)}, or leave it out"
     if not chosen:
         text = f"{variable} is {wanted!r}, and no interface with an address is called so"
-        return fail(node, "interface", text, advice)
+        return fail(node, "interface", text, hint)
     if len(plan.nodes) > 1 and chosen == ["lo"]:
-        return fail(node, "interface", f"{variable} is {wanted!r}, which leads to no other node", advice)
+        return fail(node, "interface", f"{variable} is {wanted!r}, which leads to no other node", hint)
     address = next(address for name, address in machine.interfaces if name == chosen[0])
     return ok(node, "interface", f"{chosen[0]}, {address}, by {variable}")
 

@@ -34,7 +34,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """One line: the exception, or what is known about a signal."""
     traceback: str
     """The last traceback that it printed, or empty."""
-    advice: str
+    hint: str
     """The next step."""
     fix: str = ""
     """A line to be copied: a command, or a setting of a profile; empty where there is none."""
@@ -53,7 +53,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 _LAST_WORDS = 4096
 """Characters that count as the last words of a rank that left no traceback."""
 
-_ADVICE = "read the end of its stderr and stdout"
+_HINT = "read the end of its stderr and stdout"
 _SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGKILL: (
         "by the out-of-memory killer, or by somebody with `kill -9`",
@@ -161,7 +161,7 @@ def explain(
             headline=end.headline,
             detail=f"{by} sent it with rankdeck kill, or with x in the app",
             traceback="",
-            advice="restart the run when it should go on",
+            hint="restart the run when it should go on",
             cause="asked",
         )
     said = reason or (raised.message if raised else without_frames(text)[-_LAST_WORDS:])
@@ -179,7 +179,7 @@ def explain(
                 headline=end.headline,
                 detail=_one_line(known.detail or (known.line if status < 0 else detail)),
                 traceback=traceback,
-                advice=known.advice,
+                hint=known.hint,
                 fix=known.fix,
                 cause=known.cause.id,
                 line=_one_line(known.line),
@@ -188,21 +188,19 @@ def explain(
                 blames=known.cause.blames,
             )
         if not reason and (known := find(said, "consequence")):
-            advice = (
-                "another rank ended first: look at the one that was killed, lost, or raised an exception of its own"
-            )
+            hint = "another rank ended first: look at the one that was killed, lost, or raised an exception of its own"
             return Explanation(
                 headline=end.headline,
                 detail=_one_line(detail),
                 traceback=traceback,
-                advice=advice,
+                hint=hint,
                 cause=known.cause.id,
             )
     return Explanation(
         headline=end.headline,
         detail=_one_line(detail),
         traceback=traceback,
-        advice=end.advice,
+        hint=end.hint,
         fix=end.fix,
         cause=end.cause,
     )
@@ -224,26 +222,26 @@ def _aborted_as_it_ended(text: str, chain: list[Traceback]) -> bool:
 def _about_end(who: str, status: int | None, reason: str, raised: Traceback | None) -> Explanation:
     """What the status and the exception tell."""
     if status is None:
-        headline, detail, advice, cause = (
+        headline, detail, hint, cause = (
             f"{who} was lost", reason, "see whether its node is well, then restart the run", "lost",
         )  # fmt: skip
     elif reason:
         headline, detail = f"{who} could not be started", reason
-        advice, cause = "correct what the reason names, then restart the run", "start"
+        hint, cause = "correct what the reason names, then restart the run", "start"
     elif status < 0:
         headline = f"{who} was killed by {status_words(status)}"
-        detail, advice = _SIGNALS.get(-status, ("", _ADVICE))
+        detail, hint = _SIGNALS.get(-status, ("", _HINT))
         cause = "E1" if status == -signal.SIGKILL else "E2"
     else:
-        headline, detail, advice, cause = f"{who} exited with {status}", "", _ADVICE, "exit"
+        headline, detail, hint, cause = f"{who} exited with {status}", "", _HINT, "exit"
         detail = exception_line(raised) if raised else ""
         if status == 1 and (name := EXCEPTION.match(detail)):
             headline = f"{who} raised {name['name'].rpartition('.')[2]}"
-            advice, cause = "correct it where the traceback ends, then restart the run", "exception"
+            hint, cause = "correct it where the traceback ends, then restart the run", "exception"
         elif not detail and status - _EXIT_OF_SHELL in _SIGNALS:
             detail = f"a shell says {status} of a program that was killed by {status_words(_EXIT_OF_SHELL - status)}"
     fix = _FIXES.get(-status, "") if status is not None and not reason else ""
-    return Explanation(headline=headline, detail=detail, traceback="", advice=advice, fix=fix, cause=cause)
+    return Explanation(headline=headline, detail=detail, traceback="", hint=hint, fix=fix, cause=cause)
 
 
 def _to_blame(chain: list[Traceback]) -> Traceback | None:

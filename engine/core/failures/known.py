@@ -32,9 +32,9 @@ class Found(NamedTuple):
         return self.cause.detail.format_map(self.words)
 
     @property
-    def advice(self) -> str:
+    def hint(self) -> str:
         """What helps."""
-        return self.cause.advice.format_map(self.words)
+        return self.cause.hint.format_map(self.words)
 
     @property
     def fix(self) -> str:
@@ -87,7 +87,7 @@ def find_connection_cause(text: str, speaker: Speaker, status: int | None, words
         words: `node` and `python`, for the sentences.
     """
     for cause in CAUSES:
-        if cause.said_by not in (speaker, "login") or (cause.statuses and status not in cause.statuses):
+        if cause.speaker not in (speaker, "login") or (cause.statuses and status not in cause.statuses):
             continue
         if found := _search(cause, text, words):
             return found

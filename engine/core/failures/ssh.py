@@ -38,15 +38,15 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     fact: str
     """What happened, one line."""
-    advice: str
+    hint: str
     """The next step, one line."""
     retry: bool = False
     """Whether a second try within seconds may succeed."""
 
     @property
     def text(self) -> str:
-        """Fact and advice in one line."""
-        return f"{self.fact}; {self.advice}"
+        """Fact and hint in one line."""
+        return f"{self.fact}; {self.hint}"
 
 
 _BY_HAND = "try it by hand: ssh {node} true"
@@ -69,7 +69,7 @@ _STATUSES: dict[int | None, tuple[str, str]] = {
         "see whether it is out of memory; " + _BY_HAND,
     ),
 }
-"""Fact and advice for a status, if the output shows no known cause."""
+"""Fact and hint for a status, if the output shows no known cause."""
 
 _NO_SSH = re.compile(r"can't start ssh: |No such file or directory: '(?:\S*/)?ssh'")
 
@@ -103,12 +103,12 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
     last = _last_words(lines)
     words = {"node": node, "python": _one_line(python)}
     if _NO_SSH.search(last):
-        return Trouble(fact="this machine has no ssh", advice="install OpenSSH's client here, or correct PATH")
+        return Trouble(fact="this machine has no ssh", hint="install OpenSSH's client here, or correct PATH")
     if status == EXIT_SETUP_FAILED and setup:
         last = last.removeprefix("setup: ")
         return Trouble(
             fact=_cut(f"launch.setup failed: {last}" if last else "launch.setup failed without a word"),
-            advice=f"correct it; to try it by hand: ssh {node}, then bash -l",
+            hint=f"correct it; to try it by hand: ssh {node}, then bash -l",
         )
     text = "\n".join(lines)
     speaker: Speaker = "ssh" if status == EXIT_SSH else "node"
@@ -116,7 +116,7 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
         fact = found.detail
         if status == EXIT_SSH and _ON_THE_WAY.search(text) and "Proxy" not in fact and "jump" not in fact:
             fact = f"on the way there, at a jump host: {fact}"
-        return Trouble(fact=_cut(fact), advice=_cut(found.advice), retry=found.cause.retry)
+        return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=found.cause.retry)
     return _by_status(status, last, words)
 
 
@@ -125,23 +125,23 @@ def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
     if status is not None and status < 0:
         return Trouble(
             fact=f"the command that reaches it was killed by {status_words(status)}",
-            advice="see who or what ends processes on this machine",
+            hint="see who or what ends processes on this machine",
         )
     if status is not None and _EXIT_OF_SHELL < status < EXIT_SSH and _is_signal(status - _EXIT_OF_SHELL):
         return Trouble(
             fact=f"{words['python']} was killed there by {status_words(_EXIT_OF_SHELL - status)}",
-            advice="see whether the node is out of memory",
+            hint="see whether the node is out of memory",
         )
     if status == EXIT_SSH and last:
-        return Trouble(fact=_cut(f"ssh failed: {last}"), advice=_BY_HAND.format(**words))
-    fact, advice = _STATUSES.get(
+        return Trouble(fact=_cut(f"ssh failed: {last}"), hint=_BY_HAND.format(**words))
+    fact, hint = _STATUSES.get(
         status, (f"what ran there ended with {status_words(status or 0)}", "see whether {python} runs there")
     )
     is_said = last and status not in (EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE)
     fact = fact.format(**words)
     return Trouble(
         fact=_cut(f"{fact}: {last}" if is_said else fact),
-        advice=_cut(advice.format(**words)),
+        hint=_cut(hint.format(**words)),
         retry=status == EXIT_CUT_OFF,
     )
 

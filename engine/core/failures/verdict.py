@@ -78,7 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The rank that is to blame, where that is known."""
     headline: str
     detail: str
-    advice: str
+    hint: str = msgspec.field(name="advice")
     fix: str
     traceback: str
     evidence: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
         rank=rank,
         headline=headline,
         detail=detail,
-        advice=said.advice,
+        hint=said.hint,
         fix=said.fix,
         traceback=said.traceback,
         evidence=tuple(_cut(line) for line in _unlike(lines) if line not in (detail, headline)),
@@ -145,7 +145,7 @@ def remarks(witnesses: Iterable[Witness]) -> list[str]:
     seen = {}
     for one in witnesses:
         for found in find_all(plain(one.said), "remark"):
-            seen[found.cause.id] = f"{found.detail}; {found.advice}"
+            seen[found.cause.id] = f"{found.detail}; {found.hint}"
     return list(seen.values())
 
 
@@ -176,7 +176,7 @@ def _of_ssh(said: Explanation, text: str) -> Explanation:
     found = find(text, letters="S")
     node = (found.words.get("host") if found else "") or "NODE"
     trouble = ssh.explain(node, status=ssh.EXIT_SSH, said=text, python="python3", setup=False)
-    return msgspec.structs.replace(said, headline=trouble.fact, detail=said.line, advice=trouble.advice)
+    return msgspec.structs.replace(said, headline=trouble.fact, detail=said.line, hint=trouble.hint)
 
 
 def _is_secondary(one: Witness) -> bool:

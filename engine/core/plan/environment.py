@@ -13,14 +13,14 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
         table: of the profile, `backend.env` or `env`; empty where the user's own environment has it.
         name: of the variable.
         problem: what is wrong, as the end of a sentence that begins with the name.
-        advice: the next step.
+        hint: the next step.
     """
 
     place: str
     table: str
     name: str
     problem: str
-    advice: str
+    hint: str = msgspec.field(name="advice")
 
     @property
     def key(self) -> str:
@@ -35,4 +35,4 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         """All of it."""
-        return f"{self.fact}; {self.advice}"
+        return f"{self.fact}; {self.hint}"

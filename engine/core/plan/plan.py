@@ -40,7 +40,7 @@ HIDDEN = "•••"
 """Stands for a value that must not be shown."""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a program wrote, and the status that it ended with, negative for a signal. None: it had not ended in time."""
 
     text: str
@@ -49,7 +49,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked of a node before planning. `torch`: its version, where that was asked; `torch_cuda`: the CUDA that it was
-    built for, empty for a build without, None where that is not known. `said`: by the backend's program, where it has one."""
+    built for, empty for a build without, None where that is not known. `output`: of the backend's program, where it has one."""
 
     name: str
     cores: int
@@ -57,7 +57,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     torch: str = ""
     torch_cuda: str | None = None
-    said: Said | None = None
+    output: ProgramOutput | None = None
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     mpi: Mpi | None = None
     library_path: str = ""
     """Folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none."""
-    one_fate: str = ""
+    start_together: str = msgspec.field(name="one_fate", default="")
     """Why its ranks can only start together; empty where one may start alone."""
     found: str = ""
     """What it runs with, in words: which MPI, which library."""
@@ -169,7 +169,7 @@ class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: str
 
 
-def plan(
+def build_plan(
     profile: Profile, slots: tuple[Slots, ...], facts: tuple[NodeFacts, ...], backend: BackendSettings, *, workdir: str
 ) -> LaunchPlan:
     """Decides a launch.
@@ -223,7 +223,7 @@ def plan(
     )
 
 
-def plan_on(plan: LaunchPlan, backend: str) -> LaunchPlan:
+def with_backend(plan: LaunchPlan, backend: str) -> LaunchPlan:
     """The same plan with another of its backends.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.core.run.state import News
+from engine.core.run.state import RankNews
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -47,7 +47,7 @@ class TellRanks(Action, frozen=True, kw_only=True):
     node: str
     attempt: int
     number: int
-    news: News
+    news: RankNews
 
 
 class StopRanks(Action, frozen=True, kw_only=True):

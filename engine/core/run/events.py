@@ -19,11 +19,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
     at: float
 
 
-class Spare(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend to fall back on if ranks can't set up their process group. `one_fate`: see `RunLaunched`."""
+class FallbackBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend to use if ranks can't set up their process group. `start_together`: see `RunLaunched`."""
 
     backend: str
-    one_fate: str = ""
+    start_together: str = msgspec.field(name="one_fate", default="")
 
 
 class RunLaunched(Event, frozen=True, kw_only=True):
@@ -34,12 +34,12 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     nodes: tuple[tuple[str, tuple[int, ...]], ...]
     on_failure: str
     max_restarts: int
-    one_fate: str = ""
+    start_together: str = msgspec.field(name="one_fate", default="")
     """Why ranks can only start together, if the backend requires it."""
     backend: str = ""
     backend_note: str = ""
     """Why rankdeck chose the backend, if the profile leaves the choice open."""
-    spares: tuple[Spare, ...] = ()
+    fallback: tuple[FallbackBackend, ...] = msgspec.field(name="spares", default=())
     """In the order in which they are tried."""
 
 
@@ -155,7 +155,7 @@ class RankEnded(Event, frozen=True, kw_only=True):
     `status`: the exit code, or minus the signal's number, as in `subprocess`. `step`: the last step that the rank reported.
     `reason`: what the status can't express, for example why the rank could not be started. `secondary`: its last output blames
     another rank ("connection closed by peer"), so it is not the root cause while another failure is known. `by`: the user whose
-    signal ended it. `forming`: why its process group could not be set up, if it ended before that.
+    signal ended it. `setup_error`: why its process group could not be set up, if it ended before that.
     """
 
     attempt: int
@@ -165,7 +165,7 @@ class RankEnded(Event, frozen=True, kw_only=True):
     reason: str = ""
     secondary: bool = False
     by: str = ""
-    forming: str = ""
+    setup_error: str = msgspec.field(name="forming", default="")
     generation: int = 0
 
 

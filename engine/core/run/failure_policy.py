@@ -12,9 +12,9 @@ FRUITLESS_LIMIT = 2
 """Attempts in a row without progress after which automatic restarts end. If two attempts reach no later step than one before
 them, the failure is not chance."""
 
-MAKES_WAY = 75
+EXIT_TO_BE_REPLACED = 75
 """Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find.
-`rankdeck.elastic` uses the same number. A script may use it too, so the status alone decides nothing: see `_makes_way`."""
+`rankdeck.elastic` uses the same number. A script may use it too, so the status alone decides nothing: see `_wants_replacement`."""
 
 
 def on_failure(state: RunState, at: float) -> Step:
@@ -23,24 +23,24 @@ def on_failure(state: RunState, at: float) -> Step:
     assert cause is not None
     rank, phase = cause
     if isinstance(phase, Done) and may_fall_back(state):
-        why = f"{state.backend} failed on {state.home(rank).name}, rank {rank}: {phase.forming}"
-        return stop(state, Restart(reason=f"{why}; running on {state.spares[0].backend}", falls_back=True), at)
+        why = f"{state.backend} failed on {state.node_of(rank).name}, rank {rank}: {phase.setup_error}"
+        return stop(state, Restart(reason=f"{why}; running on {state.fallback[0].backend}", falls_back=True), at)
     reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
-    state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.one_fate else (state, ())
-    if isinstance(phase, Done) and _makes_way(state, rank, phase):
+    state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.start_together else (state, ())
+    if isinstance(phase, Done) and _wants_replacement(state, rank, phase):
         state, actions = _rejoin_free(state, at)
         return state, told + actions
     state, actions = _follow_policy(state, phase.step if isinstance(phase, Done) else None, rank, reason, at)
     return state, told + actions
 
 
-def _makes_way(state: RunState, rank: int, phase: Done) -> bool:
+def _wants_replacement(state: RunState, rank: int, phase: Done) -> bool:
     """Whether a rank ended so that a new process can take its place in the rejoin under way: nobody has to decide on that.
 
     Besides its exit status, its process is older than the generation that forms, and has not joined it.
     """
     is_left_behind = state.generation_of(rank) < state.generation and rank not in state.joined
-    return phase.status == MAKES_WAY and is_left_behind and _may_rejoin_free(state)
+    return phase.status == EXIT_TO_BE_REPLACED and is_left_behind and _may_rejoin_free(state)
 
 
 def _may_rejoin_free(state: RunState) -> bool:
@@ -58,10 +58,10 @@ def may_fall_back(state: RunState) -> bool:
     A rank that was killed, or that only lost its connection to others, says nothing about the backend.
     """
     cause = root_cause(state)
-    if cause is None or not state.spares or state.joined or state.generation:
+    if cause is None or not state.fallback or state.joined or state.generation:
         return False
     _, phase = cause
-    if not isinstance(phase, Done) or not phase.forming or phase.secondary:
+    if not isinstance(phase, Done) or not phase.setup_error or phase.secondary:
         return False
     return phase.status > 0 or -phase.status in CRASHES
 

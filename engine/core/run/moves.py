@@ -147,8 +147,8 @@ def next_attempt(state: RunState, at: float) -> Step:
 
 def _fall_back(state: RunState) -> RunState:
     """Takes the next backend of the profile's fallback."""
-    first, *others = state.spares
-    return replace(state, backend=first.backend, one_fate=first.one_fate, spares=tuple(others))
+    first, *others = state.fallback
+    return replace(state, backend=first.backend, start_together=first.start_together, fallback=tuple(others))
 
 
 def spawn(state: RunState, node: Node, among: Iterable[int] | None = None) -> tuple[AnyAction, ...]:

@@ -109,7 +109,7 @@ def rank_ended(state: RunState, event: ev.RankEnded) -> Step:
         reason=event.reason,
         secondary=event.secondary,
         by=event.by,
-        forming=event.forming,
+        setup_error=event.setup_error,
     )
     return _take_end(
         replace(set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0

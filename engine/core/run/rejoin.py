@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from engine.core.run import actions as act
 from engine.core.run.actions import AnyAction
 from engine.core.run.moves import Step, spawn, up_nodes
-from engine.core.run.state import Done, Gone, News, Node, Pending, RunState, Starting
+from engine.core.run.state import Done, Gone, Node, Pending, RankNews, RunState, Starting
 
 
 def why_no_rejoin(state: RunState) -> str:
@@ -20,8 +20,8 @@ def why_no_rejoin(state: RunState) -> str:
     away = [unreachable[rank] for rank in dead if rank in unreachable]
     if not dead:
         return "no rank has failed"
-    if state.one_fate:
-        return state.one_fate
+    if state.start_together:
+        return state.start_together
     if not state.elastic:
         return "the script does not use rankdeck.elastic, or had not got there"
     if len(dead) == len(state.ranks):
@@ -40,7 +40,7 @@ def is_forming(state: RunState) -> bool:
     return state.generation > 0 and len(state.joined) < len(state.ranks)
 
 
-def tell(state: RunState, news: News) -> Step:
+def tell(state: RunState, news: RankNews) -> Step:
     """Puts news for the ranks into the store, if it was not put there before."""
     if news in state.news:
         return state, ()

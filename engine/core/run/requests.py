@@ -93,7 +93,7 @@ def kill_requested(state: RunState, event: ev.KillRequested) -> Step:
     """Sends a signal to a rank that is alive on a connected node."""
     match state.ranks[event.rank]:
         case Alive():
-            node = state.home(event.rank)
+            node = state.node_of(event.rank)
             if node.link != "up":
                 return ignore(state, f"{node.name} is not reachable: {node.reason}")
             return state, (act.SignalRank(node=node.name, attempt=state.attempt, rank=event.rank, signal=event.signal),)

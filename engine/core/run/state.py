@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.core.run.events import Spare
+from engine.core.run.events import FallbackBackend
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["starting", "running", "holding", "succeeded", "failed", "stopped"]
@@ -37,7 +37,7 @@ class Alive(Value, frozen=True, kw_only=True):
 
 class Done(Value, frozen=True, kw_only=True):
     """Its process ended. `asked`: the attempt was being stopped. `order`: its place in the order in which the supervisor learned of
-    ends. `forming`: why its process group could not be set up, if it ended before that."""
+    ends. `setup_error`: why its process group could not be set up, if it ended before that."""
 
     pid: int | None
     status: int
@@ -48,7 +48,7 @@ class Done(Value, frozen=True, kw_only=True):
     reason: str
     secondary: bool
     by: str = ""
-    forming: str = ""
+    setup_error: str = ""
 
 
 class Gone(Value, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class Ended(Value, frozen=True, kw_only=True):
 Phase = Opening | Starting | Running | Holding | Stopping | Clearing | Closing | Ended
 
 
-News = tuple[Literal["lost", "generation"], int]
+RankNews = tuple[Literal["lost", "generation"], int]
 """News for ranks: a generation has lost a rank, or a generation begins."""
 
 
@@ -182,13 +182,13 @@ class RunState(Value, frozen=True, kw_only=True):
     """Ranks in the current generation. Only scripts that use `rankdeck.elastic` report it."""
     elastic: bool = False
     """Whether any rank of this attempt has reported that it joined."""
-    one_fate: str = ""
+    start_together: str = ""
     """Why ranks can only start together; empty if one may start alone."""
     backend: str = ""
     """Of this attempt."""
-    spares: tuple[Spare, ...] = ()
+    fallback: tuple[FallbackBackend, ...] = ()
     """Backends to fall back on that were not tried yet."""
-    news: tuple[News, ...] = ()
+    news: tuple[RankNews, ...] = ()
     """News that the ranks of this attempt were told, in order."""
 
     def generation_of(self, rank: int) -> int:
@@ -199,7 +199,7 @@ class RunState(Value, frozen=True, kw_only=True):
         """The node of that name."""
         return next((node for node in self.nodes if node.name == name), None)
 
-    def home(self, rank: int) -> Node:
+    def node_of(self, rank: int) -> Node:
         """The node that a rank belongs to."""
         return next(node for node in self.nodes if rank in node.ranks)
 

@@ -87,7 +87,7 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     """The exception of the traceback, or what is known about a signal; one line."""
     traceback: str
     """The last traceback that the rank printed: raw text of several lines, or empty."""
-    advice: str
+    hint: str = msgspec.field(name="advice")
     """The next step."""
     others: tuple[int, ...] = ()
     """Ranks that failed too, as a consequence or by themselves."""

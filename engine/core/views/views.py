@@ -200,7 +200,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
                 headline="the run could not start",
                 detail=state.phase.outcome.reason,
                 traceback="",
-                advice="",
+                hint="",
             )
         return None
     verdict = _remembered_verdict(witnesses(state, tails), waits)
@@ -216,7 +216,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
         headline=verdict.headline,
         detail=verdict.detail,
         traceback=verdict.traceback,
-        advice=verdict.advice,
+        hint=verdict.hint,
         others=others,
         fix=verdict.fix,
         cause=verdict.cause,

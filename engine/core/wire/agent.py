@@ -1,7 +1,7 @@
 """What a supervisor and the agent of a node say to each other: JSON objects in frames, told apart by `type`.
 
 supervisor  Hello, then any other `Request`; a question is answered by the `Answer` that has its number
-agent       Hello or Refused, then whatever happens on the node (`News`)
+agent       Hello or Refused, then whatever happens on the node (`Report`)
 
 The agent has the standard library only, so it keeps dictionaries; `tests/unit/test_wire.py` compares it with this file. An agent lives
 as long as its run: a field that an agent of an earlier rankdeck does not send has a default, and one that it does not know is ignored.
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from engine.core.run.state import News as RankNews
+from engine.core.run.state import RankNews
 
 LARGEST = (1 << 53) - 1
 """The largest whole number that every reader of JSON keeps exactly."""
@@ -287,11 +287,11 @@ class RunProbe(Question, frozen=True, kw_only=True, tag="probe"):
 # --- news ---------------------------------------------------------------------------------------------------------------
 
 
-class News(Message, frozen=True, kw_only=True):
+class Report(Message, frozen=True, kw_only=True):
     """From the agent."""
 
 
-class Refused(News, frozen=True, kw_only=True, tag="refused"):
+class Refused(Report, frozen=True, kw_only=True, tag="refused"):
     """The agent can't serve this run; the connection ends."""
 
     reason: str
@@ -310,7 +310,7 @@ class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
     numbers: str = ""
 
 
-class Hello(News, frozen=True, kw_only=True, tag="hello"):
+class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the agent, its ranks as they ended, `(attempt, port)` of its store, whether it has the library.
 
     `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node.
@@ -327,11 +327,11 @@ class Hello(News, frozen=True, kw_only=True, tag="hello"):
     state: str = ""
 
 
-class Pong(News, frozen=True, kw_only=True, tag="pong"):
+class Pong(Report, frozen=True, kw_only=True, tag="pong"):
     """The answer to Ping."""
 
 
-class RankMessage(News, frozen=True, kw_only=True):
+class RankMessage(Report, frozen=True, kw_only=True):
     """About one rank of the node."""
 
     attempt: Number
@@ -374,21 +374,21 @@ class RankOutput(RankMessage, frozen=True, kw_only=True, tag="data"):
     data: bytes = b""
 
 
-class FilesGrew(News, frozen=True, kw_only=True, tag="grew"):
+class FilesGrew(Report, frozen=True, kw_only=True, tag="grew"):
     """Sizes of files that have grown: `(rank, out, err, metrics)`."""
 
     attempt: Number
     sizes: tuple[tuple[Size, Size, Size, Size], ...]
 
 
-class GpusUsed(News, frozen=True, kw_only=True, tag="gpus"):
+class GpusUsed(Report, frozen=True, kw_only=True, tag="gpus"):
     """`(rank, utilisation, memory, total memory)`, as the driver says: anything, in the worst case."""
 
     attempt: Number
     ranks: tuple[tuple[Size, Any, Any, Any], ...]
 
 
-class StoreOpened(News, frozen=True, kw_only=True, tag="store"):
+class StoreOpened(Report, frozen=True, kw_only=True, tag="store"):
     """The store of an attempt listens."""
 
     attempt: Number
@@ -396,14 +396,14 @@ class StoreOpened(News, frozen=True, kw_only=True, tag="store"):
     port: Number
 
 
-class StoreLost(News, frozen=True, kw_only=True, tag="store_lost"):
+class StoreLost(Report, frozen=True, kw_only=True, tag="store_lost"):
     """The store of an attempt has ended, or can't be started."""
 
     attempt: Number
     reason: str
 
 
-class AttemptCleared(News, frozen=True, kw_only=True, tag="cleared"):
+class AttemptCleared(Report, frozen=True, kw_only=True, tag="cleared"):
     """Nothing of an attempt is left but the processes `abandoned`; how large each rank's files are: `(rank, out, err, metrics)`."""
 
     attempt: Number
@@ -412,7 +412,7 @@ class AttemptCleared(News, frozen=True, kw_only=True, tag="cleared"):
     at_once: bool = False
 
 
-class DaemonWanted(News, frozen=True, kw_only=True, tag="daemon"):
+class DaemonWanted(Report, frozen=True, kw_only=True, tag="daemon"):
     """mpirun wants a daemon on another node."""
 
     attempt: Number
@@ -420,7 +420,7 @@ class DaemonWanted(News, frozen=True, kw_only=True, tag="daemon"):
     command: str
 
 
-class MpirunEnded(News, frozen=True, kw_only=True, tag="daemon_ended"):
+class MpirunEnded(Report, frozen=True, kw_only=True, tag="daemon_ended"):
     """mpirun, or its daemon on this node, has ended."""
 
     attempt: Number
@@ -428,27 +428,27 @@ class MpirunEnded(News, frozen=True, kw_only=True, tag="daemon_ended"):
     reason: str = ""
 
 
-class StacksTaken(News, frozen=True, kw_only=True, tag="stacks"):
+class StacksTaken(Report, frozen=True, kw_only=True, tag="stacks"):
     """`(rank, stacks, why there are none)`, and `(rank, collectives)` of those that answered."""
 
     ranks: tuple[tuple[Size, str, str], ...]
     collectives: tuple[tuple[Size, str], ...] = ()
 
 
-class TemplateRefused(News, frozen=True, kw_only=True, tag="cold"):
+class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):
     """Ranks are started one by one: the template can't fork them."""
 
     reason: str
 
 
-class RequestFailed(News, frozen=True, kw_only=True, tag="trouble"):
+class RequestFailed(Report, frozen=True, kw_only=True, tag="trouble"):
     """The agent could not do what was asked."""
 
     request: str
     reason: str
 
 
-class Answer(News, frozen=True, kw_only=True):
+class Answer(Report, frozen=True, kw_only=True):
     """To the question of that number."""
 
     number: Number
@@ -486,7 +486,7 @@ class ProbeAnswered(Answer, frozen=True, kw_only=True, tag="probed"):
 
 
 AnyAnswer = ListenerOpened | AddressesTried | InterfaceNamed | FolderMade | ProbeAnswered
-AnyNews = (
+AnyReport = (
     Refused
     | Hello
     | Pong
@@ -509,7 +509,7 @@ AnyNews = (
 """Everything that an agent says; the tag `type` tells which."""
 
 
-def read_news(message: object) -> AnyNews | None:
+def read_report(message: object) -> AnyReport | None:
     """A frame from an agent, or None where this supervisor does not know its type.
 
     Raises:
@@ -520,13 +520,13 @@ def read_news(message: object) -> AnyNews | None:
     if (kind := _KINDS.get(tag)) is None:
         return None
     try:
-        news: AnyNews = msgspec.convert(message, kind, builtin_types=(bytes,))
+        news: AnyReport = msgspec.convert(message, kind, builtin_types=(bytes,))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return news
 
 
-_KINDS: dict[str, type[AnyNews]] = {kind.__struct_config__.tag: kind for kind in AnyNews.__args__}
+_KINDS: dict[str, type[AnyReport]] = {kind.__struct_config__.tag: kind for kind in AnyReport.__args__}
 """By tag: a union would be taken apart anew for each message."""
 
 

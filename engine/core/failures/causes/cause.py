@@ -16,14 +16,14 @@ Speaker = Literal["", "login", "ssh", "node"]
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """A known failure. `detail`, `advice` and `fix` may use the named groups of `pattern`."""
+    """A known failure. `detail`, `hint` and `fix` may use the named groups of `pattern`."""
 
     id: str
     pattern: str
     """A regex for text of many lines: `^` and `$` match at each line. Matching takes about linear time."""
     detail: str = ""
     """What it means; empty: show the program's own message."""
-    advice: str
+    hint: str
     """The next step."""
     fix: str = ""
     """A line to copy: a command, or a setting of a profile."""
@@ -34,7 +34,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the process only waited for others, so that a rank that is silent is the cause."""
     general: str = ""
     """First letters of ids that win over this one if the same process shows them: this cause says little by itself."""
-    said_by: Speaker = ""
+    speaker: Speaker = ""
     """Of a failed connection: who writes it."""
     statuses: tuple[int, ...] = ()
     """Of a failed connection: exit statuses with which the pattern counts; empty: all."""

@@ -1,4 +1,4 @@
-"""Preflight: what nodes answer, and what a user is told of it."""
+"""Checks of nodes: what nodes answer, and what a user is told of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.core.checks.cluster_findings import Answers, comparisons, head_findings, route_findings, silence_findings
-from engine.core.checks.job_findings import job_findings, torch_findings
-from engine.core.checks.node_findings import clock_finding, is_meant, machine_findings, reach_finding
-from engine.core.checks.preflight import (
+from engine.core.checks.findings import (
     CHECK_WORDS,
     CHECKS,
     Check,
@@ -32,9 +30,11 @@ from engine.core.checks.preflight import (
     skip,
     warn,
 )
+from engine.core.checks.job_findings import job_findings, torch_findings
+from engine.core.checks.node_findings import clock_finding, is_meant, machine_findings, reach_finding
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
-from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, plan
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.words import count, size_words
 
@@ -63,7 +63,7 @@ def planned(
     )  # fmt: skip
     slots = tuple(Slots(node=f"gpu{n}", ranks=ranks) for n in range(1, nodes + 1))
     facts = tuple(NodeFacts(name=slot.node, cores=1, gpus=0, python="/venv/bin/python") for slot in slots)
-    return plan(profile, slots, facts, backend, workdir="/shared")
+    return build_plan(profile, slots, facts, backend, workdir="/shared")
 
 
 MACHINE = Machine(
@@ -104,7 +104,7 @@ def the(findings: list[Finding], check: Check) -> Finding:
 )
 def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, state: State, text: str):
     found = clock_finding("gpu1", ahead, uncertain)
-    assert (found.state, found.text, bool(found.advice)) == (state, text, state != "ok")
+    assert (found.state, found.text, bool(found.hint)) == (state, text, state != "ok")
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_what_a_node_has(check: Check, state: State, text: str, fields: dict[str
     found = the(machine_findings(launch, launch.nodes[0], replace(MACHINE, **fields)), check)
     assert (found.node, found.state) == ("gpu1", state)
     assert text in found.text
-    assert bool(found.advice) == (state in ("warn", "fail"))
+    assert bool(found.hint) == (state in ("warn", "fail"))
 
 
 def test_variables_that_do_nothing_are_told_once_for_all_nodes():
     def warned(*names: str) -> list[Finding]:
         warnings = tuple(
-            EnvWarning(place="job.toml:9", table="env", name=name, problem="does nothing", advice=f"leave {name} out")
+            EnvWarning(place="job.toml:9", table="env", name=name, problem="does nothing", hint=f"leave {name} out")
             for name in names
         )
         launch = replace(planned(), warnings=warnings)
@@ -163,7 +163,7 @@ def test_variables_that_do_nothing_are_told_once_for_all_nodes():
     ]
     both = warned("A", "B")[0]
     assert both.text == "job.toml:9: env.A does nothing; job.toml:9: env.B does nothing"
-    assert both.advice == "A: leave A out; B: leave B out"
+    assert both.hint == "A: leave A out; B: leave B out"
 
 
 def test_an_interface_that_no_variable_names_is_found_by_the_way_to_the_head():
@@ -225,7 +225,7 @@ def test_what_a_rank_would_find(check: Check, state: State, text: str, fields: d
     found = the(job_findings(planned(recipe=recipe), "gpu1", MACHINE, replace(JOB, **fields), full=False), check)
     assert found.state == state
     assert text in found.text
-    assert bool(found.advice) == (state in ("warn", "fail"))
+    assert bool(found.hint) == (state in ("warn", "fail"))
 
 
 def test_a_full_check_leaves_torch_and_backend_to_the_import():
@@ -265,7 +265,7 @@ def test_what_an_import_of_torch_says(check: Check, state: State, text: str, tor
     found = the(torch_findings(launch, launch.nodes[0], MACHINE, JOB, torch), check)
     assert found.state == state
     assert text in found.text
-    assert bool(found.advice) == (state in ("warn", "fail"))
+    assert bool(found.hint) == (state in ("warn", "fail"))
 
 
 @pytest.mark.parametrize(

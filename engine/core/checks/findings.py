@@ -58,23 +58,23 @@ State = Literal["ok", "warn", "fail", "skip"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one check on one node. `advice`: the next step, where there is one to take."""
+    """What is known of one check on one node. `hint`: the next step, where there is one to take."""
 
     node: str
     check: Check
     state: State
     text: str
-    advice: str = ""
+    hint: str = msgspec.field(name="advice", default="")
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """A preflight has begun: the nodes that there will be findings of, in order."""
+    """A check has begun: the nodes that will have findings, in order."""
 
     nodes: tuple[str, ...]
 
 
 def job_question(plan: LaunchPlan) -> dict[str, object]:
-    """What the probe is told of a plan when it is asked for `Job`, `Torch` or `Said`."""
+    """What the probe is told of a plan when it is asked for `Job`, `Torch` or `ProgramOutput`."""
     program = plan.program
     return {
         "python": plan.python,
@@ -97,14 +97,14 @@ def skip(node: str, check: Check, text: str) -> Finding:
     return Finding(node=node, check=check, state="skip", text=text)
 
 
-def warn(node: str, check: Check, text: str, advice: str) -> Finding:
+def warn(node: str, check: Check, text: str, hint: str) -> Finding:
     """It may go well."""
-    return Finding(node=node, check=check, state="warn", text=text, advice=advice)
+    return Finding(node=node, check=check, state="warn", text=text, hint=hint)
 
 
-def fail(node: str, check: Check, text: str, advice: str) -> Finding:
+def fail(node: str, check: Check, text: str, hint: str) -> Finding:
     """It can't go well."""
-    return Finding(node=node, check=check, state="fail", text=text, advice=advice)
+    return Finding(node=node, check=check, state="fail", text=text, hint=hint)
 
 
 class Grid:
