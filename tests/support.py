@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -257,6 +257,28 @@ class Deck:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self("stop", folder.name, "--now", seconds=15)
                     self("wait", folder.name, "--timeout", "15", seconds=20)
+
+
+@contextlib.contextmanager
+def listener_of_another_user(path: Path) -> Iterator[None]:
+    """A process of user 65534 that accepts connections at a socket's path."""
+    code = (
+        "import os, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "s.bind(sys.argv[1])\n"
+        "os.chmod(sys.argv[1], 0o777)\n"
+        "os.setuid(65534)\n"
+        "s.listen()\n"
+        "print(flush=True)\n"
+        "while True: s.accept()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def toml_text(data: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from engine import __version__
 from engine.core.errors import SupervisorError
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
-from engine.runs.paths import RunPaths
+from engine.runs.paths import RunPaths, peer_user
 from engine.runs.record import socket_of
 
 MARK = "RANKDECK_MARK"
@@ -80,11 +80,15 @@ class Connection:
             ConnectionError: nobody listens.
             SupervisorError: somebody does, but does not talk to us.
         """
+        path = socket_of(paths)
         try:
-            reader, writer = await asyncio.open_unix_connection(socket_of(paths), limit=MAX_LINE)
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE)
         except (FileNotFoundError, ConnectionError) as error:
             raise ConnectionError(str(error)) from None
         connection = cls(reader, writer)
+        if peer_user(writer.get_extra_info("socket")) != os.geteuid():
+            connection.close()
+            raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint="remove it: " + path)
         connection.write(Hello(protocol=PROTOCOL, version=__version__))
         welcome = await connection.read()
         if welcome is None:

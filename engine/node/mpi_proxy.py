@@ -31,6 +31,10 @@ def connect(folder: str) -> socket.socket:
         path = file.read()
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     wire.connect(path)
+    _, user, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if user != os.geteuid():
+        wire.close()
+        raise PermissionError(f"{path} belongs to another user")
     return wire
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import socket
 import stat
+import struct
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -51,10 +53,10 @@ def _shipped_profiles() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Makes sure that a folder exists, belongs to this user, and is open to nobody else.
+    """Makes a folder that only this user can enter, or checks and closes the one that exists.
 
     Raises:
-        RankdeckError: it is somebody else's, or a link.
+        RankdeckError: it is a link, it belongs to another user, or it contains something of another user.
     """
     path.mkdir(parents=True, mode=0o700, exist_ok=True)
     found = path.lstat()
@@ -64,15 +66,35 @@ def private_folder(path: Path) -> Path:
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         path.chmod(0o700)
+        for entry in path.iterdir():
+            if entry.lstat().st_uid != os.geteuid():
+                raise RankdeckError(f"{entry} belongs to another user", hint=f"remove {path}")
     return path
 
 
 def runtime_folder() -> Path:
-    """Where sockets live: `$XDG_RUNTIME_DIR/rankdeck`, else a folder of the user in the temporary directory."""
+    """Where sockets live: `$XDG_RUNTIME_DIR/rankdeck`, else a folder of the user in the temporary directory.
+
+    Raises:
+        RankdeckError: another user could put files there.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK | os.X_OK):
-        return private_folder(Path(base) / "rankdeck")
-    return private_folder(Path(tempfile.gettempdir()) / f"rankdeck-{os.geteuid()}")
+        folder = Path(base) / "rankdeck"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"rankdeck-{os.geteuid()}"
+    mode = folder.parent.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise RankdeckError(
+            f"every user can write to {folder.parent}", hint="set XDG_RUNTIME_DIR or TMPDIR to a folder of yours"
+        )
+    return private_folder(folder)
+
+
+def peer_user(wire: socket.socket) -> int:
+    """The user id of the process at the other end of a Unix socket."""
+    _, user, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)
 
 
 TRACE = "nccl_trace_rank_"

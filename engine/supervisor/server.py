@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import struct
 import time
 
 import msgspec
@@ -18,6 +17,7 @@ from engine.core.run.state import Ended, RunState
 from engine.core.views.activity import next_restart
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
+from engine.runs.paths import peer_user
 from engine.runs.record import Whereabouts, replace_file
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
@@ -137,8 +137,7 @@ class Server:
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the peer is this user and speaks the same protocol."""
         peer: socket.socket = writer.get_extra_info("socket")
-        _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-        if uid != os.geteuid():
+        if peer_user(peer) != os.geteuid():
             _write(writer, msg.Refused(reason="this run belongs to another user"))
             return False
         hello = msgspec.json.decode(await reader.readline() or b"{}", type=msg.Hello)

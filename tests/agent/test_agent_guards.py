@@ -18,7 +18,7 @@ import pytest
 from engine.node.agent import folders
 from engine.node.agent.wire import encode_frame
 from tests.agent.driver import FOR_EVER, Bridge, Node, listens
-from tests.support import is_alive, kill_hard, wait_gone, wait_until
+from tests.support import is_alive, kill_hard, listener_of_another_user, wait_gone, wait_until
 
 # --- who may talk to it
 
@@ -62,6 +62,33 @@ def test_a_runtime_folder_that_is_a_link_is_refused(node, tmp_path):
     (tmp_path / "target").mkdir()
     (Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck").symlink_to(tmp_path / "target")
     assert "not a folder of this user" in node.boot().expect("refused")["reason"]
+
+
+def test_a_runtime_folder_into_which_another_user_has_put_something_is_refused(node, needs_root):
+    folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "rankdeck"
+    folder.mkdir()
+    folder.chmod(0o777)
+    planted = folder / "planted"
+    planted.mkdir()
+    os.chown(planted, 65534, 65534)
+    assert node.boot().expect("refused")["reason"] == f"{planted} belongs to another user"
+
+
+def test_a_runtime_folder_that_any_user_can_replace_is_refused(node):
+    base = Path(os.environ["XDG_RUNTIME_DIR"])
+    base.chmod(0o777)
+    assert f"any user can replace {base / 'rankdeck'}" in node.boot().expect("refused")["reason"]
+    base.chmod(0o1777)
+    node.connect()
+
+
+def test_an_agent_of_another_user_is_not_talked_to(node, needs_root):
+    """Somebody else's process listens where this run's folder says that its agent does."""
+    path = Path(os.environ["XDG_RUNTIME_DIR"]) / "other.sock"
+    (node.folder / "node").mkdir(mode=0o700)
+    (node.folder / "node" / "socket").write_text(str(path))
+    with listener_of_another_user(path):
+        assert node.boot().expect("refused")["reason"] == f"{path} belongs to another user"
 
 
 def test_another_user_is_turned_away_by_the_agent(node, needs_root):

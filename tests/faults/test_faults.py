@@ -26,6 +26,7 @@ from tests.support import (
     Deck,
     is_alive,
     kill_hard,
+    listener_of_another_user,
     parent_of,
     process_state,
     wait_gone,
@@ -709,6 +710,21 @@ def test_another_user_is_refused(rankdeck, supervised, needs_root):
     assert json.loads(done.stdout) == {"type": "refused", "reason": "this run belongs to another user"}
     path.parent.chmod(0o700)
     path.chmod(0o600)
+    assert rankdeck.status(supervised)["state"] == "running"
+
+
+def test_a_socket_of_another_user_is_not_talked_to(rankdeck, supervised, needs_root):
+    path = rankdeck.socket(supervised)
+    note = rankdeck.folder(supervised) / "supervisor.json"
+    where = note.read_text()
+    other = path.with_name("other.sock")
+    assert str(path) in where
+    note.write_text(where.replace(str(path), str(other)))
+    with listener_of_another_user(other):
+        done = rankdeck("stop", supervised)
+    assert done.returncode == 1
+    assert "belongs to another user" in done.stderr
+    note.write_text(where)
     assert rankdeck.status(supervised)["state"] == "running"
 
 

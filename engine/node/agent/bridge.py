@@ -8,7 +8,7 @@ import selectors
 import socket
 import time
 
-from engine.node.agent.folders import listen, take_lock
+from engine.node.agent.folders import listen, peer_of, private_folder, take_lock
 from engine.node.agent.wire import EXIT_FAILED
 
 CONNECT_TIME = 10.0
@@ -26,14 +26,16 @@ def connect(folder: str, mark: str) -> socket.socket:
 
     Raises:
         OSError: the folder or the socket can't be made.
-        RuntimeError: an agent is there but does not answer, or a folder belongs to somebody else.
+        RuntimeError: an agent is there but does not answer, or the folder or the socket belongs to another user.
     """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    private_folder(folder)
     deadline = time.monotonic() + CONNECT_TIME
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
             link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             link.connect(file.read())
+            if peer_of(link)[1] != os.geteuid():
+                raise RuntimeError(f"{link.getpeername()} belongs to another user")
             return link
         lock = take_lock(folder)
         if lock is None:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import stat
+import struct
 import time
 
 KEEP_FILE = "keep"
@@ -31,14 +32,30 @@ def temporary_folder() -> str:
 
 
 def private_folder(folder: str) -> str:
-    """Makes a folder for this user alone. Raises RuntimeError where it belongs to somebody else."""
+    """Makes a folder that only this user can enter, or checks and closes the one that exists.
+
+    Raises:
+        RuntimeError: it belongs to another user, it contains something of another user, or another user can replace it.
+    """
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    found = os.lstat(folder)
+    found, parent = os.lstat(folder), os.stat(os.path.dirname(folder))
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise RuntimeError(f"{folder} is not a folder of this user")
+    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
+        raise RuntimeError(f"any user can replace {folder}: every user can write to its parent folder")
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.chmod(folder, 0o700)
+        with os.scandir(folder) as entries:
+            foreign = [one.path for one in entries if one.stat(follow_symlinks=False).st_uid != os.geteuid()]
+        if foreign:
+            raise RuntimeError(f"{foreign[0]} belongs to another user")
     return folder
+
+
+def peer_of(wire: socket.socket) -> tuple[int, int]:
+    """(pid, user id) of the process at the other end of a Unix socket."""
+    pid, uid, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
 def remove_forgotten(folder: str) -> None:

@@ -11,10 +11,9 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import time
 
-from engine.node.agent.folders import listen, socket_path
+from engine.node.agent.folders import listen, peer_of, socket_path
 from engine.node.agent.processes import kill_quietly, start_time
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import MISSED_BEATS, FrameBuffer, Message, encode_frame
@@ -57,12 +56,6 @@ class PendingConnection:
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []
-
-
-def peer_of(wire: socket.socket) -> tuple[int, int]:
-    """(pid, user) of the process at the other end of a unix socket."""
-    pid, uid, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
 
 
 class Link:
