@@ -15,10 +15,7 @@ _NO_GPU = 'choose another backend, or set backend.fallback = ["gloo"] to go on w
 _FEW_GPUS = 'start fewer ranks there, or set backend.fallback = ["gloo"] to go on without GPUs'
 _NO_CUDA = "install torch from PyTorch's wheels for CUDA, or set launch.python to a Python that has one"
 
-_DIAGNOSTICS = {
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_FR_BUFFER_SIZE": "2000",
-}
+_DIAGNOSTICS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "2000"}
 """So that a hang can be explained: torch's flight recorder keeps the newest collectives, and is written down when one of them
 takes longer than the profile's timeout. It is off in some releases of torch, and costs a record for each collective."""
 

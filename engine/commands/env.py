@@ -61,11 +61,7 @@ def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone
     lines = [family.title]
     for one in known:
         mark = "*" if one.sets else " "
-        lines += [
-            "",
-            f" {mark} {one.name}  [{one.default}]",
-            *_wrapped(f"{one.does}."),
-        ]
+        lines += ["", f" {mark} {one.name}  [{one.default}]", *_wrapped(f"{one.does}.")]
         if one.takes is not None:
             lines += _wrapped(f"Takes {one.takes.words}.")
         if one.when:

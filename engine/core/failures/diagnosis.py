@@ -190,11 +190,7 @@ def explain(
         if not reason and (known := find(said, "consequence")):
             hint = "another rank ended first: look at the one that was killed, lost, or raised an exception of its own"
             return Explanation(
-                headline=end.headline,
-                detail=_one_line(detail),
-                traceback=traceback,
-                hint=hint,
-                cause=known.cause.id,
+                headline=end.headline, detail=_one_line(detail), traceback=traceback, hint=hint, cause=known.cause.id
             )
     return Explanation(
         headline=end.headline,

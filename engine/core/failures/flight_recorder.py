@@ -170,9 +170,7 @@ def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -
             of_group.setdefault(key, []).append(entry)
     return {
         (name, backend): Group(
-            title=_title(name, own),
-            ranks=ranks.get(name, ()),
-            operations=tuple(map(_operation, own)),
+            title=_title(name, own), ranks=ranks.get(name, ()), operations=tuple(map(_operation, own))
         )
         for (name, backend), own in of_group.items()
     }

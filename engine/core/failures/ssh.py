@@ -140,9 +140,7 @@ def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
     is_said = last and status not in (EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE)
     fact = fact.format(**words)
     return Trouble(
-        fact=_cut(f"{fact}: {last}" if is_said else fact),
-        hint=_cut(hint.format(**words)),
-        retry=status == EXIT_CUT_OFF,
+        fact=_cut(f"{fact}: {last}" if is_said else fact), hint=_cut(hint.format(**words)), retry=status == EXIT_CUT_OFF
     )
 
 

@@ -69,9 +69,7 @@ class LayoutError(ValueError):
 
 
 def parse_nodes(
-    nodes: str | Sequence[str],
-    ranks_per_node: int | Literal["auto"],
-    groups: Mapping[str, Iterable[str]] | None = None,
+    nodes: str | Sequence[str], ranks_per_node: int | Literal["auto"], groups: Mapping[str, Iterable[str]] | None = None
 ) -> tuple[Slots, ...]:
     """Reads `layout.nodes`: `"localhost"`, `"gpu[01-16]:8,login"`, `"me@gpu01"`, `"[fe80::2]:4"` or a list of such words.
 

@@ -196,11 +196,7 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
     if cause is None:
         if isinstance(state.phase, Ended) and state.phase.outcome.word == "failed":
             return FailureView(
-                rank=None,
-                headline="the run could not start",
-                detail=state.phase.outcome.reason,
-                traceback="",
-                hint="",
+                rank=None, headline="the run could not start", detail=state.phase.outcome.reason, traceback="", hint=""
             )
         return None
     verdict = _remembered_verdict(witnesses(state, tails), waits)
