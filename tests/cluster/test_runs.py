@@ -276,7 +276,7 @@ def test_a_node_without_that_mpi_is_named(
     cluster.node(2).hide(Path(WHEEL).parent)
     run = launch(MPI_TRAIN, backend={"name": "mpi"}, launch={"on_failure": "stop"})
     failure = rankdeck.wait_state(run, "failed")["failure"]
-    assert failure["detail"] == "the other node does not find prted, which mpirun starts there"
+    assert failure["detail"] == "prted, which mpirun starts on other nodes, is missing on one of them"
     assert "install the same MPI there" in failure["advice"]
 
 
@@ -469,7 +469,7 @@ def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("refuse", "nothing listens"), ("new_host_key", "host key"), ("hang", "node2")],
+    [("refuse", "no sshd listens"), ("new_host_key", "host key"), ("hang", "node2")],
 )
 def test_a_node_that_can_not_be_reached_is_named_with_the_reason(
     rankdeck: Deck, launch, cluster: Cluster, fault: str, said: str

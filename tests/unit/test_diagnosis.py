@@ -411,12 +411,12 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
             "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: x "
             "(world_size=4, num_workers_joined=3, timeout=0:00:10)",
             "only 3 ranks",
-            "did not get that far",
+            "did not reach this point",
         ),
-        ("DistStoreError: wait timeout after 4000ms, keys: /default_pg/0", "in the store", "same groups"),
-        ("RuntimeError: Socket Timeout", "in the store", "same groups"),
+        ("DistStoreError: wait timeout after 4000ms, keys: /default_pg/0", "through the store", "same groups"),
+        ("RuntimeError: Socket Timeout", "through the store", "same groups"),
         ("DistNetworkError: The client socket has timed out after 4000ms while trying to connect", "store", "rank 0"),
-        ("OSError: [Errno 28] No space left on device: 'model.pt'", "disk is full", "room"),
+        ("OSError: [Errno 28] No space left on device: 'model.pt'", "disk is full", "free space"),
     ],
 )
 def test_known_causes_are_explained(message: str, in_detail: str, in_hint: str) -> None:

@@ -112,21 +112,21 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "no key",
         255,
         "ann@10.0.0.7: Permission denied (publickey).\r\n",
-        "it does not let ann@10.0.0.7 in (publickey)",
-        "ssh gpu01 true, which must ask nothing",
+        "it refuses the login of ann@10.0.0.7 (publickey)",
+        "ssh gpu01 true, which must not prompt",
     ),
     (
         "no key, after a banner",
         255,
         BANNER + "ann@10.0.0.7: Permission denied (publickey).\r\n",
-        "it does not let ann@10.0.0.7 in (publickey)",
+        "it refuses the login of ann@10.0.0.7 (publickey)",
         "ssh-copy-id gpu01",
     ),
     (
         "no ticket",
         255,
         "ann@gpu01: Permission denied (gssapi-keyex,gssapi-with-mic,password).\r\n",
-        "it does not let ann@gpu01 in (gssapi-keyex,gssapi-with-mic,password)",
+        "it refuses the login of ann@gpu01 (gssapi-keyex,gssapi-with-mic,password)",
         "kinit",
     ),
     (
@@ -134,7 +134,7 @@ SAID: list[tuple[str, int, str, str, str]] = [
         255,
         'sign_and_send_pubkey: signing failed for ED25519 "/home/ann/.ssh/id" from agent: agent refused operation\r\n'
         "ann@10.0.0.7: Permission denied (publickey).\r\n",
-        "the ssh agent here does not sign with your key",
+        "the ssh agent on this machine refuses to use your key",
         "ssh-add",
     ),
     (
@@ -155,21 +155,21 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "a password",
         255,
         "ann@gpu01: Permission denied (password,keyboard-interactive).\r\n",
-        "it does not let ann@gpu01 in without a question (password,keyboard-interactive)",
+        "it refuses the login of ann@gpu01 without a prompt (password,keyboard-interactive)",
         "ControlMaster",
     ),
     (
         "key that others may read",
         255,
         KEY_OPEN,
-        "ssh does not use /home/ann/.ssh/id, which others may read, and it lets you in with nothing else",
+        "ssh ignores /home/ann/.ssh/id because others can read it, and no other login works",
         "chmod 600 '/home/ann/.ssh/id'",
     ),
     (
         "key that is none",
         255,
         'Load key "/home/ann/.ssh/id": error in libcrypto\r\nann@10.0.0.7: Permission denied (publickey).\r\n',
-        "ssh can't use /home/ann/.ssh/id: error in libcrypto; it lets you in with nothing else",
+        "ssh can't use /home/ann/.ssh/id: error in libcrypto; no other login works",
         "IdentityFile",
     ),
     (
@@ -177,7 +177,7 @@ SAID: list[tuple[str, int, str, str, str]] = [
         255,
         BANNER + "Received disconnect from 10.0.0.7 port 22:2: Too many authentication failures\r\n"
         "Disconnected from 10.0.0.7 port 22\r\n",
-        "ssh offered it more keys than it allows",
+        "ssh offered more keys than it accepts",
         "IdentitiesOnly yes",
     ),
     (
@@ -191,49 +191,49 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "changed host key",
         255,
         KEY_CHANGED,
-        "its host key is not the one in /home/ann/.ssh/known_hosts, line 2: it was reinstalled, or it is another machine",
+        "its host key differs from /home/ann/.ssh/known_hosts, line 2: it was reinstalled, or it is another machine",
         "ssh-keygen -f '/home/ann/.ssh/known_hosts' -R '[127.0.0.1]:2222'",
     ),
     (
         "no common algorithm",
         255,
         NEGOTIATE,
-        "ssh here and there have no host key type in common; it offers ssh-rsa,ssh-dss",
+        "ssh and its sshd have no host key type in common; it offers ssh-rsa,ssh-dss",
         "~/.ssh/config",
     ),
     (
         "refused",
         255,
         "ssh: connect to host 10.0.0.7 port 2299: Connection refused\r\n",
-        "nothing listens for ssh on 10.0.0.7, port 2299",
+        "no sshd listens on 10.0.0.7, port 2299",
         "Port in ~/.ssh/config",
     ),
     (
         "timed out",
         255,
         "ssh: connect to host 10.7.7.2 port 2222: Connection timed out\r\n",
-        "10.7.7.2 does not answer on port 2222: it is down, or a firewall keeps ssh out",
+        "10.7.7.2 does not answer on port 2222: it is down, or a firewall blocks ssh",
         "ssh gpu01 true",
     ),
     (
         "a silent sshd",
         255,
         "Connection timed out during banner exchange\r\nConnection to 10.0.0.7 port 22 timed out\r\n",
-        "something takes the connection, but says nothing: its sshd hangs or has too much to do",
+        "it accepts the connection but sends nothing: its sshd hangs or is overloaded",
         "ConnectTimeout",
     ),
     (
         "no route",
         255,
         "ssh: connect to host 10.7.7.2 port 2222: No route to host\r\n",
-        "there is no way to 10.7.7.2: No route to host",
+        "10.7.7.2 is unreachable: No route to host",
         "ProxyJump",
     ),
     (
         "no network",
         255,
         "ssh: connect to host 10.8.8.8 port 2222: Network is unreachable\r\n",
-        "there is no way to 10.8.8.8: Network is unreachable",
+        "10.8.8.8 is unreachable: Network is unreachable",
         "ProxyJump",
     ),
     (
@@ -247,57 +247,57 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "no such name",
         255,
         "ssh: Could not resolve hostname gpu01: Name or service not known\r\n",
-        "gpu01 is no host that this machine knows: Name or service not known",
+        "this machine can't resolve gpu01: Name or service not known",
         "layout.nodes",
     ),
     (
         "no name server",
         255,
         "ssh: Could not resolve hostname gpu01: Temporary failure in name resolution\r\n",
-        "no name server answered when asked for gpu01",
+        "no name server answered for gpu01",
         "network",
     ),
-    ("MaxStartups", 255, OLD_BANNER, "its sshd closed the connection at once, as one does that is asked by many (MaxStartups)", "sshd is well"),
+    ("MaxStartups", 255, OLD_BANNER, "its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)", "sshd is well"),
     (
         "MaxStartups, reset",
         255,
         "kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 10.0.0.7 port 22\r\n",
-        "its sshd closed the connection at once, as one does that is asked by many (MaxStartups)",
+        "its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)",
         "sshd is well",
     ),
     (
         "MaxStartups, OpenSSH 10.5",
         255,
         "Connection closed by 10.0.0.7 port 22\r\n",
-        "its sshd closed the connection at once, as one does that is asked by many (MaxStartups)",
+        "its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)",
         "sshd is well",
     ),
     (
         "jump host down",
         255,
         "ssh: connect to host login2 port 22: Connection refused\r\n" + CLOSED_ON_THE_WAY,
-        "on the way there, at a jump host: nothing listens for ssh on login2, port 22",
+        "at a jump host: no sshd listens on login2, port 22",
         "Port",
     ),
     (
         "jump host unknown",
         255,
         "Host key verification failed.\r\n" + CLOSED_ON_THE_WAY,
-        "on the way there, at a jump host: its host key is not known here, or not trusted",
+        "at a jump host: its host key is not known here, or not trusted",
         "ssh gpu01 true",
     ),
     (
         "jump host that lets nobody in",
         255,
         "ann@login2: Permission denied (publickey).\r\n" + CLOSED_ON_THE_WAY,
-        "on the way there, at a jump host: it does not let ann@login2 in (publickey)",
+        "at a jump host: it refuses the login of ann@login2 (publickey)",
         "ssh gpu01 true",
     ),
     (
         "busy jump host",
         255,
         OLD_BANNER + CLOSED_ON_THE_WAY,
-        "on the way there, at a jump host: its sshd closed the connection at once, as one does that is asked by many (MaxStartups)",
+        "at a jump host: its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)",
         "sshd is well",
     ),
     (
@@ -348,14 +348,14 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "configuration of another user",
         255,
         "Bad owner or permissions on /home/ann/.ssh/config\r\n",
-        "ssh refuses /home/ann/.ssh/config, which is another's, or which others may write",
+        "ssh refuses /home/ann/.ssh/config: it belongs to another user, or others can write it",
         "chmod 600 '/home/ann/.ssh/config'",
     ),
     (
         "RemoteCommand",
         255,
         "Cannot execute command-line and remote command.\r\n",
-        "ssh's configuration has a RemoteCommand for it, which leaves no room for another",
+        "ssh's configuration sets a RemoteCommand, so no other command can run",
         'layout.ssh_options = ["-o", "RemoteCommand=none"]',
     ),
     (
@@ -370,9 +370,9 @@ SAID: list[tuple[str, int, str, str, str]] = [
         255,
         "Connection to 10.0.0.7 closed by remote host.\r\n",
         "the connection broke before its agent had started",
-        "is well",
+        "check the node",
     ),
-    ("killed there", 255, "", "the command there was killed, or ssh ended, without a word", "out of memory"),
+    ("killed there", 255, "", "the command there was killed, or ssh ended, without output", "memory"),
     (
         "ssh says something new",
         255,
@@ -401,13 +401,13 @@ SAID: list[tuple[str, int, str, str, str]] = [
         1,
         "This account is currently not available.\n",
         "your account there has no login shell",
-        "may log in",
+        "can log in",
     ),
     (
         "no job",
         255,
         "Access denied by pam_slurm_adopt: you have no active jobs on this node\nConnection closed by 10.0.0.7 port 22\r\n",
-        "Slurm lets nobody in who has no job there",
+        "Slurm only allows logins of users with a job there",
         "squeue --me",
     ),
     (
@@ -415,7 +415,7 @@ SAID: list[tuple[str, int, str, str, str]] = [
         255,
         '"System is booting up. Unprivileged users are not permitted to log in yet. Please come back later."\n'
         "Connection closed by 10.0.0.7 port 22\r\n",
-        'it lets nobody in now: "System is booting up. Unprivileged users are not permitted to log in yet. Please come back later."',
+        'it allows no logins now: "System is booting up. Unprivileged users are not permitted to log in yet. Please come back later."',
         "later",
     ),
     # --- no such Python: bash 5.2, dash 0.5.12, zsh 5.9, fish 3.6, tcsh 6.24, and bash after launch.setup
@@ -430,62 +430,62 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "home not mounted",
         127,
         "Could not chdir to home directory /home/ann: No such file or directory\ndash: 1: exec: /home/ann/x: not found\n",
-        "your home there, /home/ann, can't be entered: No such file or directory",
+        "your home directory there, /home/ann, can't be entered: No such file or directory",
         "ssh gpu01 df -h",
     ),
-    ("no bash", 127, "dash: 1: exec: bash: not found\n", "it has no bash, which runs launch.setup", "install bash"),
+    ("no bash", 127, "dash: 1: exec: bash: not found\n", "it has no bash, which launch.setup needs", "install bash"),
     # --- not to be run
     (
         "bash, no x",
         126,
         "bash: line 1: /etc/passwd: Permission denied\nbash: line 1: exec: /etc/passwd: cannot execute: Permission denied\n",
-        "python9 may not be run there",
+        "python9 is not executable there",
         "launch.python",
     ),
-    ("dash, no x", 126, "dash: 1: exec: /tmp: Permission denied\n", "python9 may not be run there", "launch.python"),
-    ("zsh, no x", 126, "zsh:1: permission denied: /etc/passwd\n", "python9 may not be run there", "launch.python"),
+    ("dash, no x", 126, "dash: 1: exec: /tmp: Permission denied\n", "python9 is not executable there", "launch.python"),
+    ("zsh, no x", 126, "zsh:1: permission denied: /etc/passwd\n", "python9 is not executable there", "launch.python"),
     (
         "fish, no x",
         126,
         "fish: Unknown command. '/etc/passwd' exists but is not an executable file.\nexec /etc/passwd -I\n     ^~~~~~~~~~^\n",
-        "python9 may not be run there",
+        "python9 is not executable there",
         "launch.python",
     ),
-    ("tcsh, no x", 1, "/etc/passwd: Permission denied.\n", "python9 may not be run there", "launch.python"),
+    ("tcsh, no x", 1, "/etc/passwd: Permission denied.\n", "python9 is not executable there", "launch.python"),
     (
         "bash, other machine",
         126,
         "bash: line 1: /x/arm: cannot execute binary file: Exec format error\nbash: line 1: /x/arm: Success\n",
-        "python9 there is no program for that machine",
-        "built for it",
+        "python9 was built for another type of machine",
+        "built for that node",
     ),
     (
         "dash, other machine",
         126,
         "dash: 1: exec: /x/arm: Exec format error\n",
-        "python9 there is no program for that machine",
-        "built for it",
+        "python9 was built for another type of machine",
+        "built for that node",
     ),
     (
         "zsh, other machine",
         126,
         "zsh:1: exec format error: /x/arm\n",
-        "python9 there is no program for that machine",
-        "built for it",
+        "python9 was built for another type of machine",
+        "built for that node",
     ),
     (
         "tcsh, other machine",
         1,
         "/x/arm: Exec format error. Wrong Architecture.\n",
-        "python9 there is no program for that machine",
-        "built for it",
+        "python9 was built for another type of machine",
+        "built for that node",
     ),
     (
         "fish, other machine",
         126,
         "exec: Failed to execute process: '/x/arm' the file could not be run by the operating system.\n",
-        "python9 there is no program for that machine",
-        "built for it",
+        "python9 was built for another type of machine",
+        "built for that node",
     ),
     # --- a Python that does not come up: 2.7.18, 3.7.16, 3.11
     (
@@ -496,8 +496,8 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "newer",
     ),
     ("Python 3.7", 1, PYTHON_3_7, "python9 is too old there: the agent needs 3.8", "newer"),
-    ("PYTHONHOME", 1, NO_ENCODINGS, "python9 does not find its own library there", "PYTHONHOME"),
-    ("no zlib", 1, NO_ZLIB, "python9 lacks its own module zlib there", "whole Python"),
+    ("PYTHONHOME", 1, NO_ENCODINGS, "python9 can't find its standard library there", "PYTHONHOME"),
+    ("no zlib", 1, NO_ZLIB, "python9 lacks the standard module zlib there", "complete Python"),
     (
         "no libpython",
         127,
@@ -509,7 +509,7 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "old glibc",
         1,
         "/x/python3: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by /x/python3)\n",
-        "python9 was built for a newer system than runs there: it lacks GLIBC_2.34",
+        "python9 was built for a newer system: GLIBC_2.34 is missing there",
         "launch.python",
     ),
     # --- a node at its limits
@@ -517,40 +517,40 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "memory, ld.so",
         127,
         "/usr/bin/python3: error while loading shared libraries: libc.so.6: failed to map segment from shared object\n",
-        "it has no memory left for one more process",
+        "it has not enough memory to start a process",
         "ulimit -v",
     ),
     (
         "memory, Python",
         1,
         'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nMemoryError\n',
-        "it has no memory left for one more process",
+        "it has not enough memory to start a process",
         "ulimit -v",
     ),
     (
         "processes, bash",
         254,
         "/etc/profile: fork: retry: Resource temporarily unavailable\n/etc/profile: fork: Resource temporarily unavailable\n",
-        "no more processes of yours can be started there",
+        "you can't start more processes there",
         "ulimit -u",
     ),
-    ("processes, dash", 2, "sh: 1: Cannot fork\n", "no more processes of yours can be started there", "ulimit -u"),
+    ("processes, dash", 2, "sh: 1: Cannot fork\n", "you can't start more processes there", "ulimit -u"),
     (
         "files",
         127,
         "/usr/bin/python3: error while loading shared libraries: libm.so.6: cannot open shared object file: Error 24\n",
-        "no more files can be opened there",
+        "the limit of open files there is reached",
         "ulimit -n",
     ),
-    ("killed, said by bash", 137, "", "python9 was killed there by SIGKILL", "out of memory"),
+    ("killed, said by bash", 137, "", "python9 was killed there by SIGKILL", "memory"),
     # --- the agent says why it refuses
-    ("disk full", EXIT_REFUSED, "[Errno 28] No space left on device", "a disk there is full", "make room"),
+    ("disk full", EXIT_REFUSED, "[Errno 28] No space left on device", "a disk there is full", "free space"),
     (
         "disk full, path",
         EXIT_REFUSED,
         "[Errno 28] No space left on device: '/run/user/7/rankdeck'",
         "a disk there is full: '/run/user/7/rankdeck'",
-        "make room",
+        "free space",
     ),
     (
         "quota",
@@ -563,38 +563,38 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "read-only",
         EXIT_REFUSED,
         "[Errno 30] Read-only file system: '/x/sub'",
-        "a file system there can't be written: '/x/sub'",
+        "a file system there is read-only: '/x/sub'",
         "TMPDIR",
     ),
     (
         "not ours",
         EXIT_REFUSED,
         "[Errno 13] Permission denied: '/root/x'",
-        "the agent may not write there: '/root/x'",
+        "the agent has no permission to write there: '/root/x'",
         "writable",
     ),
     (
         "no temporary folder",
         EXIT_REFUSED,
         "[Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/']",
-        "no temporary folder there can be written",
+        "no temporary folder there is writable",
         "TMPDIR",
     ),
     (
         "other reason",
         EXIT_REFUSED,
         "the agent on this node does not answer",
-        "its agent gave up: the agent on this node does not answer",
-        "is well",
+        "its agent exited: the agent on this node does not answer",
+        "check the node",
     ),
     # --- the rest
     ("setup failed", EXIT_SETUP_FAILED, "setup: line 1: module: command not found\n", "launch.setup failed: line 1: module: command not found", "bash -l"),
-    ("setup silent", EXIT_SETUP_FAILED, "", "launch.setup failed without a word", "bash -l"),
-    ("cut off", EXIT_CUT_OFF, "", "the connection broke while its agent was sent there", "is well"),
-    ("forced command", 0, "go away\n", "something else than the agent ran there, and ended: go away", "login file"),
-    ("killed here", -signal.SIGKILL, "", "the command that reaches it was killed by SIGKILL", "this machine"),
-    ("unknown", 3, "stty: 'standard input': Inappropriate ioctl for device\n", "what ran there ended with exit 3: stty: 'standard input': Inappropriate ioctl for device", "python9"),
-    ("no ssh", 127, "can't start ssh: No such file or directory", "this machine has no ssh", "install"),
+    ("setup silent", EXIT_SETUP_FAILED, "", "launch.setup failed without output", "bash -l"),
+    ("cut off", EXIT_CUT_OFF, "", "the connection broke while the agent was being sent", "check the node"),
+    ("forced command", 0, "go away\n", "another program ran there instead of the agent, and ended: go away", "login file"),
+    ("killed here", -signal.SIGKILL, "", "the command that connects to it was killed by SIGKILL", "this machine"),
+    ("unknown", 3, "stty: 'standard input': Inappropriate ioctl for device\n", "the command there ended with exit 3: stty: 'standard input': Inappropriate ioctl for device", "python9"),
+    ("no ssh", 127, "can't start ssh: No such file or directory", "ssh is not installed on this machine", "install"),
 ]  # fmt: skip
 
 WORTH_A_RETRY = {
@@ -628,20 +628,20 @@ def test_silence_is_told():
     trouble = explain("gpu01", status=None, said="", python="python9", setup=False)
     assert trouble == Trouble(
         fact="it did not answer in time",
-        hint="see whether the node is well, and how long python9 takes to start there",
+        hint="check the node, and how long python9 takes to start there",
     )
     assert trouble.text == f"{trouble.fact}; {trouble.hint}"
 
 
 def test_the_reserved_status_means_nothing_where_no_setup_ran():
     trouble = explain("gpu01", status=EXIT_SETUP_FAILED, said="", python="python9", setup=False)
-    assert trouble.fact == "what ran there ended with exit 97"
+    assert trouble.fact == "the command there ended with exit 97"
 
 
 def test_words_of_ssh_count_only_where_ssh_has_failed():
     said = "Connection closed by 10.0.0.7 port 22\nann@gpu02: Permission denied (publickey).\n"
     trouble = explain("gpu01", status=3, said=said, python="python9", setup=False)
-    assert trouble.fact == "what ran there ended with exit 3: ann@gpu02: Permission denied (publickey)."
+    assert trouble.fact == "the command there ended with exit 3: ann@gpu02: Permission denied (publickey)."
 
 
 def test_statuses_are_those_of_the_agent():
@@ -653,7 +653,7 @@ def test_statuses_are_those_of_the_agent():
     [
         ("nosuchmodule load cuda", "launch.setup failed: line 1: nosuchmodule: command not found"),
         ("set -u\necho $nope", "launch.setup failed: line 2: nope: unbound variable"),
-        ("exit 3", "launch.setup failed without a word"),
+        ("exit 3", "launch.setup failed without output"),
     ],
 )
 def test_real_setup_lines_that_fail_are_told(setup, fact, tmp_path):
@@ -683,7 +683,7 @@ def test_whatever_is_said_makes_two_short_printable_lines(status, parts, python)
 def test_control_sequences_reach_nobody():
     said = b"ssh: connect to host \x1b]0;owned\x07\x1b[2Jgpu\xe2\x80\xae01\xff port 22: Connection refused\r\n"
     fact = explain("gpu01", status=255, said=said, python="python9", setup=False).fact
-    assert fact == "nothing listens for ssh on gpu01\ufffd, port 22"
+    assert fact == "no sshd listens on gpu01\ufffd, port 22"
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,8 @@ def explain(
         if status == -signal.SIGABRT and (aborted := _ABORTED.search(said)):
             detail = aborted["said"]
         if known := find(said):
-            if known.cause.general:
-                known = find(text, letters=known.cause.general) or known
+            if known.cause.yields_to:
+                known = find(text, letters=known.cause.yields_to) or known
             return Explanation(
                 headline=end.headline,
                 detail=_one_line(known.detail or (known.line if status < 0 else detail)),

@@ -60,10 +60,10 @@ def find(text: str, kind: Kind = "cause", *, letters: str = "") -> Found | None:
     for cause in CAUSES:
         if cause.kind != kind or (letters and cause.id[0] not in letters):
             continue
-        if general and (cause.general or cause.id[0] not in general.cause.general):
+        if general and (cause.yields_to or cause.id[0] not in general.cause.yields_to):
             continue
         if found := _search(cause, text):
-            if not cause.general:
+            if not cause.yields_to:
                 return found
             general = found
     return general

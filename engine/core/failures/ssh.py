@@ -52,21 +52,21 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 _BY_HAND = "try it by hand: ssh {node} true"
 
 _STATUSES: dict[int | None, tuple[str, str]] = {
-    None: ("it did not answer in time", "see whether the node is well, and how long {python} takes to start there"),
+    None: ("it did not answer in time", "check the node, and how long {python} takes to start there"),
     0: (
-        "something else than the agent ran there, and ended",
-        "see whether a login file there ends the shell or starts another, or sshd forces a command",
+        "another program ran there instead of the agent, and ended",
+        "check whether a login file there ends the shell or starts another one, or sshd forces a command",
     ),
-    EXIT_NOT_EXECUTABLE: ("{python} may not be run there", "set launch.python to one that you may run"),
+    EXIT_NOT_EXECUTABLE: ("{python} is not executable there", "set launch.python to one that you can run"),
     EXIT_NOT_FOUND: (
         "there is no {python} there",
-        "set launch.python to the path of one, or put it on PATH in launch.setup",
+        "set launch.python to the path of one, or add it to PATH in launch.setup",
     ),
-    EXIT_CUT_OFF: ("the connection broke while its agent was sent there", "see whether the node is well"),
-    EXIT_REFUSED: ("its agent gave up", "see whether the node is well"),
+    EXIT_CUT_OFF: ("the connection broke while the agent was being sent", "check the node"),
+    EXIT_REFUSED: ("its agent exited", "check the node"),
     EXIT_SSH: (
-        "the command there was killed, or ssh ended, without a word",
-        "see whether it is out of memory; " + _BY_HAND,
+        "the command there was killed, or ssh ended, without output",
+        "check its memory; " + _BY_HAND,
     ),
 }
 """Fact and hint for a status, if the output shows no known cause."""
@@ -103,11 +103,13 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
     last = _last_words(lines)
     words = {"node": node, "python": _one_line(python)}
     if _NO_SSH.search(last):
-        return Trouble(fact="this machine has no ssh", hint="install OpenSSH's client here, or correct PATH")
+        return Trouble(
+            fact="ssh is not installed on this machine", hint="install the OpenSSH client here, or correct PATH"
+        )
     if status == EXIT_SETUP_FAILED and setup:
         last = last.removeprefix("setup: ")
         return Trouble(
-            fact=_cut(f"launch.setup failed: {last}" if last else "launch.setup failed without a word"),
+            fact=_cut(f"launch.setup failed: {last}" if last else "launch.setup failed without output"),
             hint=f"correct it; to try it by hand: ssh {node}, then bash -l",
         )
     text = "\n".join(lines)
@@ -115,7 +117,7 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
     if found := find_connection_cause(text, speaker, status, words):
         fact = found.detail
         if status == EXIT_SSH and _ON_THE_WAY.search(text) and "Proxy" not in fact and "jump" not in fact:
-            fact = f"on the way there, at a jump host: {fact}"
+            fact = f"at a jump host: {fact}"
         return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=found.cause.retry)
     return _by_status(status, last, words)
 
@@ -124,18 +126,18 @@ def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
     """Explains a status if the output shows no known cause."""
     if status is not None and status < 0:
         return Trouble(
-            fact=f"the command that reaches it was killed by {status_words(status)}",
-            hint="see who or what ends processes on this machine",
+            fact=f"the command that connects to it was killed by {status_words(status)}",
+            hint="check what kills processes on this machine",
         )
     if status is not None and _EXIT_OF_SHELL < status < EXIT_SSH and _is_signal(status - _EXIT_OF_SHELL):
         return Trouble(
             fact=f"{words['python']} was killed there by {status_words(_EXIT_OF_SHELL - status)}",
-            hint="see whether the node is out of memory",
+            hint="check the memory of the node",
         )
     if status == EXIT_SSH and last:
         return Trouble(fact=_cut(f"ssh failed: {last}"), hint=_BY_HAND.format(**words))
     fact, hint = _STATUSES.get(
-        status, (f"what ran there ended with {status_words(status or 0)}", "see whether {python} runs there")
+        status, (f"the command there ended with {status_words(status or 0)}", "check that {python} runs there")
     )
     is_said = last and status not in (EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE)
     fact = fact.format(**words)

@@ -32,7 +32,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = "cause"
     waits: bool = False
     """Whether the process only waited for others, so that a rank that is silent is the cause."""
-    general: str = ""
+    yields_to: str = ""
     """First letters of ids that win over this one if the same process shows them: this cause says little by itself."""
     speaker: Speaker = ""
     """Of a failed connection: who writes it."""
