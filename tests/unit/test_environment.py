@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import mmap
 import os
 import re
 import shutil
+import struct
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -108,51 +110,72 @@ OTHER_BUILDS = re.compile(r"GLOO_DEVICE_TRANSPORT_TCP_TLS_|TORCH_NCCL_|NCCL_|TOR
 """Read by code that only builds with OpenSSL or CUDA have, or that came after torch 2.13."""
 
 
-@cache
-def torch_words() -> frozenset[str]:
-    """Every word in capitals of torch's libraries, sources and headers."""
+def torch_folder() -> Path:
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.origin is not None
-    folder = Path(spec.origin).parent
-    files = [*(folder / "lib").glob("lib*.so"), *folder.rglob("*.py"), *(folder / "include" / "torch").rglob("*.h*")]
+    return Path(spec.origin).parent
+
+
+@cache
+def data_of(library: Path) -> bytes:
+    """What a shared library of 64 bits loads besides machine code: its strings are there, and not its symbols."""
+    loads_data, is_code = 2, 4
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as elf:
+        (table,), (count,) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<H", elf, 60)
+        sections = [struct.unpack_from("<IIQQQQ", elf, table + 64 * index) for index in range(count)]
+        return b"\0".join(
+            elf[offset : offset + size]
+            for _, kind, flags, _, offset, size in sections
+            if kind == 1 and flags & loads_data and not flags & is_code
+        )
+
+
+@cache
+def torch_words() -> frozenset[str]:
+    """Every word in capitals of torch's libraries, sources and headers."""
+    folder = torch_folder()
+    sources = [*folder.rglob("*.py"), *(folder / "include" / "torch").rglob("*.h*")]
     words: set[str] = set()
-    for path in files:
-        words.update(match.decode() for match in re.findall(rb"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", path.read_bytes()))
+    for text in (*map(data_of, (folder / "lib").glob("lib*.so")), *(path.read_bytes() for path in sources)):
+        words.update(match.decode() for match in re.findall(rb"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", text))
     return frozenset(words)
 
 
 OF_TORCH = [name for name in KNOWN if family_of(name) in families_of("gloo") and not OTHER_BUILDS.match(name)]
 
 
+in_torch = pytest.mark.xdist_group("strings of torch")
+"""These tests share `data_of` and `torch_words`."""
+
+
+@in_torch
 @pytest.mark.slow
 def test_what_is_said_to_be_gloos_or_torchs_stands_in_torch():
     missing = set(OF_TORCH) - torch_words() - {"RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"}
     assert missing == set()
 
 
+@in_torch
+@pytest.mark.slow
 def test_what_a_cuda_build_reads_stands_in_the_headers_of_this_one():
     names = {one.name for family in FAMILIES if family.prefixes == ("TORCH_NCCL_",) for one in family.variables}
     elsewhere = {"TORCH_NCCL_USE_COMM_NONBLOCKING", "TORCH_NCCL_NONBLOCKING_TIMEOUT"}  # in sources of CUDA builds only
     assert names - torch_words() - elsewhere == set()
 
 
+@in_torch
 @pytest.mark.slow
 def test_every_name_of_gloo_in_torch_is_known():
     """The base is complete there, and warns of all others."""
-    data = b"".join(path.read_bytes() for path in Path(str(_library("libtorch_cpu.so"))).parent.glob("libtorch_*.so"))
-    names = {match.decode() for match in re.findall(rb"\0((?:TORCH_)?GLOO_[A-Z0-9_]+)\0", data)}
+    data = b"\0".join(map(data_of, (torch_folder() / "lib").glob("libtorch_*.so")))
+    names = {match.decode() for match in re.findall(rb"\0((?:TORCH_)?GLOO_[A-Z0-9_]+)(?=\0)", data)}
     assert "GLOO_SOCKET_IFNAME" in names
     assert names <= set(KNOWN)
 
 
-def _library(name: str) -> Path:
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "lib" / name
-
-
+@in_torch
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in GONE if name not in ("HYDRA_BOOTSTRAP",)])
 def test_what_is_said_to_do_nothing_stands_nowhere_in_torch_but_in_lists(name: str):
     tables = {"NCCL_CHECKS_DISABLE", "NCCL_IB_CUDA_SUPPORT", "NCCL_LL_THRESHOLD", "NCCL_RINGS", "NCCL_SINGLE_RING_THRESHOLD",
