@@ -108,6 +108,7 @@ class AnyStory(RuleBasedStateMachine):
         )
         self.journal: list[AnyEvent] = [event]
         self.state, actions = launch(event)
+        self.told, self.replayed = self.state, 1
         for action in actions:
             self.do(action)
 
@@ -366,8 +367,12 @@ class AnyStory(RuleBasedStateMachine):
 
     @invariant()
     def the_journal_tells_the_state(self) -> None:
+        """What was written since this was last looked at makes the same of the state that was replayed then."""
         if hasattr(self, "state"):
-            assert replay(self.journal) == self.state
+            for event in self.journal[self.replayed :]:
+                self.told = step(self.told, event)[0]
+            self.replayed = len(self.journal)
+            assert self.told == self.state
 
     @invariant()
     def words_agree(self) -> None:
@@ -426,7 +431,7 @@ class AnyStory(RuleBasedStateMachine):
         assert isinstance(self.state.phase, Ended)
         self.no_process_outlives_a_run()
         self.words_agree()
-        self.the_journal_tells_the_state()
+        assert replay(self.journal) == self.state
 
 
 AnyStory.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
