@@ -1,4 +1,4 @@
-"""Scripts of ranks that hold for every backend of ours. They begin with a preamble of the backend's tests."""
+"""Scripts of ranks that hold for every backend of ours. `tests/c10d/jobs.py` has the names that they use."""
 
 from __future__ import annotations
 
@@ -114,9 +114,7 @@ A_TIMEOUT = """
 start()
 other = dist.new_group(timeout=timedelta(seconds=1))
 dist.barrier(other)
-if rank == 1:
-    time.sleep(60)
-else:
+if rank == 0:
     works = [dist.all_reduce(torch.ones(4), group=other, async_op=True) for _ in range(3)]
     began = time.monotonic()
     say(error_of(works[0].wait))
@@ -125,20 +123,20 @@ else:
     say(error_of(dist.all_reduce, torch.ones(4), group=other))
     say(time.monotonic() - began < 30)
     say(error_of(dist.recv, torch.ones(4), 1, group=dist.new_group([0])) != "")
-    os._exit(0)
+meet("said", 0, 1)
+os._exit(0)
 """
 
 SYNCHRONOUS_TIMEOUTS = """
 start()
 groups = [dist.new_group(timeout=timedelta(seconds=1)) for _ in range(2)]
-if rank == 1:
-    time.sleep(60)
-else:
+if rank == 0:
     began = time.monotonic()
     say(error_of(dist.broadcast, torch.ones(4), 1, group=groups[0]))
     say(error_of(dist.recv, torch.ones(4), 1, group=groups[1]))
     say(time.monotonic() - began < 30)
-    os._exit(0)
+meet("said", 0, 1)
+os._exit(0)
 """
 
 DIFFERENT_CALLS = """
@@ -152,9 +150,9 @@ else:
 MEMBERS_DO_NOT_COME = """
 start()
 if rank != 1:
+    meet("begins", 0, 2)
     say(error_of(dist.new_group, [0, 1, 2], timeout=timedelta(seconds=1)))
-else:
-    time.sleep(6)
+meet("said", 0, 1, 2)
 """
 
 ENDS_WITHOUT_DESTROYING = """

@@ -1,83 +1,19 @@
-"""What ranks over UCC do: groups, timeouts, every way to end, and what is left behind."""
+"""What ranks over UCC do, besides what `tests/c10d/test_job.py` has of both backends: groups, timeouts, every way to end, and what is left behind."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.c10d import scripts
-from tests.ucc.ranks import Done, run_ranks
-
-PREAMBLE = """
-import os, signal, sys, threading, time
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-import rankdeck.c10d.ucc
-
-torch.set_num_threads(1)
-rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def start(seconds=120):
-    dist.init_process_group("ucc", timeout=timedelta(seconds=seconds))
-
-
-start_beside_gloo = start
-
-
-def error_of(function, *args, **kwargs):
-    try:
-        function(*args, **kwargs)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
-def say(text):
-    print(f"[{rank}] {text}", flush=True)  # beside what an error says in further lines
-
-
-def meet(word, *ranks):
-    # Goes on when these ranks have come as far as this. (A barrier that ends on one may still be under way on another.)
-    store = dist.distributed_c10d._get_default_store()
-    store.set(f"{word} {rank}", "")
-    store.wait([f"{word} {one}" for one in ranks])
-    store.set(f"{word} {rank} over", "")
-    if rank == 0:  # it has the store, and so is the last to go on
-        store.wait([f"{word} {one} over" for one in ranks])
-"""
-
-Job = Callable[..., Done]
+from tests.c10d.jobs import Job, check_all_well, said
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """Runs the text of a script on some ranks: `job(2, text)`."""
+    """Runs the text of a script on some ranks."""
     monkeypatch.chdir(tmp_path)
-
-    def run(ranks: int, text: str, seconds: float = 60.0, **env: str) -> Done:
-        script = tmp_path / "script.py"
-        script.write_text(PREAMBLE + textwrap.dedent(text))
-        return run_ranks(ranks, script, str(tmp_path), seconds=seconds, env=env)
-
-    return run
-
-
-def said(done: Done, rank: int) -> list[str]:
-    """The lines of one rank."""
-    mark = f"[{rank}] "
-    return [line.removeprefix(mark) for line in done.outputs[rank].splitlines() if line.startswith(mark)]
-
-
-def check_all_well(done: Done) -> None:
-    """All have ended with success, and nobody complained."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    assert "ERROR" not in done.stderr, done.stderr
+    return Job("ucc", tmp_path)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------------
@@ -206,42 +142,6 @@ def test_a_small_sum_has_the_same_bits_on_every_rank(job: Job) -> None:
     assert [said(done, rank) for rank in range(3)] == [["same bits"]] * 3
 
 
-def test_a_callback_may_begin_collectives_and_wait_for_them(job: Job) -> None:
-    done = job(2, scripts.CALLBACKS)
-    check_all_well(done)
-    for rank in (0, 1):
-        assert said(done, rank)[:2] == scripts.SAID_BY_CALLBACKS
-        assert "of the callback" in said(done, rank)[2]
-
-
-def test_communication_hooks_of_ddp_train_as_over_gloo(job: Job) -> None:
-    done = job(2, scripts.HOOKS)
-    check_all_well(done)
-    for rank in (0, 1):
-        assert [line for line in said(done, rank) if not line.endswith(": well")] == ["end"]
-
-
-def test_models_train_and_are_saved_over_ucc_as_over_gloo(job: Job) -> None:
-    done = job(2, scripts.MODELS_TRAIN, seconds=90)
-    check_all_well(done)
-    assert said(done, 0) == said(done, 1) == ["same bits"]
-
-
-def test_async_operations_run_in_order_and_overlap_with_what_the_caller_does(job: Job) -> None:
-    done = job(2, scripts.ASYNC_OPERATIONS)
-    check_all_well(done)
-    assert said(done, 0) == said(done, 1) == ["done"]
-
-
-def test_what_can_not_be_done_is_refused_before_anybody_waits(job: Job) -> None:
-    done = job(2, scripts.REFUSALS)
-    check_all_well(done)
-    lines = said(done, 0)
-    for line, words in zip(lines, scripts.REFUSED_WITH, strict=False):
-        assert words in line
-    assert lines[6] == "[2.0, 2.0, 2.0, 2.0]"
-
-
 def test_messages_go_to_oneself_by_tag_and_whoever_comes_first(job: Job) -> None:
     done = job(
         3,
@@ -287,10 +187,10 @@ def test_a_message_of_another_size_is_no_success(job: Job) -> None:
         for size in (2, 6, 1 << 20):
             group = dist.new_group()
             if rank:
-                dist.isend(torch.ones(size), 0, group=group)
-                time.sleep(0.1)
+                sent = dist.isend(torch.ones(size), 0, group=group)
             else:
                 say(error_of(dist.recv, torch.zeros(4), 1, group=group))
+            meet(f"after {size}", 0, 1)
         os._exit(0)
         """,
     )
@@ -329,25 +229,6 @@ def test_a_data_loader_that_forks_leaves_ucc_alone(job: Job) -> None:
 # --- failures -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_is_raised_where_the_script_waits_and_breaks_the_group(job: Job) -> None:
-    done = job(2, scripts.A_TIMEOUT)
-    first, third, second, later, quick, _ = said(done, 0)
-    where = "all_reduce(4 x torch.float32, SUM) on rank 0 of process group"
-    assert first.startswith(f"DistBackendError: {where}")
-    assert "the timeout of 1 s is over" in first
-    assert third == first
-    assert where in second
-    assert "can't be used any more" in later
-    assert quick == "True"
-
-
-def test_a_synchronous_collective_and_a_receive_time_out_too(job: Job) -> None:
-    done = job(2, scripts.SYNCHRONOUS_TIMEOUTS)
-    assert "broadcast(4 x torch.float32, from rank 1)" in said(done, 0)[0]
-    assert "recv(4 x torch.float32, from rank 1, tag 0)" in said(done, 0)[1]
-    assert said(done, 0)[2] == "True"
-
-
 @pytest.mark.parametrize("gives_up", ["timeout", "interrupt"])
 def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_up(job: Job, gives_up: str) -> None:
     done = job(
@@ -384,15 +265,6 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
     assert said(done, 0) == [name, "True", "True", "[]"], done.stderr
 
 
-def test_ranks_that_call_different_things_are_told_what(job: Job) -> None:
-    done = job(3, scripts.DIFFERENT_CALLS)
-    for rank in range(3):
-        assert (
-            "ranks 0, 1: all_reduce(4 x torch.float32, SUM); rank 2: broadcast(3 x torch.float32, from rank 0)"
-            in said(done, rank)[0]
-        )
-
-
 def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) -> None:
     done = job(
         2,
@@ -411,28 +283,6 @@ def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) ->
     )
     for rank in range(2):
         assert "Operation is not supported" in said(done, rank)[0]
-
-
-def test_monitored_barrier_names_who_is_missing(job: Job) -> None:
-    done = job(
-        3,
-        """
-        start()
-        for _ in range(3):
-            dist.group.WORLD.monitored_barrier(timedelta(seconds=100))
-        if rank == 0:
-            say(error_of(dist.group.WORLD.monitored_barrier, timedelta(seconds=1), wait_all_ranks=True))
-        meet("said", 0, 1, 2)
-        os._exit(0)
-        """,
-    )
-    assert "ranks 1, 2 did not come within 1 s" in said(done, 0)[0]
-
-
-def test_a_group_whose_members_do_not_come_is_not_made(job: Job) -> None:
-    done = job(3, scripts.MEMBERS_DO_NOT_COME)
-    assert "rank 1 did not come within 1 s" in said(done, 0)[0]
-    assert "rank 1 did not come within 1 s" in said(done, 2)[0]
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), 11)"])
@@ -557,30 +407,6 @@ def test_a_rank_that_leaves_lets_nobody_wait(job: Job, end: str) -> None:
     assert "rank 1: leaves the group" in said(done, 0)[0]
     assert done.statuses[1] in (1, 3)
     assert ("ValueError: the cause" in done.errors[1]) == end.startswith("raise")
-
-
-def test_a_script_may_end_without_destroying_its_groups(job: Job) -> None:
-    done = job(2, scripts.ENDS_WITHOUT_DESTROYING)
-    check_all_well(done)
-    assert said(done, 0) == said(done, 1) == ["end"]
-
-
-def test_abort_frees_whoever_waits(job: Job) -> None:
-    done = job(
-        2,
-        """
-        start()
-        dist.barrier()
-        if rank == 0:
-            work = dist.all_reduce(torch.ones(4), async_op=True)
-            threading.Timer(0.5, dist.group.WORLD.abort).start()
-            say(error_of(work.wait))
-            os._exit(0)
-        time.sleep(5)
-        os._exit(0)
-        """,
-    )
-    assert "was aborted" in said(done, 0)[0]
 
 
 def test_the_store_ends_with_its_last_group(job: Job) -> None:

@@ -1,0 +1,110 @@
+"""Jobs of real ranks over a backend of ours: each rank runs the text of a script."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from tests.c10d.mpirun import need_mpi, run_job
+from tests.ucc.ranks import run_ranks
+from tests.ucc.system import need_ucc
+from tests.warm_ranks import Done
+
+IMPORTS = """
+import os, signal, sys, threading, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+import rankdeck.c10d.{backend}
+
+torch.set_num_threads(1)
+rank, world = (int(os.environ[name]) for name in {names})
+"""
+
+MEETS = {
+    "mpi": """
+def start(seconds=120):
+    dist.init_process_group("mpi", timeout=timedelta(seconds=seconds))
+
+
+def start_beside_gloo():
+    store = f"file://{sys.argv[1]}/store"
+    dist.init_process_group("cpu:mpi", init_method=store, rank=rank, world_size=world)
+""",
+    "ucc": """
+def start(seconds=120):
+    dist.init_process_group("ucc", timeout=timedelta(seconds=seconds))
+
+
+start_beside_gloo = start
+""",
+}
+"""How the ranks of each backend meet."""
+
+WORDS = """
+def error_of(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def say(text):
+    sys.stdout.write(f"[{rank}] {text}\\n")  # beside what an error says in further lines; in one piece, for a shared pipe
+    sys.stdout.flush()
+
+
+def meet(word, *ranks):
+    # Goes on when these ranks have come as far as this. (A barrier that ends on one may still be under way on another.)
+    def wait_for(kind):
+        open(os.path.join(sys.argv[1], f"{kind} {word} {rank}"), "w").close()
+        while not all(os.path.exists(os.path.join(sys.argv[1], f"{kind} {word} {one}")) for one in ranks):
+            time.sleep(0.01)
+
+    wait_for("at")
+    if rank == 0:  # it may have the store, and so is the last to go on
+        wait_for("past")
+    else:
+        open(os.path.join(sys.argv[1], f"past {word} {rank}"), "w").close()
+"""
+
+NAMES = {"mpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "ucc": ("RANK", "WORLD_SIZE")}
+"""Variables of rank and world size."""
+
+COMPLAINTS = ("Traceback", "ERROR", "aborts the MPI job")
+
+
+class Job:
+    """Runs the text of a script on some ranks: `job(2, text)`. Skips the test where that can't be done.
+
+    Args:
+        backend: "mpi" or "ucc".
+        folder: for the script; it is also its first argument.
+    """
+
+    def __init__(self, backend: str, folder: Path) -> None:
+        self.backend, self._folder = backend, folder
+        need_mpi() if backend == "mpi" else need_ucc()
+
+    def __call__(self, ranks: int, text: str, *, anew: bool = False) -> Done:
+        """Waits for the end. `anew`: mpirun itself starts the ranks of MPI, and sees how their processes end."""
+        script = self._folder / "script.py"
+        preamble = IMPORTS.format(backend=self.backend, names=NAMES[self.backend]) + MEETS[self.backend] + WORDS
+        script.write_text(preamble + textwrap.dedent(text))
+        if self.backend == "mpi":
+            return run_job(ranks, script, str(self._folder), warm=not anew)
+        return run_ranks(ranks, script, str(self._folder))
+
+
+def said(done: Done, rank: int) -> list[str]:
+    """The lines of one rank."""
+    mark = f"[{rank}] "
+    return [line.removeprefix(mark) for line in done.stdout.splitlines() if line.startswith(mark)]
+
+
+def check_all_well(done: Done) -> None:
+    """All have ended with success, and nobody complained."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    for complaint in COMPLAINTS:
+        assert complaint not in done.stderr, done.stderr
