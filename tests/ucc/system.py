@@ -28,7 +28,10 @@ PACKAGES = (
 )  # fmt: skip
 """UCC, and what it needs besides what every system has."""
 
-SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main\n"
+SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} sid main\n"
+
+MIRROR = "http://deb.debian.org/debian"
+"""Where a system with sources of its own names no mirror of Debian."""
 
 CONFIGURATION = """
 Dir::Etc::SourceList "{folder}/sources.list";
@@ -102,12 +105,23 @@ def set_up() -> Path:
     return folder
 
 
+def mirror() -> str:
+    """The mirror of Debian that the system's own apt uses."""
+    words = ("--format", "$(REPO_URI) $(COMPONENT)", "Created-By: Packages")
+    done = subprocess.run(
+        ["apt-get", "indextargets", *words], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    targets = (line.split() for line in done.stdout.splitlines())
+    found = (uri for uri, component in targets if component == "main" and uri.rstrip("/").endswith("/debian"))
+    return next(found, MIRROR)
+
+
 def _download(folder: Path) -> None:
     packages = folder / "packages"
     for part in ("state/lists/partial", "cache/archives/partial", "packages/root"):
         (folder / part).mkdir(parents=True)
     (folder / "status").touch()
-    (folder / "sources.list").write_text(SOURCE)
+    (folder / "sources.list").write_text(SOURCE.format(mirror=mirror()))
     (folder / "apt.conf").write_text(CONFIGURATION.format(folder=folder))
     _run(folder, "apt-get", "update", "-qq")
     _run(folder, "apt-get", "download", "-qq", *PACKAGES)
