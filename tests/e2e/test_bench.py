@@ -150,10 +150,7 @@ def test_a_run_is_compared_with_the_one_before_it_of_the_same_backend_and_layout
     assert f"x: times as fast as {hint[1]}: gloo" in " ".join(compared.stdout.split())
 
 
-def test_a_backend_that_is_missing_is_named_with_the_reason_and_the_others_go_on(rankdeck, tmp_path, monkeypatch):
-    if (ROOT / ".venv/bin/mpirun").exists():
-        pytest.skip("this environment has an mpirun of its own")
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_backend_that_is_missing_is_named_with_the_reason_and_the_others_go_on(rankdeck, no_mpirun):
     gloo, missing = benched(rankdeck, "--backends", "gloo,mpi", *FEW)
     assert gloo["state"] == "succeeded"
     assert missing["run"] == ""

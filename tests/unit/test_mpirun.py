@@ -121,8 +121,21 @@ def test_an_mpirun_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.M
         mpi.find_mpi()
 
 
+@pytest.mark.parametrize("place", ["set-up", "conda"])
+def test_an_mpirun_beside_the_environment_is_found(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("openmpi/bin" if place == "set-up" else "bin")
+    folder.mkdir(parents=True)
+    write_mpirun(folder, "echo 'mpirun (Open MPI) 5.0.8'\n", monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path if place == "set-up" else tmp_path / "other"))
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
+    assert mpi.find_mpi().version == "5.0.8"
+
+
 def test_without_one_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
     with pytest.raises(CheckError, match="there is no mpirun") as error:
         mpi.settings(one_machine=True)
     assert "openmpi-bin" in (error.value.hint or "")
