@@ -89,7 +89,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         *,
         open_run: str | None = None,
         open_profile: str | None = None,
-        ascii: bool = False,  # noqa: A002  named after the command line's flag
+        ascii: bool = False,
         slow: bool = False,
         driver_class: type[Driver] | None = None,
     ) -> None:
@@ -297,7 +297,7 @@ def run(
     *,
     open_run: str | None = None,
     open_profile: str | None = None,
-    ascii: bool = False,  # noqa: A002  named after the command line's flag
+    ascii: bool = False,
     slow: bool = False,
     mouse: bool = True,
 ) -> int:

@@ -85,19 +85,6 @@ def age(seconds: float | None) -> str:
     return f"{int(seconds / 86400)} d"
 
 
-def size(count: float | None) -> str:
-    """A number of bytes: `512 B`, `61.0 KiB`, `1.20 GiB`."""
-    if count is None or not math.isfinite(count):
-        return NOTHING
-    if count < 1000:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 999.5:
-            return f"{_three_digits(count)} {unit}"
-    return f"{_three_digits(count / 1024)} TiB"
-
-
 def percent(value: int | None) -> str:
     """`97%`."""
     return NOTHING if value is None else f"{value}%"

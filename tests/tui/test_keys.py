@@ -20,23 +20,24 @@ from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen, NoticeScr
 from tui.screens.edit import EditScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, ProfileList, RunList
-from tui.screens.run import Ranks, RunScreen
+from tui.screens.run import RunScreen
 from tui.screens.stacks import StacksScreen
 from tui.text.help import help_text
 from tui.widgets.check_grid import CheckGrid
 from tui.widgets.choice import Choice
 from tui.widgets.node_grid import NodeGrid
+from tui.widgets.rank_table import RankTable
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
 OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "everywhere": (RankdeckApp,),
-    "list": (ProfileList, RunList, Ranks, RunLog, TextPane, CheckGrid, NodeGrid),
+    "list": (ProfileList, RunList, RankTable, RunLog, TextPane, CheckGrid, NodeGrid),
     "home": (HomeScreen,),
     "profiles": (ProfileList,),
     "runs": (RunList,),
     "run": (RunScreen,),
-    "ranks": (Ranks, NodeGrid),
+    "ranks": (RankTable, NodeGrid),
     "nodes": (NodeGrid,),
     "log": (RunLog,),
     "stacks": (StacksScreen,),

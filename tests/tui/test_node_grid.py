@@ -21,9 +21,9 @@ from tests.tui.hostile import CORPUS
 from tests.tui.seen import run_screen, text_of, until, until_seen
 from tests.tui.waiting import lines
 from tui.app import RankdeckApp
-from tui.screens.run import Ranks
 from tui.text.node_cells import GAP, Boxes, cells_of
 from tui.widgets.node_grid import NodeGrid
+from tui.widgets.rank_table import RankTable
 
 RUN = "wide-7f3a"
 
@@ -50,7 +50,7 @@ class GridApp(App[None]):
         super().__init__()
         self.nodes, self.views = nodes, {view.rank: view for view in views}
         self.grid = NodeGrid(ascii=ascii_only)
-        self.moved: list[int] = []
+        self.moved: list[int | None] = []
 
     def compose(self) -> ComposeResult:
         yield self.grid
@@ -59,8 +59,8 @@ class GridApp(App[None]):
         self.grid.show_nodes(self.nodes, self.views, {})
         self.grid.focus()
 
-    def on_node_grid_moved(self, message: NodeGrid.Moved) -> None:
-        self.moved.append(message.rank)
+    def on_cursor_view_moved(self) -> None:
+        self.moved.append(self.grid.cursor_rank)
 
 
 def many(nodes: int, ranks: int) -> GridApp:
@@ -245,8 +245,8 @@ async def test_a_run_is_shown_by_node_and_as_a_table_again(
         await until_seen(pilot, "Log: rank 9 on gpu01", "hello from rank 9")
         await pilot.press("v")
         await until_seen(pilot, "last line" if size[0] > 80 else "tok/s")
-        assert app.screen.query_one(Ranks).cursor_rank == 9
-        assert app.screen.query_one(Ranks).has_focus
+        assert app.screen.query_one(RankTable).cursor_rank == 9
+        assert app.screen.query_one(RankTable).has_focus
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

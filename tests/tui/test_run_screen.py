@@ -19,8 +19,8 @@ from tui.data.model import RunModel
 from tui.numbers import precise
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.home import HomeScreen
-from tui.screens.run import Ranks
 from tui.text.run import header_lines
+from tui.widgets.rank_table import RankTable
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
@@ -88,7 +88,7 @@ async def test_the_cursor_goes_to_the_rank_that_failed_first_and_its_log_is_show
         await until_seen(pilot, "● running")
         run.fail(2)
         await until_seen(pilot, "Log: rank 2 on localhost", "last words of rank 2")
-        assert app.screen.query_one(Ranks).cursor_rank == 2
+        assert app.screen.query_one(RankTable).cursor_rank == 2
 
 
 async def test_the_card_goes_when_a_new_attempt_begins_and_the_log_is_that_of_the_attempt(
@@ -461,9 +461,9 @@ async def test_enter_gives_the_log_the_screen_and_esc_takes_it_back(app: Rankdec
         await until_seen(pilot, "● running")
         await pilot.press("down", "enter")
         await until_seen(pilot, "Log: rank 1 on localhost", "line 39 of rank 1", "line 24 of rank 1")
-        assert not app.screen.query_one(Ranks).display
+        assert not app.screen.query_one(RankTable).display
         await pilot.press("escape")
-        await until(pilot, lambda: app.screen.query_one(Ranks).has_focus, "the table")
+        await until(pilot, lambda: app.screen.query_one(RankTable).has_focus, "the table")
 
 
 async def test_the_log_of_all_ranks_and_of_one_stream(app: RankdeckApp, run: FakeRun):
@@ -587,7 +587,7 @@ async def test_64_ranks_with_many_lines_keep_up(engine: FakeEngine):
         await pilot.press("a")
         await until_seen(pilot, "Log: all 64 ranks", "step 20 line 49 of rank", "20/100")
         await pilot.press("1", "G")
-        await until(pilot, lambda: app.screen.query_one(Ranks).cursor_rank == 63, "the last rank")
+        await until(pilot, lambda: app.screen.query_one(RankTable).cursor_rank == 63, "the last rank")
 
 
 async def test_a_run_that_has_ended_counts_its_ranks_and_is_closed(app: RankdeckApp, run: FakeRun):

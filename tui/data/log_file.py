@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 MAX_LINE = 64 << 10
 """Bytes of a line that are kept: as much as `tui.text.cells.MAX_RAW` looks at."""
@@ -27,63 +27,25 @@ class Piece(NamedTuple):
     end: int
 
 
-class LogSource(Protocol):
-    """One file of one rank. Every method may wait for a disk."""
-
-    rank: int | None
-    stream: Literal["out", "err"]
-
-    @property
-    def partial(self) -> bytes:
-        """The beginning of a line whose end has not been written yet."""
-        ...
-
-    @property
-    def written_at(self) -> float:
-        """When the file was last written to, seconds since the epoch."""
-        ...
-
-    @property
-    def has_older(self) -> bool:
-        """Whether there are lines before the ones that were read."""
-        ...
-
-    @property
-    def was_replaced(self) -> bool:
-        """Whether what was read is no longer in the file. Cleared by `tail` and `rewind`."""
-        ...
-
-    def tail(self, lines: int) -> list[Piece]:
-        """The newest lines."""
-        ...
-
-    def rewind(self) -> None:
-        """Forgets what was read: the next lines are the file's first."""
-        ...
-
-    def newer(self, limit: int) -> tuple[list[Piece], bool]:
-        """The lines in about `limit` bytes after what was read, and whether there is more."""
-        ...
-
-    def older(self, limit: int) -> list[Piece]:
-        """The lines in about `limit` bytes before what was read."""
-        ...
-
-    def forget_before(self, offset: int) -> None:
-        """Takes lines before an offset as not read."""
-        ...
-
-
 class LogFile:
-    """A file that somebody else appends to. It may not exist yet, be cut off, or be replaced."""
+    """A file that a rank appends to. It may not exist yet, be cut off, or be replaced.
+
+    Args:
+        path: the file.
+        rank: whose it is, for a prefix where several logs are shown as one.
+        stream: which of the rank's two.
+    """
 
     def __init__(self, path: Path, *, rank: int | None = None, stream: Literal["out", "err"] = "out") -> None:
         self.path = path
         self.rank = rank
         self.stream = stream
         self.partial = b""
+        """The beginning of a line whose end has not been written yet."""
         self.written_at = 0.0
+        """When the file was last written to, seconds since the epoch."""
         self.was_replaced = False
+        """Whether what was read is no longer in the file. Cleared by `tail` and `rewind`."""
         self._begin = 0
         self._read = 0
         self._inode = 0
@@ -193,6 +155,3 @@ def _shortened(line: bytes) -> bytes:
         return line
     newest = line.rstrip(b"\r").rfind(b"\r") + 1
     return line[newest : newest + MAX_LINE]
-
-
-# --- several files as one --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Literal, NamedTuple
 
-from tui.data.log_file import BLOCK, LogSource
+from tui.data.log_file import BLOCK, LogFile
 
 HISTORY = 5_000
 """Lines of one file that are loaded when it is opened."""
@@ -61,7 +61,7 @@ class MergedLog:
     below all others until it comes.
     """
 
-    def __init__(self, sources: Sequence[LogSource]) -> None:
+    def __init__(self, sources: Sequence[LogFile]) -> None:
         self.sources = tuple(sources)
         self.ranks = tuple(sorted({source.rank for source in sources if source.rank is not None}))
         self.has_stderr = any(source.stream == "err" for source in sources)

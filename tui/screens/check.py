@@ -17,7 +17,7 @@ from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
 from tui.text.check import finding_text, grid_title
-from tui.text.plan import error_text
+from tui.text.lines import error_text
 from tui.widgets.check_grid import CheckGrid
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane, fitted_title
@@ -46,7 +46,7 @@ class CheckScreen(DeckScreen):
 
     def compose(self) -> ComposeResult:
         """The grid above, the words below."""
-        yield CheckGrid(id="grid", ascii=self.deck.ascii)
+        yield CheckGrid(id="grid", ascii=self.deck.ascii, classes="pane")
         yield TextPane(id="finding", ascii=self.deck.ascii, focus=False)
         yield KeyBar()
 
@@ -101,7 +101,7 @@ class CheckScreen(DeckScreen):
         if self._error is not None:
             pane.show_text(partial(error_text, self._error))
         elif cell is not None:
-            ascii = self.deck.ascii  # noqa: A001
+            ascii = self.deck.ascii
             pane.show_text(partial(finding_text, *cell, self._grid.at(*cell), ascii=ascii))
 
     def on_resize(self) -> None:

@@ -26,7 +26,8 @@ from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen
 from tui.text.cells import plain_line
-from tui.text.plan import backends_text, error_text, plan_text
+from tui.text.lines import error_text
+from tui.text.plan import backends_text, plan_text
 from tui.widgets.choice import Choice
 from tui.widgets.form_row import FormRow
 from tui.widgets.key_bar import KeyBar

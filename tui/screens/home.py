@@ -35,7 +35,8 @@ from tui.text.home import (
     runs_before_launch,
     untrusted_text,
 )
-from tui.text.plan import error_text, plan_text, wrapped
+from tui.text.lines import error_text, wrapped
+from tui.text.plan import plan_text
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
 from tui.widgets.text_pane import TextPane
@@ -188,7 +189,7 @@ class HomeScreen(DeckScreen):
 
     def _show_lists(self) -> None:
         words = self._filter.lower().split()
-        ascii, now = self.deck.ascii, time.time()  # noqa: A001
+        ascii, now = self.deck.ascii, time.time()
         if self._entries is not None:
             entries = self._entries
             lines = profile_lines(entries, ascii=ascii)
@@ -245,7 +246,7 @@ class HomeScreen(DeckScreen):
         self._shown = choice, self._entries == []
         self.workers.cancel_group(self, "preview")
         pane = self.query_one("#plan", TextPane)
-        ascii = self.deck.ascii  # noqa: A001
+        ascii = self.deck.ascii
         match choice:
             case RunSummary():
                 title = f"Run: {plain_line(choice.name)}"
@@ -392,4 +393,4 @@ def _has(line: Content, words: list[str], *more: str) -> bool:
 
 
 def _first_steps(width: int) -> Content:
-    return Content("\n".join("\n".join(wrapped(line.split(), width)) for line in FIRST_STEPS))
+    return Content("\n".join("\n".join(wrapped(line, width)) for line in FIRST_STEPS))

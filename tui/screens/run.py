@@ -31,6 +31,7 @@ from tui.text.cells import plain_line
 from tui.text.rank_columns import RankRow
 from tui.text.run import events_text, why_text
 from tui.widgets.bench_pane import BenchPane
+from tui.widgets.cursor_view import CursorView
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
@@ -51,12 +52,6 @@ FEW = 16
 Pane = Literal["ranks", "chart", "log", "events", "bench", "why"]
 LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
 """Panes of which one stands below the ranks."""
-
-
-class Ranks(RankTable, inherit_bindings=False):
-    """The table, with the keys of this app."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks")]
 
 
 class RunScreen(DeckScreen):
@@ -88,10 +83,10 @@ class RunScreen(DeckScreen):
 
     def compose(self) -> ComposeResult:
         """Header, table, and below it the log or another pane, with the card beside it."""
-        ascii = self.deck.ascii  # noqa: A001
+        ascii = self.deck.ascii
         yield RunHeader(ascii=ascii)
         yield Static(id="banner", markup=False)
-        yield Ranks(ascii=ascii, id="ranks", classes="pane")
+        yield RankTable(ascii=ascii, id="ranks", classes="pane")
         yield NodeGrid(ascii=ascii, id="nodes", classes="pane")
         with Container(id="lower"):
             yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")
@@ -164,7 +159,7 @@ class RunScreen(DeckScreen):
         if self._changed("failure", (model.run.failure, model.run.restart)):
             self._show_failure()
         if self._changed("world", model.world_size):
-            self.query_one(Ranks).styles.height = model.world_size + 3
+            self.query_one(RankTable).styles.height = model.world_size + 3
         if self._changed("attempt", model.run.attempt):
             self._show_log()
         if self._changed("measures", self._measures) and self._measures and self.pane == "log":
@@ -178,7 +173,7 @@ class RunScreen(DeckScreen):
             events.show_text(partial(events_text, list(model.events)))
 
     def _paint_table(self, now: float) -> None:
-        table, grid, model = self.query_one(Ranks), self.query_one(NodeGrid), self.model
+        table, grid, model = self.query_one(RankTable), self.query_one(NodeGrid), self.model
         # Ages move by themselves; once a second is enough for them.
         if (table.display or grid.display) and self._changed("table", (model.revision, int(now), self.by_node)):
             rows = model.rows()
@@ -236,7 +231,7 @@ class RunScreen(DeckScreen):
         failed = self.model.run is not None and self.model.run.failure is not None
         if not failed and "why" in (self.zoom, self.pane):
             self.zoom, self.pane = None, "log"
-        for widget in (self.query_one(Ranks), self.query_one(NodeGrid)):
+        for widget in (self.query_one(RankTable), self.query_one(NodeGrid)):
             widget.display = self.zoom is None and widget is self._widget("ranks")
         for name in LOWER:
             self._widget(name).display = self.pane == name and self.zoom in (None, name)
@@ -278,7 +273,7 @@ class RunScreen(DeckScreen):
         self.set_focus(self._widget("ranks"))
 
     def _move_cursor(self, rank: int) -> None:
-        (self.query_one(NodeGrid) if self.by_node else self.query_one(Ranks)).move_cursor(rank)
+        (self.query_one(NodeGrid) if self.by_node else self.query_one(RankTable)).move_cursor(rank)
 
     def action_open_log(self) -> None:
         """Gives the log of the rank the whole screen."""
@@ -288,8 +283,7 @@ class RunScreen(DeckScreen):
         self._arrange()
         self.query_one(RunLog).focus()
 
-    @on(RankTable.Selected)
-    @on(NodeGrid.Selected)
+    @on(CursorView.Selected)
     def _rank_selected(self) -> None:
         self.action_open_log()
 
@@ -312,10 +306,9 @@ class RunScreen(DeckScreen):
     @property
     def rank(self) -> int:
         """The rank under the cursor."""
-        return (self.query_one(NodeGrid) if self.by_node else self.query_one(Ranks)).cursor_rank or 0
+        return (self.query_one(NodeGrid) if self.by_node else self.query_one(RankTable)).cursor_rank or 0
 
-    @on(RankTable.Highlighted)
-    @on(NodeGrid.Moved)
+    @on(CursorView.Moved)
     def _rank_highlighted(self) -> None:
         self._show_log()
         self.refresh_bindings()

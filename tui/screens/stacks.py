@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ClassVar
 
-from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -16,8 +15,8 @@ from textual.content import Content
 from engine.core.errors import RankdeckError
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
-from tui.text.cells import cell_fit, plain_line
-from tui.text.plan import error_text, wrapped
+from tui.text.cells import cut, plain_line
+from tui.text.lines import error_text, wrapped
 from tui.text.run import MAX_NAME, stacks_text
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
@@ -51,7 +50,7 @@ class StacksScreen(DeckScreen):
 
     def on_mount(self) -> None:
         """Asks."""
-        self._show(lambda width: Content("\n").join(wrapped(WAITING.split(), width)))
+        self._show(lambda width: Content("\n").join(wrapped(WAITING, width)))
         self._take()
 
     @work(group="request", exit_on_error=False)
@@ -81,9 +80,8 @@ class StacksScreen(DeckScreen):
         self.query_one(TextPane).show_text(source, title=self._title())
 
     def _title(self) -> str:
-        name = plain_line(self._run)
-        fitted = cell_fit(name, min(cell_len(name), MAX_NAME), ascii=self.deck.ascii)
-        return f"Stacks of {fitted}{self._taken}{', asking' if self._waiting else ''}"
+        name = cut(plain_line(self._run), MAX_NAME, ascii=self.deck.ascii)
+        return f"Stacks of {name}{self._taken}{', asking' if self._waiting else ''}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """While an answer is waited for, nothing else is asked."""

@@ -56,20 +56,24 @@ def plain_line(data: bytes | str) -> str:
     return segments_line(data, colour=False)[0]
 
 
-def cell_fit(text: str, width: int, *, ascii: bool = False, right: bool = False) -> str:  # noqa: A002
-    """Text in exactly so many cells, cut with an ellipsis or filled with spaces.
+def cut(text: str, width: int, *, ascii: bool = False) -> str:
+    """Text in at most so many cells, cut with an ellipsis.
 
     Args:
         text: clean text of one line.
         width: cells.
         ascii: cuts with `~`.
-        right: aligns to the right.
     """
-    length = cell_len(text)
-    if length > width:
-        mark = "~" if ascii else "…"
-        return set_cell_size(text, width - 1) + mark if width > 0 else ""
-    return " " * (width - length) + text if right else text + " " * (width - length)
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1) + ("~" if ascii else "…") if width > 0 else ""
+
+
+def cell_fit(text: str, width: int, *, ascii: bool = False, right: bool = False) -> str:
+    """Text in exactly so many cells, cut with an ellipsis or filled with spaces. `right`: aligned to the right."""
+    text = cut(text, width, ascii=ascii)
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
 
 
 def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[Span]]:

@@ -1,56 +1,53 @@
-"""A finding in words, for the pane below the grid. Pure text."""
+"""The findings of a check in words. Pure text."""
 
 from __future__ import annotations
 
-from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.checks.findings import CHECK_WORDS, Check, Finding, Grid
-from tui.text.cells import cell_fit, plain_line
-from tui.text.marks import CHECK_MARKS, MUTED, to_ascii
-from tui.text.plan import wrapped
+from engine.core.words import count
+from tui.text.cells import cut, plain_line
+from tui.text.lines import sentence
+from tui.text.marks import CHECK_MARKS, MUTED, shown
 
 MAX_NAME = 24
 
 
-def finding_text(node: str, check: Check, finding: Finding | None, width: int, *, ascii: bool) -> Content:  # noqa: A002
+def finding_text(node: str, check: Check, finding: Finding | None, width: int, *, ascii: bool) -> Content:
     """What is known of one cell.
 
     Args:
         node: its row.
         check: its column.
-        finding: what was found there; None as long as nothing was.
+        finding: its result; None while there is none.
         width: cells of a line.
         ascii: draws with ASCII characters.
     """
-    mark = CHECK_MARKS[finding.state if finding else None]
-    word = finding.state if finding else "not checked yet"
-    head = f"{mark.ascii if ascii else mark.sign} {'not checked' if word == 'skip' else word}"
-    lines: list[Content | str] = [
-        Content.assemble((f"{plain_line(node)}, {check}  ", "bold"), (head, mark.style)).truncate(width)
-    ]
+    state = finding.state if finding is not None else None
+    mark = CHECK_MARKS[state]
+    word = "not checked yet" if state is None else "not checked" if state == "skip" else state
+    head = f"{mark.sign(ascii=ascii)} {word}"
+    lines = [Content.assemble((f"{plain_line(node)}, {check}  ", "bold"), (head, mark.style)).truncate(width)]
     if finding is not None:
-        lines += wrapped(plain_line(finding.text).split(), width)
+        lines += sentence(finding.text, width)
         if finding.hint:
-            lines += [Content.styled(line, "$text-accent") for line in wrapped(plain_line(finding.hint).split(), width)]
-    lines += [Content.styled(line, MUTED) for line in wrapped(f"Checked: {CHECK_WORDS[check]}.".split(), width)]
-    text = Content("\n").join(lines)
-    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+            lines += sentence(finding.hint, width, "$text-accent")
+    lines += sentence(f"Checked: {CHECK_WORDS[check]}.", width, MUTED)
+    return shown(Content("\n").join(lines), ascii=ascii)
 
 
-def grid_title(name: str, grid: Grid, *, is_running: bool, ascii: bool) -> str:  # noqa: A002
-    """What the border says of all nodes together."""
-    name = plain_line(name)
-    fitted = cell_fit(name, min(cell_len(name), MAX_NAME), ascii=ascii)
-    done = sum(grid.is_complete(node) for node in grid.nodes)
-    nodes = f"{done} of {len(grid.nodes)} nodes" if is_running else f"{len(grid.nodes)} nodes"
-    return f"Check of {fitted}, {'1 node' if nodes == '1 nodes' else nodes}: {verdict(grid, is_running=is_running)}"
+def grid_title(name: str, grid: Grid, *, is_running: bool, ascii: bool) -> str:
+    """The title of the grid: the name, the nodes that are checked, and the result so far."""
+    nodes = count(len(grid.nodes), "node")
+    if is_running:
+        nodes = f"{sum(grid.is_complete(node) for node in grid.nodes)} of {len(grid.nodes)} nodes"
+    return f"Check of {cut(plain_line(name), MAX_NAME, ascii=ascii)}, {nodes}: {verdict(grid, is_running=is_running)}"
 
 
 def verdict(grid: Grid, *, is_running: bool) -> str:
     """The result so far, in words."""
     counts = [(len(grid.in_state("fail")), "failure"), (len(grid.in_state("warn")), "warning")]
-    words = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
+    words = ", ".join(count(number, noun) for number, noun in counts if number)
     if is_running:
         return f"{words}, checking" if words else "checking"
     return words or ("no problems" if grid.nodes else "nothing was checked")

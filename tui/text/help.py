@@ -1,4 +1,4 @@
-"""What the help screen says: the table of keys, the signs of states, the words. Pure text."""
+"""The text of the help screen: the table of keys, the signs of states, the terms. Pure text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from textual.content import Content
 
 from engine.core.run.state import RankWord
 from tui.keys import PLACES, keys_of
-from tui.text.marks import ASCII_GLYPHS, CHECK_MARKS, GLYPHS, RESULT_WORDS, RUN_MARKS, RUN_WORDS, sign, to_ascii
-from tui.text.plan import wrapped
+from tui.text.lines import wrapped
+from tui.text.marks import CHECK_MARKS, RESULT_WORDS, RUN_MARKS, RUN_WORDS, shown, signs
 
 RANK_WORDS: dict[RankWord, str] = {
     "starting": "it has no process yet",
@@ -35,11 +35,12 @@ WORDS: dict[str, str] = {
 }
 
 COLUMN = 22
-"""Cells of the left column; of a narrow screen it takes less."""
+NARROW_COLUMN = 14
+"""Cells of the left column, on a wide and on a narrow screen."""
 
 
 class _Row(NamedTuple):
-    """A key, sign or word, and what it means. `label`: another word that a search finds it by."""
+    """A key, sign or term, and what it means. `label`: another word that a search finds it by."""
 
     left: str
     right: str
@@ -47,7 +48,7 @@ class _Row(NamedTuple):
     label: str = ""
 
 
-def help_text(query: str, width: int, *, ascii: bool) -> Content:  # noqa: A002  the command line's word
+def help_text(query: str, width: int, *, ascii: bool) -> Content:
     """Args:
     query: only lines that contain it; empty: all.
     width: cells of a line.
@@ -59,31 +60,27 @@ def help_text(query: str, width: int, *, ascii: bool) -> Content:  # noqa: A002 
         if found:
             lines += ["", Content.styled(title, "bold underline")]
             lines += [line for row in found for line in _lines(row, width)]
-    text = Content("\n").join(lines[1:]) if lines else Content(f"No match for {query!r}.")
-    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+    return shown(Content("\n").join(lines[1:]) if lines else Content(f"No match for {query!r}."), ascii=ascii)
 
 
-def _sections(*, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:  # noqa: A002
+def _sections(*, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:
     for where, title in PLACES.items():
         yield title, [_Row(key.shown, key.help, "bold $text-accent", key.label) for key in keys_of(where)]
-    runs = RUN_WORDS.items()
-    yield (
-        "How a run is",
-        [_Row(f"{sign(word, ascii=ascii)} {word}", text, RUN_MARKS[word].style) for word, text in runs],
-    )
-    glyphs = ASCII_GLYPHS if ascii else GLYPHS
-    yield "How a rank is", [_Row(f"{glyphs[word]} {word}", text, "bold") for word, text in RANK_WORDS.items()]
+    runs = [(RUN_MARKS[word], word, text) for word, text in RUN_WORDS.items()]
     results = [(CHECK_MARKS[state], state or "checking", text) for state, text in RESULT_WORDS.items()]
+    yield "States of a run", [_Row(f"{mark.sign(ascii=ascii)} {word}", text, mark.style) for mark, word, text in runs]
+    ranks = signs(ascii=ascii).ranks
+    yield "States of a rank", [_Row(f"{ranks[word]} {word}", text, "bold") for word, text in RANK_WORDS.items()]
     yield (
-        "How a check came out",
-        [_Row(f"{mark.ascii if ascii else mark.sign} {word}", text, mark.style) for mark, word, text in results],
+        "Results of a check",
+        [_Row(f"{mark.sign(ascii=ascii)} {word}", text, mark.style) for mark, word, text in results],
     )
-    yield "Words", [_Row(word, text, "bold") for word, text in WORDS.items()]
+    yield "Terms", [_Row(word, text, "bold") for word, text in WORDS.items()]
 
 
 def _lines(row: _Row, width: int) -> list[Content]:
-    column = COLUMN if width >= 60 else 14
-    lines = wrapped(row.right.split(), max(10, width - column - 1))
+    column = COLUMN if width >= 60 else NARROW_COLUMN
+    lines = wrapped(row.right, max(10, width - column - 1))
     return [
         Content.assemble((f"{row.left[:column] if index == 0 else '':<{column}} ", row.style), line)
         for index, line in enumerate(lines)

@@ -1,4 +1,4 @@
-"""The lines of the home screen's lists, and what is said about a run there. Pure text."""
+"""The text of the home screen: its lists, a run, a profile that is not trusted. Pure text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from engine.core.plan.profile import Profile
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from tui.numbers import age, duration, number
-from tui.text.cells import cell_fit, plain_line
-from tui.text.marks import MUTED, RUN_MARKS, sign, to_ascii
-from tui.text.plan import labelled, wrapped
+from tui.text.cells import cell_fit, cut, plain_line
+from tui.text.lines import labelled, wrapped
+from tui.text.marks import MUTED, RUN_MARKS, shown
 
 MAX_NAME = 22
-"""Cells of a name; a longer one is cut so that the other columns stay in sight."""
+"""Cells of a name; a longer one is cut so that the other columns stay visible."""
+
+MAX_SUFFIX = 9
+"""Cells of the end of a run's id, dash included; the engine's have five."""
 
 
-MARK = 9
-"""Most cells of the end of a run's id, dash included; the engine's have five."""
-
-
-def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:  # noqa: A002
+def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:
     """One line for each profile: name, backend, where, what; or name and what is wrong with it."""
     name = min(MAX_NAME, max((cell_len(plain_line(entry.name)) for entry in entries), default=0))
     where = max((cell_len(_where(entry.profile)) for entry in entries if entry.profile), default=0)
@@ -53,33 +52,33 @@ def _what(profile: Profile) -> str:
     return plain_line(recipe.name or (recipe.script or "").rsplit("/", 1)[-1] or recipe.module or "")
 
 
-def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Content]:  # noqa: A002
+def run_lines(runs: Sequence[RunSummary], now: float, *, ascii: bool) -> list[Content]:
     """One line for each run: state, name, how long or how long ago, and the newest thing to know about it."""
-    names = _told_apart(runs, ascii=ascii)
+    names = _distinct(runs, ascii=ascii)
     name = max(map(cell_len, names), default=0)
     lines = []
     for run, own in zip(runs, names, strict=True):
         ended = run.state in ENDED_WORDS
         when = f"{age(now - (run.ended_at or now))} ago" if ended else duration(now - run.launched_at)
         line = Content.assemble(
-            (sign(run.state, ascii=ascii), RUN_MARKS[run.state].style),
+            (RUN_MARKS[run.state].sign(ascii=ascii), RUN_MARKS[run.state].style),
             f" {cell_fit(own, name, ascii=ascii)}  ",
             (f"{when:>10}  ", MUTED),
             (_news(run), "$text-error" if run.state in ("failed", "holding") else ""),
         )
-        lines.append(Content(to_ascii(line.plain), list(line.spans)) if ascii else line)
+        lines.append(shown(line, ascii=ascii))
     return lines
 
 
-def _told_apart(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:  # noqa: A002
-    """What each run is called, in at most `MAX_NAME` cells. Of runs with one name, each keeps the end of its id."""
+def _distinct(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:
+    """The name of each run in at most `MAX_NAME` cells; runs of one name get the end of their id."""
     names = [plain_line(run.name) for run in runs]
     counts = Counter(names)
-    told = []
+    distinct = []
     for run, name in zip(runs, names, strict=True):
-        mark = f"-{plain_line(run.run).rpartition('-')[2]}"[:MARK] if counts[name] > 1 else ""
-        told.append(cell_fit(name, min(cell_len(name), MAX_NAME - len(mark)), ascii=ascii) + mark)
-    return told
+        suffix = f"-{plain_line(run.run).rpartition('-')[2]}"[:MAX_SUFFIX] if counts[name] > 1 else ""
+        distinct.append(cut(name, MAX_NAME - len(suffix), ascii=ascii) + suffix)
+    return distinct
 
 
 def _news(run: RunSummary) -> str:
@@ -96,29 +95,28 @@ def _steps(run: RunSummary) -> str:
     return f"step {run.step}" + (f"/{run.steps}" if run.steps else "")
 
 
-def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content:  # noqa: A002
-    """What is known of a run without attaching to it, and how to attach to it."""
+def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content:
+    """A run as `ps` knows it, and how to attach to it."""
     mark = RUN_MARKS[run.state]
     lines: list[Content | str] = [
-        Content.assemble((f"{sign(run.state, ascii=ascii)} {run.state}", mark.style)),
+        Content.styled(f"{mark.sign(ascii=ascii)} {run.state}", mark.style),
         "",
         *labelled("run", [plain_line(run.run)], width),
-        *labelled("ranks", f"{run.world_size} over {plain_line(run.backend)}".split(), width),
-        *labelled("began", f"{age(now - run.launched_at)} ago, on {plain_line(run.host)}".split(), width),
+        *labelled("ranks", f"{run.world_size} over {plain_line(run.backend)}", width),
+        *labelled("launched", f"{age(now - run.launched_at)} ago, on {plain_line(run.host)}", width),
     ]
     if run.ended_at is not None:
-        lines += labelled("ended", f"{age(now - run.ended_at)} ago".split(), width)
-    lines += labelled("attempt", [str(run.attempt)], width)
+        lines += labelled("ended", f"{age(now - run.ended_at)} ago", width)
+    lines += labelled("attempt", str(run.attempt), width)
     if run.step is not None:
-        lines += labelled("progress", _steps(run).split(), width)
+        lines += labelled("progress", _steps(run), width)
     if run.loss is not None:
-        lines += labelled("loss", [number(run.loss, 7).strip()], width)
+        lines += labelled("loss", number(run.loss, 7), width)
     if run.reason:
-        lines += labelled("why", plain_line(run.reason).split(), width, style="$text-error")
-    lines += ["", *labelled("enter", _enter(run).split(), width)]
-    lines += labelled("or later", f"rankdeck attach {plain_line(run.run)}".split(), width)
-    text = Content("\n").join(lines)
-    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+        lines += labelled("why", plain_line(run.reason), width, style="$text-error")
+    lines += ["", *labelled("enter", _enter(run), width)]
+    lines += labelled("command", f"rankdeck attach {plain_line(run.run)}", width)
+    return shown(Content("\n").join(lines), ascii=ascii)
 
 
 def _enter(run: RunSummary) -> str:
@@ -130,17 +128,17 @@ def _enter(run: RunSummary) -> str:
 
 
 def parting_words(runs: Sequence[RunSummary]) -> str | None:
-    """What to say of the runs that go on when the app is left; None where there is none."""
+    """What to print about active runs when the app ends; None where there is none."""
     active = [run for run in runs if run.state not in ENDED_WORDS]
     if not active:
         return None
     if len(active) == 1:
-        return f"{plain_line(active[0].name)} goes on: rankdeck attach {plain_line(active[0].run)}"
-    return f"{len(active)} runs go on: rankdeck ps lists them"
+        return f"{plain_line(active[0].name)} keeps running: rankdeck attach {plain_line(active[0].run)}"
+    return f"{len(active)} runs keep running: rankdeck ps lists them"
 
 
 def programs_of(profile: Profile) -> dict[str, str]:
-    """What a profile runs that does not come with rankdeck, by its key."""
+    """The programs that a profile names itself, by the key of the profile."""
     launch, recipe = profile.launch, profile.recipe
     found = {
         "launch.setup": launch.setup,
@@ -164,28 +162,28 @@ def trust_question(entry: ProfileEntry, profile: Profile) -> tuple[str, str]:
 
 
 UNTRUSTED = (
-    "This profile was found in the working directory and names programs of its own. rankdeck runs none of them, "
-    "and makes no plan, before you trust it: enter asks."
+    "This profile comes from the working directory and names programs of its own. Until you trust it, rankdeck runs "
+    "none of them and makes no plan. Press enter to decide."
 )
 
 
 def untrusted_text(entry: ProfileEntry, profile: Profile, width: int) -> Content:
-    """Stands for the plan of a profile whose programs must not run yet."""
+    """In place of the plan: why the programs of a profile do not run yet, and which they are."""
     lines: list[Content | str] = [
-        *wrapped(UNTRUSTED.split(), width),
+        *wrapped(UNTRUSTED, width),
         "",
         *labelled("file", [plain_line(str(entry.path))], width),
     ]
     for key, value in programs_of(profile).items():
-        lines += labelled(key.partition(".")[2], plain_line(value).split(), width, style="$text-accent")
+        lines += labelled(key.partition(".")[2], plain_line(value), width, style="$text-accent")
     return Content("\n").join(lines)
 
 
 FIRST_STEPS = (
-    "No profile was found.",
+    "There is no profile yet.",
     "",
-    "A profile says what runs where: a backend, a node layout and a recipe or a script of your own.",
+    "A profile describes a run: a backend, the nodes, and a recipe or your own script.",
     "",
-    "n puts one together, with the plan beside it",
+    "Press n to create one. The plan is shown beside the form.",
 )
-"""Shown in the plan's pane while there is no profile at all."""
+"""Shown instead of a plan while there is no profile."""

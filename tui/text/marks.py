@@ -4,19 +4,63 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from textual.content import Content
+
 from engine.core.checks.findings import State
 from engine.core.run.state import RankWord, RunWord
 
 MUTED = "$foreground 60%"
-"""Style of what is there to be looked up. `$text-muted` is a CSS `auto` colour, which Content (8.2.8) shows as white."""
+"""Style of secondary text. `$text-muted` is a CSS `auto` colour, which Content (8.2.8) shows as white."""
+
+CURSOR = 1
+"""Cells of the sign before the line with the cursor."""
+
+
+class Signs(NamedTuple):
+    """The characters that tables and curves are drawn with."""
+
+    cursor: str
+    ranks: dict[RankWord, str]
+    """Each state has its sign besides its word and its colour."""
+    mixed: str
+    """Of a node whose ranks are in different states."""
+    blocks: str
+    """Of a sparkline, lowest first."""
+    odd: str
+    """Of a value that is not finite."""
+
+
+_SIGNS = Signs(
+    cursor="▸",
+    ranks={"starting": "◌", "running": "●", "exited": "✔", "failed": "✖", "lost": "?", "stopped": "■"},
+    mixed="◐",
+    blocks="▁▂▃▄▅▆▇█",
+    odd="×",  # noqa: RUF001  not the letter
+)
+_ASCII_SIGNS = Signs(
+    cursor=">",
+    ranks={"starting": ".", "running": "*", "exited": "+", "failed": "X", "lost": "?", "stopped": "-"},
+    mixed="%",
+    blocks="_.-:=+*#",
+    odd="x",
+)
+
+
+def signs(*, ascii: bool) -> Signs:
+    """The characters to draw with."""
+    return _ASCII_SIGNS if ascii else _SIGNS
 
 
 class Mark(NamedTuple):
     """How a state looks. `style` is Textual's, so it follows the theme."""
 
-    sign: str
+    unicode: str
     ascii: str
     style: str
+
+    def sign(self, *, ascii: bool) -> str:
+        """The character to draw."""
+        return self.ascii if ascii else self.unicode
 
 
 RUN_MARKS: dict[RunWord, Mark] = {
@@ -29,45 +73,14 @@ RUN_MARKS: dict[RunWord, Mark] = {
 }
 
 RUN_WORDS: dict[RunWord, str] = {
-    "starting": "its ranks are being started",
+    "starting": "its ranks are starting",
     "running": "every rank was started and none has failed",
     "holding": "a rank failed; the others are left as they are until you decide",
     "succeeded": "every rank ended with exit status 0",
     "failed": "it ended because a rank failed",
-    "stopped": "somebody stopped it",
+    "stopped": "a user stopped it",
 }
 """What the states mean, for the help screen."""
-
-GLYPHS: dict[RankWord, str] = {
-    "starting": "◌",
-    "running": "●",
-    "exited": "✔",
-    "failed": "✖",
-    "lost": "?",
-    "stopped": "■",
-}
-ASCII_GLYPHS: dict[RankWord, str] = {
-    "starting": ".",
-    "running": "*",
-    "exited": "+",
-    "failed": "X",
-    "lost": "?",
-    "stopped": "-",
-}
-"""Each state has its glyph besides its word and its colour."""
-
-CURSOR = "▸"
-ASCII_CURSOR = ">"
-
-MIXED = "◐"
-ASCII_MIXED = "%"
-"""Sign of a node whose ranks are not all in the same state."""
-
-BLOCKS = "▁▂▃▄▅▆▇█"
-ASCII_BLOCKS = "_.-:=+*#"
-ODD = "×"  # noqa: RUF001  not the letter
-ASCII_ODD = "x"
-"""Blocks of a sparkline, lowest first, and the mark of a value that is not finite."""
 
 CHECK_MARKS: dict[State | None, Mark] = {
     "ok": Mark("●", "*", "$text-success"),
@@ -76,25 +89,19 @@ CHECK_MARKS: dict[State | None, Mark] = {
     "skip": Mark("·", "-", MUTED),
     None: Mark("◌", ".", MUTED),
 }
-"""How a check came out; None: it has not yet."""
+"""The result of a check; None: there is none yet."""
 
 RESULT_WORDS: dict[State | None, str] = {
     "ok": "no problem was found",
     "warn": "a launch may work; the text describes the risk",
     "fail": "a launch would fail, at once or later",
     "skip": "it was not checked; the text says why",
-    None: "it was not checked yet",
+    None: "it is not checked yet",
 }
-"""What that means, for the help screen."""
+"""What the results mean, for the help screen."""
 
 
-def sign(state: RunWord, *, ascii: bool) -> str:  # noqa: A002  named after the command line's flag
-    """The sign of a run's state."""
-    mark = RUN_MARKS[state]
-    return mark.ascii if ascii else mark.sign
-
-
-def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:  # noqa: A002
+def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:
     """A progress bar as its done and its open part, together `width` cells.
 
     Args:
@@ -109,6 +116,11 @@ def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:  # noqa
 def to_ascii(text: str) -> str:
     """The app's own punctuation in ASCII; what ranks print is left alone."""
     return text.translate(_ASCII)
+
+
+def shown(text: Content, *, ascii: bool) -> Content:
+    """The text, with `ascii` in the punctuation of `to_ascii`. Its styles stay."""
+    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
 
 
 _ASCII = str.maketrans({"…": "~", "–": "-", "·": "|", "•": "*", "→": "->", "✔": "+", "✖": "X"})  # noqa: RUF001

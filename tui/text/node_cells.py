@@ -9,33 +9,34 @@ from typing import Literal, NamedTuple
 
 from engine.core.run.state import RankWord
 from engine.core.views.view import RankView
-from tui.text.marks import ASCII_BLOCKS, ASCII_GLYPHS, ASCII_ODD, BLOCKS, CURSOR, GLYPHS, ODD
+from tui.text.marks import CURSOR, signs
 
 Measure = Literal["throughput", "loss", "step lag", "memory"]
 MEASURES: tuple[Measure, ...] = ("throughput", "loss", "step lag", "memory")
-"""The last is of GPUs, and passed over where there are none."""
+"""The last one needs GPUs and is skipped where there are none."""
 
 SLOW = 0.8
-"""Of the median throughput: a rank below it stands out."""
+"""Part of the median throughput: a rank below it stands out."""
 
 HIGH = 1.5
-"""Of the median loss: a rank above it stands out."""
+"""Multiple of the median loss: a rank above it stands out."""
 
 LATE = 5
-"""Steps behind the rank that is furthest: a rank so late stands out."""
+"""Steps behind the furthest rank: a rank that is so far behind stands out."""
 
 FULL = 0.95
-"""Of the memory of its GPU: a rank that uses more stands out, since the next allocation may be too much."""
+"""Part of the memory of its GPU: a rank that uses more stands out, because the next allocation may fail."""
 
 GAP = 2
 """Cells between two boxes."""
 
 Part = RankWord | Literal["", "block", "alarm"]
-"""What a piece of a line is painted as; empty: as text."""
+"""The style of a piece of a line; empty: plain text."""
 
 
 class Boxes(NamedTuple):
-    """Widths in cells, and how many. `tally` is of `8/8`; `cells` of one line of ranks; `lines` is a box's height."""
+    """Sizes of the boxes. In cells: `name`, `tally` (the `8/8`), `cells` (one line of ranks). `lines`: height of a box.
+    `across`: boxes beside each other."""
 
     name: int
     tally: int
@@ -45,7 +46,7 @@ class Boxes(NamedTuple):
 
     @classmethod
     def fitted(cls, width: int, *, name: int, ranks: int) -> Boxes:
-        """Shares out a width: as many boxes beside each other as fit, all alike.
+        """The widths for boxes of one size, as many beside each other as fit.
 
         Args:
             width: cells of a line.
@@ -62,7 +63,7 @@ class Boxes(NamedTuple):
         return boxes._replace(across=max(1, (width + GAP) // (boxes.width + GAP)))
 
     def _head(self) -> int:
-        return len(CURSOR) + self.name + 1 + 2 + self.tally + 1
+        return CURSOR + self.name + 1 + 2 + self.tally + 1
 
     @property
     def width(self) -> int:
@@ -77,7 +78,7 @@ class Cell(NamedTuple):
     part: Part
 
 
-def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) -> dict[int, Cell]:  # noqa: A002
+def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) -> dict[int, Cell]:
     """The cell of each rank.
 
     Args:
@@ -92,17 +93,17 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
         values = {rank: furthest - value for rank, value in values.items()}
     finite = [value for value in values.values() if math.isfinite(value)]
     low, high = min([0.0, *finite]), max([0.0, *finite])
-    high = {"step lag": max(high, len(BLOCKS) - 1), "memory": 1.0}.get(measure, high)
+    drawn = signs(ascii=ascii)
+    last = len(drawn.blocks) - 1
+    high = {"step lag": max(high, last), "memory": 1.0}.get(measure, high)
     median = statistics.median(finite) if finite else 0.0
-    blocks, odd = (ASCII_BLOCKS, ASCII_ODD) if ascii else (BLOCKS, ODD)
-    glyphs = ASCII_GLYPHS if ascii else GLYPHS
 
     def cell(rank: int, view: RankView) -> Cell:
         value = values.get(rank)
         if view.state != "running" or value is None:
-            return Cell(glyphs[view.state], view.state)
+            return Cell(drawn.ranks[view.state], view.state)
         if not math.isfinite(value):
-            return Cell(odd, "failed")
+            return Cell(drawn.odd, "failed")
         # Halves, because the difference of two large floats can be infinite.
         height = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
         alarm = {
@@ -111,7 +112,7 @@ def cells_of(views: Mapping[int, RankView], measure: Measure, *, ascii: bool) ->
             "step lag": value >= LATE,
             "memory": value > FULL,
         }[measure]
-        return Cell(blocks[round(height * (len(blocks) - 1))], "alarm" if alarm else "block")
+        return Cell(drawn.blocks[round(height * last)], "alarm" if alarm else "block")
 
     return {rank: cell(rank, view) for rank, view in views.items()}
 

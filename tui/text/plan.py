@@ -1,16 +1,15 @@
-"""A launch plan as text for a pane: nodes as boxes with their ranks, and exactly what rank 0 is started with."""
+"""A launch plan as text: nodes as boxes with their ranks, the command and the environment of rank 0. Also backends."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import BackendInfo
-from engine.core.errors import RankdeckError
 from engine.core.plan.plan import (
     AttemptPaths,
     LaunchPlan,
@@ -21,20 +20,19 @@ from engine.core.plan.plan import (
     store_address,
 )
 from engine.core.terminal_text import visible
+from engine.core.words import count
 from tui.text.cells import plain_line
-from tui.text.marks import MUTED, to_ascii
-
-LABEL = 10
-"""Width of the column with the labels."""
+from tui.text.lines import labelled, sentence
+from tui.text.marks import MUTED, shown
 
 BACKEND_NAME = 9
-"""Cells before what is said of a backend."""
+"""Cells before the description of a backend."""
 
 MAX_BOX_RANKS = 64
-"""Ranks of one node that are drawn one by one; more are a pair of numbers."""
+"""Ranks of one node that are drawn one by one; of more, only the first and the last."""
 
-LIBRARY = "..."
-"""Stands for the folder that a run gets on its node, in the command line of a recipe."""
+FOLDER = "..."
+"""Stands for the folder of the run on its node, whose name is not known before the launch."""
 
 
 class _Drawing(NamedTuple):
@@ -50,68 +48,54 @@ _ROUND = _Drawing("┌┬┐", "└┴┘", "│", "─")
 _ASCII = _Drawing("+++", "+++", "|", "-")
 
 
-def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:  # noqa: A002
-    """Args:
-    plan: what would run.
-    width: cells of a line.
-    ascii: draws with ASCII characters.
-    """
-    ranks, nodes = plan.world_size, len(plan.nodes)
+def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
+    """Everything that a launch would use. `ascii`: draws with ASCII characters."""
+    ranks, nodes = count(plan.world_size, "rank"), count(len(plan.nodes), "node")
     transports = ", ".join(sorted({node.transport for node in plan.nodes}))
-    facts = f"{plan.backend.name} · {_count(ranks, 'rank')} on {_count(nodes, 'node')} · {plan.backend.device}"
-    facts += f" · {transports}"
+    facts = f"{plan.backend.name} · {ranks} on {nodes} · {plan.backend.device} · {transports}"
     lines: list[Content | str] = [Content.styled(facts, "bold")]
-    if plan.backend_note:
-        lines += wrapped(plain_line(plan.backend_note).split(), width)
-    if plan.description:
-        lines += wrapped(plain_line(plan.description).split(), width)
+    for text in filter(None, (plan.backend_note, plan.description)):
+        lines += sentence(text, width)
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
     for warning in plan.warnings:
-        lines += labelled("warning", plain_line(warning.line).split(), width, style="$text-warning")
-    argv = [visible(shlex.quote(word)) for word in rank_argv(plan, LIBRARY)]
+        lines += labelled("warning", plain_line(warning.line), width, style="$text-warning")
+    argv = [visible(shlex.quote(word)) for word in rank_argv(plan, FOLDER)]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)
-    lines += labelled("store", f"{store_address(plan)}, a free port for each attempt".split(), width)
+    lines += labelled("store", f"{store_address(plan)}, a free port for each attempt", width)
     if plan.fallback:
-        lines += labelled("fallback", ", then ".join(spare.name for spare in plan.fallback).split(), width)
+        lines += labelled("fallback", ", then ".join(backend.name for backend in plan.fallback), width)
     policy = plan.policy
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
-    lines += labelled("on failure", failure.split(), width)
+    lines += labelled("on failure", failure, width)
     ladder = ", ".join(f"{name} {seconds:g} s" for name, seconds in plan.stop_ladder)
-    lines += labelled("stopping", ladder.split(), width)
+    lines += labelled("stopping", ladder, width)
     own = shown_environment(plan.env)
     if own:
         lines += labelled("env", _pairs(own), width)
     lines += labelled("unless set", _pairs(shown_environment(plan.env_defaults)), width)
     lines += labelled("per rank", _pairs(_given(plan, own)), width, style=MUTED)
-    text = Content("\n").join(lines)
-    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+    return shown(Content("\n").join(lines), ascii=ascii)
 
 
 def _given(plan: LaunchPlan, own: Container[str]) -> dict[str, str]:
-    """What the launch gives rank 0 besides its profile. The port is not known before an attempt."""
+    """Environment that the launch sets for rank 0 besides the profile's. The port is not known before an attempt."""
     paths = AttemptPaths(
-        library=LIBRARY,
-        error=f"{LIBRARY}/error",
-        metrics=f"{LIBRARY}/metrics",
-        stacks=f"{LIBRARY}/stacks",
-        handover=f"{LIBRARY}/state",
-        traces=f"{LIBRARY}/nccl_trace_rank_",
-        checkpoints=f"{LIBRARY}/checkpoints",
+        library=FOLDER,
+        error=f"{FOLDER}/error",
+        metrics=f"{FOLDER}/metrics",
+        stacks=f"{FOLDER}/stacks",
+        handover=f"{FOLDER}/state",
+        traces=f"{FOLDER}/nccl_trace_rank_",
+        checkpoints=f"{FOLDER}/checkpoints",
     )
     address = "127.0.0.1" if len(plan.nodes) == 1 else "found"
-    given = rank_environment(plan, plan.places[0], run=LIBRARY, attempt=0, address=address, port=0, paths=paths)
+    given = rank_environment(plan, plan.places[0], run=FOLDER, attempt=0, address=address, port=0, paths=paths)
     return {name: value for name, value in (given | {"MASTER_PORT": "free"}).items() if name not in own}
 
 
-def backends_text(
-    infos: Sequence[BackendInfo],
-    chosen: str,
-    width: int,
-    *,
-    ascii: bool = False,  # noqa: A002
-) -> Content:
-    """Every backend with the sign of whether it can run, and what helps where it can't.
+def backends_text(infos: Sequence[BackendInfo], chosen: str, width: int, *, ascii: bool = False) -> Content:
+    """Every backend, whether it can run, and what helps where it can't.
 
     Args:
         infos: the backends.
@@ -124,53 +108,17 @@ def backends_text(
         mark, style = ("✖", "$text-error") if info.trouble else ("✔", "$text-success")
         name_style = "bold $text-accent" if info.name == chosen else "bold"
         can_run = [(MUTED, info.summary), ("", info.found)]
-        said = [("$text-error", info.trouble), ("", info.hint)] if info.trouble else can_run
+        texts = [("$text-error", info.trouble), ("", info.hint)] if info.trouble else can_run
         begin = Content.assemble((mark, style), " ", (f"{plain_line(info.name):<6}", name_style), " ")
-        for line_style, words in said:
-            for line in wrapped(plain_line(words).split(), width - BACKEND_NAME) if words else ():
-                lines.append(Content.assemble(begin, (line, line_style)))
+        for line_style, text in texts:
+            for line in sentence(text, width - BACKEND_NAME, line_style) if text else ():
+                lines.append(Content.assemble(begin, line))
                 begin = Content(" " * BACKEND_NAME)
-    text = Content("\n").join(lines)
-    return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
+    return shown(Content("\n").join(lines), ascii=ascii)
 
 
-def error_text(error: RankdeckError, width: int) -> Content:
-    """An error and its next step."""
-    lines: list[Content | str] = [
-        Content.styled(str(line), "$text-error") for line in wrapped(plain_line(error.message).split(), width)
-    ]
-    if error.hint:
-        lines += ["", *wrapped(plain_line(error.hint).split(), width)]
-    return Content("\n").join(lines)
-
-
-def labelled(label: str, words: Iterable[str], width: int, *, style: str = "") -> list[Content]:
-    """A label and words beside it, with the label's column left free in the lines that follow."""
-    lines = wrapped(words, max(8, width - LABEL - 1))
-    return [
-        Content.assemble((f"{label if index == 0 else '':<{LABEL}} ", MUTED), (line, style))
-        for index, line in enumerate(lines)
-    ]
-
-
-def wrapped(words: Iterable[str], width: int) -> list[str]:
-    """Words in lines of at most `width` cells. A word is broken only where it alone is longer than a line."""
-    width = max(1, width)
-    lines: list[str] = [""]
-    for word in words:
-        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) > width:
-            lines.append("")
-        elif lines[-1]:
-            lines[-1] += " "
-        for character in word:
-            if cell_len(lines[-1]) + cell_len(character) > width:
-                lines.append("")
-            lines[-1] += character
-    return lines
-
-
-def boxes(nodes: Sequence[PlannedNode], width: int, *, ascii: bool = False) -> list[str]:  # noqa: A002
-    """Every node as a box with a cell for each of its ranks, side by side as far as they fit.
+def boxes(nodes: Sequence[PlannedNode], width: int, *, ascii: bool = False) -> list[str]:
+    """Every node as a box with a cell for each of its ranks, as many side by side as fit.
 
     Args:
         nodes: the nodes of a plan.
@@ -218,7 +166,3 @@ def _box(node: PlannedNode, width: int, digits: int, drawing: _Drawing) -> list[
 
 def _pairs(env: dict[str, str]) -> list[str]:
     return [f"{plain_line(name)}={plain_line(value)}" for name, value in env.items()]
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -14,7 +14,7 @@ from engine.core.metrics.series import Series
 from tui.data.curves import Curve, Curves, curves
 from tui.numbers import duration, number
 from tui.text.cells import Span, segments_line
-from tui.text.marks import ASCII_ODD, ODD
+from tui.text.marks import signs
 
 DARK = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
 LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130), (120, 114, 33), (30, 140, 200))
@@ -130,7 +130,7 @@ def _plotted(found: Curves, request: Request, ticks: Ticks | None) -> str:
             figure.draw(_signal(map(x_axis.place, curve.x), map(y_axis.place, curve.y), marker, colour))
     if found.odd:
         top = [1.0] * len(found.odd)
-        mark = ASCII_ODD if request.ascii else ODD
+        mark = signs(ascii=request.ascii).odd
         figure.draw(_signal(map(x_axis.place, found.odd), top, mark, ALARM, lines=False))
     ticks = ticks or _linear_ticks(found, request, x_axis, y_axis)
     figure.ruler("y", "left").lim(0, 1).ticks(*_placed(ticks.y, y_axis))

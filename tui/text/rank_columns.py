@@ -7,11 +7,11 @@ from typing import NamedTuple
 from engine.core.views.view import RankView
 from tui.numbers import NOTHING, age, memory, number, percent
 from tui.text.cells import cell_fit, plain_line
-from tui.text.marks import ASCII_CURSOR, ASCII_GLYPHS, CURSOR, GLYPHS
+from tui.text.marks import CURSOR, signs
 from tui.text.sparkline import sparkline
 
 LEAST_NOTE = 16
-"""Cells of the note and the space before it, for which sparklines and GPU make room: the reason of a failure fits."""
+"""Cells of the note and the space before it: the reason of a failure fits. Sparklines and GPU make room for it."""
 
 
 class RankRow(NamedTuple):
@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def fitted(cls, width: int, *, world_size: int, node: int, gpus: bool = False) -> Columns:
-        """Shares out a width.
+        """The columns that fit a width.
 
         Local rank and age go first, then the sparklines shrink, then the note, then the GPU leaves; below 60 cells other
         columns leave for good, the state last.
@@ -71,7 +71,7 @@ class Columns(NamedTuple):
         sparks = 2 * (self.spark + 1) if self.spark else 0
         numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory)
         fields = (self.node, self.local, self.state, *numbers, self.seen)
-        return len(CURSOR) + self.rank + sum(width + 1 for width in fields if width) + sparks
+        return CURSOR + self.rank + sum(width + 1 for width in fields if width) + sparks
 
 
 def row_parts(
@@ -80,33 +80,30 @@ def row_parts(
     now: float,
     *,
     cursor: bool,
-    ascii: bool,  # noqa: A002  named after the command line's flag
+    ascii: bool,
 ) -> tuple[tuple[str, str], ...]:
-    """A row as (component class or empty, text) of its parts, left to right.
+    """A row as (style or empty, text) of its parts, left to right; a style is a state, `muted` or `spark`.
 
     Args:
-        row: what to show.
+        row: the values.
         columns: their widths.
         now: seconds since the epoch, for ages.
         cursor: whether the cursor is on the row.
         ascii: draws with ASCII characters.
     """
     view, throughput, loss = row
-    mark = (ASCII_CURSOR if ascii else CURSOR) if cursor else " "
-    glyph = (ASCII_GLYPHS if ascii else GLYPHS)[view.state]
-    text: list[tuple[str, str]] = [("", mark + str(view.rank).rjust(columns.rank))]
+    drawn = signs(ascii=ascii)
+    text: list[tuple[str, str]] = [("", (drawn.cursor if cursor else " ") + str(view.rank).rjust(columns.rank))]
     if columns.node:
         text.append(("", " " + cell_fit(plain_line(view.node), columns.node, ascii=ascii)))
     if columns.local:
         text.append(("muted", " " + str(view.local_rank).rjust(columns.local)))
-    text.append((view.state, f" {glyph} {view.state}".ljust(columns.state + 1)[: columns.state + 1]))
+    text.append((view.state, f" {drawn.ranks[view.state]} {view.state}".ljust(columns.state + 1)[: columns.state + 1]))
     if columns.step:
         step = NOTHING if view.step is None else str(view.step)
         text.append(("", " " + step.rjust(columns.step)))
-    for width, value, series in (
-        (columns.throughput, view.throughput, throughput),
-        (columns.loss, view.loss, loss),
-    ):
+    measured = (columns.throughput, view.throughput, throughput), (columns.loss, view.loss, loss)
+    for width, value, series in measured:
         if width:
             text.append(("", " " + number(value, width)))
         if columns.spark:
@@ -119,16 +116,14 @@ def row_parts(
         text.append(("muted", " " + seen.rjust(columns.seen)))
     if columns.note:
         note = plain_line(view.note)
-        said = "" if note else "muted"
-        text.append(
-            (said, " " + cell_fit(note or plain_line(view.last_line), columns.note, ascii=ascii)),
-        )
+        note_cells = cell_fit(note or plain_line(view.last_line), columns.note, ascii=ascii)
+        text.append(("" if note else "muted", " " + note_cells))
     if ascii:
         text = [(part, cell.replace(NOTHING, "-")) for part, cell in text]
     return tuple(text)
 
 
-def heading(columns: Columns, unit: str, *, ascii: bool) -> str:  # noqa: A002
+def heading(columns: Columns, unit: str, *, ascii: bool) -> str:
     """The line above the rows.
 
     Args:

@@ -1,4 +1,4 @@
-"""A run in words: the two lines above the table, the card that explains a failure, the story, stacks. Pure text."""
+"""A run in words: the header, the explanation of a failure, the events, the stacks. Pure text."""
 
 from __future__ import annotations
 
@@ -9,49 +9,47 @@ from rich.cells import cell_len, chop_cells
 from textual.content import Content
 
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.view import EventLine, FailureView, RunView
+from engine.core.views.view import EventLine, RunView
+from engine.core.words import count, rank_words
 from tui.data.model import Header
 from tui.numbers import NOTHING, age, duration, number, precise
-from tui.text.cells import cell_fit, clean, plain_line
-from tui.text.marks import MUTED, RUN_MARKS, bar, sign, to_ascii
-from tui.text.plan import labelled, wrapped
+from tui.text.cells import clean, cut, plain_line
+from tui.text.lines import labelled, sentence
+from tui.text.marks import MUTED, RUN_MARKS, bar, shown
 
 MAX_NAME = 24
 LOSS_CELLS = 9
-"""Every loss that is not negative fits, so that what follows keeps its place."""
+"""Cells of the loss. Every loss that is not negative fits, so that the text after it does not move."""
 
 WIDE = 100
-"""Cells of a line from which on `attempt 0.2` is written out."""
+"""Cells of a line in which the generation is written out."""
 
 TRACEBACK_LINES = 12
-"""Lines of a traceback on the card: its end is where the error is. The log has all of it."""
+"""Lines of a traceback that are shown: the error is at its end. The log has all of it."""
 
 EVENT_STYLES = {"warning": "$text-warning", "error": "$text-error"}
 
 
-def header_lines(header: Header, width: int, *, ascii: bool) -> tuple[Content, Content]:  # noqa: A002
+def header_lines(header: Header, width: int, *, ascii: bool) -> tuple[Content, Content]:
     """The two lines above the rank table. Values keep their place and their width.
 
     Args:
-        header: what to say.
+        header: the values.
         width: cells of a line.
         ascii: draws with ASCII characters.
     """
-    lines = _state_line(header, width, ascii=ascii), _value_line(header, width)
-    if ascii:
-        first, second = (Content(to_ascii(line.plain), list(line.spans)) for line in lines)
-        return first, second
-    return lines
+    first, second = _state_line(header, width, ascii=ascii), _value_line(header, width)
+    return shown(first, ascii=ascii), shown(second, ascii=ascii)
 
 
-def _state_line(header: Header, width: int, *, ascii: bool) -> Content:  # noqa: A002
+def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
     name = plain_line(header.name)
     mark = RUN_MARKS[header.state]
-    word = f"{sign(header.state, ascii=ascii)} {header.state:<9}"
+    word = f"{mark.sign(ascii=ascii)} {header.state:<9}"
     step = NOTHING if header.step is None else str(header.step)
     steps = f"step {step:>{len(str(header.steps or 0))}}" + (f"/{header.steps}" if header.steps else "")
     parts: list[tuple[str, str]] = [
-        (cell_fit(name, min(cell_len(name), MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
+        (cut(name, min(MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
         (f"  {word}", mark.style),
         (
             f"  attempt {_attempt(header, width)}",
@@ -74,7 +72,7 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:  # noqa:
 
 
 def _attempt(header: Header, width: int) -> str:
-    """Attempt and generation: `1`, `1.3`, and where there is room `1 · generation 3`."""
+    """Attempt and generation: `1`, `1.3`, or on a wide line `1 · generation 3`."""
     if header.generation == 0:
         return str(header.attempt)
     return f"{header.attempt}{' · generation ' if width >= WIDE else '.'}{header.generation}"
@@ -83,12 +81,12 @@ def _attempt(header: Header, width: int) -> str:
 def _value_line(header: Header, width: int) -> Content:
     unit = plain_line(header.unit)
     dead = header.alive < header.world_size and header.state in ("running", "holding")
-    count = f"{header.alive:>{len(str(header.world_size))}}/{header.world_size} ranks"
+    ranks = f"{header.alive:>{len(str(header.world_size))}}/{header.world_size} ranks"
     if header.state in ENDED_WORDS:
-        count = f"{header.world_size} rank{'' if header.world_size == 1 else 's'}"
+        ranks = count(header.world_size, "rank")
     parts: list[tuple[str, str]] = [
         (f"{duration(header.elapsed):<8} ", ""),
-        (count, "$text-error bold" if dead else ""),
+        (ranks, "$text-error bold" if dead else ""),
     ]
     if header.throughput is not None or header.state not in ENDED_WORDS:
         parts += [(f"  {number(header.throughput, 6)}", ""), (f" {unit}/s" if unit else " per s", MUTED)]
@@ -98,12 +96,11 @@ def _value_line(header: Header, width: int) -> Content:
         parts.append((f"  checkpoint {header.checkpoint}{since}", MUTED))
     if doing := _doing(header):
         parts.append((f"  {plain_line(doing)}", "$text-warning"))
-    line = Content.assemble(*parts)
-    return line.truncate(width, ellipsis=True)
+    return Content.assemble(*parts).truncate(width, ellipsis=True)
 
 
 def _doing(header: Header) -> str:
-    """What the run is doing; while nodes are unreachable, for how long they have been."""
+    """The activity of the run; while nodes are unreachable, for how long they have been."""
     away = [f"{node} {away_words(seconds)}" for node, seconds in header.away.items()]
     more = f" and {len(away) - 2} more" if len(away) > 2 else ""
     return ", ".join(away[:2]) + more if away else header.doing
@@ -114,69 +111,62 @@ def away_words(seconds: float) -> str:
     return f"unreachable {age(seconds)}"
 
 
-def why_text(run: RunView, width: int, *, ascii: bool) -> Content:  # noqa: A002
-    """The card beside the log: what failed, what `r` would do, details, the next step with a line to copy, what
-    followed, the end of the traceback."""
+def why_text(run: RunView, width: int, *, ascii: bool) -> Content:
+    """The pane beside the log: what failed, what `r` does, details, the next step with a line to copy, the consequences,
+    the end of the traceback."""
     failure = run.failure
     if failure is None:
         return Content("Nothing has failed.")
-    lines: list[Content | str] = [
-        Content.styled(line, "$text-error bold") for line in wrapped(plain_line(failure.headline).split(), width)
-    ]
+    lines: list[Content | str] = [*sentence(failure.headline, width, "$text-error bold")]
     if run.restart:  # before the details: the lines that a small screen shows
-        words = wrapped(plain_line(run.restart).split(), max(8, width - 3))
+        restart = sentence(run.restart, max(8, width - 3))
         lines += [
-            Content.assemble(("   " if index else "r  ", "bold $accent"), line) for index, line in enumerate(words)
+            Content.assemble(("   " if index else "r  ", "bold $accent"), line) for index, line in enumerate(restart)
         ]
     if failure.detail:
-        lines += ["", *wrapped(plain_line(failure.detail).split(), width)]
+        lines += ["", *sentence(failure.detail, width)]
     if failure.hint:
-        lines += ["", *wrapped(plain_line(failure.hint).split(), width)]
+        lines += ["", *sentence(failure.hint, width)]
     if failure.fix:
-        lines += [Content.styled(line, "$text-accent") for line in wrapped(plain_line(failure.fix).split(), width)]
-    followed = [plain_line(sentence) for sentence in failure.followed] or ([_others(failure)] if failure.others else [])
+        lines += sentence(failure.fix, width, "$text-accent")
+    others = (f"failed too: {rank_words(failure.others, 8)}",) if failure.others else ()
+    followed = failure.followed or others
     lines += [""] if followed else []
-    for sentence in followed:
-        lines += [Content.styled(line, MUTED) for line in wrapped(sentence.split(), width)]
+    for one in followed:
+        lines += sentence(one, width, MUTED)
     if failure.traceback.strip():
-        shown = clean(failure.traceback).rstrip().split("\n")
-        cut = len(shown) - TRACEBACK_LINES
-        above = [f"{'...' if ascii else '…'} {cut} lines above"] if cut > 0 else []
-        lines += ["", *(Content.styled(line, MUTED) for line in [*above, *shown[-TRACEBACK_LINES:]])]
+        traceback = clean(failure.traceback).rstrip().split("\n")
+        above = len(traceback) - TRACEBACK_LINES
+        head = [f"{'...' if ascii else '…'} {above} lines above"] if above > 0 else []
+        lines += ["", *(Content.styled(line, MUTED) for line in [*head, *traceback[-TRACEBACK_LINES:]])]
     return Content("\n").join(lines)
 
 
-def _others(failure: FailureView) -> str:
-    ranks = ", ".join(str(rank) for rank in failure.others[:8])
-    more = f" and {len(failure.others) - 8} more" if len(failure.others) > 8 else ""
-    return f"failed too: rank{'s' if len(failure.others) > 1 else ''} {ranks}{more}"
-
-
 def events_text(events: Iterable[EventLine], width: int) -> Content:
-    """The story of a run, oldest first."""
+    """The events of a run, oldest first."""
     lines: list[Content | str] = []
     for event in events:
         clock = time.strftime("%H:%M:%S", time.localtime(event.at))
-        lines += labelled(clock, plain_line(event.text).split(), width, style=EVENT_STYLES.get(event.level, ""))
+        lines += labelled(clock, plain_line(event.text), width, style=EVENT_STYLES.get(event.level, ""))
     return Content("\n").join(lines) if lines else Content("Nothing has happened yet.")
 
 
 def stacks_text(lines: Sequence[str], width: int) -> Content:
-    """Where every rank is in its Python code. A line that is too long is broken: the end of a path says the most.
+    """Where every rank is in its Python code. A long line is wrapped, not cut: the end of a path matters most.
 
     Args:
-        lines: what `RunClient.stacks` says: a line for each group of ranks, below it its calls, indented.
+        lines: from `RunClient.stacks`: a line for each group of ranks, below it its calls, indented.
         width: cells of a line.
     """
-    shown: list[Content | str] = []
+    drawn: list[Content | str] = []
     for line in map(plain_line, lines):
         indent = min(len(line) - len(line.lstrip(" ")), width // 2)
         first, *others = (
             _broken(line.strip(" "), max(1, width - indent - 2)) if cell_len(line) > width else [line[indent:]]
         )
         parts = [" " * indent + first, *(" " * (indent + 2) + other for other in others)]
-        shown += parts if indent else [Content.styled(part, "bold") for part in parts]
-    return Content("\n").join(shown) if shown else Content("No rank has a stack.")
+        drawn += parts if indent else [Content.styled(part, "bold") for part in parts]
+    return Content("\n").join(drawn) if drawn else Content("No rank has a stack.")
 
 
 def _broken(text: str, width: int) -> list[str]:

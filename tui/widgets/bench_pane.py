@@ -22,7 +22,7 @@ GAP = 2
 class BenchChart(Chart):
     """One curve for each collective, on logarithmic axes."""
 
-    def __init__(self, *, ascii: bool, slow: bool) -> None:  # noqa: A002  named after the command line's flag
+    def __init__(self, *, ascii: bool, slow: bool) -> None:
         super().__init__(ascii=ascii, slow=slow)
         self._results: tuple[Result, ...] = ()
         self._measure: Measure = "latency"
@@ -62,7 +62,7 @@ class BenchPane(TextPane):
     BenchPane > BenchChart { dock: right; height: 100%; background: $background; }
     """
 
-    def __init__(self, *, id: str, ascii: bool, slow: bool) -> None:  # noqa: A002  Textual's word
+    def __init__(self, *, id: str, ascii: bool, slow: bool) -> None:
         super().__init__(id=id, ascii=ascii)
         self._chart = BenchChart(ascii=ascii, slow=slow)
         self._results: list[Result] = []

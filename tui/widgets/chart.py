@@ -65,16 +65,8 @@ class Chart(Widget):
             self.picture = picture
             self.seconds = seconds
 
-    def __init__(
-        self,
-        *,
-        ascii: bool = False,  # noqa: A002  named after the command line's flag
-        slow: bool = False,
-        name: str | None = None,
-        id: str | None = None,  # noqa: A002  Textual's word
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(name=name, id=id, classes=classes)
+    def __init__(self, *, ascii: bool = False, slow: bool = False, id: str | None = None) -> None:
+        super().__init__(id=id)
         self.ascii = ascii
         self.every = SLOW_EVERY if slow else EVERY
         self._title = ""

@@ -1,4 +1,4 @@
-"""What a check of nodes has found: a row for each node, a column for each check, a sign in each cell, and a cursor on one of them."""
+"""The results of a check: a row for each node, a column for each check, and a cursor on a cell."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Size
-from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.checks.findings import CHECKS, Check, Grid, State
 from tui.keys import bindings
 from tui.text.cells import cell_fit, plain_line
-from tui.text.marks import ASCII_CURSOR, CHECK_MARKS, CURSOR
+from tui.text.marks import CHECK_MARKS, CURSOR, signs
+from tui.widgets.cursor_view import CursorView
 
 WORD = 6
 """Cells of a sign with its word."""
 
 MAX_NODE = 24
 MIN_NODE = 8
-"""Cells of a node's name, where there is room and where there is none."""
+"""Cells of a node's name, with and without room for it."""
 
 
 class Columns(NamedTuple):
@@ -34,17 +33,17 @@ class Columns(NamedTuple):
 
     @classmethod
     def fitted(cls, width: int, *, node: int) -> Columns:
-        """Shares out a width: signs with their words where there is room, else signs below the beginnings of the checks' names.
+        """The columns that fit a width: signs with words where there is room, else signs below shortened names of checks.
 
         Args:
             width: cells of a row.
             node: cells of the longest node name.
         """
         words = tuple(max(len(check), WORD) + 1 for check in CHECKS)
-        if width >= len(CURSOR) + min(node, MAX_NODE) + sum(words):
+        if width >= CURSOR + min(node, MAX_NODE) + sum(words):
             return cls(min(node, MAX_NODE), words)
-        each = max(2, min(WORD - 1, (width - len(CURSOR) - min(node, MIN_NODE)) // len(CHECKS)))
-        return cls(max(1, min(node, MAX_NODE, width - len(CURSOR) - each * len(CHECKS))), (each,) * len(CHECKS))
+        each = max(2, min(WORD - 1, (width - CURSOR - min(node, MIN_NODE)) // len(CHECKS)))
+        return cls(max(1, min(node, MAX_NODE, width - CURSOR - each * len(CHECKS))), (each,) * len(CHECKS))
 
     @property
     def has_words(self) -> bool:
@@ -52,29 +51,19 @@ class Columns(NamedTuple):
         return self.checks[0] > WORD
 
 
-class CheckGrid(ScrollView, can_focus=True, inherit_bindings=False):
-    """Nodes and checks. Arrows or hjkl move from cell to cell."""
-
-    ALLOW_SELECT = False
+class CheckGrid(CursorView):
+    """Nodes and checks, with a cursor on a cell."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("cells")]
 
+    HEADINGS = 1
+
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "check-grid--header",
-        "check-grid--cursor",
-        "check-grid--ok",
-        "check-grid--warn",
-        "check-grid--fail",
-        "check-grid--skip",
-    }
+        "check-grid--header", "check-grid--cursor", "check-grid--ok", "check-grid--warn", "check-grid--fail", "check-grid--skip",
+    }  # fmt: skip
 
     DEFAULT_CSS = """
     CheckGrid {
-        overflow-x: hidden;
-        overflow-y: auto;
-        scrollbar-size-vertical: 1;
-        scrollbar-gutter: stable;
-
         & > .check-grid--header { color: $text-muted; text-style: bold; }
         & > .check-grid--cursor { background: $foreground 12%; }
         &:focus > .check-grid--cursor { background: $primary 35%; text-style: bold reverse; }
@@ -85,16 +74,8 @@ class CheckGrid(ScrollView, can_focus=True, inherit_bindings=False):
     }
     """
 
-    class Moved(Message):
-        """The cursor is on another cell."""
-
-        def can_replace(self, message: Message) -> bool:
-            """Only the newest place of the cursor matters."""
-            return isinstance(message, CheckGrid.Moved)
-
-    def __init__(self, *, id: str, ascii: bool) -> None:  # noqa: A002  Textual's word, and the command line's
-        super().__init__(id=id, classes="pane")
-        self._ascii = ascii
+    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(ascii=ascii, id=id, classes=classes)
         self._grid = Grid(())
         self._row = self._column = 0
 
@@ -121,71 +102,32 @@ class CheckGrid(ScrollView, can_focus=True, inherit_bindings=False):
         if not self._grid.nodes:
             return
         row, column = max(0, min(row, len(self._grid.nodes) - 1)), max(0, min(column, len(CHECKS) - 1))
-        top, page = self.scroll_offset.y, self._page
-        if row < top or row >= top + page:
-            self.scroll_to(y=row if row < top else row - page + 1, animate=False)
+        self._scroll_to_line(row)
         if (row, column) != (self._row, self._column):
             self._row, self._column = row, column
             self.refresh()
             self.post_message(self.Moved())
 
-    @property
-    def _page(self) -> int:
-        return max(1, self.size.height - 1)
-
-    def action_cursor_up(self) -> None:
-        """Node above."""
-        self._go(self._row - 1, self._column)
-
-    def action_cursor_down(self) -> None:
-        """Node below."""
-        self._go(self._row + 1, self._column)
+    def _move(self, lines: int) -> None:
+        self._go(self._row + lines, self._column)
 
     def action_sideways(self, direction: int) -> None:
-        """Next check, or the one before."""
+        """The next or the previous check."""
         self._go(self._row, self._column + direction)
 
-    def action_page_up(self) -> None:
-        """As many nodes up as are in sight."""
-        self._go(self._row - self._page, self._column)
-
-    def action_page_down(self) -> None:
-        """As many nodes down as are in sight."""
-        self._go(self._row + self._page, self._column)
-
-    def action_half_page_up(self) -> None:
-        """Half of that up."""
-        self._go(self._row - max(1, self._page // 2), self._column)
-
-    def action_half_page_down(self) -> None:
-        """Half of that down."""
-        self._go(self._row + max(1, self._page // 2), self._column)
-
-    def action_first(self) -> None:
-        """First node."""
-        self._go(0, self._column)
-
-    def action_last(self) -> None:
-        """Last node."""
-        self._go(len(self._grid.nodes) - 1, self._column)
-
     def on_click(self, event: events.Click) -> None:
-        """Takes the cursor to the cell."""
+        """Moves the cursor to the cell."""
         offset = event.get_content_offset(self)
         if offset is None or offset.y == 0 or self.scroll_offset.y + offset.y > len(self._grid.nodes):
             return
         columns = self._columns()
-        edge, column = len(CURSOR) + columns.node, -1
+        edge, column = CURSOR + columns.node, -1
         for index, width in enumerate(columns.checks):
             column = index if offset.x >= edge else column
             edge += width
         self._go(self.scroll_offset.y + offset.y - 1, self._column if column < 0 else column)
 
     # --- drawing ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def _width(self) -> int:
-        return max(0, self.size.width - self.scrollbar_size_vertical)
 
     def _columns(self) -> Columns:
         return Columns.fitted(self._width, node=max((len(node) for node in self._grid.nodes), default=4))
@@ -204,19 +146,19 @@ class CheckGrid(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _heading(self, columns: Columns) -> list[Segment]:
         style = self.get_component_rich_style("check-grid--header", partial=True)
-        text = " " * len(CURSOR) + cell_fit("node", columns.node)
+        text = " " * CURSOR + cell_fit("node", columns.node)
         for check, width in zip(CHECKS, columns.checks, strict=True):
             text += f" {check[: width - 1]:<{width - 1}}"
         return [Segment(text, self.rich_style + style)]
 
     def _node(self, row: int, columns: Columns) -> list[Segment]:
         node = self._grid.nodes[row]
-        mark = (ASCII_CURSOR if self._ascii else CURSOR) if row == self._row else " "
-        segments = [Segment(mark + cell_fit(plain_line(node), columns.node, ascii=self._ascii), self.rich_style)]
+        cursor = signs(ascii=self.ascii).cursor if row == self._row else " "
+        segments = [Segment(cursor + cell_fit(plain_line(node), columns.node, ascii=self.ascii), self.rich_style)]
         for column, (check, width) in enumerate(zip(CHECKS, columns.checks, strict=True)):
             finding = self._grid.at(node, check)
             state: State | None = finding.state if finding is not None else None
-            sign = CHECK_MARKS[state].ascii if self._ascii else CHECK_MARKS[state].sign
+            sign = CHECK_MARKS[state].sign(ascii=self.ascii)
             text = f"{sign} {state}" if columns.has_words and state not in (None, "skip") else sign
             style = self.rich_style + self.get_component_rich_style(f"check-grid--{state or 'skip'}", partial=True)
             segments.append(Segment(" ", self.rich_style))

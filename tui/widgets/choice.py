@@ -43,7 +43,7 @@ class Choice(Widget, can_focus=True):
             """The widget."""
             return self.choice
 
-    def __init__(self, options: Sequence[str], value: str, *, ascii: bool) -> None:  # noqa: A002
+    def __init__(self, options: Sequence[str], value: str, *, ascii: bool) -> None:
         """Args:
         options: what can be chosen.
         value: what is chosen; one that is no option is offered too, so that nothing changes unasked.

@@ -32,7 +32,7 @@ class FormRow(Horizontal):
     class Resized(Message):
         """The row needs more lines or fewer, or has moved."""
 
-    def __init__(self, field: Field, value: str, *, ascii: bool) -> None:  # noqa: A002  the command line's word
+    def __init__(self, field: Field, value: str, *, ascii: bool) -> None:
         super().__init__(classes="-group" if field.begins_group else None)
         self.field = field
         self.line: Input | Choice

@@ -1,4 +1,4 @@
-"""A list of one-line entries that keeps its place while its entries change."""
+"""A list of lines whose cursor keeps its place while the lines change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from tui.keys import bindings
+from tui.widgets.cursor_view import LineKeys
 
 
-class LineList(OptionList, inherit_bindings=False):
-    """Entries by id. What enter does is bound by whoever uses the list."""
+class LineList(OptionList, LineKeys, inherit_bindings=False):
+    """Entries by id. A subclass binds enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
@@ -22,10 +23,10 @@ class LineList(OptionList, inherit_bindings=False):
     LineList { height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; scrollbar-size-vertical: 1; padding: 0; }
     """
 
-    def __init__(self, *, id: str, empty: str) -> None:  # noqa: A002  Textual's word
+    def __init__(self, *, id: str, empty: str) -> None:
         """Args:
         id: of the widget.
-        empty: what stands there while there is no entry: the next step of a user who sees it for the first time.
+        empty: shown while there is no entry.
         """
         super().__init__(Option(Content(empty), disabled=True), id=id, markup=False)
         self._entries: list[tuple[str, Content]] = []
@@ -38,14 +39,14 @@ class LineList(OptionList, inherit_bindings=False):
         return option.id if option is not None else None
 
     def say_when_empty(self, text: str) -> None:
-        """What stands there from now on while there is no entry."""
+        """Changes the text that is shown while there is no entry."""
         if text != self._empty:
             self._empty = text
             if not self._entries:
                 self.set_options([Option(Content(text), disabled=True)])
 
     def set_entries(self, entries: Sequence[tuple[str, Content]]) -> None:
-        """Shows other entries. The cursor stays on its id, or where it was, or goes to the first."""
+        """Shows other entries. The cursor stays on its id, or else near its place."""
         entries = list(entries)
         if not entries and not self._entries:
             return
@@ -63,21 +64,12 @@ class LineList(OptionList, inherit_bindings=False):
         self.set_options([Option(content, id=key) for key, content in entries])
         self.choose(before, place)
 
-    def action_half_page_up(self) -> None:
-        """Half a page up."""
-        self._half_page(-1)
-
-    def action_half_page_down(self) -> None:
-        """Half a page down."""
-        self._half_page(1)
-
-    def _half_page(self, direction: int) -> None:
+    def _move(self, lines: int) -> None:
         if self._entries:
-            there = (self.highlighted or 0) + direction * max(1, self.size.height // 2)
-            self.highlighted = max(0, min(len(self._entries) - 1, there))
+            self.highlighted = max(0, min(len(self._entries) - 1, (self.highlighted or 0) + lines))
 
     def choose(self, key: str | None, otherwise: int = 0) -> None:
-        """Puts the cursor on an id, or on a place where there is no such id."""
+        """Puts the cursor on an id, or on an index where there is no such id."""
         keys = [known for known, _ in self._entries]
         if keys:
             self.highlighted = keys.index(key) if key in keys else min(otherwise, len(keys) - 1)

@@ -33,7 +33,7 @@ class Styles(NamedTuple):
     selection: Style
 
 
-def prefix(log: MergedLog, line: Line, *, ascii: bool) -> str:  # noqa: A002  named after the command line's flag
+def prefix(log: MergedLog, line: Line, *, ascii: bool) -> str:
     """What stands before a line: a sign if it is stderr's and there is also stdout, `[r3]` if there are several ranks."""
     source = log.sources[line.source]
     sign = ""

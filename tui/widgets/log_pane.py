@@ -20,7 +20,7 @@ from textual.reactive import var
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tui.data.log_file import LogSource
+from tui.data.log_file import LogFile
 from tui.data.merged_log import Batch, Line, LogReader, MergedLog, Where
 from tui.text.cells import Span, segments_line
 from tui.widgets import log_lines
@@ -74,15 +74,8 @@ class LogPane(ScrollView, can_focus=True):
     class Arrived(Message, bubble=False):
         """The reader has read something. Posted from its thread."""
 
-    def __init__(
-        self,
-        *,
-        ascii: bool = False,  # noqa: A002  named after the command line's flag
-        name: str | None = None,
-        id: str | None = None,  # noqa: A002  Textual's word
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(name=name, id=id, classes=classes)
+    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
         self.ascii = ascii
         self.title = ""
         self._log: MergedLog | None = None
@@ -104,7 +97,7 @@ class LogPane(ScrollView, can_focus=True):
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
-    def show(self, log: MergedLog | LogSource | None, title: str = "") -> None:
+    def show(self, log: MergedLog | LogFile | None, title: str = "") -> None:
         """Shows a log from its end, and follows it.
 
         Args:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.selection import Selection
 
 from tui.data.merged_log import Batch
+from tui.keys import bindings
 from tui.text.cells import Span, plain_line
 from tui.widgets import log_lines
+from tui.widgets.cursor_view import LineKeys
 from tui.widgets.log_pane import LogPane
 
 COPY_LINES = 2_000
@@ -20,26 +22,10 @@ SIDEWAYS = 8
 """Cells that one key press moves sideways."""
 
 
-class LogView(LogPane):
-    """Shows a log and follows it. Arrows or hjkl move, G follows, n and N go to matches."""
+class LogView(LineKeys, LogPane, inherit_bindings=False):
+    """A log with its keys. Search and follow have keys of the screen, which work from its other panes too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "cursor_down", "Down", show=False),
-        Binding("up,k", "cursor_up", "Up", show=False),
-        Binding("pagedown,space", "page_down", "Page down", show=False),
-        Binding("pageup", "page_up", "Page up", show=False),
-        Binding("ctrl+d", "half_page_down", "Half a page down", show=False),
-        Binding("ctrl+u", "half_page_up", "Half a page up", show=False),
-        Binding("home,g", "first", "Beginning", show=False),
-        Binding("end,G", "last", "End", show=False),
-        Binding("left,h", "sideways(-1)", "Left", show=False),
-        Binding("right,l", "sideways(1)", "Right", show=False),
-        Binding("f", "follow", "Follow", show=False),
-        Binding("n", "next_match", "Next match", show=False),
-        Binding("N", "previous_match", "Previous match", show=False),
-        Binding("w", "toggle_wrap", "Wrap", show=False),
-        Binding("y", "copy", "Copy", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("log")]
 
     _needle = ""
     _seeking: Literal["", "any", "previous"] = ""
@@ -57,30 +43,6 @@ class LogView(LogPane):
         if rows < 0:
             self._follow = False
         self._travel(max((0, 0), position))
-
-    def action_cursor_down(self) -> None:
-        """One row down."""
-        self._move(1)
-
-    def action_cursor_up(self) -> None:
-        """One row up."""
-        self._move(-1)
-
-    def action_page_down(self) -> None:
-        """One page down."""
-        self._move(max(1, self.size.height - 1))
-
-    def action_page_up(self) -> None:
-        """One page up."""
-        self._move(-max(1, self.size.height - 1))
-
-    def action_half_page_down(self) -> None:
-        """Half a page down."""
-        self._move(max(1, self.size.height // 2))
-
-    def action_half_page_up(self) -> None:
-        """Half a page up."""
-        self._move(-max(1, self.size.height // 2))
 
     def action_first(self) -> None:
         """To the beginning, of the files and not only of what is held."""

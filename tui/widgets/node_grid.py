@@ -1,7 +1,7 @@
-"""The ranks of a run by node: a box for each node, in it a cell for each rank, for runs whose table is longer than the screen.
+"""The ranks of a run by node: a box for each node with a cell for each rank, for runs with many ranks.
 
-A rank that runs is a block as high as one measure of it, beside the others'; any other is the sign of its state. What
-stands out from the others, or is not finite, stands out in colour too. The line below says the cursor's rank in numbers.
+A running rank is a block whose height shows one measure; any other rank is the sign of its state. An outlier, or a value
+that is not finite, has another colour. The border shows the numbers of the rank under the cursor.
 """
 
 from __future__ import annotations
@@ -16,25 +16,16 @@ from textual import events
 from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
-from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.views.view import NodeView, RankView
 from tui.keys import bindings
 from tui.numbers import NOTHING, age, memory, number, percent
 from tui.text.cells import cell_fit, plain_line
-from tui.text.marks import (
-    ASCII_CURSOR,
-    ASCII_GLYPHS,
-    ASCII_MIXED,
-    CURSOR,
-    GLYPHS,
-    MIXED,
-    to_ascii,
-)
+from tui.text.marks import signs, to_ascii
 from tui.text.node_cells import GAP, MEASURES, Boxes, Cell, Measure, Part, cells_of
 from tui.text.run import away_words
+from tui.widgets.cursor_view import RankCells
 
 
 class _Piece(NamedTuple):
@@ -45,62 +36,24 @@ class _Piece(NamedTuple):
     cursor: bool = False
 
 
-class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
-    """Nodes and their ranks. Arrows or hjkl move from rank to rank."""
-
-    ALLOW_SELECT = False
+class NodeGrid(RankCells):
+    """Nodes and their ranks, with a cursor on a rank."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks"), *bindings("nodes")]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "node-grid--cursor",
-        "node-grid--block",
-        "node-grid--alarm",
-        "node-grid--starting",
-        "node-grid--exited",
-        "node-grid--failed",
-        "node-grid--lost",
-        "node-grid--stopped",
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"node-grid--cursor", "node-grid--block", "node-grid--alarm"}
 
     DEFAULT_CSS = """
     NodeGrid {
-        background: $surface;
-        color: $foreground;
-        overflow-x: hidden;
-        overflow-y: auto;
-        scrollbar-size: 0 1;
-        scrollbar-gutter: stable;
-
         & > .node-grid--cursor { background: $foreground 25%; text-style: bold; }
         &:focus > .node-grid--cursor { background: $primary 60%; text-style: bold reverse; }
         & > .node-grid--block { color: $text-accent; }
         & > .node-grid--alarm { color: $text-warning; text-style: bold; }
-        & > .node-grid--starting { color: $text-warning; }
-        & > .node-grid--exited { color: $text-success; }
-        & > .node-grid--failed { color: $text-error; background: $error 20%; text-style: bold; }
-        & > .node-grid--lost { color: $text-warning; background: $warning 15%; text-style: bold; }
-        & > .node-grid--stopped { color: $text-muted; }
     }
     """
 
-    class Moved(Message):
-        """The cursor came to another rank."""
-
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
-
-        def can_replace(self, message: Message) -> bool:
-            """Only the newest place of the cursor matters."""
-            return isinstance(message, NodeGrid.Moved)
-
-    class Selected(Message):
-        """A click on the rank under the cursor."""
-
-    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
-        self.ascii = ascii
+    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(ascii=ascii, id=id, classes=classes)
         self.measure: Measure = MEASURES[0]
         self._members: Sequence[NodeView] = ()
         self._views: Mapping[int, RankView] = {}
@@ -120,10 +73,10 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         return self._members[node].ranks[index] if node < len(self._members) else None
 
     def show_nodes(self, nodes: Sequence[NodeView], views: Mapping[int, RankView], away: Mapping[str, float]) -> None:
-        """Shows other values, and repaints what they changed of the visible part. The cursor stays where it is.
+        """Shows other values and repaints the visible lines that differ. The cursor stays on its rank.
 
         Args:
-            nodes: in the order in which they stand. Nodes without ranks are left out.
+            nodes: in their order on the screen. Nodes without ranks are left out.
             views: the ranks, by their number.
             away: seconds for which each unreachable node has been so, by its name.
         """
@@ -154,7 +107,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         self._draw()
 
     def _draw(self) -> None:
-        """Refreshes the lines that look different now, and the words on the border."""
+        """Repaints the lines that differ, and the texts of the border."""
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
                 self.refresh(Region(0, y, self._width, 1))
@@ -166,10 +119,9 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         rank = self.cursor_rank
         if rank is not None and (view := self._views.get(rank)) is not None:
             unit = f" {plain_line(view.unit)}/s" if view.unit else " per s"
-            glyph = (ASCII_GLYPHS if self.ascii else GLYPHS)[view.state]
             words = [
                 f"rank {rank} on {plain_line(view.node)}",
-                f"{glyph} {view.state}",
+                f"{signs(ascii=self.ascii).ranks[view.state]} {view.state}",
                 f"step {NOTHING if view.step is None else view.step}",
             ]
             if self.measure != "memory":
@@ -186,10 +138,6 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
 
     # --- geometry ----------------------------------------------------------------------------------------------------
 
-    @property
-    def _width(self) -> int:
-        return max(0, self.size.width - self.scrollbar_size_vertical)
-
     def _fitted(self, width: int) -> Boxes:
         name = max((len(node.name) for node in self._members), default=4)
         return Boxes.fitted(width, name=name, ranks=max((len(node.ranks) for node in self._members), default=1))
@@ -198,7 +146,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         return math.ceil(len(self._members) / boxes.across) * boxes.lines
 
     def _fit(self) -> None:
-        """Shares out the width anew."""
+        """Fits the boxes to the width."""
         self._boxes = self._fitted(self._width)
         self.virtual_size = Size(0, self._height(self._boxes))
         self._painted.clear()
@@ -209,7 +157,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         return self._height(self._fitted(width - self.scrollbar_size_vertical))
 
     def on_resize(self) -> None:
-        """Shares out the new width, and keeps the cursor in sight."""
+        """Fits the boxes to the width, and keeps the cursor in view."""
         self._fit()
         self._scroll_to_cursor()
 
@@ -225,16 +173,13 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         self._scroll_to_cursor()
         if moved:
             self._draw()
-            self.post_message(self.Moved(self._members[node].ranks[index]))
+            self.post_message(self.Moved())
 
     def _scroll_to_cursor(self) -> None:
         node, index = self._cursor
-        y = node // self._boxes.across * self._boxes.lines + index // self._boxes.cells
-        top, page = self.scroll_offset.y, max(1, self.size.height)
-        if y < top or y >= top + page:
-            self.scroll_to(y=y if y < top else y - page + 1, animate=False)
+        self._scroll_to_line(node // self._boxes.across * self._boxes.lines + index // self._boxes.cells)
 
-    def _by_lines(self, lines: int) -> None:
+    def _move(self, lines: int) -> None:
         """Moves up or down on the screen: within a box of several lines, then to the box above or below."""
         (node, index), boxes = self._cursor, self._boxes
         if not self._members:
@@ -247,30 +192,6 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         node = line // boxes.lines * boxes.across + node % boxes.across
         self._go(node, line % boxes.lines * boxes.cells + index % boxes.cells)
 
-    def action_cursor_up(self) -> None:
-        """The line above."""
-        self._by_lines(-1)
-
-    def action_cursor_down(self) -> None:
-        """The line below."""
-        self._by_lines(1)
-
-    def action_page_up(self) -> None:
-        """As many lines up as are in sight."""
-        self._by_lines(-max(1, self.size.height))
-
-    def action_page_down(self) -> None:
-        """As many lines down as are in sight."""
-        self._by_lines(max(1, self.size.height))
-
-    def action_half_page_up(self) -> None:
-        """Half of that up."""
-        self._by_lines(-max(1, self.size.height // 2))
-
-    def action_half_page_down(self) -> None:
-        """Half of that down."""
-        self._by_lines(max(1, self.size.height // 2))
-
     def action_first(self) -> None:
         """The first rank of the first node."""
         self._go(0, 0)
@@ -281,7 +202,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
             self._go(len(self._members) - 1, len(self._members[-1].ranks) - 1)
 
     def action_sideways(self, direction: int) -> None:
-        """The next rank or the one before, on this node or the neighbouring one."""
+        """The next or the previous rank, on this node or the neighbouring one."""
         node, index = self._cursor
         if not self._members or 0 <= index + direction < len(self._members[node].ranks):
             self._go(node, index + direction)
@@ -289,7 +210,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
             self._go(node + direction, 0 if direction > 0 else len(self._members[node + direction].ranks) - 1)
 
     def on_click(self, event: events.Click) -> None:
-        """Takes the cursor to the rank; on the rank that has it already, chooses it."""
+        """Moves the cursor to the rank; a click on the rank that has it selects it."""
         offset = event.get_content_offset(self)
         if offset is None:
             return
@@ -307,7 +228,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def notify_style_update(self) -> None:
-        """Draws anew in another theme."""
+        """Draws again in another theme."""
         super().notify_style_update()
         self._painted.clear()
 
@@ -334,7 +255,7 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
         away = self._away.get(node.name)
         if line == 0:
             here = index == self._cursor[0]
-            yield _Piece((ASCII_CURSOR if self.ascii else CURSOR) if here else " ")
+            yield _Piece(signs(ascii=self.ascii).cursor if here else " ")
             yield _Piece(cell_fit(plain_line(node.name), boxes.name, ascii=self.ascii) + " ")
             if away is not None:
                 room = boxes.width - boxes.name - 2
@@ -357,18 +278,19 @@ class NodeGrid(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _state(self, node: NodeView) -> _Piece:
         """`● 8/8`: the ranks that run or have ended well, of all."""
-        glyphs = ASCII_GLYPHS if self.ascii else GLYPHS
-        words = [view.state for rank in node.ranks if (view := self._views.get(rank)) is not None]
-        well = sum(word in ("running", "exited") for word in words)
-        alike = len(set(words)) == 1
-        sign = glyphs[words[0]] if alike else (ASCII_MIXED if self.ascii else MIXED)
-        part: Part = "alarm" if not alike else "" if words[0] == "running" else words[0]
+        drawn = signs(ascii=self.ascii)
+        states = [view.state for rank in node.ranks if (view := self._views.get(rank)) is not None]
+        well = sum(state in ("running", "exited") for state in states)
+        alike = len(set(states)) == 1
+        sign = drawn.ranks[states[0]] if alike else drawn.mixed
+        part: Part = "alarm" if not alike else "" if states[0] == "running" else states[0]
         return _Piece(f"{sign} {f'{well}/{len(node.ranks)}':>{self._boxes.tally}} ", part)
 
     def _style(self, part: Part, cursor: bool) -> Style:
         style = self.rich_style
         if part not in ("", "running"):
-            style += self.get_component_rich_style(f"node-grid--{part}", partial=True)
+            name = f"node-grid--{part}" if part in ("block", "alarm") else f"ranks--{part}"
+            style += self.get_component_rich_style(name, partial=True)
         if cursor:
             style += self.get_component_rich_style("node-grid--cursor", partial=True)
         return style

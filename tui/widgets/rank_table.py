@@ -1,4 +1,4 @@
-"""One row for each rank: where it runs, how it is, how fast, how well, and why not.
+"""The table of ranks, one row for each: node, state, step, throughput, loss, GPU, and the last line or the failure.
 
 Textual's `DataTable` (8.2.8) repaints everything when one cell changes, takes text for markup and measures every cell of
 every row. This table draws the lines that are on the screen, keeps what it has drawn, and repaints the lines that differ.
@@ -6,21 +6,24 @@ every row. This table draws the lines that are on the screen, keeps what it has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.cache import LRUCache
 from textual.geometry import Region, Size
-from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
+from tui.keys import bindings
 from tui.text.rank_columns import Columns, RankRow, heading, row_parts
+from tui.widgets.cursor_view import RankCells
+
+_WHOLE_ROW: Container[RankWord] = ("failed", "lost", "stopped")
+"""States that colour the whole row; others colour their word."""
 
 
 class _Cells(NamedTuple):
@@ -29,107 +32,39 @@ class _Cells(NamedTuple):
     word: RankWord
     cursor: bool
     text: tuple[tuple[str, str], ...]
-    """(component class or empty, text) of the row's parts, left to right."""
+    """(style or empty, text) of the row's parts, left to right."""
 
 
-class RankTable(ScrollView, can_focus=True):
-    """The ranks of a run. Arrows or hjkl move; enter chooses."""
+class RankTable(RankCells):
+    """The ranks of a run, with a cursor on one of them."""
 
-    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks")]
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "cursor_down", "Down", show=False),
-        Binding("up,k", "cursor_up", "Up", show=False),
-        Binding("pagedown", "page_down", "Page down", show=False),
-        Binding("pageup", "page_up", "Page up", show=False),
-        Binding("ctrl+d", "half_page_down", "Half a page down", show=False),
-        Binding("ctrl+u", "half_page_up", "Half a page up", show=False),
-        Binding("home,g", "first", "First rank", show=False),
-        Binding("end,G", "last", "Last rank", show=False),
-        Binding("enter", "select", "Choose", show=False),
-    ]
+    HEADINGS = 1
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "rank-table--header",
-        "rank-table--cursor",
-        "rank-table--muted",
-        "rank-table--starting",
-        "rank-table--exited",
-        "rank-table--failed",
-        "rank-table--lost",
-        "rank-table--stopped",
-        "rank-table--spark",
-    }
+        "rank-table--header", "rank-table--cursor", "rank-table--muted", "rank-table--spark",
+    }  # fmt: skip
 
     DEFAULT_CSS = """
     RankTable {
-        background: $surface;
-        color: $foreground;
-        overflow-x: hidden;
-        overflow-y: auto;
-        scrollbar-size-vertical: 1;
-        scrollbar-gutter: stable;
-
         & > .rank-table--header { color: $text-muted; text-style: bold; }
         & > .rank-table--cursor { background: $foreground 12%; }
         &:focus > .rank-table--cursor { background: $primary 35%; text-style: bold; }
         & > .rank-table--muted { color: $text-muted; }
         & > .rank-table--spark { color: $text-accent; }
-        & > .rank-table--starting { color: $text-warning; }
-        & > .rank-table--exited { color: $text-success; }
-        & > .rank-table--failed { color: $text-error; background: $error 20%; text-style: bold; }
-        & > .rank-table--lost { color: $text-warning; background: $warning 15%; text-style: bold; }
-        & > .rank-table--stopped { color: $text-muted; }
     }
     """
 
-    class Highlighted(Message):
-        """The cursor came to a rank."""
-
-        def __init__(self, table: RankTable, rank: int) -> None:
-            super().__init__()
-            self.table = table
-            self.rank = rank
-
-        @property
-        def control(self) -> RankTable:
-            """The table."""
-            return self.table
-
-        def can_replace(self, message: Message) -> bool:
-            """Only the newest place of the cursor matters."""
-            return isinstance(message, RankTable.Highlighted)
-
-    class Selected(Message):
-        """A rank was chosen: enter, or a click on the row under the cursor."""
-
-        def __init__(self, table: RankTable, rank: int) -> None:
-            super().__init__()
-            self.table = table
-            self.rank = rank
-
-        @property
-        def control(self) -> RankTable:
-            """The table."""
-            return self.table
-
-    def __init__(
-        self,
-        *,
-        ascii: bool = False,  # noqa: A002  named after the command line's flag
-        name: str | None = None,
-        id: str | None = None,  # noqa: A002  Textual's word
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(name=name, id=id, classes=classes)
-        self.ascii = ascii
+    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(ascii=ascii, id=id, classes=classes)
         self._rows: Sequence[RankRow] = ()
         self._now = 0.0
         self._cursor = 0
         self._columns = Columns.fitted(80, world_size=1, node=4)
         self._unit = ""
         self._has_gpus = False
-        """Whether any was ever seen: columns that come and go with a restart would dance."""
+        """Whether a GPU was ever seen: columns must not come and go with a restart."""
         self._painted: dict[int, _Cells] = {}
         self._strips: LRUCache[_Cells, Strip] = LRUCache(512)
         self._styles: dict[str, Style] = {}
@@ -142,10 +77,10 @@ class RankTable(ScrollView, can_focus=True):
         return self._rows[self._cursor].view.rank if self._rows else None
 
     def set_rows(self, rows: Sequence[RankRow], now: float) -> None:
-        """Shows other values. Repaints what they changed of the visible part; the cursor stays on its rank.
+        """Shows other values and repaints the visible rows that differ. The cursor stays on its rank.
 
         Args:
-            rows: every row, in the order in which they stand.
+            rows: every row, from top to bottom.
             now: seconds since the epoch, for ages.
         """
         cursor_rank = self.cursor_rank
@@ -154,18 +89,14 @@ class RankTable(ScrollView, can_focus=True):
         self._now = now
         if grown:
             self.virtual_size = Size(0, len(rows) + 1)
-        if cursor_rank is not None and self.cursor_rank_at(self._cursor) != cursor_rank:
+        if cursor_rank is not None:
             self._cursor = self._place(cursor_rank)
         if self._arrange() or grown:
             self.refresh()
         else:
             self._refresh_changed()
         if rows and self.cursor_rank != cursor_rank:
-            self.post_message(self.Highlighted(self, rows[self._cursor].view.rank))
-
-    def cursor_rank_at(self, index: int) -> int | None:
-        """The rank that stands at an index of the rows; None past the end."""
-        return self._rows[index].view.rank if index < len(self._rows) else None
+            self.post_message(self.Moved())
 
     def move_cursor(self, rank: int) -> None:
         """Puts the cursor on a rank, if the table has it."""
@@ -174,8 +105,10 @@ class RankTable(ScrollView, can_focus=True):
 
     def _place(self, rank: int) -> int:
         """Index of a rank's row, or the nearest place for one that is gone."""
-        gone = max(0, min(self._cursor, len(self._rows) - 1))
-        return next((index for index, row in enumerate(self._rows) if row.view.rank == rank), gone)
+        here = max(0, min(self._cursor, len(self._rows) - 1))
+        if self._rows and self._rows[here].view.rank == rank:
+            return here
+        return next((index for index, row in enumerate(self._rows) if row.view.rank == rank), here)
 
     def _arrange(self) -> bool:
         """Recomputes columns and headings. True if they changed."""
@@ -188,13 +121,8 @@ class RankTable(ScrollView, can_focus=True):
         self._columns, self._unit = columns, unit
         return changed
 
-    @property
-    def _width(self) -> int:
-        """Cells of a row, beside the scrollbar."""
-        return max(0, self.size.width - self.scrollbar_size_vertical)
-
     def _visible(self) -> Iterable[tuple[int, int]]:
-        """(line on the screen, index of its row) of every row that is in sight."""
+        """(line on the screen, index of its row) of every row in view."""
         first = self.scroll_offset.y
         for index in range(first, min(len(self._rows), first + self.size.height - 1)):
             yield index - first + 1, index
@@ -206,70 +134,37 @@ class RankTable(ScrollView, can_focus=True):
 
     # --- the cursor --------------------------------------------------------------------------------------------------
 
+    @property
+    def _page(self) -> int:
+        return max(1, self.size.height - 2)
+
+    def _move(self, lines: int) -> None:
+        self._go(self._cursor + lines)
+
     def _go(self, index: int) -> None:
         if not self._rows:
             return
         index = max(0, min(index, len(self._rows) - 1))
-        top = self.scroll_offset.y
-        page = max(1, self.size.height - 1)
-        if index < top or index >= top + page:
-            self.scroll_to(y=index if index < top else index - page + 1, animate=False)
+        self._scroll_to_line(index)
         if index != self._cursor:
             self._cursor = index
             self._refresh_changed()
-            self.post_message(self.Highlighted(self, self._rows[index].view.rank))
-
-    def action_cursor_down(self) -> None:
-        """Next rank."""
-        self._go(self._cursor + 1)
-
-    def action_cursor_up(self) -> None:
-        """Previous rank."""
-        self._go(self._cursor - 1)
-
-    def action_page_down(self) -> None:
-        """As many ranks further as are in sight."""
-        self._go(self._cursor + max(1, self.size.height - 2))
-
-    def action_page_up(self) -> None:
-        """As many ranks back as are in sight."""
-        self._go(self._cursor - max(1, self.size.height - 2))
-
-    def action_half_page_down(self) -> None:
-        """Half of a page further."""
-        self._go(self._cursor + max(1, self.size.height // 2))
-
-    def action_half_page_up(self) -> None:
-        """Half of a page back."""
-        self._go(self._cursor - max(1, self.size.height // 2))
-
-    def action_first(self) -> None:
-        """The first row."""
-        self._go(0)
-
-    def action_last(self) -> None:
-        """The last row."""
-        self._go(len(self._rows) - 1)
-
-    def action_select(self) -> None:
-        """Chooses the rank under the cursor."""
-        if self._rows:
-            self.post_message(self.Selected(self, self._rows[self._cursor].view.rank))
+            self.post_message(self.Moved())
 
     def on_click(self, event: events.Click) -> None:
-        """Takes the cursor to the row; on the row that has it already, chooses the rank."""
+        """Moves the cursor to the row; a click on the row that has it selects the rank."""
         offset = event.get_content_offset(self)
         index = self.scroll_offset.y + offset.y - 1 if offset is not None and offset.y > 0 else len(self._rows)
         if index >= len(self._rows):
             return
         if index == self._cursor:
-            self.action_select()
+            self.post_message(self.Selected())
         self._go(index)
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def on_resize(self) -> None:
-        """Shares out the new width, and keeps the cursor in sight."""
+        """Fits the columns to the width, and keeps the cursor in view."""
         self._arrange()
         self._go(self._cursor)
         self.refresh()
@@ -307,23 +202,23 @@ class RankTable(ScrollView, can_focus=True):
 
     def _drawn(self, cells: _Cells) -> Strip:
         row = self._row_style(cells)
-        plain = cells.word in ("failed", "lost", "stopped")
+        plain = cells.word in _WHOLE_ROW
         return Strip(
-            Segment(text, row if plain or not part or part == "running" else row + self._ink(f"rank-table--{part}"))
+            Segment(text, row if plain or not part or part == "running" else row + self._ink(part))
             for part, text in cells.text
         )
 
     def _row_style(self, cells: _Cells) -> Style:
         style = self.rich_style
-        if cells.word in ("failed", "lost", "stopped"):
-            style = self._style(f"rank-table--{cells.word}")
+        if cells.word in _WHOLE_ROW:
+            style = self._style(f"ranks--{cells.word}")
         if cells.cursor:
             cursor = self._style("rank-table--cursor")
             style += Style(bgcolor=cursor.bgcolor, bold=cursor.bold or None, reverse=cursor.reverse or None)
         return style
 
-    def _ink(self, name: str) -> Style:
-        style = self._style(name)
+    def _ink(self, part: str) -> Style:
+        style = self._style(f"rank-table--{part}" if part in ("muted", "spark") else f"ranks--{part}")
         return Style(color=style.color, bold=style.bold or None)
 
     def _style(self, name: str) -> Style:

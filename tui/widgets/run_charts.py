@@ -20,7 +20,7 @@ class RunCharts(Container, can_focus=True):
     .-narrow RunCharts { layout: vertical; }
     """
 
-    def __init__(self, *, ascii: bool, slow: bool, id: str, classes: str) -> None:  # noqa: A002  Textual's words
+    def __init__(self, *, ascii: bool, slow: bool, id: str, classes: str) -> None:
         super().__init__(id=id, classes=classes)
         self._loss = Chart(ascii=ascii, slow=slow, id="chart-loss")
         self._throughput = Chart(ascii=ascii, slow=slow, id="chart-throughput")

@@ -16,7 +16,7 @@ class RunHeader(Widget):
     RunHeader { height: 2; padding: 0 1; }
     """
 
-    def __init__(self, *, ascii: bool) -> None:  # noqa: A002  named after the command line's flag
+    def __init__(self, *, ascii: bool) -> None:
         super().__init__()
         self._ascii = ascii
         self._header: Header | None = None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from textual import events, on
-from textual.binding import BindingType
 from textual.content import Content
 
 from engine.client.protocols import RunClient
 from engine.core.views.view import RunView
 from tui.data.log_file import LogFile
 from tui.data.merged_log import MergedLog
-from tui.keys import bindings
 from tui.text.cells import plain_line
 from tui.widgets.log_view import LogView
 from tui.widgets.text_pane import fitted_title
@@ -21,12 +19,10 @@ STREAMS: tuple[tuple[Literal["out", "err"], ...], ...] = (("out", "err"), ("out"
 """What the key goes through."""
 
 
-class RunLog(LogView, inherit_bindings=False):
-    """The log of one rank or of all, of the attempt that is under way."""
+class RunLog(LogView):
+    """The log of one rank or of all, of the current attempt."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("log")]
-
-    def __init__(self, *, ascii: bool, id: str, classes: str) -> None:  # noqa: A002  Textual's and the CLI's words
+    def __init__(self, *, ascii: bool, id: str, classes: str) -> None:
         super().__init__(ascii=ascii, id=id, classes=classes)
         self.all_ranks = False
         self._sought = ""

@@ -1,11 +1,10 @@
-"""A pane of text that scrolls, made for the width that the pane has."""
+"""A pane with a text that is made for its width, and scrolls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import ClassVar
 
-from rich.cells import cell_len
 from textual import events
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -14,19 +13,20 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from tui.keys import bindings
-from tui.text.cells import cell_fit
+from tui.text.cells import cut
+from tui.widgets.cursor_view import LineKeys
 
 BORDER = 6
-"""Cells of a border's line that no title gets: corners, and what is kept free beside them."""
+"""Cells of the upper border that a title can't use."""
 
 
-def fitted_title(widget: Widget, text: str, *, ascii: bool) -> Content:  # noqa: A002  the command line's word
-    """A title in the cells that a border has for it. Textual would cut it with a character that is not ASCII."""
-    return Content(cell_fit(text, min(cell_len(text), max(0, widget.outer_size.width - BORDER)), ascii=ascii))
+def fitted_title(widget: Widget, text: str, *, ascii: bool) -> Content:
+    """A title cut to the width of a border. Textual cuts it with a character that is not ASCII."""
+    return Content(cut(text, max(0, widget.outer_size.width - BORDER), ascii=ascii))
 
 
-class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
-    """Shows what a function makes of a width, and asks it again when the width changes."""
+class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False):
+    """Shows the text that a function makes for a width; another width calls it again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
@@ -35,7 +35,7 @@ class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
     TextPane > Static { width: 1fr; }
     """
 
-    def __init__(self, *, id: str, ascii: bool = False, focus: bool = True) -> None:  # noqa: A002  Textual's word
+    def __init__(self, *, id: str, ascii: bool = False, focus: bool = True) -> None:
         """Args:
         id: of the widget.
         ascii: draws with ASCII characters.
@@ -48,7 +48,7 @@ class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
         self._text = Static(markup=False)
 
     def on_mount(self) -> None:
-        """Puts the text into the pane."""
+        """Mounts the text."""
         self.mount(self._text)
 
     def show_text(self, source: Callable[[int], Content], *, title: str | None = None) -> None:
@@ -69,32 +69,11 @@ class TextPane(VerticalScroll, can_focus=True, inherit_bindings=False):
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Makes the text for the new width."""
+        """Fits the text to the width."""
         self._draw()
 
-    def action_cursor_up(self) -> None:
-        """One line up."""
-        self.scroll_up(animate=False)
-
-    def action_cursor_down(self) -> None:
-        """One line down."""
-        self.scroll_down(animate=False)
-
-    def action_page_up(self) -> None:
-        """One page up."""
-        self.scroll_page_up(animate=False)
-
-    def action_page_down(self) -> None:
-        """One page down."""
-        self.scroll_page_down(animate=False)
-
-    def action_half_page_up(self) -> None:
-        """Half a page up."""
-        self.scroll_relative(y=-max(1, self.size.height // 2), animate=False)
-
-    def action_half_page_down(self) -> None:
-        """Half a page down."""
-        self.scroll_relative(y=max(1, self.size.height // 2), animate=False)
+    def _move(self, lines: int) -> None:
+        self.scroll_relative(y=lines, animate=False)
 
     def action_first(self) -> None:
         """To the beginning."""

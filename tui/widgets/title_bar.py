@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
-from tui.text.cells import cell_fit
+from tui.text.cells import cut
 from tui.text.marks import to_ascii
 
 
@@ -17,7 +17,7 @@ class TitleBar(Widget):
     TitleBar { height: 1; padding: 0 1; color: $text-muted; }
     """
 
-    def __init__(self, title: str, note: str = "", *, ascii: bool) -> None:  # noqa: A002  the command line's word
+    def __init__(self, title: str, note: str = "", *, ascii: bool) -> None:
         super().__init__()
         self._ascii = ascii
         self._title = title
@@ -32,7 +32,7 @@ class TitleBar(Widget):
     def render(self) -> Content:
         """The title, and the note at the right end where there is room for it."""
         width = self.content_size.width
-        title = cell_fit(self._title, min(width, cell_len(self._title)), ascii=self._ascii)
+        title = cut(self._title, width, ascii=self._ascii)
         room = width - cell_len(title) - 2
         note = to_ascii(self._note) if self._ascii else self._note
         note = note if cell_len(note) <= room else ""
