@@ -1,7 +1,7 @@
 """The one table of keys. Bindings, footer, help screen and command palette are all made from it.
 
-A key that stands in here is bound, is explained, and can be rebound by its id; a key that does not stand in here does
-nothing. ctrl+q may be eaten by zellij and ctrl+s by a terminal's flow control, so each has another key beside it.
+A key in this table is bound, is explained, and can be rebound by its id; no other key does anything. zellij may take ctrl+q
+and a terminal's flow control ctrl+s, so each has an alternative.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ PLACES: dict[Where, str] = {
     "confirm": "A question",
     "leave": "A question: a form with changes",
     "notice": "A notice",
-    "ask": "A line to write on",
+    "ask": "A text field",
     "help": "Help",
 }
-"""Where keys work, in the order of the help screen, with its headings."""
+"""The places in the order of the help screen, with its headings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """One line of the table.
 
-    `keys`: comma-separated, as Textual names them, the first is the one that is shown. `label`: a word for the footer.
-    `help`: a sentence for the help screen and the palette. `footer`: False where the footer has no room for it.
-    `command`: whether the palette offers it. `destructive`: it ends something, and asks before it does.
+    `keys`: comma-separated, as Textual names them; the footer shows the first. `label`: a word for the footer. `help`: a
+    sentence for the help screen and the palette. `footer`: False where the footer has no room for it.
+    `command`: whether the palette offers it. `destructive`: it ends something, and asks before it does. `pinned`: the
+    footer always shows it, at its end.
     """
 
     id: str
@@ -75,7 +76,7 @@ class Key:
     footer: bool = True
     command: bool = True
     destructive: bool = False
-    priority: bool = False
+    pinned: bool = False
 
     @property
     def shown(self) -> str:
@@ -105,13 +106,13 @@ _NAMES = {
 KEYS: tuple[Key, ...] = (
     # --- everywhere ---------------------------------------------------------------------------------------------------
     Key(id="app.help", keys="question_mark,f1", action="app.show_help", label="help", where="everywhere",
-        help="Show every key, sign and term."),
+        help="Show every key, sign and term.", pinned=True),
     Key(id="app.palette", keys="colon,ctrl+p", action="app.command_palette", label="commands", where="everywhere",
         help="Search the commands of this screen by name.", command=False),
     Key(id="app.next", keys="tab", action="app.focus_next", label="next pane", where="everywhere",
         help="Go to the next pane or field.", footer=False, command=False),
     Key(id="app.previous", keys="shift+tab", action="app.focus_previous", label="previous pane", where="everywhere",
-        help="Go to the pane or field before.", footer=False, command=False),
+        help="Go to the previous pane or field.", footer=False, command=False),
     Key(id="app.hint", keys="ctrl+c", action="app.hint", label="how to leave", where="everywhere",
         help="Copy the selected text; without a selection, show which key leaves. Ends nothing.", footer=False, command=False),
     Key(id="app.leave", keys="ctrl+q", action="app.leave", label="leave", where="everywhere",
@@ -131,15 +132,15 @@ KEYS: tuple[Key, ...] = (
         help="Half a page up.", footer=False, command=False),
     Key(id="list.half_down", keys="ctrl+d", action="half_page_down", label="half a page down", where="list",
         help="Half a page down.", footer=False, command=False),
-    Key(id="list.first", keys="home,g", action="first", label="first", where="list", help="To the first line.",
+    Key(id="list.first", keys="home,g", action="first", label="first", where="list", help="Go to the first line.",
         footer=False, command=False),
     Key(id="list.last", keys="end,G", action="last", label="last", where="list",
-        help="To the last line; a log follows again from there.", footer=False, command=False),
+        help="Go to the last line; a log is followed again.", footer=False, command=False),
     # --- home ---------------------------------------------------------------------------------------------------------
     Key(id="profiles.launch", keys="enter", action="screen.launch", label="launch", where="profiles",
         help="Launch this profile and watch it.", command=False),
     Key(id="runs.attach", keys="enter", action="screen.attach", label="watch", where="runs",
-        help="Watch this run; one that has ended is shown as it ended.", command=False),
+        help="Watch this run, or look at one that has ended.", command=False),
     Key(id="home.new", keys="n", action="new_profile", label="new", where="home",
         help="Create a profile: backend, nodes, recipe."),
     Key(id="home.edit", keys="e", action="edit_profile", label="edit", where="home", help="Edit the selected profile, or that of the selected run."),
@@ -160,16 +161,16 @@ KEYS: tuple[Key, ...] = (
     Key(id="home.back", keys="escape", action="clear_filter", label="all", where="home", help="Clear the filter.",
         command=False),
     Key(id="home.quit", keys="q", action="app.leave", label="quit", where="home", help="Leave rankdeck. Runs keep running.",
-        command=False),
+        command=False, pinned=True),
     # --- a run --------------------------------------------------------------------------------------------------------
     Key(id="ranks.log", keys="enter", action="screen.open_log", label="log", where="ranks",
         help="Show the log of this rank on the whole screen; esc shows the other panes again.", command=False),
     Key(id="nodes.measure", keys="m", action="measure", label="measure", where="nodes", command=False,
         help="Choose what cell height shows: throughput, loss, steps behind the furthest rank, or GPU memory."),
-    Key(id="nodes.left", keys="left,h", action="sideways(-1)", label="rank before", where="nodes",
-        help="To the rank before.", footer=False, command=False),
+    Key(id="nodes.left", keys="left,h", action="sideways(-1)", label="previous rank", where="nodes",
+        help="Go to the previous rank.", footer=False, command=False),
     Key(id="nodes.right", keys="right,l", action="sideways(1)", label="next rank", where="nodes",
-        help="To the next rank.", footer=False, command=False),
+        help="Go to the next rank.", footer=False, command=False),
     Key(id="run.by_node", keys="v", action="by_node", label="nodes", where="run",
         help="Show the ranks as cells in boxes, one box for each node; again: the table."),
     Key(id="run.restart", keys="r", action="restart", label="restart", where="run", destructive=True,
@@ -197,26 +198,26 @@ KEYS: tuple[Key, ...] = (
     Key(id="run.stream", keys="o", action="other_stream", label="out/err", where="run",
         help="Show stdout only, stderr only, or both again.", footer=False),
     Key(id="run.search", keys="slash", action="search", label="search", where="run", help="Search the log."),
-    Key(id="run.next", keys="n", action="next_match", label="next", where="run", help="To the next match."),
+    Key(id="run.next", keys="n", action="next_match", label="next", where="run", help="Go to the next match."),
     Key(id="run.previous", keys="N", action="previous_match", label="previous", where="run",
-        help="To the match before.", footer=False),
+        help="Go to the previous match.", footer=False),
     Key(id="run.follow", keys="f", action="follow", label="follow", where="run",
         help="Follow the end of the log, or stop following."),
     Key(id="run.back", keys="escape", action="back", label="back", where="run",
-        help="One step back: end the search, then the full-screen log, then to the table.", command=False),
+        help="Go one step back: out of the search, then out of the full-screen pane, then to the table.", command=False),
     Key(id="run.detach", keys="q", action="detach", label="detach", where="run",
-        help="Leave this run; it keeps running."),
+        help="Leave this run; it keeps running.", pinned=True),
     Key(id="log.wrap", keys="w", action="toggle_wrap", label="wrap", where="log",
         help="Wrap long lines, or cut them.", command=False),
     Key(id="log.copy", keys="y", action="copy", label="copy", where="log", command=False,
         help="Copy what is selected, or the lines in view, to the terminal's clipboard."),
     Key(id="log.left", keys="left,h", action="sideways(-1)", label="left", where="log",
-        help="See what is further left.", footer=False, command=False),
+        help="Show what is further left.", footer=False, command=False),
     Key(id="log.right", keys="right,l", action="sideways(1)", label="right", where="log",
-        help="See what is further right.", footer=False, command=False),
+        help="Show what is further right.", footer=False, command=False),
     Key(id="stacks.again", keys="r,t", action="again", label="again", where="stacks",
-        help="Take the stacks again.", command=False),
-    Key(id="stacks.close", keys="escape,q", action="close", label="close", where="stacks", help="Back to the run.",
+        help="Take new stacks.", command=False),
+    Key(id="stacks.close", keys="escape,q", action="close", label="close", where="stacks", help="Go back to the run.",
         command=False),
     # --- a check -----------------------------------------------------------------------------------------------------
     Key(id="check.next", keys="n", action="next_problem", label="next problem", where="check",
@@ -224,10 +225,10 @@ KEYS: tuple[Key, ...] = (
     Key(id="check.again", keys="r", action="again", label="again", where="check", help="Run the check again.", command=False),
     Key(id="check.close", keys="escape,q", action="close", label="close", where="check",
         help="Go back; checks that are still running are cancelled.", command=False),
-    Key(id="cells.left", keys="left,h", action="sideways(-1)", label="check before", where="cells",
-        help="To the check before.", footer=False, command=False),
+    Key(id="cells.left", keys="left,h", action="sideways(-1)", label="previous check", where="cells",
+        help="Go to the previous check.", footer=False, command=False),
     Key(id="cells.right", keys="right,l", action="sideways(1)", label="next check", where="cells",
-        help="To the next check.", footer=False, command=False),
+        help="Go to the next check.", footer=False, command=False),
     # --- new run, edit ------------------------------------------------------------------------------------------------
     Key(id="edit.launch", keys="f5", action="launch", label="launch", where="edit",
         help="Launch the profile in the form, saved or not."),
@@ -238,44 +239,44 @@ KEYS: tuple[Key, ...] = (
     Key(id="edit.plan", keys="f2", action="plan", label="plan", where="edit",
         help="Show the plan on the whole screen, or the form again."),
     Key(id="edit.back", keys="escape", action="back", label="back", where="edit",
-        help="Back; asks only where something is not saved."),
+        help="Go back; asks first if there are unsaved changes."),
     Key(id="edit.up", keys="up", action="app.focus_previous", label="line above", where="edit",
-        help="To the line above.", footer=False, command=False),
+        help="Go to the line above.", footer=False, command=False),
     Key(id="edit.down", keys="down,enter", action="app.focus_next", label="line below", where="edit",
-        help="To the line below.", footer=False, command=False),
+        help="Go to the line below.", footer=False, command=False),
     Key(id="choice.next", keys="right,l,space", action="choose(1)", label="next choice", where="choice",
         help="Choose the next one.", footer=False, command=False),
     Key(id="choice.previous", keys="left,h", action="choose(-1)", label="previous choice", where="choice",
-        help="Choose the one before.", footer=False, command=False),
+        help="Choose the previous one.", footer=False, command=False),
     # --- a question ---------------------------------------------------------------------------------------------------
     Key(id="confirm.yes", keys="y", action="answer(True)", label="yes", where="confirm", help="Do it.", command=False),
     Key(id="confirm.no", keys="n,escape,q", action="answer(False)", label="no", where="confirm",
         help="Do nothing.", command=False),
     Key(id="confirm.next", keys="right,l", action="move(1)", label="next answer", where="confirm",
-        help="Go to the next answer; enter takes it. The first one does nothing.", footer=False, command=False),
-    Key(id="confirm.previous", keys="left,h", action="move(-1)", label="answer before", where="confirm",
-        help="Go to the answer before.", footer=False, command=False),
+        help="Go to the next answer; enter gives it. The first answer does nothing.", footer=False, command=False),
+    Key(id="confirm.previous", keys="left,h", action="move(-1)", label="previous answer", where="confirm",
+        help="Go to the previous answer.", footer=False, command=False),
     Key(id="leave.save", keys="s", action="answer(None)", label="save and leave", where="leave",
         help="Save the profile, then leave the form.", command=False),
-    Key(id="notice.close", keys="escape,q", action="close", label="close", where="notice", help="Back.",
+    Key(id="notice.close", keys="escape,q", action="close", label="close", where="notice", help="Go back.",
         command=False),
-    Key(id="ask.close", keys="escape", action="close", label="cancel", where="ask", help="Back; nothing is done.",
+    Key(id="ask.close", keys="escape", action="close", label="cancel", where="ask", help="Go back without an answer.",
         command=False),
     # --- help ---------------------------------------------------------------------------------------------------------
-    Key(id="help.search", keys="slash", action="search", label="search", where="help", help="Search this screen.",
+    Key(id="help.search", keys="slash", action="search", label="search", where="help", help="Show only the lines that contain a text.",
         command=False),
     Key(id="help.close", keys="escape,q,question_mark,f1", action="close", label="close", where="help",
-        help="Back to where you were.", command=False),
+        help="Go back.", command=False),
 )  # fmt: skip
 
 
 def keys_of(where: Where) -> tuple[Key, ...]:
-    """The lines of the table for one place."""
+    """The keys of one place."""
     return tuple(key for key in KEYS if key.where == where)
 
 
 def bindings(where: Where) -> list[Binding]:
-    """The lines of the table for one place, as Textual binds them."""
+    """The keys of one place, as Textual binds them."""
     return [
         Binding(
             key.keys,
@@ -283,7 +284,6 @@ def bindings(where: Where) -> list[Binding]:
             key.label,
             show=key.footer,
             key_display=key.first,
-            priority=key.priority,
             tooltip=key.help,
             id=key.id,
         )

@@ -181,7 +181,7 @@ async def test_leaving_says_which_runs_go_on(engine: FakeEngine):
         await until_seen(pilot, "● alive")
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.parting == "alive goes on: rankdeck attach alive-9999"
+    assert app.parting == "alive keeps running: rankdeck attach alive-9999"
 
 
 async def test_the_filter_narrows_both_lists_and_esc_shows_all_again(engine: FakeEngine):
@@ -243,7 +243,7 @@ async def test_without_any_profile_the_first_step_is_shown(engine: FakeEngine):
     engine.entries = []
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
-        await until_seen(pilot, "No profile was found.", "n puts one together")
+        await until_seen(pilot, "There is no profile yet.", "Press n to create one.")
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
 
@@ -371,7 +371,7 @@ async def test_a_profile_of_the_folder_runs_nothing_before_it_is_trusted(
     theirs = folder_profile(engine, '[launch]\nsetup = "touch /tmp/owned"\n').profile
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "runs none of them, and makes no", "touch /tmp/owned")
+        await until_seen(pilot, "names programs of its own", "touch /tmp/owned")
         await pilot.press("enter")
         await until_seen(pilot, "Trust theirs?", "launch.setup  touch /tmp/owned")
         await pilot.press("n")

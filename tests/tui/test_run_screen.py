@@ -292,7 +292,7 @@ async def test_leaving_a_run_that_was_stopped_does_not_say_that_it_goes_on(engin
         await pilot.press("q")
         text = await until_seen(pilot, "quickstart is stopping: rankdeck")
         await until_gone(pilot, "stop: done")
-        assert "goes on" not in text
+        assert "keeps running" not in text
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ async def test_leaving_lets_the_run_go_on_and_says_how_to_come_back(app: Rankdec
         await until_seen(pilot, "● running")
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.parting == f"quickstart goes on: rankdeck attach {RUN}"
+    assert app.parting == f"quickstart keeps running: rankdeck attach {RUN}"
     assert run.asked == []
     assert engine.clients[0].closed
     assert run.subscribers == []
@@ -372,7 +372,7 @@ async def test_ctrl_q_leaves_from_a_run_with_the_same_words(app: RankdeckApp, ru
         await until_seen(pilot, "● running")
         await pilot.press("ctrl+q")
         await until(pilot, lambda: not app.is_running, "the end of the app")
-    assert app.parting == f"quickstart goes on: rankdeck attach {RUN}"
+    assert app.parting == f"quickstart keeps running: rankdeck attach {RUN}"
 
 
 async def test_a_run_that_was_cleaned_away_meanwhile_is_said_and_what_is_known_stays(

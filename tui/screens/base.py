@@ -1,4 +1,4 @@
-"""What every screen has: what the app offers it, and workers whose unforeseen errors are shown instead of ending the app."""
+"""What every screen has: the app as `Deck`, and workers whose unexpected errors are shown instead of ending the app."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ class DeckScreen(Screen[None]):
 
     @property
     def is_seen(self) -> bool:
-        """Whether the user sees it: it is on top, or only a dialog is above it."""
+        """Whether the user can see it: it is on top, or only a dialog is above it."""
         for screen in reversed(self.app.screen_stack):
             if screen is self or not screen.is_modal:
                 return screen is self
         return False
 
     def key_label(self, key: str, label: str) -> str:
-        """What the footer says of a key.
+        """The label of a key in the footer.
 
         Args:
             key: its id in the table of keys.
-            label: what the table says.
+            label: its label there.
         """
         return label
 
     @property
     def parting(self) -> str | None:
-        """What to print when the app is left from here; None: nothing."""
+        """The text to print when the app is left from here; None: nothing."""
         return None
 
     def say(self, text: str, *, error: bool = False) -> None:
-        """A sentence at the edge of the screen for a few seconds, instead of the one before. Never markup."""
+        """See `Deck.say`."""
         self.deck.say(text, error=error)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """An error that nobody foresaw ends one worker, and is shown."""
+        """An unexpected error ends one worker, and is shown."""
         if event.state is WorkerState.ERROR:
             self.say(f"{event.worker.group}: {event.worker.error}", error=True)

@@ -1,8 +1,8 @@
-"""Questions and notices. What ends something asks here first; the answer that does nothing is the default."""
+"""Questions and notices. What ends something asks here first; the default answer does nothing."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -14,8 +14,11 @@ from engine.core.errors import RankdeckError
 from tui.keys import bindings
 from tui.text.cells import clean
 
+Answer = bool | None
+"""True: do it. False: do nothing. None: the third answer, where there is one."""
 
-class ConfirmScreen(ModalScreen[bool]):
+
+class ConfirmScreen(ModalScreen[Answer]):
     """Asks before something is done that can't be undone.
 
     Args:
@@ -27,69 +30,48 @@ class ConfirmScreen(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("confirm")]
     AUTO_FOCUS = "#no"
+    ANSWERS: ClassVar[dict[str, Answer]] = {"no": False, "yes": True}
 
     def __init__(self, question: str, detail: str, *, do: str, dont: str = "Cancel") -> None:
         super().__init__()
-        self._question, self._detail, self._do, self._dont = question, detail, do, dont
+        self._question, self._detail = question, detail
+        self._buttons = {"no": f"{dont} (n)", "yes": f"{do} (y)"}
 
     def compose(self) -> ComposeResult:
-        """A question, its consequences, two buttons."""
+        """A question, its consequences, a button for each answer."""
         with Vertical(classes="dialog"):
             yield Static(clean(self._question), markup=False, classes="question")
             yield Static(clean(self._detail), markup=False, classes="detail")
             with Horizontal(classes="buttons"):
-                yield Button(f"{self._dont} (n)", id="no", compact=True)
-                yield Button(f"{self._do} (y)", id="yes", compact=True)
-
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Answers."""
-        self.dismiss(event.button.id == "yes")
-
-    def action_answer(self, yes: bool) -> None:
-        """Answers."""
-        self.dismiss(yes)
-
-    def action_move(self, direction: int) -> None:
-        """Goes to the other button."""
-        _move(self, direction)
-
-
-class LeaveScreen(ModalScreen[bool | None]):
-    """Asks before a form with changes is left. True: leave; False: stay; None: save, then leave."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("leave"), *bindings("confirm")]
-    AUTO_FOCUS = "#no"
-    ANSWERS: ClassVar[dict[str, bool | None]] = {"no": False, "yes": True, "save": None}
-
-    def compose(self) -> ComposeResult:
-        """A question, its consequences, three buttons."""
-        with Vertical(classes="dialog"):
-            yield Static("Leave without saving?", markup=False, classes="question")
-            yield Static("Your changes are lost.", markup=False, classes="detail")
-            with Horizontal(classes="buttons"):
-                yield Button("Stay (n)", id="no", compact=True)
-                yield Button("Leave (y)", id="yes", compact=True)
-                yield Button("Save and leave (s)", id="save", compact=True)
+                for id, label in self._buttons.items():
+                    yield Button(label, id=id, compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answers."""
         self.dismiss(self.ANSWERS[event.button.id or "no"])
 
-    def action_answer(self, yes: bool | None) -> None:
+    def action_answer(self, answer: Answer) -> None:
         """Answers."""
-        self.dismiss(yes)
+        self.dismiss(answer)
 
     def action_move(self, direction: int) -> None:
         """Goes to another button."""
-        _move(self, direction)
+        (self.focus_next if direction > 0 else self.focus_previous)("Button")
 
 
-def _move(screen: ModalScreen[Any], direction: int) -> None:
-    (screen.focus_next if direction > 0 else screen.focus_previous)("Button")
+class LeaveScreen(ConfirmScreen):
+    """Asks before a form with changes is left. None: save, then leave."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("leave")]
+    ANSWERS: ClassVar[dict[str, Answer]] = {**ConfirmScreen.ANSWERS, "save": None}
+
+    def __init__(self) -> None:
+        super().__init__("Leave without saving?", "Your changes are lost.", do="Leave", dont="Stay")
+        self._buttons["save"] = "Save and leave (s)"
 
 
 class NoticeScreen(ModalScreen[None]):
-    """Shows an error that must be read: the fact, and the next step."""
+    """Shows an error that must be read: the fact and the next step."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("notice")]
 
@@ -121,7 +103,7 @@ class AskScreen(ModalScreen[str | None]):
 
     Args:
         question: what is asked for.
-        value: what stands there to begin with.
+        value: the text to begin with.
         detail: what happens with it.
     """
 
@@ -132,7 +114,7 @@ class AskScreen(ModalScreen[str | None]):
         self._question, self._value, self._detail = question, value, detail
 
     def compose(self) -> ComposeResult:
-        """A question and a line to write on."""
+        """A question and a text field."""
         with Vertical(classes="dialog"):
             yield Static(clean(self._question), markup=False, classes="question")
             line = Input(self._value, compact=True, select_on_focus=False)
@@ -145,5 +127,5 @@ class AskScreen(ModalScreen[str | None]):
         self.dismiss(event.value.strip() or None)
 
     def action_close(self) -> None:
-        """Leaves without an answer."""
+        """Goes back without an answer."""
         self.dismiss(None)

@@ -354,9 +354,9 @@ class EditScreen(DeckScreen):
             self.dismiss()
 
     async def _may_replace(self, other: ProfileEntry) -> bool:
-        detail = f"{other.path} is another profile. What it says is replaced by what this form says."
-        question = ConfirmScreen(f"Replace {other.name}?", detail, do="Replace")
-        return await self.app.push_screen_wait(question)
+        detail = f"{other.path} is another profile. The form overwrites it."
+        answer = await self.app.push_screen_wait(ConfirmScreen(f"Replace {other.name}?", detail, do="Replace"))
+        return answer is True
 
 
 def _is_other(entry: ProfileEntry, path: Path | None, name: str, own: ProfileEntry | None) -> bool:

@@ -1,7 +1,7 @@
-"""A run, live: how it is, every rank, what they print, why it failed, and the three acts that change it.
+"""A run, live: its ranks, what they print, its curves and events, and why it failed.
 
-One worker folds what the supervisor sends into a `RunModel`, whatever the terminal does; a timer paints what changed of what
-can be seen. Where the connection breaks, the worker attaches again for as long as the screen is there.
+One worker folds what the supervisor sends into a `RunModel`; timers paint what changed in the visible panes, so a slow
+terminal delays nothing else. If the connection breaks, the worker attaches again for as long as the screen exists.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from engine.core.errors import RankdeckError, UsageError
+from engine.core.errors import UsageError
 from engine.core.metrics.bench import RECIPE
-from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
-from tui.data.run_link import RunLink
 from tui.keys import bindings
-from tui.screens.base import DeckScreen
-from tui.screens.run_acts import Act, again_question, kill_act, restart_act, stop_act
+from tui.screens.run_acts import ActingScreen
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
 from tui.text.rank_columns import RankRow
@@ -41,20 +38,20 @@ from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
 PAINT_HZ = 4
-"""Table and header: numbers that change faster can't be read."""
+"""For table and header: numbers that change faster can't be read."""
 
 LOG_HZ = 8
 CHART_HZ = 1
 
 FEW = 16
-"""Ranks of one node that the table shows well enough."""
+"""Ranks of one node for which the table is enough."""
 
 Pane = Literal["ranks", "chart", "log", "events", "bench", "why"]
 LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
-"""Panes of which one stands below the ranks."""
+"""Panes of which one is shown below the ranks."""
 
 
-class RunScreen(DeckScreen):
+class RunScreen(ActingScreen):
     """One run.
 
     Args:
@@ -66,23 +63,16 @@ class RunScreen(DeckScreen):
     AUTO_FOCUS = "#ranks"
 
     def __init__(self, run: str, *, leaves_app: bool = False) -> None:
-        super().__init__()
-        self.run_id = run
-        self.model = RunModel()
+        super().__init__(run)
         self.pane: Pane = "log"
         self.zoom: Pane | None = None
         self.by_node = False
         """Whether the ranks are shown by node, as cells, in place of the table."""
         self._leaves_app = leaves_app
-        self._link = RunLink(self.engine, run, self.model, self._told)
-        self._asked = ""
-        """The request under way: until it is answered, no other is made."""
-        self._stopped: int | None = None
-        """The attempt that was stopped from here: the supervisor's word that it is stopping may come later."""
         self._painted: dict[str, object] = {}
 
     def compose(self) -> ComposeResult:
-        """Header, table, and below it the log or another pane, with the card beside it."""
+        """Header, ranks, and below them the log or another pane; beside it, why the run failed."""
         ascii = self.deck.ascii
         yield RunHeader(ascii=ascii)
         yield Static(id="banner", markup=False)
@@ -112,18 +102,19 @@ class RunScreen(DeckScreen):
         self.set_interval(1.0 if slow else 1 / LOG_HZ, self._poll_log, name="poll")
         self.set_interval(2.0 if slow else 1 / CHART_HZ, self._paint_chart, name="paint chart")
         self.set_interval(2.0 if slow else 1 / CHART_HZ, self._poll_results, name="poll results")
-        self._watch()
+        self.watch_run()
 
     async def on_unmount(self) -> None:
-        """Lets go of the run, which goes on."""
-        await self._link.close()
+        """Closes the connection; the run keeps running."""
+        await self.link.close()
 
     # --- what the supervisor says -------------------------------------------------------------------------------------
 
     @work(exclusive=True, group="watch", exit_on_error=False)
-    async def _watch(self) -> None:
+    async def watch_run(self) -> None:
+        """Follows the run until it has ended."""
         try:
-            await self._link.keep()
+            await self.link.keep()
         except UsageError as error:
             if self.model.snapshots or not self.is_current:
                 self._show_banner(error.message)
@@ -133,8 +124,8 @@ class RunScreen(DeckScreen):
                 self.dismiss()
                 self.deck.show_error("This run can't be shown", error)
 
-    def _told(self, problem: str) -> None:
-        """The link is broken, or well again. Its first word is painted at once."""
+    def link_changed(self, problem: str) -> None:
+        """Shows what is wrong with the connection, or nothing. The first message of a run is painted at once."""
         self._show_banner(problem)
         if self.model.revision == 1:
             self._paint()
@@ -205,13 +196,13 @@ class RunScreen(DeckScreen):
 
     @work(exclusive=True, group="results", exit_on_error=False)
     async def _poll_results(self) -> None:
-        pane, client, revision = self.query_one(BenchPane), self._link.client, self.model.revision
+        pane, client, revision = self.query_one(BenchPane), self.link.client, self.model.revision
         if self.is_seen and pane.display and client is not None and self._painted.get("results") != revision:
             pane.show_results(await off_loop(client.results, self.model.attempt))
             self._painted["results"] = revision
 
     def _show_failure(self) -> None:
-        """Brings the card in or takes it away; a new root cause takes the cursor to its rank once."""
+        """Shows or hides the explanation; a new root cause moves the cursor to its rank once."""
         run = self.model.run
         assert run is not None
         if run.failure is not None:
@@ -227,7 +218,7 @@ class RunScreen(DeckScreen):
         return self.query_one("#nodes" if name == "ranks" and self.by_node else f"#{name}")
 
     def _arrange(self) -> None:
-        """Shows the panes that are wanted, and no others: what is not displayed costs nothing."""
+        """Shows the chosen panes and no others: a pane that is not displayed costs nothing."""
         failed = self.model.run is not None and self.model.run.failure is not None
         if not failed and "why" in (self.zoom, self.pane):
             self.zoom, self.pane = None, "log"
@@ -238,11 +229,11 @@ class RunScreen(DeckScreen):
         self._widget("why").display = failed and self.zoom in (None, "why")
         self.set_class(self.zoom == "why", "-why-only")
         if self.focused is not None and not self.focused.display:
-            self.set_focus(self._widget(self.zoom or "ranks"))  # at once: whoever goes elsewhere now comes after it
+            self.set_focus(self._widget(self.zoom or "ranks"))  # now: a key pressed meanwhile moves on from here
         self.refresh_bindings()
 
     def action_pane(self, name: Pane) -> None:
-        """Goes to a pane; from the pane itself, gives it the whole screen or takes that back."""
+        """Goes to a pane; in the pane itself, switches it between full screen and its place."""
         here = self._widget(name).has_focus
         if name == "ranks" or (self.zoom is not None and self.zoom != name):
             self.zoom = None
@@ -254,7 +245,7 @@ class RunScreen(DeckScreen):
         self._paint()
         self._paint_chart()
         self._poll_results()
-        # At once, unlike `Widget.focus`: a second press of the same key must find the focus where the first one put it.
+        # Now, unlike `Widget.focus`: a second press of the key must find the focus where the first one put it.
         self.set_focus(self._widget(name))
 
     def action_next_curves(self) -> None:
@@ -269,14 +260,14 @@ class RunScreen(DeckScreen):
         self._paint_table(time.time())
         self._move_cursor(rank)
         self._paint()
-        self.call_after_refresh(lambda: self._move_cursor(self.rank))  # into sight, once there is a size
+        self.call_after_refresh(lambda: self._move_cursor(self.rank))  # into view, once there is a size
         self.set_focus(self._widget("ranks"))
 
     def _move_cursor(self, rank: int) -> None:
         (self.query_one(NodeGrid) if self.by_node else self.query_one(RankTable)).move_cursor(rank)
 
     def action_open_log(self) -> None:
-        """Gives the log of the rank the whole screen."""
+        """Shows the log of the rank on the whole screen."""
         self.query_one(RunLog).all_ranks = False
         self._show_log()
         self.pane = self.zoom = "log"
@@ -316,9 +307,9 @@ class RunScreen(DeckScreen):
     def _show_log(self) -> None:
         """Shows the files of the rank under the cursor, or of all ranks, of this attempt."""
         view = self.model.rank(self.rank)
-        if self._link.client is not None and self.model.run is not None:
+        if self.link.client is not None and self.model.run is not None:
             node = view.node if view is not None else "?"
-            self.query_one(RunLog).show_run(self._link.client, self.model.run, self.rank, node)
+            self.query_one(RunLog).show_run(self.link.client, self.model.run, self.rank, node)
 
     def action_all_ranks(self) -> None:
         """All ranks, or one."""
@@ -365,23 +356,16 @@ class RunScreen(DeckScreen):
         """The match before."""
         self.query_one(RunLog).previous_match()
 
-    # --- acts ---------------------------------------------------------------------------------------------------------
+    # --- keys ---------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that would do nothing now are not offered."""
+        """Offers only keys that do something now."""
         run = self.model.run
         match action:
-            case "restart" | "stop" | "kill" if run is None or self._link.client is None or self._asked:
-                return False
-            case "restart":
-                return run is not None and (run.restart_kind != "none" or run.state == "succeeded")
-            case "stop":
-                return not self.model.ended
+            case "restart" | "stop" | "kill":
+                return self.offers(action)
             case "stacks":
-                return run is not None and self._link.client is not None and not self.model.ended
-            case "kill":
-                view = self.model.rank(self.rank)
-                return not self.model.ended and view is not None and view.pid is not None and view.exit is None
+                return run is not None and self.link.client is not None and not self.model.ended
             case "by_node":
                 return run is not None and (len(run.nodes) > 1 or run.world_size > FEW)
             case "pane" if parameters == ("bench",):
@@ -398,81 +382,10 @@ class RunScreen(DeckScreen):
                 )
         return True
 
-    def action_restart(self) -> None:
-        """Asks, then restarts."""
-        run = self.model.run
-        if run is None or self._link.client is None:
-            return
-        if run.state == "succeeded":  # its checkpoints and its last values stay as they are
-            self.app.push_screen(again_question(run), self._again_answered)
-        else:
-            self._ask(restart_act(run, self._link.client))
-
-    def _again_answered(self, yes: bool | None) -> None:
-        if yes:
-            self._launch_again()
-
-    @work(exclusive=True, group="launched", exit_on_error=False)
-    async def _launch_again(self) -> None:
-        try:
-            self.deck.launch(await off_loop(self.engine.launched_profile, self.run_id))
-        except RankdeckError as error:
-            self.deck.show_error("It was not launched again", error)
-
-    def action_kill(self) -> None:
-        """Asks, then kills the rank under the cursor."""
-        view = self.model.rank(self.rank)
-        if view is not None and self._link.client is not None:
-            self._ask(kill_act(view, self._link.client))
-
-    def action_stop(self) -> None:
-        """Asks, then stops the run; while it is stopping, ends it at once."""
-        if self.model.run is not None and self._link.client is not None:
-            self._ask(stop_act(self.model.run, self._link.client, again=self._is_stopping))
-
     def action_stacks(self) -> None:
         """Shows where every rank is in its Python code."""
-        if self.model.run is not None and self._link.client is not None:
-            self.app.push_screen(StacksScreen(self.model.run.name, self._link.client.stacks))
-
-    def _ask(self, act: Act) -> None:
-        asked = self.model.run
-        assert asked is not None
-
-        def answered(yes: bool | None) -> None:
-            now = self.model.run
-            if not yes or now is None:
-                return
-            if now.attempt != asked.attempt:
-                self.say(f"attempt {now.attempt} has begun meanwhile; nothing was done", error=True)
-            elif now.generation != asked.generation:
-                self.say(f"generation {now.generation} has begun meanwhile; nothing was done", error=True)
-            elif act.restarts and now.restart_kind != asked.restart_kind:
-                self.say("what a restart does has changed meanwhile; nothing was done", error=True)
-            else:
-                self._request(act)
-
-        self.app.push_screen(act.screen(), answered)
-
-    @work(group="request", exit_on_error=False)
-    async def _request(self, act: Act) -> None:
-        if self._asked:
-            return
-        self._asked = act.question
-        self.refresh_bindings()
-        over = self.model.ended
-        self._stopped = self.model.attempt if act.stops else None
-        try:
-            self.say(plain_line(await act.request()))
-        except RankdeckError as error:
-            self._stopped = None
-            self.deck.show_error(f"{act.question} It did not work.", error)
-        else:
-            if over:
-                self._watch()
-        finally:
-            self._asked = ""
-            self.refresh_bindings()
+        if self.model.run is not None and self.link.client is not None:
+            self.app.push_screen(StacksScreen(self.model.run.name, self.link.client.stacks))
 
     @property
     def parting(self) -> str | None:
@@ -480,15 +393,8 @@ class RunScreen(DeckScreen):
         run = self.model.run
         if run is None or self.model.ended:
             return None
-        return (
-            f"{plain_line(run.name)} {'is stopping' if self._is_stopping else 'goes on'}: rankdeck attach {self.run_id}"
-        )
-
-    @property
-    def _is_stopping(self) -> bool:
-        """Whether the run's stop ladder is under way, or is about to be because of a request from here."""
-        run = self.model.run
-        return run is not None and (run.activity == "stopping" or self._stopped == run.attempt)
+        activity = "is stopping" if self.is_stopping else "keeps running"
+        return f"{plain_line(run.name)} {activity}: rankdeck attach {self.run_id}"
 
     def key_label(self, key: str, label: str) -> str:
         """See `DeckScreen.key_label`."""

@@ -1,4 +1,4 @@
-"""What the three destructive keys ask, and what is done on a yes. The words name the target and say what happens."""
+"""The keys that change a run: restart, kill, stop. Each asks first; the question names the target and says what happens."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
+from textual import work
+
 from engine.client.protocols import RunClient
+from engine.core.errors import RankdeckError
 from engine.core.views.view import RankView, RunView
 from engine.core.words import rank_words
+from tui.data.model import RunModel
+from tui.data.off_loop import off_loop
+from tui.data.run_link import RunLink
+from tui.screens.base import DeckScreen
 from tui.screens.confirm import ConfirmScreen
+from tui.text.cells import plain_line
 
 
 class Act(NamedTuple):
-    """A question, and the request that a yes to it makes. `stops`: whether the run ends by it.
-    `restarts`: whether what it does depends on which ranks are alive by then."""
+    """A question, and the request that follows a yes. `stops`: the request ends the run. `restarts`: its effect depends on
+    which ranks are alive."""
 
     question: str
     detail: str
@@ -30,7 +38,7 @@ class Act(NamedTuple):
 
 
 def restart_act(run: RunView, client: RunClient) -> Act:
-    """A rejoin or a new attempt, in the words of whoever will do it."""
+    """A rejoin or a new attempt; the supervisor has put its effect into words."""
     detail = f"This will {run.restart}."
     request = partial(client.restart, attempt=run.attempt, generation=run.generation)
     if run.restart_kind == "rejoin":
@@ -79,3 +87,122 @@ def stop_act(run: RunView, client: RunClient, *, again: bool) -> Act:
 def _ranks(whose: str, count: int) -> str:
     """Ranks in words: `Its rank`, `Its 4 ranks`."""
     return f"{whose} rank" if count == 1 else f"{whose} {count} ranks"
+
+
+class ActingScreen(DeckScreen):
+    """A screen that is attached to a run and can change it.
+
+    Args:
+        run: id of the run.
+    """
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self.run_id = run
+        self.model = RunModel()
+        self.link = RunLink(self.engine, run, self.model, self.link_changed)
+        self._requesting = False
+        """Whether a request is unanswered: no other is made meanwhile."""
+        self._stopped: int | None = None
+        """The attempt that was stopped from here, before the supervisor reports that it is stopping."""
+
+    @property
+    def rank(self) -> int:
+        """The rank under the cursor."""
+        raise NotImplementedError
+
+    def link_changed(self, problem: str) -> None:
+        """Called with what is wrong with the connection; empty: nothing."""
+        raise NotImplementedError
+
+    def watch_run(self) -> object:
+        """Begins to follow the run."""
+        raise NotImplementedError
+
+    def offers(self, action: str) -> bool:
+        """Whether `restart`, `stop` or `kill` would do something now."""
+        run = self.model.run
+        if run is None or self.link.client is None or self._requesting:
+            return False
+        if action == "restart":
+            return run.restart_kind != "none" or run.state == "succeeded"
+        view = self.model.rank(self.rank)
+        can_kill = view is not None and view.pid is not None and view.exit is None
+        return not self.model.ended and (action != "kill" or can_kill)
+
+    def action_restart(self) -> None:
+        """Asks, then restarts; a run that has succeeded is launched again as a new run."""
+        run = self.model.run
+        if run is None or self.link.client is None:
+            return
+        if run.state == "succeeded":
+            self.app.push_screen(again_question(run), self._again_answered)
+        else:
+            self._ask(restart_act(run, self.link.client))
+
+    def _again_answered(self, yes: bool | None) -> None:
+        if yes:
+            self._launch_again()
+
+    @work(exclusive=True, group="launched", exit_on_error=False)
+    async def _launch_again(self) -> None:
+        try:
+            self.deck.launch(await off_loop(self.engine.launched_profile, self.run_id))
+        except RankdeckError as error:
+            self.deck.show_error("It was not launched again", error)
+
+    def action_kill(self) -> None:
+        """Asks, then kills the rank under the cursor."""
+        view = self.model.rank(self.rank)
+        if view is not None and self.link.client is not None:
+            self._ask(kill_act(view, self.link.client))
+
+    def action_stop(self) -> None:
+        """Asks, then stops the run; one that is stopping already is ended at once."""
+        if self.model.run is not None and self.link.client is not None:
+            self._ask(stop_act(self.model.run, self.link.client, again=self.is_stopping))
+
+    def _ask(self, act: Act) -> None:
+        asked = self.model.run
+        assert asked is not None
+
+        def answered(yes: bool | None) -> None:
+            now = self.model.run
+            if not yes or now is None:
+                return
+            if now.attempt != asked.attempt:
+                self.say(f"attempt {now.attempt} has begun meanwhile; nothing was done", error=True)
+            elif now.generation != asked.generation:
+                self.say(f"generation {now.generation} has begun meanwhile; nothing was done", error=True)
+            elif act.restarts and now.restart_kind != asked.restart_kind:
+                self.say("what a restart does has changed meanwhile; nothing was done", error=True)
+            else:
+                self._request(act)
+
+        self.app.push_screen(act.screen(), answered)
+
+    @work(group="request", exit_on_error=False)
+    async def _request(self, act: Act) -> None:
+        if self._requesting:
+            return
+        self._requesting = True
+        self.refresh_bindings()
+        over = self.model.ended
+        self._stopped = self.model.attempt if act.stops else None
+        try:
+            self.say(plain_line(await act.request()))
+        except RankdeckError as error:
+            self._stopped = None
+            self.deck.show_error(f"{act.question} It did not work.", error)
+        else:
+            if over:
+                self.watch_run()
+        finally:
+            self._requesting = False
+            self.refresh_bindings()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run is stopping, or will be because of a request from here."""
+        run = self.model.run
+        return run is not None and (run.activity == "stopping" or self._stopped == run.attempt)

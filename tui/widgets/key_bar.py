@@ -1,12 +1,12 @@
 """The footer: the keys that do something now, in one line, the most useful first.
 
-Textual's `Footer` builds a widget for every key each time the focus moves, and scrolls what does not fit out of sight; this
-one draws a line and leaves out whole entries from the end.
+Textual's `Footer` builds a widget for every key each time the focus moves, and scrolls what does not fit; this one draws a
+line and leaves out whole entries.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from textual import events
@@ -17,15 +17,30 @@ from textual.widget import Widget
 
 from tui.keys import KEYS, key_name
 
-_ORDER = {key.id: index for index, key in enumerate(KEYS) if key.where != "everywhere"}
+_KEYS = {key.id: key for key in sorted(KEYS, key=lambda key: key.where == "everywhere")}
+"""The keys of the table by id, the most useful first."""
+
+
+class Entry(NamedTuple):
+    """A key as Textual names it and as it is shown, and its label."""
+
+    key: str
+    shown: str
+    label: str
+    pinned: bool
+
+    @property
+    def width(self) -> int:
+        """Cells, with the space around."""
+        return cell_len(self.shown) + cell_len(self.label) + 3
 
 
 @runtime_checkable
 class HasKeyLabels(Protocol):
-    """A screen on which what a key does depends on what is shown."""
+    """A screen that changes the label of a key with its state."""
 
     def key_label(self, key: str, label: str) -> str:
-        """What the footer says of a key."""
+        """The label of a key."""
         ...
 
 
@@ -39,7 +54,7 @@ class KeyBar(Widget):
     """
 
     def on_mount(self) -> None:
-        """Draws anew when other keys become valid."""
+        """Draws again when other keys become valid."""
         self._spans: list[tuple[int, int, str]] = []
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
 
@@ -47,44 +62,46 @@ class KeyBar(Widget):
         if screen is self.screen:
             self.refresh()
 
-    def entries(self) -> list[tuple[str, str, str]]:
-        """(key as Textual names it, key as it is shown, label) of what is valid now, most useful first."""
-        found: dict[str, tuple[int, str, str, str]] = {}
-        typing_into = self.screen.focused
+    def entries(self) -> list[Entry]:
+        """The keys that do something now, the most useful first."""
+        found: dict[str, Entry] = {}
+        focused = self.screen.focused
         for key, active in self.screen.active_bindings.items():
             binding = active.binding
-            if not binding.show or not active.enabled or binding.id is None or binding.id in found:
+            known = _KEYS.get(binding.id or "")
+            if known is None or known.id in found or not binding.show or not active.enabled:
                 continue
-            # While the user types, letters are text: another key of the same act is shown, or none.
-            if typing_into is None or not typing_into.check_consume_key(key, key_to_character(key)):
-                label = self._label(binding.id, binding.description)
-                found[binding.id] = (_ORDER.get(binding.id, len(KEYS)), key, key_name(key), label)
-        return [(key, shown, label) for _, key, shown, label in sorted(found.values(), key=lambda entry: entry[0])]
+            # While the user types, letters are text: another key of the same action is shown, or none.
+            if focused is None or not focused.check_consume_key(key, key_to_character(key)):
+                found[known.id] = Entry(key, key_name(key), self._label(known.id, binding.description), known.pinned)
+        return [found[id] for id in _KEYS if id in found]
 
     def _label(self, key: str, label: str) -> str:
         screen = self.screen
         return screen.key_label(key, label) if isinstance(screen, HasKeyLabels) else label
 
     def render(self) -> Content:
-        """As many entries as fit; how to leave and where the help is are always among them."""
+        """As many entries as fit. Pinned ones stay, at the end."""
         entries = self.entries()
-        last = [entry for entry in entries if entry[1] in ("q", "?", "F1")]
-        room = self.content_size.width - sum(_width(entry) for entry in last)
+        pinned = [entry for entry in entries if entry.pinned]
+        room = self.content_size.width - sum(entry.width for entry in pinned)
         shown = []
         for entry in entries:
-            if entry in last:
-                continue
-            room -= _width(entry)
-            if room < 0:
-                break
-            shown.append(entry)
+            if not entry.pinned:
+                room -= entry.width
+                if room < 0:
+                    break
+                shown.append(entry)
         parts: list[tuple[str, str]] = []
         self._spans = []
         column = 0
-        for key, name, label in (*shown, *last):
-            self._spans.append((column, column + _width((key, name, label)), key))
-            column += _width((key, name, label))
-            parts += [(name, "bold $footer-key-foreground"), (f" {label}  ", "$footer-description-foreground 80%")]
+        for entry in (*shown, *pinned):
+            self._spans.append((column, column + entry.width, entry.key))
+            column += entry.width
+            parts += [
+                (entry.shown, "bold $footer-key-foreground"),
+                (f" {entry.label}  ", "$footer-description-foreground 80%"),
+            ]
         return Content.assemble(*parts)
 
     def on_click(self, event: events.Click) -> None:
@@ -94,7 +111,3 @@ class KeyBar(Widget):
             for begin, end, key in self._spans:
                 if begin <= offset.x < end:
                     self.app.simulate_key(key)
-
-
-def _width(entry: tuple[str, str, str]) -> int:
-    return cell_len(entry[1]) + cell_len(entry[2]) + 3

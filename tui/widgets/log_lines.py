@@ -1,4 +1,4 @@
-"""How one line of a log looks: what stands before it, its own colours, what a search and a selection mark in it."""
+"""How one line of a log looks: its prefix, its own colours, and the marks of a search and of a selection."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tui.text.cells import Span, plain_line
 
 STDERR = "▌"
 ASCII_STDERR = "!"
-"""Stands before every line of stderr."""
+"""The sign before every line of stderr."""
 
 NARROWEST = 8
 """Cells that the text of a wrapped line has at least."""
 
 
 class Styles(NamedTuple):
-    """Everything that a line may be painted with."""
+    """The styles of the parts of a line."""
 
     base: Style
     prefix: Style
@@ -33,31 +33,37 @@ class Styles(NamedTuple):
     selection: Style
 
 
-def prefix(log: MergedLog, line: Line, *, ascii: bool) -> str:
-    """What stands before a line: a sign if it is stderr's and there is also stdout, `[r3]` if there are several ranks."""
+class Prefix(NamedTuple):
+    """The text before a line, repeated in every row."""
+
+    text: str
+    is_stderr: bool
+
+
+def prefix(log: MergedLog, line: Line, *, ascii: bool) -> Prefix:
+    """A sign if the line is stderr's and there is also stdout, `[r3]` if there are several ranks."""
     source = log.sources[line.source]
+    is_stderr = source.stream == "err"
     sign = ""
     if log.has_stderr:
-        sign = (ASCII_STDERR if ascii else STDERR) if source.stream == "err" else " "
-    if len(log.ranks) < 2:
-        return sign
-    return sign + f"[r{source.rank}] ".ljust(len(str(log.ranks[-1])) + 4)
+        sign = (ASCII_STDERR if ascii else STDERR) if is_stderr else " "
+    rank = f"[r{source.rank}] ".ljust(len(str(log.ranks[-1])) + 4) if len(log.ranks) > 1 else ""
+    return Prefix(sign + rank, is_stderr)
 
 
-def drawn(head: str, text: str, spans: Sequence[Span], styles: Styles, *, width: int, number: int) -> list[Strip]:
+def drawn(head: Prefix, text: str, spans: Sequence[Span], styles: Styles, *, width: int, number: int) -> list[Strip]:
     """The rows of a line.
 
     Args:
-        head: its prefix, repeated in every row.
+        head: its prefix.
         text: clean text.
         spans: its colours and marks; of those that overlap, later ones win.
         styles: the theme's.
         width: cells of a row; 0 leaves the line in one row of any length.
-        number: the line's, kept in the rows for selecting text with the mouse.
+        number: of the line, kept in the rows for selecting text with the mouse.
     """
-    sign = styles.stderr if head[:1] in (STDERR, ASCII_STDERR) else styles.prefix
-    before = [Segment(head, sign)] if head else []
-    pieces = chop_cells(text, max(NARROWEST, width - len(head))) if width and text else [text]
+    before = [Segment(head.text, styles.stderr if head.is_stderr else styles.prefix)] if head.text else []
+    pieces = chop_cells(text, max(NARROWEST, width - len(head.text))) if width and text else [text]
     rows: list[Strip] = []
     begin = 0
     for piece in pieces:
@@ -84,7 +90,7 @@ def _painted(text: str, offset: int, spans: Sequence[Span], base: Style) -> list
 
 
 def occurrences(text: str, needle: str) -> Iterator[tuple[int, int]]:
-    """Where a text stands in another: (start, end). Case counts if what is sought has capitals."""
+    """The places of a text in another: (start, end). Case counts if `needle` has capitals."""
     if not needle:
         return
     if needle == needle.lower():
@@ -98,8 +104,8 @@ def occurrences(text: str, needle: str) -> Iterator[tuple[int, int]]:
 
 
 def has(data: bytes, needle: str) -> bool:
-    """Whether a line as it was written has a text that is sought."""
-    # Most lines are plain, and are looked through as they are.
+    """Whether a line as it was written contains a text."""
+    # Most lines are plain, and are searched as they are.
     text = data.decode("ascii") if data.isascii() else ""
     if not text or not text.isprintable():
         text = plain_line(data)

@@ -361,8 +361,8 @@ class LogPane(ScrollView, can_focus=True):
             rows = self._drawn[key] = self._draw(line, number)
         return rows
 
-    def _text(self, line: Line) -> tuple[str, str, list[Span]]:
-        """What stands before a line, its text, and its colours."""
+    def _text(self, line: Line) -> tuple[log_lines.Prefix, str, list[Span]]:
+        """The prefix of a line, its text, and its colours."""
         assert self._log is not None
         head = log_lines.prefix(self._log, line, ascii=self.ascii)
         return head, *segments_line(line.data, colour=not self.app.no_color)
@@ -373,7 +373,7 @@ class LogPane(ScrollView, can_focus=True):
         spans = [*spans, *self._marks(text, number, styles)]
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(number)) is not None:
-            begin, end = (edge - len(head) if edge != -1 else len(text) for edge in span)
+            begin, end = (edge - len(head.text) if edge != -1 else len(text) for edge in span)
             spans = [*spans, (max(0, begin), max(0, min(end, len(text))), styles.selection)]
         return log_lines.drawn(head, text, spans, styles, width=self._width if self.wrap else 0, number=number)
 

@@ -140,8 +140,8 @@ class LogView(LineKeys, LogPane, inherit_bindings=False):
             if not self.wrap:
                 prefix, text, _ = self._text(self._line(index))
                 begin, end = next(log_lines.occurrences(text, self._needle), (0, 0))
-                right = cell_len(prefix + text[:end])
-                if not self._column <= cell_len(prefix + text[:begin]) < right <= self._column + self._width:
+                right = cell_len(prefix.text + text[:end])
+                if not self._column <= cell_len(prefix.text + text[:begin]) < right <= self._column + self._width:
                     self._column = max(0, right - self._width * 3 // 4) if right > self._width else 0
         self._place(self._top, self._skip)
         self._announce()
@@ -175,7 +175,8 @@ class LogView(LineKeys, LogPane, inherit_bindings=False):
         end = min(self._count, selection.end.y - first + 1) if selection.end is not None else self._count
         lines: list[str] = []
         for index in range(begin, min(end, begin + COPY_LINES)):
-            text = "".join(self._text(self._line(index))[:2])
+            prefix, text, _ = self._text(self._line(index))
+            text = prefix.text + text
             span = selection.get_span(index + first)
             if span is not None:
                 lines.append(text[span[0] :] if span[1] == -1 else text[span[0] : span[1]])
