@@ -40,6 +40,9 @@ class News:
         self._number = 0
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="rankdeck elastic", daemon=True)
+
+    def start(self) -> None:
+        """Begins to listen; there may be news already. From now on `on_lost` is called in the thread."""
         self._thread.start()
 
     def close(self, store: Any) -> None:

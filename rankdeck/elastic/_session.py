@@ -114,6 +114,7 @@ class _Session:
         self.store = connect()
         self.news = News(self.standing.generation, self._peer_lost)
         self.replacement = Replacement(state, self.standing, self.news, self.handover)
+        self.news.start()
 
     def run(self, function: Callable[[], R]) -> R:
         """Calls the function in one generation after the other, until it returns."""
