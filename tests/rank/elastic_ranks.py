@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
 from rankdeck.store_host import publish
-from tests.support import ROOT, kill_hard, wait_until
+from tests.support import ROOT, SLOWEST, wait_until
+from tests.warm_ranks import Forked, Template, template
 
 NO_NUMPY = """
 import sys
@@ -35,18 +34,18 @@ class Ranks:
         folder: where they run, and where their output is.
         argv: what each of them runs, after `python`.
         world: how many ranks there are.
-        env: variables on top of this process's.
+        template: forks them, if it is not to be the one of all tests.
     """
 
-    def __init__(self, folder: Path, argv: list[str], world: int, env: dict[str, str]) -> None:
-        self.folder, self._argv, self._world, self._env = folder, argv, world, env
+    def __init__(self, folder: Path, argv: list[str], world: int, template: Template | None = None) -> None:
+        self.folder, self._argv, self._world, self._template = folder, argv, world, template
         self._store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=600)
         )
         self._told = 0
-        self._processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
+        self._processes: dict[tuple[int, int], Forked] = {}
 
-    def start(self, rank: int, generation: int = 0, **env: str) -> subprocess.Popen[bytes]:
+    def start(self, rank: int, generation: int = 0) -> Forked:
         """Starts the process that takes part as this rank from this generation on."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKDECK_")}
         environment |= {
@@ -62,19 +61,9 @@ class Ranks:
             "RANKDECK_HANDOVER": str(self.folder / f"{rank}.state"),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-            **self._env,
-            **env,
         }
-        with self._file(rank, generation).open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, *self._argv],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                cwd=self.folder,
-                env=environment,
-            )
+        file = self._file(rank, generation)
+        process = (self._template or template()).start(self._argv, environment, self.folder, file)
         self._processes[rank, generation] = process
         return process
 
@@ -95,23 +84,27 @@ class Ranks:
 
     def end(self, rank: int, generation: int = 0) -> int:
         """Waits for the end of that process. Returns its exit status."""
-        process = self._processes[rank, generation]
-        wait_until(lambda: process.poll() is not None, 60, f"the end of rank {rank}: {self.said(rank, generation)}")
-        return process.returncode
+        try:
+            return self._processes[rank, generation].wait(60 * SLOWEST)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"rank {rank} has not ended: {self.said(rank, generation)}") from None
 
     def close(self) -> None:
         """Leaves no process behind."""
         for process in self._processes.values():
-            if process.poll() is None:
-                kill_hard(process.pid)
-            process.wait()
+            process.kill()
+            process.wait(60 * SLOWEST)
 
     def _file(self, rank: int, generation: int) -> Path:
         return self.folder / f"{rank}.{generation}.log"
 
 
-def hide_numpy(folder: Path) -> dict[str, Any]:
-    """Variables with which a Python finds no numpy."""
+def without_numpy(folder: Path) -> Template:
+    """A template that finds no numpy, and whose ranks find none. Close it.
+
+    Args:
+        folder: is made, and comes first on the path.
+    """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(NO_NUMPY)
-    return {"PYTHONPATH": f"{folder}:{ROOT}"}
+    return Template(path=f"{folder}:{ROOT}")

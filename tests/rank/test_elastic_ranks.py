@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.rank.elastic_ranks import Ranks, hide_numpy
+from tests.rank.elastic_ranks import Ranks, without_numpy
 from tests.support import kill_hard
+from tests.warm_ranks import Template
 
 pytestmark = pytest.mark.slow
 
@@ -53,10 +53,10 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     """Prepares ranks that run the text of a script."""
     made: list[Ranks] = []
 
-    def launch(text: str, world: int = 2, **env: str) -> Ranks:
+    def launch(text: str, world: int = 2, template: Template | None = None) -> Ranks:
         script = tmp_path / "script.py"
         script.write_text(text)
-        made.append(Ranks(tmp_path, [str(script)], world, env))
+        made.append(Ranks(tmp_path, [str(script)], world, template))
         return made[-1]
 
     yield launch
@@ -206,8 +206,17 @@ print("well", "numpy" in sys.modules)
 """
 
 
-def test_tensors_of_every_kind_are_shared_without_numpy(launch: Launch, tmp_path: Path) -> None:
-    ranks = launch(ALL_KINDS, **hide_numpy(tmp_path / "site"))
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
+    """A template whose ranks find no numpy."""
+    template = without_numpy(tmp_path_factory.mktemp("bare") / "site")
+    yield template
+    template.close()
+
+
+@pytest.mark.xdist_group("without numpy")
+def test_tensors_of_every_kind_are_shared_without_numpy(launch: Launch, bare: Template) -> None:
+    ranks = launch(ALL_KINDS, template=bare)
     for rank in (0, 1):
         ranks.start(rank)
     for rank in (0, 1):
@@ -245,10 +254,10 @@ def test_news_that_come_while_the_interpreter_ends_do_no_harm(launch: Launch) ->
     assert ranks.said(0) == "ends\n"
 
 
-def test_recipes_train_and_rejoin_without_numpy(tmp_path: Path) -> None:
-    env = hide_numpy(tmp_path / "site")
+@pytest.mark.xdist_group("without numpy")
+def test_recipes_train_and_rejoin_without_numpy(tmp_path: Path, bare: Template) -> None:
     small = ["--steps", "60", "--batch", "2", "--block", "8", "--layers", "1", "--heads", "1", "--width", "8"]
-    ranks = Ranks(tmp_path, ["-m", "rankdeck.recipes.gpt", *small, "--checkpoint-every", "0"], 2, env)
+    ranks = Ranks(tmp_path, ["-m", "rankdeck.recipes.gpt", *small, "--checkpoint-every", "0"], 2, bare)
     try:
         ranks.start(0)
         kill_hard(ranks.start(1).pid)
@@ -261,7 +270,7 @@ def test_recipes_train_and_rejoin_without_numpy(tmp_path: Path) -> None:
             assert "done after step 60" in ranks.said(rank, generation)
     finally:
         ranks.close()
-    smoke = Ranks(tmp_path, ["-m", "rankdeck.recipes.linear"], 2, env)
+    smoke = Ranks(tmp_path, ["-m", "rankdeck.recipes.linear"], 2, bare)
     try:
         for rank in (0, 1):
             smoke.start(rank)
@@ -270,4 +279,3 @@ def test_recipes_train_and_rejoin_without_numpy(tmp_path: Path) -> None:
             assert "done after step" in smoke.said(rank)
     finally:
         smoke.close()
-    assert "numpy" not in os.listdir(tmp_path / "site")

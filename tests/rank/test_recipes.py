@@ -23,6 +23,7 @@ from rankdeck.recipes._checkpoint import checkpoint_path, write_checkpoint
 from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 from rankdeck.recipes.gpt import check, learning_rate
+from tests.warm_ranks import Forked, template
 
 RECIPES = Path(sys.modules[arguments.__module__].__file__ or "").parent
 ROOT = RECIPES.parent.parent
@@ -200,14 +201,10 @@ write_checkpoint(path, {"step": 2})
 )
 def test_a_kill_leaves_the_checkpoint_before(moment: str, tmp_path: Path):
     path = tmp_path / "new folder" / "checkpoint.pt"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_WHILE_WRITING, moment, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(KILLED_WHILE_WRITING)
+    killed = template().start([str(script), moment, str(path)], os.environ, tmp_path, log)
+    assert killed.wait(DEADLINE) == -signal.SIGKILL, log.read_text()
     assert torch.load(path, weights_only=True) == {"step": 1}
     write_checkpoint(path, {"step": 3})
     assert torch.load(path, weights_only=True) == {"step": 3}
@@ -238,10 +235,9 @@ class Gang:
         self.store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         self.ranks = [self._start(rank, script) for rank in range(world)]
 
-    def _start(self, rank: int, script: list[str]) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, script: list[str]) -> Forked:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RANKDECK_")}
         env = {
-            "PYTHONPATH": str(ROOT),
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self.world),
@@ -256,14 +252,7 @@ class Gang:
             "RANKDECK_METRICS": str(self.folder / f"{rank}.metrics"),
             "RANKDECK_CHECKPOINTS": str(self.folder.parent / "checkpoints"),
         }
-        with open(self.folder / f"{rank}.log", "wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-u", *script],
-                env={**inherited, **env},
-                cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        return template().start(script, {**inherited, **env}, self.folder, self.folder / f"{rank}.log")
 
     def wait(self) -> list[int]:
         """Exit codes, by rank."""
@@ -294,9 +283,8 @@ class Gang:
 
     def end(self) -> None:
         for rank in self.ranks:
-            if rank.poll() is None:
-                rank.kill()
-            rank.wait()
+            rank.kill()
+            rank.wait(DEADLINE)
 
 
 Start = Callable[..., Gang]
@@ -361,8 +349,10 @@ def test_a_killed_gang_resumes_and_equals_an_unbroken_one_to_the_last_bit(
     # Three ranks of gpt: a sum of two does not depend on its order, and would hide one that resuming has changed.
     words = ("--checkpoint-every", "6", *SMALL) if recipe == "gpt" else ("--checkpoint", "6")
     words = ("--steps", "10", *words)
+    killer = tmp_path / "killer.py"
+    killer.write_text(KILLED_AT)
     unbroken = start("unbroken/0", recipe, *words, world=world)
-    killed = start("broken/0", recipe, *words, world=world, before=("-c", KILLED_AT, "8"))
+    killed = start("broken/0", recipe, *words, world=world, before=(str(killer), "8"))
     assert killed.wait() == [-signal.SIGKILL] * world, killed.log(0)
     resumed = start("broken/1", recipe, *words, world=world)
     assert unbroken.wait() == [0] * world, unbroken.log(0)
