@@ -115,6 +115,16 @@ class Story:
             self.tell(ev.RankJoined(at=self.at(), attempt=self.state.attempt, rank=rank, generation=generation, step=7))
         return self
 
+    def wait(self, generation: int, *ranks: int) -> Story:
+        for rank in ranks:
+            self.tell(ev.RankWaiting(at=self.at(), attempt=self.state.attempt, rank=rank, generation=generation))
+        return self
+
+    def overdue(self) -> Story:
+        generation = self.state.generation
+        self.tell(ev.RejoinOverdue(at=self.at(), attempt=self.state.attempt, generation=generation))
+        return self
+
     def stop(self, *, at_once: bool = False) -> Story:
         self.tell(ev.StopRequested(at=self.at(), by="alice", at_once=at_once))
         return self

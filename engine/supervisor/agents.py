@@ -88,6 +88,7 @@ class Agents:
             folder=self.folder(node) if local else self._known_folder(node),
             relay=not local,
             shared=None if local else (str(run.paths.plan), self._plan_digest),
+            guard=run.guard if local else (),
             terms=wire.Terms(
                 lease=run.plan.lease,
                 on_disconnect=run.plan.on_disconnect,

@@ -15,7 +15,7 @@ from engine.supervisor import guard_process
 from engine.supervisor.log import note
 
 PAUSE = 1.0
-"""Seconds between the death of a guard and the next one."""
+"""Seconds from the start of a guard to the next one, where it was killed before. One that lived longer is replaced at once."""
 
 
 class Guard:
@@ -29,6 +29,7 @@ class Guard:
         # Taken out of the environment, so that no other process inherits it.
         self._deaths = int(os.environ.pop(guard_process.DEATHS, "0"))
         self._arguments = [str(paths.lock), str(Path(sys.argv[0]).resolve()), str(paths.folder)]
+        self._for_bridge = (str(paths.supervisor), str(os.getpid()), str(paths.supervisor_log))
         self._pipe = -1
         self._released = False
         self._began = time.monotonic()
@@ -36,6 +37,7 @@ class Guard:
     async def keep(self) -> None:
         """Starts the guard, and starts it again when it is killed. Runs until it is cancelled."""
         while not self._released:
+            began = time.monotonic()
             try:
                 guard = self._start()
             except OSError as error:
@@ -43,7 +45,7 @@ class Guard:
             else:
                 await _wait(guard.pid)
                 guard.wait()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(max(0.0, began + PAUSE - time.monotonic()))
 
     def _start(self) -> subprocess.Popen[bytes]:
         if time.monotonic() - self._began > guard_process.CALM_SECONDS:
@@ -52,13 +54,20 @@ class Guard:
         read, self._pipe = os.pipe()
         try:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", guard_process.__file__, str(self._deaths), *self._arguments],
+                self._command(),
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
         finally:
             os.close(read)
+
+    def command_for_bridge(self) -> tuple[str, ...]:
+        """What the bridge on this machine runs once this process has died: its guard may have died with it."""
+        return (*self._command(), *self._for_bridge)
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-I", "-S", guard_process.__file__, str(self._deaths), *self._arguments]
 
     def release(self) -> None:
         """Ends the guard: this process ends as it should."""

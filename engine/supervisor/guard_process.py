@@ -1,7 +1,8 @@
 """A process that starts the supervisor of a run again when it dies.
 
 The supervisor starts this file, which imports next to nothing. The two share a pipe: a byte from the supervisor means that it
-ends as it should; the end of the file without one means that it died.
+ends as it should; the end of the file without one means that it died. The bridge to the agent on the same machine starts it too, a
+while after the supervisor has died, in case the guard died with it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,20 @@ def has_supervisor(lock: str) -> bool:
     return False
 
 
-def main(deaths: int, lock: str, command: str, folder: str) -> None:
+def is_newest(whereabouts: str, pid: str) -> bool:
+    """Whether no other supervisor has come since that one; False once the run has ended."""
+    import json
+
+    try:
+        with open(whereabouts, "rb") as file:
+            return bool(json.load(file)["pid"] == int(pid))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def main(
+    deaths: int, lock: str, command: str, folder: str, whereabouts: str = "", pid: str = "", log: str = ""
+) -> None:
     """Waits for the end of the supervisor that started this process, and starts the next one if that is needed.
 
     Args:
@@ -48,12 +62,17 @@ def main(deaths: int, lock: str, command: str, folder: str) -> None:
         lock: path of the run's lock, which a living supervisor holds.
         command: path of the program `rankdeck`.
         folder: of the run.
+        whereabouts: path of the file that names the newest supervisor, where this is not the guard that the supervisor has started.
+        pid: of the supervisor that died, in that case.
+        log: of the supervisor, likewise.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # a login session that ends sends them
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the next supervisor would inherit
     began = time.monotonic()
-    if os.read(0, 1):
+    if os.read(0, 1) or (whereabouts and not is_newest(whereabouts, pid)):
         return
+    if log:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), 2)
     if time.monotonic() - began > CALM_SECONDS:
         deaths = 0
     import subprocess  # not before it is needed: this process waits for days
@@ -80,4 +99,4 @@ def main(deaths: int, lock: str, command: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:5])
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -37,6 +37,9 @@ FRESH_POINTS = 20_000
 LAST_LINE = 400
 """Bytes of a rank's newest line that are kept for the table."""
 
+ELASTIC_WORDS = ("waiting", "joining", "joined")
+"""What ranks of `rankdeck.elastic` report: they wait for the next generation, wait for the others to join this one, have joined it."""
+
 
 class Ingest:
     """Follows the files of a run's current attempt.
@@ -46,6 +49,7 @@ class Ingest:
         world_size: number of ranks.
         patterns: of the profile, besides the shapes that are known.
         on_change: called with a rank whose numbers have changed.
+        on_waiting: called with a rank and the generation that it waits in.
         on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
         on_failed: called with a rank, a file of it, and what reading that raised: a defect. The file is not read any more.
     """
@@ -57,11 +61,13 @@ class Ingest:
         patterns: tuple[str, ...],
         *,
         on_change: Callable[[int], None],
+        on_waiting: Callable[[int, int], None],
         on_joined: Callable[[int, int, int | None], None],
         on_failed: Callable[[int, Kind, Exception], None],
     ) -> None:
         self._paths, self._patterns = paths, patterns
-        self._on_change, self._on_joined, self._on_failed = on_change, on_joined, on_failed
+        self._on_change, self._on_failed = on_change, on_failed
+        self._on_waiting, self._on_joined = on_waiting, on_joined
         self.attempt = 0
         self.progress = [RankProgress() for _ in range(world_size)]
         self.series = SeriesSet()
@@ -210,12 +216,10 @@ class Ingest:
 
     def _take(self, rank: int, kind: Kind, data: bytes) -> None:
         """Takes in what a rank has written. Whatever that raises, only this file is not read any more."""
-        joined: list[tuple[int, int | None]] = []
+        moves: list[tuple[str, int, int | None]] = []
         try:
-            if kind == "metrics":
-                points = self._take_records(rank, data, joined)
-            else:
-                points = self._take_output(rank, kind, data)
+            is_record = kind == "metrics"
+            points = self._take_records(rank, data, moves) if is_record else self._take_output(rank, kind, data)
             for point in points:
                 self.series.append(point)
         except Exception as error:  # noqa: BLE001 - ranks and profiles decide what is read
@@ -225,8 +229,11 @@ class Ingest:
         self.points.extend(points)
         self.points_seen += len(points)
         self._on_change(rank)
-        for generation, step in joined:
-            self._on_joined(rank, generation, step)
+        for word, generation, step in moves:
+            if word == "joined":
+                self._on_joined(rank, generation, step)
+            else:
+                self._on_waiting(rank, generation)
 
     def catch_up(self) -> None:
         """Reads what is known to be there of the ranks' own records, which are short."""
@@ -248,7 +255,8 @@ class Ingest:
         while self.read_slice():
             pass
 
-    def _take_records(self, rank: int, data: bytes, joined: list[tuple[int, int | None]]) -> list[Point]:
+    def _take_records(self, rank: int, data: bytes, moves: list[tuple[str, int, int | None]]) -> list[Point]:
+        """Takes in whole lines of a rank's records. Where it is in a rejoin goes to `moves`."""
         lines = (self._partial.pop(rank, b"") + data).split(b"\n")
         if lines[-1]:
             self._partial[rank] = lines[-1][-SLICE:]
@@ -260,9 +268,9 @@ class Ingest:
                 continue  # the file is the rank's: it may write what it likes
             if isinstance(record, dict):
                 points += take_record(rank, self.progress[rank], record)
-                generation = record.get("generation")
-                if record.get("elastic") == "joined" and type(generation) is int and 0 <= generation < 1 << 31:
-                    joined.append((generation, self.progress[rank].step))
+                word, generation = record.get("elastic"), record.get("generation")
+                if word in ELASTIC_WORDS and type(generation) is int and 0 <= generation < 1 << 31:
+                    moves.append((word, generation, self.progress[rank].step))
         return points
 
     def _take_output(self, rank: int, kind: Kind, data: bytes) -> list[Point]:

@@ -28,6 +28,7 @@ from engine.supervisor.bridge import Bridge
 from engine.supervisor.guard import Guard
 from engine.supervisor.journal import Journal
 from engine.supervisor.log import note
+from engine.supervisor.rejoin_watch import RejoinWatch
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
@@ -54,6 +55,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     snapshots = Snapshots(runner.run, runner.ingest)
     server = Server(runner, snapshots)
     guard = Guard(paths)
+    runner.run.guard = guard.command_for_bridge()
     _remove_old_socket(paths)
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -65,6 +67,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
                 runner.ingest.run(),
                 server.keep_fresh(),
                 server.keep_listening(),
+                RejoinWatch(runner.run, runner.ingest).keep(),
                 _save(runner, snapshots),
             )
         ]

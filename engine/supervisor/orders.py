@@ -204,6 +204,27 @@ class Orders:
             stacks=paths.stacks,
         )
 
+    def keep_warm(self, node: str) -> None:
+        """Has a node import torch before a rank has to rejoin there, if its agent is new and has no template yet."""
+        run = self._run
+        if (
+            not run.plan.warm
+            or run.state.store_port is None
+            or not isinstance(run.state.phase, Starting | Running | Holding)
+        ):
+            return
+        self._agents.send(
+            node,
+            wire.WarmTemplate(
+                argv=(run.plan.python,),
+                env=run.plan.env,
+                env_defaults=self._defaults(node),
+                library=self._agents.library(node),
+                library_path=self._library_path(),
+                spares=0,
+            ),
+        )
+
     def watch_gpus(self, node: str) -> None:
         """Has a node report how its ranks use their GPUs, if they compute on any. One that does so already goes on."""
         plan = self._run.plan

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import assert_never
 
 from engine.core.failures.diagnosis import explain, is_secondary
 from engine.core.metrics.gpu_use import read_use
 from engine.core.run import events as ev
+from engine.core.run.rejoin import is_forming
 from engine.core.run.state import Holding, Opening, Pending, Running, Starting
 from engine.core.terminal_text import visible
 from engine.core.wire import agent as wire
@@ -21,6 +23,9 @@ from engine.supervisor.orders import Orders
 from engine.supervisor.questions import Questions
 from engine.supervisor.relay import Relay
 from engine.supervisor.supervised import SupervisedRun
+
+REPORT_TIME = 0.5
+"""Seconds in which what ranks have reported arrives, also from other nodes."""
 
 
 class Reports:
@@ -67,7 +72,7 @@ class Reports:
             case wire.StoreOpened():
                 self._take_store(node, news)
             case wire.StoreLost(attempt=attempt, reason=reason):
-                self._run.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=reason))
+                self._take_lost_store(attempt, reason)
             case wire.AttemptCleared():
                 self._relay.take_cleared(node, news)
             case wire.DaemonWanted():
@@ -111,7 +116,7 @@ class Reports:
         for known in hello.ranks:
             self._run.check_rank(node, known.rank)
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
-            self._run.handle(ev.StoreLost(at=now, attempt=state.attempt, reason="it ended with its agent"))
+            self._take_lost_store(state.attempt, "it ended with its agent")
         if not hello.library:
             library = pack(LIBRARY)
             self._agents.send(node, wire.InstallLibrary(name=library.name, tar=library.tar))
@@ -121,6 +126,7 @@ class Reports:
         )
         self._run.handle(ev.NodeConnected(at=now, node=node, agent_pid=hello.pid, ranks=ranks))
         self._orders.start_daemon(node)
+        self._orders.keep_warm(node)
         self._orders.watch_gpus(node)
         for known in hello.ranks:
             if known.status is not None:
@@ -148,12 +154,28 @@ class Reports:
                 )
             )
 
+    def _take_lost_store(self, attempt: int, reason: str) -> None:
+        """Reports that the store was lost. Where ranks rejoin, they may have met before; what they reported then is read first."""
+
+        def report() -> None:
+            self._ingest.catch_up()
+            self._run.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=reason))
+
+        async def report_later() -> None:
+            await asyncio.sleep(REPORT_TIME)
+            report()
+
+        if is_forming(self._run.state):
+            self._run.tasks.create_task(report_later(), name="lost store")
+        else:
+            report()
+
     def _take_failed_request(self, node: str, failed: wire.RequestFailed) -> None:
         """A request failed inside the agent: what waits for its answer gets one."""
         now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
         note(f"{node} could not {failed.request}: {reason}")
-        if failed.request in ("library", "open_store"):
-            self._run.handle(ev.StoreLost(at=now, attempt=attempt, reason=reason))
+        if failed.request in ("library", "open_store", "tell"):
+            self._take_lost_store(attempt, reason)
         elif failed.request == "daemon":
             self._orders.take_mpirun_end(node, 1, reason)
         elif failed.request == "spawn":

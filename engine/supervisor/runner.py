@@ -61,6 +61,7 @@ class Runner:
             plan.world_size,
             plan.metric_patterns,
             on_change=run.changed_ranks.add,
+            on_waiting=self._take_waiting,
             on_joined=self._take_joined,
             on_failed=self._take_failed_reading,
         )
@@ -187,6 +188,11 @@ class Runner:
     def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
         node = self.run.plan.places[rank].node
         self.run.take_failed_reading(node, f"no numbers are read from {FILE_WORDS[kind]}", error)
+
+    def _take_waiting(self, rank: int, generation: int) -> None:
+        if generation or self.run.state.generation:  # before the first rejoin all ranks are in one generation
+            attempt = self.ingest.attempt
+            self.handle(ev.RankWaiting(at=time.time(), attempt=attempt, rank=rank, generation=generation))
 
     def _take_joined(self, rank: int, generation: int, at_step: int | None) -> None:
         attempt = self.ingest.attempt

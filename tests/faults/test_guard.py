@@ -83,6 +83,21 @@ def test_a_guard_that_is_killed_is_started_again(rankdeck, run):
     next_supervisor(rankdeck, run, supervisor)
 
 
+def wait_connected(deck, run: str, times: int) -> None:
+    """Waits until supervisors of the run have connected to its agent so many times."""
+    wait_until(lambda: [event["event"] for event in deck.journal(run)].count("NodeConnected") == times, what="a link")
+
+
+def test_a_supervisor_comes_back_that_is_killed_with_its_guard(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    for count in (1, 2):
+        wait_connected(rankdeck, run, count)
+        kill_hard(guard_of(rankdeck, supervisor))
+        kill_hard(supervisor)
+        supervisor = next_supervisor(rankdeck, run, supervisor)
+    guard_of(rankdeck, supervisor)
+
+
 def test_the_guard_ends_with_the_run_and_starts_nothing(rankdeck, run):
     guard_of(rankdeck, current(rankdeck, run))
     rankdeck("stop", run)

@@ -22,6 +22,12 @@ JOINED = tuple(ev.RankJoined(at=4.0, attempt=0, rank=rank, generation=0, step=7)
 AWAY = ev.NodeDisconnected(at=6.0, node="a", reason="the link broke")
 STOP = ev.StopRequested(at=7.0, by="alice")
 AGAIN = ev.RestartRequested(at=7.0, by="alice", scope="all")
+REJOIN = ev.RestartRequested(at=7.0, by="alice")
+BACK = ev.RankSpawned(at=8.0, attempt=0, rank=2, pid=105, generation=1)
+WAITING = (
+    ev.RankWaiting(at=8.0, attempt=0, rank=0, generation=1),
+    ev.RankWaiting(at=8.0, attempt=0, rank=1, generation=0),
+)
 CLEARED = (ev.NodeCleared(at=9.0, attempt=0, node="a"), ev.NodeClosed(at=9.5, node="a"))
 
 
@@ -50,6 +56,16 @@ def after(*events: AnyEvent) -> RunState:
             (UP, STORE, *STARTED, ev.StoreLost(at=5.0, attempt=0, reason="gone")),
             "store_lost",
             "the store is lost: gone",
+        ),
+        (
+            (UP, STORE, *STARTED, *JOINED, dies(2), REJOIN, BACK),
+            "rejoining",
+            "generation 1 forms; ranks 0, 1, 2 not in it yet",
+        ),
+        (
+            (UP, STORE, *STARTED, *JOINED, dies(2), REJOIN, BACK, *WAITING),
+            "rejoining",
+            "generation 1 forms; ranks 0, 1, 2 not in it yet, rank 1 still in an earlier one",
         ),
         ((UP, STORE, *STARTED, STOP), "stopping", "stopping (stopped by alice)"),
         ((UP, STORE, *STARTED, AGAIN), "restarting", "restarting as attempt 1 (restarted by alice)"),

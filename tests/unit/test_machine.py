@@ -99,6 +99,13 @@ EVENTS: tuple[AnyEvent, ...] = (
         for rank in (-1, 0, 2)
         for generation in (0, 1, 2)
     ),
+    *(
+        ev.RankWaiting(at=5e3, attempt=attempt, rank=rank, generation=generation)
+        for attempt in (0, 1)
+        for rank in (-1, 0, 2)
+        for generation in (0, 1, 2)
+    ),
+    *(ev.RejoinOverdue(at=5e3, attempt=attempt, generation=generation) for attempt in (0, 1) for generation in (0, 1)),
     *(ev.RankSpawned(at=5e3, attempt=0, rank=rank, pid=1, generation=1) for rank in (0, 1)),
     *(ev.RankEnded(at=5e3, attempt=0, rank=rank, status=1, generation=1) for rank in (0, 1)),
     *(ev.StopRequested(at=5e3, by="bob", at_once=at_once) for at_once in (False, True)),
@@ -267,6 +274,14 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
     (
         '{"event":"RankJoined","at":1.5,"attempt":1,"rank":2,"generation":3,"step":9}',
         ev.RankJoined(at=1.5, attempt=1, rank=2, generation=3, step=9),
+    ),
+    (
+        '{"event":"RankWaiting","at":1.5,"attempt":1,"rank":2,"generation":3}',
+        ev.RankWaiting(at=1.5, attempt=1, rank=2, generation=3),
+    ),
+    (
+        '{"event":"RejoinOverdue","at":1.5,"attempt":1,"generation":3}',
+        ev.RejoinOverdue(at=1.5, attempt=1, generation=3),
     ),
     (
         '{"event":"StopRequested","at":1.5,"by":"alice","at_once":true}',

@@ -11,10 +11,11 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
 from engine.core.run.failure_policy import EXIT_TO_BE_REPLACED, FRUITLESS_LIMIT
-from engine.core.run.rejoin import why_no_rejoin
+from engine.core.run.rejoin import APART_LIMIT, MEETING_LIMIT, apart, patience, why_no_rejoin
 from engine.core.run.state import (
     Alive,
     Holding,
+    Outcome,
     Pending,
     Restart,
     Running,
@@ -206,3 +207,90 @@ def test_ranks_that_have_met_again_need_the_store_no_more() -> None:
     story = rejoining().end(2, -9).restart().spawn(2).join()
     story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="SIGKILL"))
     assert isinstance(story.state.phase, Running)
+
+
+# --- whether the ranks meet in one generation
+
+
+def not_told(policy: str = "restart") -> Story:
+    """Survivors that are never told end one after the other, and each comes back in a generation of its own."""
+    story = rejoining(policy, restarts=9).end(3, -9, after=5).spawn(3).wait(1, 3)
+    for generation, rank in ((2, 0), (3, 1), (4, 2)):
+        story.end(rank, 1, after=5).spawn(rank).wait(generation, rank)
+    return story
+
+
+def test_ranks_that_wait_in_generations_of_their_own_are_found() -> None:
+    story = not_told()
+    assert isinstance(story.state.phase, Running)
+    assert (story.state.generation, story.state.waits_in) == (4, (2, 3, 4, 1))
+    assert (apart(story.state), patience(story.state)) == ([0, 1, 3], APART_LIMIT)
+
+
+def test_ranks_that_do_not_meet_start_again_as_the_next_attempt() -> None:
+    story = not_told().overdue()
+    assert isinstance(story.state.phase, Stopping)
+    assert story.state.phase.then == Restart(reason="ranks 0, 1, 3 did not hear of generation 4")
+    for rank in range(4):
+        story.end(rank, -2)
+    story.clear().open_store().spawn()
+    assert (story.state.attempt, story.state.generation, story.state.waits_in) == (1, 0, ())
+    assert patience(story.state) is None
+
+
+def test_each_rejoin_that_does_not_come_about_has_counted_as_a_restart() -> None:
+    story = rejoining("restart", restarts=2)
+    for restarts in (1, 2):
+        story.end(3, -9, after=10 * restarts).spawn(3).wait(0, 0, 1, 2).overdue()
+        assert story.state.restarts == restarts
+        for rank in range(4):
+            story.end(rank, -2)
+        story.clear().open_store().spawn().join()
+    story.end(3, -9, after=30)
+    assert isinstance(story.state.phase, Stopping)
+    assert isinstance(story.state.phase.then, Outcome)
+
+
+def test_a_rejoin_may_take_as_long_as_a_script_needs_to_get_there() -> None:
+    story = rejoining("restart").end(3, -9)
+    assert patience(story.state) is None
+    assert patience(story.spawn(3).state) is None
+    assert patience(story.wait(1, 0, 1, 2).state) is None, "rank 3 may still prepare its data"
+    assert patience(story.wait(1, 3).state) == MEETING_LIMIT
+    assert patience(story.join().state) is None
+
+
+def test_a_rank_that_has_left_a_generation_is_not_apart() -> None:
+    story = rejoining("restart").wait(0, 0, 1, 2).end(3, -9).spawn(3).wait(1, 0, 1)
+    assert apart(story.state) == [2]
+    assert apart(story.wait(1, 2).state) == []
+
+
+def test_what_the_process_said_that_was_replaced_is_forgotten() -> None:
+    story = rejoining("restart").end(3, -9).spawn(3).wait(1, 3).end(3, -9).spawn(3)
+    assert story.wait(1, 3).state.waits_of(3) == -1
+    assert apart(story.state) == []
+
+
+def test_a_survivor_that_computes_is_not_apart() -> None:
+    story = rejoining("restart").end(3, -9).spawn(3).wait(1, 0, 1, 2, 3).join()
+    story.end(3, -9).spawn(3)
+    assert (story.state.generation, apart(story.state)) == (2, [])
+    for generation in (0, 1):  # records that a new supervisor reads once more
+        story.wait(generation, 0)
+        story.tell(ev.RankJoined(at=story.at(), attempt=0, rank=0, generation=generation))
+    assert apart(story.state) == []
+
+
+def test_ranks_are_not_apart_while_they_can_not_be_told() -> None:
+    story = rejoining("restart").end(3, -9).spawn(3).wait(0, 0)
+    assert patience(story.state) == APART_LIMIT
+    story.tell(ev.NodeDisconnected(at=story.at(), node="a", reason="x"))
+    assert patience(story.state) is None
+
+
+def test_a_rejoin_that_is_over_is_not_overdue() -> None:
+    story = rejoining("restart").end(3, -9).spawn(3).join().overdue()
+    assert isinstance(story.actions[0], act.Ignore)
+    story.tell(ev.RejoinOverdue(at=story.at(), attempt=0, generation=0))
+    assert isinstance(story.actions[0], act.Ignore)

@@ -149,6 +149,21 @@ class RankJoined(Event, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class RankWaiting(Event, frozen=True, kw_only=True):
+    """A rank that can rejoin waits in a generation: for the others to join it, or for the next one to begin."""
+
+    attempt: int
+    rank: int
+    generation: int
+
+
+class RejoinOverdue(Event, frozen=True, kw_only=True):
+    """The ranks of an attempt have not met in a generation within the limit that `rejoin.patience` gives."""
+
+    attempt: int
+    generation: int
+
+
 class RankEnded(Event, frozen=True, kw_only=True):
     """A rank's process ended.
 
@@ -219,7 +234,9 @@ AnyEvent = (
     | StoreOpened
     | StoreLost
     | RankSpawned
+    | RankWaiting
     | RankJoined
+    | RejoinOverdue
     | RankEnded
     | RankLost
     | StopRequested

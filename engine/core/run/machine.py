@@ -27,7 +27,16 @@ from engine.core.run.node_events import (
     node_warned,
     supervisor_started,
 )
-from engine.core.run.rank_events import rank_ended, rank_joined, rank_lost, rank_spawned, store_lost, store_opened
+from engine.core.run.rank_events import (
+    rank_ended,
+    rank_joined,
+    rank_lost,
+    rank_spawned,
+    rank_waiting,
+    rejoin_overdue,
+    store_lost,
+    store_opened,
+)
 from engine.core.run.requests import kill_requested, restart_requested, stop_requested
 from engine.core.run.state import Node, Opening, Pending, RunState
 
@@ -105,7 +114,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.StoreOpened: store_opened,
     ev.StoreLost: store_lost,
     ev.RankSpawned: rank_spawned,
+    ev.RankWaiting: rank_waiting,
     ev.RankJoined: rank_joined,
+    ev.RejoinOverdue: rejoin_overdue,
     ev.RankEnded: rank_ended,
     ev.RankLost: rank_lost,
     ev.StopRequested: stop_requested,

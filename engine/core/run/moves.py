@@ -138,6 +138,7 @@ def next_attempt(state: RunState, at: float) -> Step:
         generation=0,
         started_for=(),
         joined=frozenset(),
+        waits_in=(),
         free_rejoins=0,
         elastic=False,
         news=(),

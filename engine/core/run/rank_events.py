@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from engine.core.run import events as ev
 from engine.core.run.failure_policy import may_fall_back, on_failure
 from engine.core.run.moves import Step, any_rank, clear, ignore, is_ending, set_rank, spawn, stop, up_nodes
-from engine.core.run.rejoin import is_forming
+from engine.core.run.rejoin import apart, is_forming
 from engine.core.run.state import (
     Alive,
     Clearing,
@@ -27,6 +27,7 @@ from engine.core.run.state import (
     Starting,
     Stopping,
 )
+from engine.core.words import rank_words
 
 
 def store_opened(state: RunState, event: ev.StoreOpened) -> Step:
@@ -79,14 +80,50 @@ def rank_spawned(state: RunState, event: ev.RankSpawned) -> Step:
             assert_never(never)
 
 
+def rank_waiting(state: RunState, event: ev.RankWaiting) -> Step:
+    """Notes in which generation a rank waits."""
+    match state.phase:
+        case Starting() | Running() | Holding():
+            if event.generation <= state.waits_of(event.rank) or event.generation < state.generation_of(event.rank):
+                return ignore(state, f"rank {event.rank} has got further, or is another process")
+            return _set_waits(state, event.rank, event.generation), ()
+        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+            return ignore(state, "the attempt is over")
+        case _ as never:
+            assert_never(never)
+
+
+def _set_waits(state: RunState, rank: int, generation: int) -> RunState:
+    waits = list(state.waits_in or (-1,) * len(state.ranks))
+    waits[rank] = generation
+    return replace(state, waits_in=tuple(waits))
+
+
+def rejoin_overdue(state: RunState, event: ev.RejoinOverdue) -> Step:
+    """Starts all ranks again, as the next attempt. The rejoin has counted as a restart, so this does not count again."""
+    match state.phase:
+        case Starting() | Running() if is_forming(state) and event.generation == state.generation:
+            if late := apart(state):
+                why = f"{rank_words(late)} did not hear of generation {state.generation}"
+            else:
+                why = f"generation {state.generation} did not form"
+            return stop(state, Restart(reason=why), event.at)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
+            return ignore(state, f"ranks do not rejoin in generation {event.generation} any more")
+        case _ as never:
+            assert_never(never)
+
+
 def rank_joined(state: RunState, event: ev.RankJoined) -> Step:
     """Notes that a rank is in a generation, which also says that its script can rejoin."""
     match state.phase:
         case Starting() | Running() | Holding():
             joined = state.joined | {event.rank} if event.generation == state.generation else state.joined
-            if state.elastic and joined == state.joined:
+            waits = 0 <= state.waits_of(event.rank) <= event.generation
+            if state.elastic and joined == state.joined and not waits:
                 return ignore(state, f"rank {event.rank} was known to be in generation {event.generation}")
             free_rejoins = 0 if len(joined) == len(state.ranks) else state.free_rejoins
+            state = _set_waits(state, event.rank, -1) if waits else state
             return replace(state, elastic=True, joined=joined, free_rejoins=free_rejoins), ()
         case Opening() | Stopping() | Clearing() | Closing() | Ended():
             return ignore(state, "the attempt is over")

@@ -1,4 +1,7 @@
-"""Rejoin: start the dead ranks alone, in a new generation of the attempt, and tell the others through the store."""
+"""Rejoin: start the dead ranks alone, in a new generation of the attempt, and tell the others through the store.
+
+The ranks must then meet in that generation. Where they do not within a limit, all start again as the next attempt.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ from msgspec.structs import replace
 from engine.core.run import actions as act
 from engine.core.run.actions import AnyAction
 from engine.core.run.moves import Step, spawn, up_nodes
-from engine.core.run.state import Done, Gone, Node, Pending, RankNews, RunState, Starting
+from engine.core.run.state import Alive, Done, Gone, Node, Pending, RankNews, Running, RunState, Starting
+
+APART_LIMIT = 20.0
+"""Seconds that a rank may wait in an older generation than the newest. It is told of that within milliseconds, and one that can't leave
+the old one is replaced within seconds."""
+
+MEETING_LIMIT = 600.0
+"""Seconds that ranks may take for a generation that all of them have reached: to connect, and to copy the state. What goes wrong there
+usually ends a rank much earlier."""
 
 
 def why_no_rejoin(state: RunState) -> str:
@@ -38,6 +49,34 @@ def why_no_rejoin(state: RunState) -> str:
 def is_forming(state: RunState) -> bool:
     """Whether ranks meet again after a rejoin, and not all of them have joined."""
     return state.generation > 0 and len(state.joined) < len(state.ranks)
+
+
+def patience(state: RunState) -> float | None:
+    """Seconds that ranks may stay as they are in a rejoin, or None where nothing limits that.
+
+    A rank that does not wait is busy with its script, which may take any time.
+    """
+    if not isinstance(state.phase, Starting | Running) or not is_forming(state):
+        return None
+    if state.nodes[0].link != "up":
+        return None  # ranks can't be told of the newest generation before its link is back
+    if apart(state):
+        return APART_LIMIT
+    have_met = all(
+        isinstance(phase, Alive) and (rank in state.joined or state.waits_of(rank) == state.generation)
+        for rank, phase in enumerate(state.ranks)
+    )
+    return MEETING_LIMIT if have_met else None
+
+
+def apart(state: RunState) -> list[int]:
+    """Ranks that wait in an older generation than the newest, on nodes that are connected."""
+    return [
+        rank
+        for node in up_nodes(state)
+        for rank in node.ranks
+        if isinstance(state.ranks[rank], Alive) and 0 <= state.waits_of(rank) < state.generation
+    ]
 
 
 def tell(state: RunState, news: RankNews) -> Step:
@@ -72,6 +111,7 @@ def rejoin(state: RunState, at: float) -> Step:
         started_for=tuple(generation if rank in dead else state.generation_of(rank) for rank in count),
         ranks=tuple(Pending() if rank in dead else state.ranks[rank] for rank in count),
         joined=frozenset(),
+        waits_in=tuple(-1 if rank in dead else state.waits_of(rank) for rank in count),
     )
     state, told = tell(state, ("generation", generation))
     return state, told + tuple(action for node in up_nodes(state) for action in spawn(state, node, dead))

@@ -180,6 +180,8 @@ class RunState(Value, frozen=True, kw_only=True):
     """The generation that each rank's process was started for; empty: the first one for all."""
     joined: frozenset[int] = frozenset()
     """Ranks in the current generation. Only scripts that use `rankdeck.elastic` report it."""
+    waits_in: tuple[int, ...] = ()
+    """The generation in which each rank waits, as it said last; -1: it does not wait, or has said nothing. Empty: none has."""
     elastic: bool = False
     """Whether any rank of this attempt has reported that it joined."""
     start_together: str = ""
@@ -194,6 +196,10 @@ class RunState(Value, frozen=True, kw_only=True):
     def generation_of(self, rank: int) -> int:
         """The generation that a rank's process was started for."""
         return self.started_for[rank] if self.started_for else 0
+
+    def waits_of(self, rank: int) -> int:
+        """The generation in which a rank waits; -1: it is not known to wait."""
+        return self.waits_in[rank] if self.waits_in else -1
 
     def node(self, name: str) -> Node | None:
         """The node of that name."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from engine.core.metrics.progress import RankProgress
 from engine.core.run.events import Scope
-from engine.core.run.rejoin import why_no_rejoin
+from engine.core.run.rejoin import apart, is_forming, why_no_rejoin
 from engine.core.run.state import (
     Alive,
     Clearing,
@@ -69,6 +69,8 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
                 return CurrentActivity("node_away", f"no link to {away}; its ranks go on")
             if state.store_trouble:
                 return CurrentActivity("store_lost", f"the store is lost: {state.store_trouble}")
+            if isinstance(state.phase, Running) and is_forming(state):
+                return CurrentActivity("rejoining", _rejoining_words(state))
             missing = _missing_words(state, progress)
             return CurrentActivity("joining" if missing else "", missing)
         case Stopping(then=Restart(reason=reason)) | Clearing(then=Restart(reason=reason)):
@@ -83,6 +85,14 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
 
 def _nodes_not_up(state: RunState) -> str:
     return ", ".join(node.name for node in state.nodes if node.link != "up")
+
+
+def _rejoining_words(state: RunState) -> str:
+    """Who is waited for in a rejoin."""
+    missing = [rank for rank in range(len(state.ranks)) if rank not in state.joined]
+    words = f"generation {state.generation} forms; {rank_words(missing)} not in it yet"
+    late = apart(state)
+    return f"{words}, {rank_words(late)} still in an earlier one" if late else words
 
 
 def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:

@@ -65,6 +65,11 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             if started and after.generation:
                 return f"generation {after.generation}: rank {event.rank} started", "info"
             return (f"attempt {after.attempt}: all {len(after.ranks)} ranks started" if started else ""), "info"
+        case ev.RankWaiting():
+            return "", "info"
+        case ev.RejoinOverdue():
+            because = after.phase.then.reason if isinstance(after.phase, Stopping | Clearing) else ""
+            return f"the ranks did not meet again: {because}; all start again", "error"
         case ev.RankJoined(generation=generation, step=at_step):
             whole = (
                 len(after.joined) == len(after.ranks) and before is not None and len(before.joined) < len(after.ranks)

@@ -20,6 +20,7 @@ Activity = Literal[
     "opening_store",
     "starting_ranks",
     "joining",
+    "rejoining",
     "node_away",
     "store_lost",
     "restarting",

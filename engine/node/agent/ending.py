@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
-from engine.node.agent.processes import lives, process_mark
+from engine.node.agent.processes import process_mark
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 UNSEEN_TIME = 2.0
 """Seconds in which a note may come of how a rank ended that is no child of this process."""
+
+UNOWNED_TIME = 0.2
+"""The same for a rank whose parent writes no notes: agent, template and warden were killed."""
 
 
 class Ending:
@@ -107,15 +111,27 @@ class Ending:
     def watch_adopted(self) -> None:
         """Notices the ends of ranks that are no children of this process: the template or the warden reaps and reports them."""
         for rank in self._state.ranks.values():
-            if not rank.adopted or rank.status is not None or lives(rank.pid, rank.start):
+            if not rank.adopted or rank.status is not None or self._is_seen(rank):
                 continue
             status = noted_status(rank)
             if status is not None:
                 self.ended(rank, status)
             elif rank.missing_since is None:
                 rank.missing_since = time.monotonic()
-            elif time.monotonic() - rank.missing_since > UNSEEN_TIME:
+            elif time.monotonic() - rank.missing_since > (UNSEEN_TIME if self._is_owned(rank) else UNOWNED_TIME):
                 self._lose(rank, "it ended while no agent was there to see how")
+
+    def _is_seen(self, rank: Rank) -> bool:
+        """Whether the process of a rank lives; also notes its parent."""
+        mark = process_mark(rank.pid)
+        if mark is None or mark[0] != rank.start or mark[1] in "ZX":
+            return False
+        rank.parent = mark[2]
+        return True
+
+    def _is_owned(self, rank: Rank) -> bool:
+        """Whether the last parent of a rank's process notes how it ended."""
+        return rank.parent in {0, self._state.warden, os.getpid(), *self._state.helpers}
 
     def _lose(self, rank: Rank, reason: str, *, alive: bool = False) -> None:
         rank.status, rank.reason, rank.ended_at = -signal.SIGKILL, reason, time.time()

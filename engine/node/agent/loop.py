@@ -143,6 +143,7 @@ class Agent:
         if self.leaving is None and self.link.is_check_due():
             self._keep_reachable()
         self.ending.watch_adopted()
+        self.store.watch()
         self.mpirun.watch()
         self.ending.walk_ladder()
         self.stacks.collect()

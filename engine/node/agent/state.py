@@ -29,6 +29,8 @@ class Rank:
         self.adopted = False
         """Whether another process is its parent: the template or the warden."""
         self.reason = ""
+        self.parent = 0
+        """Of its process, where that is adopted; 0: not seen yet."""
         self.missing_since: float | None = None
         self.watched: list[int] = []
         with contextlib.suppress(OSError):  # a folder that was removed: its growth is not seen, its ranks go on

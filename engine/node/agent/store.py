@@ -11,7 +11,7 @@ import socket
 from engine.node.agent.environment import environment_of
 from engine.node.agent.files import open_log
 from engine.node.agent.jobs import Job
-from engine.node.agent.processes import kill_group, start_process, start_time
+from engine.node.agent.processes import kill_group, lives, start_process, start_time
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
 
@@ -101,6 +101,8 @@ class Store:
     def tell(self, message: Message) -> None:
         """`tell`: passes news for the ranks on to the store's process, which puts them where each rank looks."""
         store = self._state.store
+        if store is None and message["attempt"] > self._state.cleared:
+            self.send(type="store_lost", attempt=message["attempt"], reason="its process is gone")
         if store is None or store["attempt"] != message["attempt"] or not store.get("news"):
             return
         # Opened for both ends and kept open: what is written before the store's process reads waits for it.
@@ -118,8 +120,17 @@ class Store:
         """Tells that the store's process has ended, if it is that process."""
         store = self._state.store
         if store is not None and store["pid"] == pid:
-            self.send(type="store_lost", attempt=store["attempt"], reason=f"its process ended with {status}")
-            self._state.store, self._state.dirty = None, True
+            self._lose(store, f"its process ended with {status}")
+
+    def watch(self) -> None:
+        """Notices the end of a store that an earlier agent has started: another process reaps it, and does not report it."""
+        store = self._state.store
+        if store is not None and not lives(store["pid"], store["start"]):
+            self._lose(store, "its process has ended")
+
+    def _lose(self, store: Message, reason: str) -> None:
+        self.send(type="store_lost", attempt=store["attempt"], reason=reason)
+        self._state.store, self._state.dirty = None, True
 
     def end(self) -> None:
         """Kills the store's process, if there is one."""

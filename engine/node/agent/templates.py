@@ -9,6 +9,7 @@ import selectors
 import signal
 import socket
 import struct
+import time
 
 from engine.node.agent.environment import environment_of
 from engine.node.agent.files import open_log
@@ -21,6 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MOST_DEATHS, DEATHS_TIME = 3, 60.0
+"""Deaths of templates within so many seconds after which ranks are started cold."""
+
 
 class Template:
     """One process of `template.py`. It does one job at a time.
@@ -32,7 +36,7 @@ class Template:
     """
 
     def __init__(self, argv: list[str], environment: dict[str, str], log: str) -> None:
-        self.python, self.environment = argv[0], environment
+        self.argv, self.environment = argv, environment
         self.jobs: list[Job] = []
         self.current: Job | None = None
         self.ready = False
@@ -49,7 +53,7 @@ class Template:
         for name in ("PYTHONPATH", MARK):
             ours.pop(name, None)
             theirs.pop(name, None)
-        return self.python == python and ours == theirs
+        return self.argv[0] == python and ours == theirs
 
     def prefork(self, count: int) -> None:
         """Lets it fork so many processes ahead of their jobs."""
@@ -98,6 +102,8 @@ class Templates:
         self._template: Template | None = None
         self._unfit: list[Template] = []
         """Templates that could not fork: what they would serve is started cold."""
+        self._deaths: list[float] = []
+        """When templates died, of late."""
 
     @property
     def is_busy(self) -> bool:
@@ -136,8 +142,11 @@ class Templates:
             return None
         self.end()
         source = os.path.join(os.path.dirname(message["library"]), "template.py")
+        return self._start_template([python, "-u", source], environment)
+
+    def _start_template(self, argv: list[str], environment: dict[str, str]) -> Template | None:
         try:
-            self._template = Template([python, "-u", source], environment, "template.log")
+            self._template = Template(argv, environment, "template.log")
         except OSError:
             return None
         self._state.helpers.add(self._template.pid)
@@ -162,7 +171,7 @@ class Templates:
             template.ready = True
         elif "unfit" in message:
             self.send(type="cold", reason=message["unfit"])
-            self._lose(template)
+            self._lose(template, is_unfit=True)
             return
         elif "ended" in message:
             self._on_ended(message["ended"], message["status"])
@@ -174,16 +183,24 @@ class Templates:
                 job.refused()
         template.go_on()
 
-    def _lose(self, template: Template) -> None:
+    def _lose(self, template: Template, *, is_unfit: bool = False) -> None:
         """The template died or can't fork. Its ranks go on as children of this process; what it had still to do is done without it."""
-        if not template.ready or template.current is not None:
-            self._unfit.append(template)
         unfinished = ([template.current] if template.current else []) + template.jobs
         self.end()
         if template.current:
             self._state.end_unknown()  # it may have forked a process that it could not report
+        if is_unfit or self._dies_again_and_again():
+            self._unfit.append(template)
         for job in unfinished:
             job.refused()
+        if template not in self._unfit:  # the next one imports torch before a rank needs it
+            self._start_template(template.argv, template.environment)
+
+    def _dies_again_and_again(self) -> bool:
+        """Counts the death of a template. Returns whether there were too many of late."""
+        now = time.monotonic()
+        self._deaths = [moment for moment in self._deaths if now - moment < DEATHS_TIME] + [now]
+        return len(self._deaths) > MOST_DEATHS
 
     def drop_waiting(self) -> None:
         """Forgets the jobs that were not handed to the template yet."""

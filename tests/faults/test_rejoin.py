@@ -1,0 +1,129 @@
+"""A rank dies after other processes of rankdeck have died: the ranks meet again in one generation, or all start again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e import test_elastic
+from tests.support import Deck, kill_hard, parent_of, wait_gone, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def launch(rankdeck, write_script, write_profile) -> Callable[[], str]:
+    """Launches an elastic training of three ranks that ends when there is a file `finish`."""
+
+    def launch() -> str:
+        recipe = {"script": str(write_script("train.py", test_elastic.TRAIN)), "args": ["1000000", "0.004"]}
+        policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
+        run: str = rankdeck.launch(write_profile(recipe, ranks=3, launch=policy))
+        return run
+
+    return launch
+
+
+def trains_on(deck: Deck, run: str) -> Any:
+    """Waits until every rank has finished a step that no rank had finished before. Returns the status."""
+    furthest = max(rank["step"] or 0 for rank in deck.status(run)["ranks"])
+    return test_elastic.reached(deck, run, furthest + 1)
+
+
+def templates(deck: Deck) -> list[int]:
+    return [process.pid for process in deck.processes() if "template.py" in process.command]
+
+
+def next_template(deck: Deck, *old: int) -> int:
+    return wait_until(lambda: next((pid for pid in templates(deck) if pid not in old), 0), what="a template")
+
+
+def replace_agent(deck: Deck, run: str, *, with_warden: bool) -> None:
+    """Kills the agent, and its warden if asked to, and waits until the next agent is connected."""
+    agent = deck.agent(run)
+    warden = parent_of(agent)
+    if with_warden:
+        kill_hard(warden)
+    kill_hard(agent)
+    wait_gone(agent)
+    wait_until(lambda: deck.agent(run) != agent, what="another agent")
+
+
+def finish(deck: Deck, run: str) -> None:
+    open("finish", "w").close()
+    assert deck("wait", run).returncode == 0
+
+
+@pytest.mark.parametrize("with_warden", [True, False], ids=["agent-and-warden", "agent"])
+def test_a_rank_rejoins_from_a_template_after_its_agent_was_killed(rankdeck, launch, with_warden):
+    run = launch()
+    before = test_elastic.pids(trains_on(rankdeck, run))
+    replace_agent(rankdeck, run, with_warden=with_warden)
+    trains_on(rankdeck, run)
+    template = next_template(rankdeck)
+    kill_hard(before[1])
+    test_elastic.wait_for_another(rankdeck, run, 1, before[1])
+    after = trains_on(rankdeck, run)
+    assert after["attempt"] == 0
+    assert parent_of(test_elastic.pids(after)[1]) == template
+    test_elastic.assert_kept(rankdeck, run, before, after, 0, 2)
+    finish(rankdeck, run)
+
+
+def test_a_template_that_is_killed_is_made_again_before_a_rank_needs_it(rankdeck, launch):
+    run = launch()
+    before = test_elastic.pids(trains_on(rankdeck, run))
+    old = next_template(rankdeck)
+    kill_hard(old)
+    template = next_template(rankdeck, old)
+    kill_hard(before[1])
+    test_elastic.wait_for_another(rankdeck, run, 1, before[1])
+    after = trains_on(rankdeck, run)
+    assert parent_of(test_elastic.pids(after)[1]) == template
+    finish(rankdeck, run)
+
+
+def test_templates_that_are_killed_again_and_again_come_to_an_end(rankdeck, launch):
+    run = launch()
+    before = test_elastic.pids(trains_on(rankdeck, run))
+    old: list[int] = []
+    for _ in range(4):
+        old.append(next_template(rankdeck, *old))
+        kill_hard(old[-1])
+    kill_hard(before[1])
+    test_elastic.wait_for_another(rankdeck, run, 1, before[1])
+    after = trains_on(rankdeck, run)
+    assert parent_of(test_elastic.pids(after)[1]) == rankdeck.agent(run)
+    assert templates(rankdeck) == []
+    finish(rankdeck, run)
+
+
+def test_a_store_that_dies_after_its_agent_was_killed_is_noticed(rankdeck, launch):
+    run = launch()
+    before = test_elastic.pids(trains_on(rankdeck, run))
+    replace_agent(rankdeck, run, with_warden=False)
+    noted = json.loads((rankdeck.folder(run) / "nodes" / "localhost" / "agent.json").read_bytes())
+    kill_hard(noted["store"]["pid"])
+    rankdeck.wait_status(run, lambda status: "store is lost" in status["doing"])
+    kill_hard(before[1])
+    rankdeck.wait_status(run, lambda status: status["attempt"] == 1)
+    trains_on(rankdeck, run)
+    finish(rankdeck, run)
+
+
+def test_ranks_that_are_not_told_of_a_rejoin_start_again_together(rankdeck, launch):
+    """News go into a pipe that the store does not read: each rank would wait in a generation of its own for ever."""
+    run = launch()
+    before = test_elastic.pids(trains_on(rankdeck, run))
+    news = rankdeck.folder(run) / "attempt_0" / "store.news"
+    news.unlink()
+    os.mkfifo(news, 0o600)
+    kill_hard(before[1])
+    rankdeck.wait_status(run, lambda status: status["attempt"] == 1)
+    trains_on(rankdeck, run)
+    assert [event["event"] for event in rankdeck.journal(run)].count("RejoinOverdue") == 1
+    finish(rankdeck, run)
