@@ -294,3 +294,19 @@ def test_a_rejoin_that_is_over_is_not_overdue() -> None:
     assert isinstance(story.actions[0], act.Ignore)
     story.tell(ev.RejoinOverdue(at=story.at(), attempt=0, generation=0))
     assert isinstance(story.actions[0], act.Ignore)
+
+
+def test_a_rejoin_that_a_finished_rank_would_miss_becomes_an_attempt_of_all_ranks() -> None:
+    """The end of a rank was not seen, so that it counts as lost; the others have finished meanwhile."""
+    story = rejoining("restart").end(3, -9).spawn(3).end(0)
+    assert isinstance(story.state.phase, Stopping)
+    assert story.state.phase.then == Restart(reason="rank 0 finished before generation 1 had formed")
+
+
+def test_ranks_that_have_met_again_may_finish_one_after_the_other() -> None:
+    story = rejoining("restart").end(3, -9).spawn(3).join()
+    for rank in range(3):
+        story.end(rank)
+    assert isinstance(story.state.phase, Running)
+    story.join(3).end(3).clear().close()
+    assert story.outcome() == ("succeeded", "")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from engine.core.run import events as ev
 from engine.core.run.failure_policy import may_fall_back, on_failure
 from engine.core.run.moves import Step, any_rank, clear, ignore, is_ending, set_rank, spawn, stop, up_nodes
-from engine.core.run.rejoin import apart, is_forming
+from engine.core.run.rejoin import apart, finished_before, is_forming
 from engine.core.run.state import (
     Alive,
     Clearing,
@@ -174,6 +174,9 @@ def _take_end(state: RunState, at: float, *, failed: bool) -> Step:
         case Starting() | Running():
             if failed:
                 return on_failure(state, at)
+            if is_forming(state) and (finished := finished_before(state)):
+                why = f"{rank_words(finished)} finished before generation {state.generation} had formed"
+                return stop(state, Restart(reason=why), at)
             if any_rank(state, Pending):
                 return state, ()
             if any_rank(state, Alive):

@@ -79,6 +79,15 @@ def apart(state: RunState) -> list[int]:
     ]
 
 
+def finished_before(state: RunState) -> list[int]:
+    """Ranks that ended well without joining the newest generation, which can't form without them."""
+    return [
+        rank
+        for rank, phase in enumerate(state.ranks)
+        if isinstance(phase, Done) and phase.status == 0 and rank not in state.joined
+    ]
+
+
 def tell(state: RunState, news: RankNews) -> Step:
     """Puts news for the ranks into the store, if it was not put there before."""
     if news in state.news:
