@@ -1,6 +1,6 @@
-"""The app: which screens there are, how one leads to another, and what is the same on all of them.
+"""The app: its screens, how one leads to another, and what they have in common.
 
-It holds nothing that a run needs. Leaving it, or losing the terminal that it is in, changes nothing for any run.
+No run needs it. Leaving it, or losing its terminal, changes nothing for any run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tui.text.cells import plain_line
 from tui.theme import DARK, LIGHT, NoColours
 
 PATIENCE = 1.0
-"""Seconds that a key waits for the text before it: a line that is being removed takes in nothing any more."""
+"""Seconds that a key waits for the text before it: a line that is being removed takes in nothing more."""
 
 
 def _commands() -> type[Provider]:
@@ -67,7 +67,7 @@ ScrollBar.renderer = PlainBars
 
 
 class RankdeckApp(App[None], inherit_bindings=False):
-    """A workstation for distributed training, in a terminal.
+    """A workstation for distributed training, in a terminal. `Deck` documents what its screens use of it.
 
     Args:
         engine: where profiles and runs come from.
@@ -121,9 +121,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
     async def on_event(self, event: events.Event) -> None:
         """Handles keys in the order in which they arrive.
 
-        In Textual 8.2.8 a key that is no text travels from the focused widget up to the app before its binding is looked
-        up; text that arrives with it is typed meanwhile, so `ctrl+u` deletes what came after it and text goes where the
-        focus was. Here the text before it is taken in first, and its binding runs before the next key is looked at.
+        In Textual 8.2.8 a key that is no text travels from the focused widget up to the app before its binding runs; text
+        that arrives with it is typed meanwhile, so `ctrl+u` deletes what came after it and text goes where the focus was.
+        Here the text before the key is taken in first, and its binding runs before the next key.
         """
         if (
             isinstance(event, events.Key)
@@ -138,19 +138,16 @@ class RankdeckApp(App[None], inherit_bindings=False):
         await super().on_event(event)
 
     def on_mount(self) -> None:
-        """Opens the run that was asked for."""
         self.call_after_refresh(gc.enable)
         if self._open_run is not None:
             self.open_run(self._open_run)
 
     @property
     def known_runs(self) -> list[RunSummary]:
-        """See `Deck.known_runs`."""
         return self._home.known_runs
 
     @property
     def known_profiles(self) -> list[ProfileEntry]:
-        """See `Deck.known_profiles`."""
         return self._home.known_profiles
 
     @property
@@ -162,32 +159,29 @@ class RankdeckApp(App[None], inherit_bindings=False):
     # --- from one screen to another -----------------------------------------------------------------------------------
 
     def open_run(self, run: str) -> None:
-        """See `Deck.open_run`."""
         from tui.screens.run import RunScreen
 
         if not (isinstance(self.screen, RunScreen) and self.screen.run_id == run):
             self.push_screen(RunScreen(run, leaves_app=run == self._open_run))
 
     def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
-        """See `Deck.open_form`."""
         from tui.data.form import fits_a_form
         from tui.screens.edit import EditScreen
 
         if entry is not None and not fits_a_form(entry.profile):
-            words = f"{visible(str(entry.path))} holds characters that a form can't show: use an editor"
-            self.say(words, error=True)
+            self.say(
+                f"{visible(str(entry.path))} contains characters that a form can't show: use an editor", error=True
+            )
             return
         self._when_trusted(entry, partial(self._push_once, lambda: EditScreen(entry, duplicate=duplicate)))
 
     def open_check(self, entry: ProfileEntry) -> None:
-        """See `Deck.open_check`."""
         from tui.screens.check import CheckScreen
 
         if (profile := entry.profile) is not None:
             self._when_trusted(entry, partial(self._push_once, lambda: CheckScreen(profile)))
 
     def launch_entry(self, entry: ProfileEntry) -> None:
-        """See `Deck.launch_entry`."""
         if (profile := entry.profile) is not None:
             self._when_trusted(entry, partial(self.launch, profile), launches=True)
 
@@ -197,7 +191,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.push_screen(make())
 
     def _when_trusted(self, entry: ProfileEntry | None, act: Callable[[], None], *, launches: bool = False) -> None:
-        """Does something with a profile, after a question where its programs would run and are not trusted."""
+        """Does something with a profile; asks first if programs would run that are not trusted."""
         from tui.text.home import programs_of, runs_before_launch
 
         profile = entry.profile if entry is not None else None
@@ -220,11 +214,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
         act()
 
     def profile_saved(self, name: str) -> None:
-        """See `Deck.profile_saved`."""
         self._home.choose_later(name)
 
     def launch(self, profile: Profile) -> None:
-        """See `Deck.launch`."""
         if not self._launching:
             self._launching = True
             self.say(f"launching {plain_line(profile.name)}", seconds=2)
@@ -242,26 +234,22 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self._launching = False
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
-        """See `Deck.say`."""
-        # In turn with `notify`, which only posts a message: two sentences at once would both stay.
+        # After the messages of earlier `notify` calls, so that only the newest notice stays.
         self.call_later(self.clear_notifications)
         self.notify(text, severity="error" if error else "information", markup=False, timeout=seconds)
 
     def show_error(self, title: str, error: RankdeckError) -> None:
-        """See `Deck.show_error`."""
         from tui.screens.confirm import NoticeScreen
 
         self.push_screen(NoticeScreen(title, error))
 
     def leave(self, parting: str | None = None) -> None:
-        """See `Deck.leave`."""
         self.parting = parting
         self.exit()
 
     # --- keys that work everywhere ------------------------------------------------------------------------------------
 
     def action_show_help(self) -> None:
-        """Opens the help screen."""
         from tui.screens.help import HelpScreen
 
         if not isinstance(self.screen, HelpScreen):
@@ -273,11 +261,11 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.push_screen(CommandPalette(placeholder="part of a command's name", id="--command-palette"))
 
     def action_hint(self) -> None:
-        """ctrl+c ends nothing here."""
+        """Explains which key leaves: ctrl+c ends nothing."""
         self.say("q goes back or leaves. Runs keep running without this app; s in a run stops it.")
 
     def action_leave(self) -> None:
-        """Ends the app from any screen; the last words say which runs go on. A form with changes asks first."""
+        """Ends the app from any screen and prints which runs keep running. A form with changes asks first."""
         from tui.screens.edit import EditScreen
 
         if isinstance(self.screen, EditScreen) and self.screen.is_changed:
@@ -287,7 +275,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.leave(next(filter(None, partings), None))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """An error that nobody foresaw ends one worker, and is shown."""
+        """An unexpected error ends one worker, and is shown."""
         if event.state is WorkerState.ERROR:
             self.say(f"{event.worker.group}: {event.worker.error}", error=True)
 
@@ -301,14 +289,9 @@ def run(
     slow: bool = False,
     mouse: bool = True,
 ) -> int:
-    """Shows the app until the user leaves it.
+    """Shows the app until the user leaves it; the arguments are those of `RankdeckApp`.
 
     Args:
-        engine: where profiles and runs come from.
-        open_run: id of a run to show first.
-        open_profile: name of a profile that the cursor begins on.
-        ascii: draws with ASCII characters only.
-        slow: paints once a second.
         mouse: False leaves the mouse to the terminal, for selecting text.
 
     Returns:

@@ -218,13 +218,13 @@ KEYS: tuple[Key, ...] = (
     Key(id="stacks.again", keys="r,t", action="again", label="again", where="stacks",
         help="Take new stacks.", command=False),
     Key(id="stacks.close", keys="escape,q", action="close", label="close", where="stacks", help="Go back to the run.",
-        command=False),
+        command=False, pinned=True),
     # --- a check -----------------------------------------------------------------------------------------------------
     Key(id="check.next", keys="n", action="next_problem", label="next problem", where="check",
         help="Go to the next failure or warning."),
     Key(id="check.again", keys="r", action="again", label="again", where="check", help="Run the check again.", command=False),
     Key(id="check.close", keys="escape,q", action="close", label="close", where="check",
-        help="Go back; checks that are still running are cancelled.", command=False),
+        help="Go back; checks that are still running are cancelled.", command=False, pinned=True),
     Key(id="cells.left", keys="left,h", action="sideways(-1)", label="previous check", where="cells",
         help="Go to the previous check.", footer=False, command=False),
     Key(id="cells.right", keys="right,l", action="sideways(1)", label="next check", where="cells",
@@ -239,7 +239,7 @@ KEYS: tuple[Key, ...] = (
     Key(id="edit.plan", keys="f2", action="plan", label="plan", where="edit",
         help="Show the plan on the whole screen, or the form again."),
     Key(id="edit.back", keys="escape", action="back", label="back", where="edit",
-        help="Go back; asks first if there are unsaved changes."),
+        help="Go back; asks first if there are unsaved changes.", pinned=True),
     Key(id="edit.up", keys="up", action="app.focus_previous", label="line above", where="edit",
         help="Go to the line above.", footer=False, command=False),
     Key(id="edit.down", keys="down,enter", action="app.focus_next", label="line below", where="edit",
@@ -266,7 +266,7 @@ KEYS: tuple[Key, ...] = (
     Key(id="help.search", keys="slash", action="search", label="search", where="help", help="Show only the lines that contain a text.",
         command=False),
     Key(id="help.close", keys="escape,q,question_mark,f1", action="close", label="close", where="help",
-        help="Go back.", command=False),
+        help="Go back.", command=False, pinned=True),
 )  # fmt: skip
 
 

@@ -322,7 +322,7 @@ async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(
         text = await until_seen(
             pilot, "'a/b' can't be a name", "no choice 'many'", "not 'ten'", "3 lines are not right"
         )
-        assert text.count("not right yet") == 1
+        assert text.count("not valid") == 1
         assert line(app, "name").has_focus
         assert engine.saved == []
 
@@ -594,3 +594,17 @@ async def test_a_placeholder_does_not_look_like_a_value(engine: FakeEngine):
         await until_seen(pilot, "Plan: quickstart")
         await pilot.press("e")
         await until_seen(pilot, "Edit: quickstart", "(auto)", "(none)")
+
+
+async def test_a_change_whose_message_is_under_way_is_not_lost(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("e")
+        await until(pilot, lambda: bool(app.screen.query(FormRow)), "the form")
+        row = next(row for row in app.screen.query(FormRow) if row.field.id == "description")
+        assert isinstance(row.line, Input)
+        with row.line.prevent(Input.Changed):
+            row.line.value = "typed just now"
+        await pilot.press("escape")
+        await until_seen(pilot, "Leave without saving?")

@@ -208,7 +208,7 @@ async def test_the_line_for_the_filter_leaves_the_panes_where_they_are(engine: F
         await until_seen(pilot, "Plan: quickstart")
         before = app.screen.query_one("#body").region
         await pilot.press("slash")
-        await until_seen(pilot, "filter: part of a name")
+        await until_seen(pilot, "filter by name")
         body = app.screen.query_one("#body").region
         assert (body.x, body.width, app.screen.max_scroll_x) == (before.x, before.width, 0)
 
@@ -328,7 +328,7 @@ async def test_e_on_a_run_edits_its_profile_or_says_why_not(engine: FakeEngine):
         await pilot.press("l", "g")
         await until_seen(pilot, "Run: gone")
         await pilot.press("e")
-        await until_seen(pilot, "the profile gone is not there any more; d makes a new one")
+        await until_seen(pilot, "the profile gone does not exist any more; d makes a new one")
         await pilot.press("j")
         await until_seen(pilot, "Run: mine")
         await pilot.press("e")

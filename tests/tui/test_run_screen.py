@@ -488,7 +488,7 @@ async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: Fak
         await until_seen(pilot, "line 199")
         await pilot.press("slash", *"needle", "left_square_bracket")
         # The bracket matches nothing directly after the word; without it, the search is found again.
-        await until_seen(pilot, "nothing has 'needle['")
+        await until_seen(pilot, "no match for 'needle['")
         await pilot.press("backspace", "enter")
         await until_seen(pilot, "line 90 needle [red")
         await pilot.press("N")

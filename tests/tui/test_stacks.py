@@ -64,7 +64,7 @@ async def test_while_an_answer_is_waited_for_that_is_said_and_nothing_else_is_as
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "t stacks")
         await pilot.press("t")
-        text = await until_seen(pilot, "Stacks of quickstart, asking", "Asking every rank where it is")
+        text = await until_seen(pilot, "Stacks of quickstart, asking", "Asking every rank for its stack")
         assert "again" not in text
         await pilot.press(key, key)
         run.hold_answers.set()

@@ -1,4 +1,4 @@
-"""A check of nodes: what was found on every node, filled in as it is found, and what the cell under the cursor says."""
+"""A check of the nodes: the results as they arrive, and the text of the cell under the cursor."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane, fitted_title
 
 DRAW_SECONDS = 0.15
-"""How often what was found is drawn: hundreds of nodes answer at once."""
+"""Seconds between two drawings: hundreds of nodes answer at once."""
 
 
 class CheckScreen(DeckScreen):
-    """The grid, and the words for one of its cells.
+    """The grid, and the text of one of its cells.
 
     Args:
         profile: what would be launched.
@@ -45,13 +45,11 @@ class CheckScreen(DeckScreen):
         self._has_moved = False
 
     def compose(self) -> ComposeResult:
-        """The grid above, the words below."""
         yield CheckGrid(id="grid", ascii=self.deck.ascii, classes="pane")
         yield TextPane(id="finding", ascii=self.deck.ascii, focus=False)
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Looks."""
         self.set_interval(DRAW_SECONDS, self._draw_changes)
         self._look()
 
@@ -105,7 +103,6 @@ class CheckScreen(DeckScreen):
             pane.show_text(partial(finding_text, *cell, self._grid.at(*cell), ascii=ascii))
 
     def on_resize(self) -> None:
-        """The title is fitted anew."""
         self._has_news = True
 
     @on(CheckGrid.Moved)
@@ -116,7 +113,7 @@ class CheckScreen(DeckScreen):
     # --- keys ------------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that would do nothing now are not offered."""
+        """Offers only keys that do something now."""
         match action:
             case "again":
                 return not self._is_looking
@@ -125,11 +122,10 @@ class CheckScreen(DeckScreen):
         return True
 
     def action_again(self) -> None:
-        """Looks again, from the beginning."""
         self._look()
 
     def action_next_problem(self) -> None:
-        """The next cell that is not well: the first after the cursor, or else the first of all."""
+        """Goes to the next failure or warning after the cursor, or else to the first."""
         self._draw_changes()
         grid = self.query_one(CheckGrid)
         problems = self._problems()
@@ -141,9 +137,9 @@ class CheckScreen(DeckScreen):
             grid.move_to(*next(after, problems[0]))
 
     def _problems(self) -> list[tuple[str, Check]]:
-        """Cells that are not well, row by row."""
+        """Failures and warnings, row by row."""
         return [(one.node, one.check) for one in self._grid.in_state("fail", "warn")]
 
     def action_close(self) -> None:
-        """Back; what still runs is ended."""
+        """Goes back; checks that are still running are cancelled."""
         self.dismiss()

@@ -38,7 +38,6 @@ class ConfirmScreen(ModalScreen[Answer]):
         self._buttons = {"no": f"{dont} (n)", "yes": f"{do} (y)"}
 
     def compose(self) -> ComposeResult:
-        """A question, its consequences, a button for each answer."""
         with Vertical(classes="dialog"):
             yield Static(clean(self._question), markup=False, classes="question")
             yield Static(clean(self._detail), markup=False, classes="detail")
@@ -47,15 +46,12 @@ class ConfirmScreen(ModalScreen[Answer]):
                     yield Button(label, id=id, compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Answers."""
         self.dismiss(self.ANSWERS[event.button.id or "no"])
 
     def action_answer(self, answer: Answer) -> None:
-        """Answers."""
         self.dismiss(answer)
 
     def action_move(self, direction: int) -> None:
-        """Goes to another button."""
         (self.focus_next if direction > 0 else self.focus_previous)("Button")
 
 
@@ -80,7 +76,6 @@ class NoticeScreen(ModalScreen[None]):
         self._title, self._error = title, error
 
     def compose(self) -> ComposeResult:
-        """The error and one button."""
         with Vertical(classes="dialog"):
             yield Static(clean(self._title), markup=False, classes="question")
             yield Static(clean(self._error.message), markup=False, classes="detail error")
@@ -90,11 +85,9 @@ class NoticeScreen(ModalScreen[None]):
                 yield Button("OK", compact=True)
 
     def on_button_pressed(self) -> None:
-        """Goes back."""
         self.dismiss()
 
     def action_close(self) -> None:
-        """Goes back."""
         self.dismiss()
 
 
@@ -114,7 +107,6 @@ class AskScreen(ModalScreen[str | None]):
         self._question, self._value, self._detail = question, value, detail
 
     def compose(self) -> ComposeResult:
-        """A question and a text field."""
         with Vertical(classes="dialog"):
             yield Static(clean(self._question), markup=False, classes="question")
             line = Input(self._value, compact=True, select_on_focus=False)
@@ -123,9 +115,7 @@ class AskScreen(ModalScreen[str | None]):
             yield Static(clean(self._detail), markup=False, classes="detail")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Answers."""
         self.dismiss(event.value.strip() or None)
 
     def action_close(self) -> None:
-        """Goes back without an answer."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""A profile as a form, with the plan beside it that it comes to: new, edit, duplicate."""
+"""A profile as a form, with its plan beside it: new, edit, duplicate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
-from tui.data.form import BACKEND, Field, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.data.form import BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
@@ -30,19 +31,19 @@ from tui.text.lines import error_text
 from tui.text.plan import backends_text, plan_text
 from tui.widgets.choice import Choice
 from tui.widgets.form_row import FormRow
+from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
-from tui.widgets.title_bar import TitleBar
 
 PLAN_SECONDS = 0.2
-"""How long nothing must be typed before the plan is made again."""
+"""Pause in typing before the plan is made again, in seconds."""
 
 
 class Form(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """The lines. Keeps the one with the cursor in sight, and what is written below it; arrow keys go from line to line."""
+    """The lines. Keeps the line with the cursor in view, with the texts below it; arrow keys go from line to line."""
 
     def show_whole(self) -> None:
-        """Scrolls the line with the cursor into view, with its error and warning; of one that is too high, its beginning."""
+        """Scrolls the line with the cursor into view, with its error and warning."""
         focused = self.screen.focused
         if focused is not None and isinstance(row := focused.parent, FormRow):
             self.scroll_to_widget(row, animate=False)
@@ -75,14 +76,13 @@ class EditScreen(DeckScreen):
         self._recipes: list[RecipeInfo] = []
         self._backends: list[BackendInfo] = []
         self._available: list[BackendInfo] = []
-        """The same for the nodes in the form, as far as they were asked."""
+        """The same for the nodes in the form, once they were checked."""
         self._shows_backends = False
         self._values: dict[str, str] = {}
         self._saved: dict[str, str] = {}
         self._profile: Profile | None = None
 
     def compose(self) -> ComposeResult:
-        """The form, the plan, and a line that explains the line with the cursor."""
         yield TitleBar("", ascii=self.deck.ascii)
         with Container(id="edit"):
             form = Form(id="form", classes="pane")
@@ -95,7 +95,7 @@ class EditScreen(DeckScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Fills the form once it is known what can be chosen."""
+        """Fills the form after reading what can be chosen."""
         self._begin()
 
     @work(exclusive=True, group="form", exit_on_error=False)
@@ -106,7 +106,7 @@ class EditScreen(DeckScreen):
         if self._entry is None:
             taken = {entry.name for entry in await off_loop(self.engine.profiles)}
             self._values["name"] = free_name(f"{self._base.name[:56]}-copy" if self._base else "my-run", taken)
-        # What nobody has typed into yet is worth nothing: leaving it needs no question.
+        # A form without input can be left without a question.
         self._saved = dict(self._values)
         self._show_title()
         await self._build()
@@ -116,7 +116,7 @@ class EditScreen(DeckScreen):
         self._plan()
 
     async def _build(self) -> None:
-        """Makes the lines that the choices ask for; lines that stay are not touched."""
+        """Makes the lines that belong to the choices; lines that stay are not touched."""
         wanted = fields(self._values, self._recipes, self._backends)
         form = self.query_one(Form)
         rows = {row.field.id: row for row in self.query(FormRow)}
@@ -124,15 +124,14 @@ class EditScreen(DeckScreen):
         for key, row in rows.items():
             if key not in kept:
                 await row.remove()
-        before: Widget | None = None
-        for field in wanted:
-            row = rows[field.id] if field.id in kept else self._row(field)
-            if field.id not in kept:
-                await form.mount(row, after=before) if before is not None else await form.mount(row, before=0)
-            before = row
-
-    def _row(self, field: Field) -> FormRow:
-        return FormRow(field, self._values.get(field.id, ""), ascii=self.deck.ascii)
+        above: Widget | None = None
+        for stays, group in groupby(wanted, key=lambda field: field.id in kept):
+            if stays:
+                above = rows[[field.id for field in group][-1]]
+                continue
+            new = [FormRow(field, self._values.get(field.id, ""), ascii=self.deck.ascii) for field in group]
+            await form.mount(*new, after=above) if above is not None else await form.mount(*new, before=0)
+            above = new[-1]
 
     # --- typing -------------------------------------------------------------------------------------------------------
 
@@ -150,17 +149,21 @@ class EditScreen(DeckScreen):
             self._show_hint()
 
     def _took(self, key: str, value: str) -> None:
-        if self._values.get(key, "") != value:
-            self._values[key] = value
-            self._show_title()
-            self._plan()
+        self._values[key] = value
+        self._show_title()
+        self._plan()
+
+    def _read_lines(self) -> None:
+        """Takes the values that are in the lines now: the message about the last key may still be under way."""
+        for row in self.query(FormRow):
+            self._values[row.field.id] = row.line.value
 
     @on(Input.Submitted)
     def _next_line(self) -> None:
         self.focus_next()
 
     def on_descendant_focus(self) -> None:
-        """Explains the line with the cursor, and shows all of it. Beside the backend's, every backend is listed."""
+        """Explains the line with the cursor and shows all of it. On the backend's line, the pane lists every backend."""
         self._show_hint()
         self.call_after_refresh(self.query_one(Form).show_whole)
         if self._chooses_backend != self._shows_backends:
@@ -183,11 +186,9 @@ class EditScreen(DeckScreen):
 
     @property
     def is_changed(self) -> bool:
-        """Whether the form says something else than what was saved."""
-        changed = {
-            key for key in {*self._values, *self._saved} if self._values.get(key, "") != self._saved.get(key, "")
-        }
-        return bool(changed)
+        """Whether the form differs from what was saved."""
+        self._read_lines()
+        return any(self._values.get(key, "") != self._saved.get(key, "") for key in {*self._values, *self._saved})
 
     def _show_title(self) -> None:
         name = plain_line(self._values.get("name", "")) or "new run"
@@ -205,7 +206,7 @@ class EditScreen(DeckScreen):
         profile = self._check()
         pane = self.query_one("#plan", TextPane)
         if profile is None:
-            pane.show_title("Plan, before the last change")
+            pane.show_title("Plan before the last change")
             return
         if self._chooses_backend:
             await self._show_backends(profile)
@@ -239,7 +240,8 @@ class EditScreen(DeckScreen):
         self._show_hint()
 
     def _check(self) -> Profile | None:
-        """The profile that the form says; None, with every reason at its line, where it says none."""
+        """The profile in the form; None if it is not valid, with the reasons at their lines."""
+        self._read_lines()
         for row in self.query(FormRow):
             row.show_problem("")
         errors = errors_of(self._values, self._base, self._recipes)
@@ -264,29 +266,27 @@ class EditScreen(DeckScreen):
             row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.hint}") for one in own))
 
     def _checked(self) -> Profile | None:
-        """The profile for an act; where there is none, the cursor goes to the first line that is wrong."""
+        """The profile to launch or save; without one, the cursor goes to the first wrong line."""
         profile = self._check()
         wrong = [row for row in self.query(FormRow) if row.has_class("-wrong")]
         if profile is None and wrong:
-            # At once, unlike `Widget.focus`, which would take the cursor away from where the next key has brought it.
+            # Now, unlike `Widget.focus`, which would undo what the next key does.
             self.set_focus(wrong[0].line)
             count = "this line is" if len(wrong) == 1 else f"{len(wrong)} lines are"
-            self.say(f"{count} not right yet", error=True)
+            self.say(f"{count} not valid", error=True)
         return profile
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def action_plan(self) -> None:
-        """The plan on the whole screen, or the form."""
         self.toggle_class("-plan-only")
 
     def action_launch(self) -> None:
-        """Launches what the form says. The form stays, with everything in it."""
+        """Launches the profile in the form. The form stays open."""
         if (profile := self._checked()) is not None:
             self.deck.launch(profile)
 
     def action_back(self) -> None:
-        """Leaves the form."""
         if self.has_class("-plan-only"):
             self.remove_class("-plan-only")
         elif self.is_changed:
@@ -317,7 +317,6 @@ class EditScreen(DeckScreen):
             self._save(profile, path, leave=leave)
 
     def action_save_as(self) -> None:
-        """Asks for a file and saves to it."""
         profile = self._checked()
         if profile is None:
             return

@@ -1,4 +1,4 @@
-"""Help: every key, every sign and every word, from the tables that the app itself works by."""
+"""Help: every key, sign and term, from the tables that the app itself uses."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ class HelpScreen(DeckScreen):
     AUTO_FOCUS = "#help"
 
     def compose(self) -> ComposeResult:
-        """The text, and a line for the search."""
         yield TextPane(id="help", ascii=self.deck.ascii)
-        search = Input(id="query", compact=True, placeholder="search: a key, an act, a word")
+        search = Input(id="query", compact=True, placeholder="search for a key, an action or a term")
         search.cursor_blink = False
         search.display = False
         yield search
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Shows everything."""
         self._show("")
 
     def _show(self, query: str) -> None:
@@ -42,7 +40,6 @@ class HelpScreen(DeckScreen):
         pane.scroll_home(animate=False)
 
     def action_search(self) -> None:
-        """Opens the line for the search."""
         search = self.query_one("#query", Input)
         search.display = True
         search.focus()

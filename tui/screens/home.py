@@ -1,4 +1,4 @@
-"""Home: the profiles with what each would run, and the runs. Enter launches the one, watches the other."""
+"""Home: the profiles with their plans, and the runs. Enter launches a profile or opens a run."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from tui.text.home import (
 )
 from tui.text.lines import error_text, wrapped
 from tui.text.plan import plan_text
+from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_list import LineList
 from tui.widgets.text_pane import TextPane
-from tui.widgets.title_bar import TitleBar
 
 RUNS_SECONDS = 2.0
-"""How often runs are read again: a few small files each."""
+"""Seconds after which runs are read again: a few small files each."""
 
 WARM_SECONDS = 0.8
-"""That the cursor rests on a profile before torch is imported for it."""
+"""Seconds for which the cursor rests on a profile before torch is imported for it."""
 
 KEEP_WARM_SECONDS = 20.0
-"""Between two words to the engine that the profile is still looked at."""
+"""Seconds between two requests to keep torch imported for a profile."""
 
 PREVIEW_SECONDS = 0.06
-"""How long the cursor must rest before a plan is made: holding an arrow key plans nothing."""
+"""Seconds for which the cursor rests before a plan is made: holding an arrow key plans nothing."""
 
 FIRST_PROFILE = "quickstart"
-"""Where the cursor begins for whoever has no profile of their own yet."""
+"""Where the cursor begins for a user without own profiles."""
 
 
 class ProfileList(LineList):
@@ -74,12 +74,12 @@ class FilterLine(Input):
     """Where the filter is typed."""
 
     def __init__(self) -> None:
-        super().__init__(compact=True, placeholder="filter: part of a name, a backend, a state")
+        super().__init__(compact=True, placeholder="filter by name, backend or state")
         self.cursor_blink = False
 
 
 class HomeScreen(DeckScreen):
-    """What there is, and what would happen.
+    """Profiles, runs, and the plan or the details of the one under the cursor.
 
     Args:
         profile: name of the profile that the cursor begins on.
@@ -98,7 +98,6 @@ class HomeScreen(DeckScreen):
         self._shown: object = None
 
     def compose(self) -> ComposeResult:
-        """Two lists and the plan."""
         yield TitleBar("rankdeck", socket.gethostname(), ascii=self.deck.ascii)
         with Container(id="body"):
             with Container(id="lists"):
@@ -134,15 +133,14 @@ class HomeScreen(DeckScreen):
 
     @property
     def parting(self) -> str | None:
-        """Which runs go on."""
         return parting_words(self.known_runs)
 
     def choose_later(self, name: str) -> None:
-        """The cursor goes to this profile once the profiles are read again."""
+        """Puts the cursor on a profile when the profiles are read again."""
         self._wanted = name
 
     def on_screen_resume(self) -> None:
-        """Whoever comes back sees what has changed meanwhile."""
+        """Shows what has changed meanwhile."""
         if self._entries is not None:
             self._read_profiles()
             self._read_runs()
@@ -163,7 +161,7 @@ class HomeScreen(DeckScreen):
 
     @work(group="runs", exit_on_error=False)
     async def _read_runs(self) -> None:
-        # A file server that takes longer than the timer's period must not be asked again and again meanwhile.
+        # A file server that is slower than the timer must not be asked again meanwhile.
         if self._reading_runs:
             return
         self._reading_runs = True
@@ -230,11 +228,10 @@ class HomeScreen(DeckScreen):
     # --- what is chosen -----------------------------------------------------------------------------------------------
 
     def on_option_list_option_highlighted(self) -> None:
-        """Shows the profile or run under the cursor."""
         self._show_choice()
 
     def on_descendant_focus(self) -> None:
-        """The pane shows what belongs to the list with the focus."""
+        """Shows what belongs to the list with the focus."""
         self._show_choice()
 
     def _show_choice(self) -> None:
@@ -252,7 +249,7 @@ class HomeScreen(DeckScreen):
                 title = f"Run: {plain_line(choice.name)}"
                 pane.show_text(lambda width: run_text(choice, width, time.time(), ascii=ascii), title=title)
             case ProfileEntry(profile=None):
-                error = RankdeckError(choice.error or "is unreadable", hint="mend the file in an editor")
+                error = RankdeckError(choice.error or "is unreadable", hint="correct the file in an editor")
                 pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
             case ProfileEntry(profile=Profile() as profile):
                 self._preview(choice, profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
@@ -284,7 +281,7 @@ class HomeScreen(DeckScreen):
     # --- keys ---------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that would do nothing now are not offered."""
+        """Offers only keys that do something now."""
         match action:
             case "check_profile" | "edit_profile" | "duplicate_profile" if self.is_mounted and self._chosen_run():
                 return True
@@ -298,7 +295,6 @@ class HomeScreen(DeckScreen):
         return True
 
     def action_launch(self) -> None:
-        """Launches the profile under the cursor, once."""
         if (entry := self._entry()) is not None:
             self.deck.launch_entry(entry)
 
@@ -310,12 +306,10 @@ class HomeScreen(DeckScreen):
             self.deck.open_check(entry)
 
     def action_attach(self) -> None:
-        """Opens the run under the cursor."""
         if (run := self._run()) is not None:
             self.deck.open_run(run.run)
 
     def action_new_profile(self) -> None:
-        """Opens an empty form."""
         self.deck.open_form(None)
 
     def action_edit_profile(self) -> None:
@@ -327,7 +321,7 @@ class HomeScreen(DeckScreen):
         if entry is not None and entry.profile is not None:
             self.deck.open_form(entry)
         else:
-            problem = "can't be read" if entry is not None else "is not there any more"
+            problem = "can't be read" if entry is not None else "does not exist any more"
             words = f"the profile {run.name} {problem}; d makes a new one from what this run was launched with"
             self.say(plain_line(words), error=True)
 
@@ -340,7 +334,7 @@ class HomeScreen(DeckScreen):
 
     @work(exclusive=True, group="launched", exit_on_error=False)
     async def _with_launched(self, run: RunSummary, act: Callable[[ProfileEntry], None]) -> None:
-        """Does something with the profile that a run was launched with. The run's folder is no place to save to."""
+        """Does something with the profile that a run was launched with; it has no file of its own."""
         try:
             profile = await off_loop(self.engine.launched_profile, run.run)
         except RankdeckError as error:
@@ -349,17 +343,15 @@ class HomeScreen(DeckScreen):
             act(ProfileEntry(name=run.name, path=Path(), source="run", profile=profile, error=None))
 
     def action_list(self, name: Literal["profiles", "runs"]) -> None:
-        """Goes to one of the lists."""
         (self._profiles if name == "profiles" else self._run_list).focus()
 
     def action_scroll_plan(self, lines: int) -> None:
-        """Scrolls the pane beside the lists."""
         self.query_one("#plan", TextPane).scroll_relative(y=lines, animate=False)
 
     # --- the filter ---------------------------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
-        """Opens the line for the filter. It is made when it is wanted: the first paint is quicker without."""
+        """Opens the filter. It is created on demand: the first paint is quicker without."""
         search = next(iter(self.query(FilterLine)), None)
         if search is None:
             search = FilterLine()
@@ -368,7 +360,6 @@ class HomeScreen(DeckScreen):
         self.refresh_bindings()
 
     def action_clear_filter(self) -> None:
-        """Shows everything again."""
         self.query(FilterLine).remove()
         self._filter = ""
         self._show_lists()

@@ -29,11 +29,11 @@ from tui.text.rank_columns import RankRow
 from tui.text.run import events_text, why_text
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.cursor_view import CursorView
+from tui.widgets.headers import RunHeader
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
 from tui.widgets.run_charts import RunCharts
-from tui.widgets.run_header import RunHeader
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
@@ -90,7 +90,6 @@ class RunScreen(ActingScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Starts listening and painting."""
         for name in ("ranks", *LOWER, "why"):
             self._widget(name).border_title = Content("Results" if name == "bench" else name.capitalize())
         self.query_one("#events", TextPane).anchor()  # follows its end until somebody scrolls up
@@ -112,7 +111,6 @@ class RunScreen(ActingScreen):
 
     @work(exclusive=True, group="watch", exit_on_error=False)
     async def watch_run(self) -> None:
-        """Follows the run until it has ended."""
         try:
             await self.link.keep()
         except UsageError as error:
@@ -249,11 +247,9 @@ class RunScreen(ActingScreen):
         self.set_focus(self._widget(name))
 
     def action_next_curves(self) -> None:
-        """The next curves of the results, or their table."""
         self.query_one(BenchPane).next_curves()
 
     def action_by_node(self) -> None:
-        """Boxes of nodes, or the table."""
         rank = self.rank
         self.by_node, self.zoom = not self.by_node, None
         self._arrange()
@@ -267,7 +263,6 @@ class RunScreen(ActingScreen):
         (self.query_one(NodeGrid) if self.by_node else self.query_one(RankTable)).move_cursor(rank)
 
     def action_open_log(self) -> None:
-        """Shows the log of the rank on the whole screen."""
         self.query_one(RunLog).all_ranks = False
         self._show_log()
         self.pane = self.zoom = "log"
@@ -279,7 +274,6 @@ class RunScreen(ActingScreen):
         self.action_open_log()
 
     def action_back(self) -> None:
-        """One step back."""
         search = self.query_one("#search", Input)
         if search.display:
             search.display = False
@@ -312,7 +306,6 @@ class RunScreen(ActingScreen):
             self.query_one(RunLog).show_run(self.link.client, self.model.run, self.rank, node)
 
     def action_all_ranks(self) -> None:
-        """All ranks, or one."""
         log = self.query_one(RunLog)
         log.all_ranks = not log.all_ranks
         self._show_log()
@@ -320,16 +313,13 @@ class RunScreen(ActingScreen):
             self.action_pane("log")
 
     def action_other_stream(self) -> None:
-        """Both streams, stdout, stderr."""
         self.query_one(RunLog).next_streams()
         self._show_log()
 
     def action_follow(self) -> None:
-        """Follows, or stops following."""
         self.query_one(RunLog).action_follow()
 
     def action_search(self) -> None:
-        """Opens the line for the search."""
         self.pane = "log"
         self.zoom = None if self.zoom != "log" else "log"
         self._arrange()
@@ -349,11 +339,9 @@ class RunScreen(ActingScreen):
             self.action_back()
 
     def action_next_match(self) -> None:
-        """The next match."""
         self.query_one(RunLog).next_match()
 
     def action_previous_match(self) -> None:
-        """The match before."""
         self.query_one(RunLog).previous_match()
 
     # --- keys ---------------------------------------------------------------------------------------------------------
@@ -383,7 +371,6 @@ class RunScreen(ActingScreen):
         return True
 
     def action_stacks(self) -> None:
-        """Shows where every rank is in its Python code."""
         if self.model.run is not None and self.link.client is not None:
             self.app.push_screen(StacksScreen(self.model.run.name, self.link.client.stacks))
 
@@ -397,7 +384,6 @@ class RunScreen(ActingScreen):
         return f"{plain_line(run.name)} {activity}: rankdeck attach {self.run_id}"
 
     def key_label(self, key: str, label: str) -> str:
-        """See `DeckScreen.key_label`."""
         if key == "run.detach" and self.model.ended:
             return "close"
         if key == "run.restart" and self.model.run is not None and self.model.run.state == "succeeded":
@@ -405,7 +391,6 @@ class RunScreen(ActingScreen):
         return label
 
     def action_detach(self) -> None:
-        """Leaves the run alone."""
         parting = self.parting
         if self._leaves_app:
             self.deck.leave(parting)

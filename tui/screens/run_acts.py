@@ -152,7 +152,6 @@ class ActingScreen(DeckScreen):
             self.deck.show_error("It was not launched again", error)
 
     def action_kill(self) -> None:
-        """Asks, then kills the rank under the cursor."""
         view = self.model.rank(self.rank)
         if view is not None and self.link.client is not None:
             self._ask(kill_act(view, self.link.client))

@@ -1,4 +1,4 @@
-"""Where every rank of a run is in its Python code: asked for when the screen opens, and whenever the user asks again."""
+"""Where every rank of a run is in its Python code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from tui.text.run import MAX_NAME, stacks_text
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
 
-WAITING = "Asking every rank where it is. One that hangs answers too; for one that does not, this takes a few seconds."
+WAITING = (
+    "Asking every rank for its stack. A rank that hangs answers too; one that does not answer takes a few seconds."
+)
 
 
 class StacksScreen(DeckScreen):
@@ -41,15 +43,13 @@ class StacksScreen(DeckScreen):
         self._ask = ask
         self._waiting = False
         self._taken = ""
-        """What the title says of the stacks that are shown."""
+        """The part of the title about the stacks that are shown."""
 
     def compose(self) -> ComposeResult:
-        """The text."""
         yield TextPane(id="stacks", ascii=self.deck.ascii)
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Asks."""
         self._show(lambda width: Content("\n").join(wrapped(WAITING, width)))
         self._take()
 
@@ -84,13 +84,12 @@ class StacksScreen(DeckScreen):
         return f"Stacks of {name}{self._taken}{', asking' if self._waiting else ''}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While an answer is waited for, nothing else is asked."""
+        """Offers no second request before the answer."""
         return not (action == "again" and self._waiting)
 
     def action_again(self) -> None:
-        """Takes them again. What is shown stays until then."""
+        """Takes new stacks; the old ones stay until then."""
         self._take()
 
     def action_close(self) -> None:
-        """Back to the run."""
         self.dismiss()

@@ -70,7 +70,6 @@ class BenchPane(TextPane):
         """What is drawn; None: the table alone, where there is no room for both."""
 
     def on_mount(self) -> None:
-        """Puts the curves beside the text."""
         self.mount(self._chart)
         self.show_results([])
 
@@ -81,7 +80,6 @@ class BenchPane(TextPane):
         self._arrange()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Shows both where there is room."""
         self._arrange()
 
     def next_curves(self) -> None:

@@ -94,16 +94,13 @@ class Chart(Widget):
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        """Begins to look for changes."""
         self.set_interval(self.every, self._draw_if_due)
 
     def on_resize(self) -> None:
-        """Draws for the new size."""
         self._strips = None
         self._draw_if_due()
 
     def notify_style_update(self) -> None:
-        """Forgets what was drawn in the old theme."""
         super().notify_style_update()
         self._strips = None
 
@@ -165,7 +162,6 @@ class Chart(Widget):
         self.post_message(self.Drawn(request, result, time.thread_time() - begin))
 
     def on_chart_drawn(self, message: Drawn) -> None:
-        """Shows what the thread has drawn."""
         self._is_drawing = False
         self._due_at = time.monotonic() + max(self.every, message.seconds / SHARE)
         if message.request.width == self.size.width:
@@ -176,7 +172,6 @@ class Chart(Widget):
     # --- painting ----------------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """One line: the title, then the picture."""
         if self._strips is None:
             self._strips = self._painted()
         return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width, self.rich_style)

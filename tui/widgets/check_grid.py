@@ -112,11 +112,9 @@ class CheckGrid(CursorView):
         self._go(self._row + lines, self._column)
 
     def action_sideways(self, direction: int) -> None:
-        """The next or the previous check."""
         self._go(self._row, self._column + direction)
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the cell."""
         offset = event.get_content_offset(self)
         if offset is None or offset.y == 0 or self.scroll_offset.y + offset.y > len(self._grid.nodes):
             return
@@ -133,7 +131,6 @@ class CheckGrid(CursorView):
         return Columns.fitted(self._width, node=max((len(node) for node in self._grid.nodes), default=4))
 
     def render_line(self, y: int) -> Strip:
-        """One line: the heading, then nodes."""
         row = self.scroll_offset.y + y - 1
         columns = self._columns()
         if y == 0:

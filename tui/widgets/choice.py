@@ -38,11 +38,6 @@ class Choice(Widget, can_focus=True):
             super().__init__()
             self.choice = choice
 
-        @property
-        def control(self) -> Choice:
-            """The widget."""
-            return self.choice
-
     def __init__(self, options: Sequence[str], value: str, *, ascii: bool) -> None:
         """Args:
         options: what can be chosen.
@@ -66,7 +61,6 @@ class Choice(Widget, can_focus=True):
         self.choose(self.options[(self.options.index(self.value) + direction) % len(self.options)])
 
     def render(self) -> Content:
-        """Every option with its sign."""
         on, off = ("(*)", "( )") if self._ascii else ("●", "○")
         begin, end = self._window()
         parts: list[tuple[str, str]] = [(BEFORE, MUTED)] if begin > 0 else []
@@ -97,7 +91,6 @@ class Choice(Widget, can_focus=True):
         return begin, end
 
     def on_click(self, event: events.Click) -> None:
-        """Chooses what is under the pointer."""
         offset = event.get_content_offset(self)
         if offset is not None:
             for begin, end, option in self._spans:

@@ -29,35 +29,27 @@ class LineKeys:
         return max(1, cast("Widget", self).size.height // 2)
 
     def action_cursor_up(self) -> None:
-        """One line up."""
         self._move(-1)
 
     def action_cursor_down(self) -> None:
-        """One line down."""
         self._move(1)
 
     def action_page_up(self) -> None:
-        """One page up."""
         self._move(-self._page)
 
     def action_page_down(self) -> None:
-        """One page down."""
         self._move(self._page)
 
     def action_half_page_up(self) -> None:
-        """Half a page up."""
         self._move(-self._half_page)
 
     def action_half_page_down(self) -> None:
-        """Half a page down."""
         self._move(self._half_page)
 
     def action_first(self) -> None:
-        """To the first line."""
         self._move(-ALL)
 
     def action_last(self) -> None:
-        """To the last line."""
         self._move(ALL)
 
 

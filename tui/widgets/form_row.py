@@ -46,7 +46,6 @@ class FormRow(Horizontal):
         self._warning = Static(classes="warning", markup=False)
 
     def compose(self) -> ComposeResult:
-        """Label, line, problem, warning."""
         yield Label(self.field.label, markup=False)
         yield self.line
         yield self._problem

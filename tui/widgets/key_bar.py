@@ -54,7 +54,6 @@ class KeyBar(Widget):
     """
 
     def on_mount(self) -> None:
-        """Draws again when other keys become valid."""
         self._spans: list[tuple[int, int, str]] = []
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
 
@@ -105,7 +104,6 @@ class KeyBar(Widget):
         return Content.assemble(*parts)
 
     def on_click(self, event: events.Click) -> None:
-        """Presses the key under the pointer."""
         offset = event.get_content_offset(self)
         if offset is not None:
             for begin, end, key in self._spans:

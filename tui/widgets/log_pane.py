@@ -58,15 +58,6 @@ class LogPane(ScrollView, can_focus=True):
     class Changed(Message):
         """What `follow`, `new_lines`, `title` or a search say is different now."""
 
-        def __init__(self, pane: LogPane) -> None:
-            super().__init__()
-            self.pane = pane
-
-        @property
-        def control(self) -> LogPane:
-            """The pane."""
-            return self.pane
-
         def can_replace(self, message: Message) -> bool:
             """Only the newest state matters."""
             return isinstance(message, LogPane.Changed)
@@ -160,7 +151,7 @@ class LogPane(ScrollView, can_focus=True):
         state = self._state()
         if state != self._announced:
             self._announced = state
-            self.post_message(self.Changed(self))
+            self.post_message(self.Changed())
 
     # --- what arrives ------------------------------------------------------------------------------------------------
 
@@ -168,7 +159,6 @@ class LogPane(ScrollView, can_focus=True):
         self.post_message(self.Arrived())
 
     def on_log_pane_arrived(self) -> None:
-        """Takes in what the reader's thread has read."""
         taken = self._reader.take()
         if taken is None:
             return
@@ -256,7 +246,6 @@ class LogPane(ScrollView, can_focus=True):
                 bar.position = self._top
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Goes where the wheel and the scrollbar say."""
         super().watch_scroll_y(old_value, new_value)
         # A pane that grows is clamped to its end by Textual: that is no reader scrolling up.
         if self._follow and round(new_value) >= self.max_scroll_y:
@@ -293,7 +282,6 @@ class LogPane(ScrollView, can_focus=True):
         return (top, max(0, skip))
 
     def watch_wrap(self) -> None:
-        """Draws rows anew."""
         self._column = 0
         self._drawn.clear()
         self._place(*(self._end() if self._follow else (self._top, 0)))
@@ -302,11 +290,9 @@ class LogPane(ScrollView, can_focus=True):
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        """Draws the empty pane."""
         self._place(*self._end())
 
     def on_unmount(self) -> None:
-        """Lets the reader go."""
         self._reader.close()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -316,21 +302,19 @@ class LogPane(ScrollView, can_focus=True):
         self._place(*(self._end() if self._follow else (self._top, self._skip)))
 
     def notify_style_update(self) -> None:
-        """Forgets what was drawn in the old theme."""
         super().notify_style_update()
         self._drawn.clear()
         self._styles = None
         self._screen_rows = None
 
     def render_line(self, y: int) -> Strip:
-        """One row of the pane."""
         if self._screen_rows is None:
             self._screen_rows = self._screenful()
         if y < len(self._screen_rows):
             return self._screen_rows[y]
         if y == 0 and self._log is not None and self._log.caught_up and not self._count:
             style = self.get_component_rich_style("log-pane--empty")
-            return Strip([Segment("Nothing has been written yet.", style)]).adjust_cell_length(self._width, style)
+            return Strip([Segment("The log is empty.", style)]).adjust_cell_length(self._width, style)
         return Strip.blank(self._width, (self._styles or self._make_styles()).base)
 
     def _screenful(self) -> list[Strip]:

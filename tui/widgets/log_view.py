@@ -61,7 +61,6 @@ class LogView(LineKeys, LogPane, inherit_bindings=False):
         self.poll()
 
     def action_follow(self) -> None:
-        """Follows, or stops following."""
         if self._follow:
             self.follow = False
         else:
@@ -74,7 +73,6 @@ class LogView(LineKeys, LogPane, inherit_bindings=False):
             self._place(self._top, self._skip)
 
     def action_toggle_wrap(self) -> None:
-        """Wraps long lines, or cuts them."""
         self.wrap = not self.wrap
 
     # --- search ------------------------------------------------------------------------------------------------------
@@ -113,11 +111,9 @@ class LogView(LineKeys, LogPane, inherit_bindings=False):
         return self._go_to_match(found)
 
     def action_next_match(self) -> None:
-        """To the next match."""
         self.next_match()
 
     def action_previous_match(self) -> None:
-        """To the match before."""
         self.previous_match()
 
     def _index_of_match(self) -> int:

@@ -99,7 +99,6 @@ class NodeGrid(RankCells):
                 self._go(index, node.ranks.index(rank))
 
     def action_measure(self) -> None:
-        """Shows the next measure."""
         has_gpus = any(view.gpu is not None for view in self._views.values())
         measures = MEASURES if has_gpus else MEASURES[:-1]
         self.measure = measures[(MEASURES.index(self.measure) + 1) % len(measures)]
@@ -193,11 +192,9 @@ class NodeGrid(RankCells):
         self._go(node, line % boxes.lines * boxes.cells + index % boxes.cells)
 
     def action_first(self) -> None:
-        """The first rank of the first node."""
         self._go(0, 0)
 
     def action_last(self) -> None:
-        """The last rank of the last node."""
         if self._members:
             self._go(len(self._members) - 1, len(self._members[-1].ranks) - 1)
 
@@ -228,12 +225,10 @@ class NodeGrid(RankCells):
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def notify_style_update(self) -> None:
-        """Draws again in another theme."""
         super().notify_style_update()
         self._painted.clear()
 
     def render_line(self, y: int) -> Strip:
-        """One line of boxes."""
         line = self._painted[y] = self._line(y)
         return Strip(Segment(text, self._style(part, cursor)) for text, part, cursor in line).adjust_cell_length(
             self._width, self.rich_style

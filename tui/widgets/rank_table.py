@@ -170,13 +170,11 @@ class RankTable(RankCells):
         self.refresh()
 
     def notify_style_update(self) -> None:
-        """Forgets what was drawn in the old theme."""
         super().notify_style_update()
         self._strips.clear()
         self._styles.clear()
 
     def render_line(self, y: int) -> Strip:
-        """One line: the heading, then rows."""
         width = self._width
         if y == 0:
             return self._header()

@@ -26,7 +26,6 @@ class RunCharts(Container, can_focus=True):
         self._throughput = Chart(ascii=ascii, slow=slow, id="chart-throughput")
 
     def compose(self) -> ComposeResult:
-        """Loss, then throughput."""
         yield self._loss
         yield self._throughput
 

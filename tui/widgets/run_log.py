@@ -73,5 +73,5 @@ class RunLog(LogView):
     def show_border(self) -> None:
         """Says in the border what is shown, what is sought, and whether the end is followed."""
         self.border_title = fitted_title(self, self.title or "Log", ascii=self.ascii)
-        found = f"{'match of' if self.has_match else 'nothing has'} {self._sought!r}, " if self._sought else ""
+        found = f"{'match of' if self.has_match else 'no match for'} {self._sought!r}, " if self._sought else ""
         self.border_subtitle = Content(plain_line(f"{found}{self.badge}"))

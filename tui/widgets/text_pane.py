@@ -48,7 +48,6 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
         self._text = Static(markup=False)
 
     def on_mount(self) -> None:
-        """Mounts the text."""
         self.mount(self._text)
 
     def show_text(self, source: Callable[[int], Content], *, title: str | None = None) -> None:
@@ -69,18 +68,15 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Fits the text to the width."""
         self._draw()
 
     def _move(self, lines: int) -> None:
         self.scroll_relative(y=lines, animate=False)
 
     def action_first(self) -> None:
-        """To the beginning."""
         self.scroll_home(animate=False)
 
     def action_last(self) -> None:
-        """To the end."""
         self.scroll_end(animate=False)
 
     def _draw(self) -> None:

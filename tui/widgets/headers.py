@@ -1,4 +1,4 @@
-"""The first line of a screen: what it is on the left, what is around it on the right."""
+"""The first lines of a screen: a title, or how a run is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
+from tui.data.model import Header
 from tui.text.cells import cut
 from tui.text.marks import to_ascii
+from tui.text.run import header_lines
 
 
 class TitleBar(Widget):
@@ -30,10 +32,37 @@ class TitleBar(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        """The title, and the note at the right end where there is room for it."""
         width = self.content_size.width
         title = cut(self._title, width, ascii=self._ascii)
         room = width - cell_len(title) - 2
         note = to_ascii(self._note) if self._ascii else self._note
         note = note if cell_len(note) <= room else ""
         return Content.assemble((title, "bold $foreground"), " " * (width - cell_len(title) - cell_len(note)), note)
+
+
+class RunHeader(Widget):
+    """How the run is, at a glance."""
+
+    DEFAULT_CSS = """
+    RunHeader { height: 2; padding: 0 1; }
+    """
+
+    def __init__(self, *, ascii: bool) -> None:
+        super().__init__()
+        self._ascii = ascii
+        self._header: Header | None = None
+        self._drawn = ""
+
+    def show(self, header: Header | None) -> None:
+        """Shows other values; paints if that is seen."""
+        self._header = header
+        text = str(self.render())
+        if text != self._drawn:
+            self._drawn = text
+            self.refresh()
+
+    def render(self) -> Content:
+        width = self.content_size.width
+        if self._header is None:
+            return Content("connecting")
+        return Content("\n").join(header_lines(self._header, width, ascii=self._ascii))
