@@ -371,7 +371,7 @@ async def test_a_profile_of_the_folder_runs_nothing_before_it_is_trusted(
     theirs = folder_profile(engine, '[launch]\nsetup = "touch /tmp/owned"\n').profile
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        await until_seen(pilot, "names programs of its own", "touch /tmp/owned")
+        await until_seen(pilot, "Press enter to decide.", "touch /tmp/owned")
         await pilot.press("enter")
         await until_seen(pilot, "Trust theirs?", "launch.setup  touch /tmp/owned")
         await pilot.press("n")
