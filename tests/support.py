@@ -24,7 +24,7 @@ COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
 
 LIGHT = ROOT / "tests" / "light"
-"""On the PYTHONPATH of tests: the store of a run whose script does without torch does too."""
+"""On the PYTHONPATH of tests: their processes do without what they do not need of torch."""
 
 NEEDS_UCC = "needs UCC"
 """Beginning of the reason why a test skips where that is missing."""

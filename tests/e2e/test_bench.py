@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
-from tests.support import DEADLINE, ROOT, SLOWEST, Deck, use_mpi, wait_until
+from tests.support import DEADLINE, LIGHT, ROOT, SLOWEST, Deck, use_mpi, wait_until
 
 __all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
 
@@ -46,7 +46,7 @@ def run_recipe(
 ) -> subprocess.CompletedProcess[str]:
     foreign = ("RANKDECK_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    env.update(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    env.update(PYTHONPATH=f"{LIGHT}:{ROOT}", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     return subprocess.run(
         [sys.executable, *launcher, *before, str(RECIPE), *words],
         cwd=work, env=env, capture_output=True, text=True, timeout=DEADLINE * SLOWEST, check=False,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT, Deck, is_alive, kill_hard, wait_until
+from tests.support import LIGHT, ROOT, Deck, is_alive, kill_hard, wait_until
 
 TRAIN = """
 import os, sys, time, torch, rankdeck
@@ -347,7 +347,7 @@ def test_the_same_script_runs_without_rankdeck(write_script, work, how):
         if how == "python"
         else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{LIGHT}:{ROOT}"}
     done = subprocess.run(
         [*command, script, "20", "0"],
         env=environment,

@@ -102,6 +102,12 @@ dist.destroy_process_group()
 """Whatever these print, to either stream, and how they end must be the same."""
 
 
+@pytest.fixture(autouse=True)
+def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it matters what the imports of a template leave in a rank."""
+    monkeypatch.setenv("RANKDECK_TESTS_TORCH", "whole")
+
+
 @pytest.mark.parametrize("case", SAME)
 def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, write_profile, work, case):
     (work / "neighbour.py").write_text("IT = 'beside'\n")

@@ -1,15 +1,96 @@
-"""Python runs this at its start where `tests/light` is on PYTHONPATH: the store of a run whose script does without torch does too.
+"""Python runs this at its start where `tests/light` is on PYTHONPATH: processes of tests do without what they don't need of torch.
 
-Importing torch takes two seconds of processor time, and most runs of tests have ranks that only print. Their store is asked
-for nothing. Only the process of `store_host.py` is affected, and only where the run's script is a file that mentions neither
-torch nor rankdeck.elastic; any doubt means the real torch.
+Importing torch takes two seconds of processor time, and torch._dynamo, which the first optimizer imports, two more. Most of the
+time of all tests went there. RANKDECK_TESTS_TORCH=whole in the environment leaves torch as it is.
+
+- torch._dynamo is a stand-in until somebody compiles: eager training asks it for nothing but what the stand-in has.
+- The store of a run whose script mentions neither torch nor rankdeck.elastic is asked for nothing, and does without torch.
+- Any other store is torch's own, without the Python around it.
+
+Any doubt means the real torch.
 """
 
+from __future__ import annotations
+
+import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+else:
+    ModuleType = type(sys)
 
-def _needs_torch(program: str) -> bool:
-    """Whether ranks may use the store. `program`: the path of store_host.py, in a library in the run's folder."""
+
+class DynamoFinder:
+    """Finds the stand-in for torch._dynamo, which the real one replaces when more is asked of it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Part of the protocol of `sys.meta_path`."""
+        if not name.startswith("torch._dynamo"):
+            return None
+        import importlib.machinery
+
+        if name == "torch._dynamo":
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # looks like one
+        if not name.startswith("torch._dynamo."):
+            return None
+        self.real()
+        try:
+            self.found = importlib.import_module(name)
+        except ModuleNotFoundError:
+            return None
+        del sys.modules[name]  # the import that asks for it puts it there again
+        return importlib.machinery.ModuleSpec(name, self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Part of the protocol of loaders."""
+        return StandIn(spec.name) if spec.name == "torch._dynamo" else self.found
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Part of the protocol of loaders."""
+
+    def real(self) -> ModuleType:
+        """Imports the real torch._dynamo."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            sys.modules.pop("torch._dynamo", None)
+            sys.modules["torch"].__dict__.pop("_dynamo", None)
+        import importlib
+
+        return importlib.import_module("torch._dynamo")
+
+
+class StandIn(ModuleType):
+    """What eager training asks of torch._dynamo; anything else is the real one's."""
+
+    disable = staticmethod(lambda fn=None, recursive=True, **options: fn)
+    graph_break = staticmethod(lambda: None)
+
+    class utils:
+        """For DistributedDataParallel."""
+
+        get_optimize_ddp_mode = staticmethod(lambda: "ddp_optimizer")
+
+    class trace_rules:
+        """For init_process_group."""
+
+        clear_lru_cache = staticmethod(lambda: None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(FINDER.real(), name)
+
+
+def ranks_need_torch(program: str) -> bool:
+    """Whether ranks may use the store.
+
+    Args:
+        program: the path of store_host.py, in a library in the run's folder.
+    """
     import json
     from pathlib import Path
 
@@ -21,6 +102,35 @@ def _needs_torch(program: str) -> bool:
     return plan["program"]["kind"] != "script" or plan["warm"] or any(word in text for word in ("torch", "elastic"))
 
 
+def bare_torch() -> None:
+    """Loads torch's TCPStore alone, which takes a quarter of the time. What fails leaves the way to the whole torch free."""
+    import ctypes
+    from importlib.machinery import PathFinder
+
+    package = PathFinder.find_spec("torch")
+    if package is None or not package.submodule_search_locations:
+        return
+    folder = package.submodule_search_locations[0]
+    torch: Any = ModuleType("torch")
+    torch.__path__, torch.distributed = [folder], ModuleType("torch.distributed")
+    sys.modules["torch"], sys.modules["torch.distributed"] = torch, torch.distributed
+    try:
+        ctypes.CDLL(f"{folder}/lib/libtorch_global_deps.so", ctypes.RTLD_GLOBAL)
+        __import__("torch._C")
+        torch._C._c10d_init()
+        torch.distributed.TCPStore = torch._C._distributed_c10d.TCPStore
+    except Exception:  # noqa: BLE001 - the whole torch fails again, and says why
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
+            del sys.modules[name]
+
+
+FINDER = DynamoFinder()
+
+if os.environ.get("RANKDECK_TESTS_TORCH") != "whole":
+    sys.meta_path.insert(0, FINDER)
 for _word in sys.orig_argv[1:3]:
-    if _word.endswith("/rankdeck/store_host.py") and "/nodes/" in _word and not _needs_torch(_word):
-        sys.path.insert(0, f"{__file__.rpartition('/')[0]}/store")
+    if _word.endswith("/rankdeck/store_host.py") and "/nodes/" in _word:
+        if not ranks_need_torch(_word):
+            sys.path.insert(0, f"{__file__.rpartition('/')[0]}/store")
+        elif FINDER in sys.meta_path:
+            bare_torch()
