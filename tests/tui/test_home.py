@@ -101,7 +101,7 @@ async def test_enter_launches_once_and_shows_the_run(engine: FakeEngine):
         assert [launched.name for launched in engine.launched] == ["quickstart"]
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
-        await until_seen(pilot, "goes on: rankdeck attach quickstart-0001")
+        await until_seen(pilot, "keeps running: rankdeck attach quickstart-0001")
 
 
 async def test_a_launch_that_fails_shows_why_and_loses_nothing(engine: FakeEngine):
