@@ -148,7 +148,7 @@ def test_torchs_own_suite_passes(backend: str, ranks: int, tmp_path: Path) -> No
     done: Any
     if backend == "mpi":
         need_mpi()
-        done = run_job(ranks, script, *arguments, seconds=140, env=env)
+        done = run_job(ranks, script, *arguments, env=env)
     else:
         done = run_ranks(ranks, script, *arguments, seconds=140, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
