@@ -1,8 +1,7 @@
-"""What a training script may use of rankdeck: metrics, a process group with the run's settings, this rank's device, and training
-that outlives its ranks.
+"""The API for training scripts: metrics, a process group with the run's settings, this rank's device, and elastic training.
 
-It needs the standard library and torch only, and it leaves torch alone until it is called, so that `import rankdeck` costs
-next to nothing. Outside rankdeck (plain `python`, torchrun) the same script runs unchanged.
+It needs only the standard library and torch, and imports torch only when a function needs it. Outside rankdeck (plain `python`, torchrun)
+the same script runs unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["device", "elastic", "init_process_group", "log"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads `rankdeck.elastic` when it is used first: most scripts do without."""
+    """Imports `rankdeck.elastic` on first use: most scripts do not need it."""
     if name == "elastic":
         return importlib.import_module("rankdeck.elastic")
     raise AttributeError(f"module 'rankdeck' has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""What `import torch` calls in a rank (entry point group `torch.backends`), so that a script need not name us.
+"""`import torch` calls this in a rank (entry point group `torch.backends`), so that scripts need no import of rankdeck.
 
-Nothing here raises: torch itself could not be imported then.
+Nothing here raises, because `import torch` would fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rankdeck._metrics import log
 
 
 def register() -> None:
-    """Makes the profile's backend known to torch, where it is one of ours, and lets the meeting of ranks be told."""
+    """Registers the profile's backend with torch if rankdeck provides it, and wraps `init_process_group`."""
     try:
         _wrap_joining()
         if "mpi" in os.environ.get("RANKDECK_BACKEND", ""):
@@ -27,8 +27,8 @@ def register() -> None:
 
 
 def _wrap_joining() -> None:
-    """Wraps `init_process_group`: where a launch hangs, who is missing is the first question, and only the ranks know. From then
-    on a rank can be asked what its collectives are at.
+    """Makes `init_process_group` report when it begins and returns, so that rankdeck can name missing ranks if a launch hangs. It also
+    starts to answer questions about collectives.
     """
     import torch.distributed as dist
 

@@ -1,8 +1,7 @@
-"""Lets `rankdeck stacks` tell who waits for whom: a thread writes down what the process groups of this rank are at, when it is asked.
+"""Answers for `rankdeck stacks`: a thread writes the state of this rank's collectives to a file when the agent asks for it.
 
-The agent asks through a named pipe, in which the thread sleeps; the answer is one JSON line at the end of a file. Ranks that hang answer,
-since torch gives the GIL back while it waits for other ranks. What is written is the layout of torch's flight recorder, with
-the newest entries of each group only.
+The thread waits in a named pipe; the answer is one JSON line at the end of a file. Ranks that hang answer too, because torch releases
+the GIL while it waits for other ranks. The layout is that of torch's flight recorder, with only the newest entries of each group.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 KEPT = 8
-"""Newest collectives of a group over one backend, and newest transfers, that are told, besides the oldest that is under way."""
+"""Number of newest collectives, and of newest transfers, of a group over one backend in an answer, besides the oldest pending one."""
 
 MAX_TENSORS = 16
-"""Of an operation whose sizes are told."""
+"""Most tensors of an operation whose sizes are in an answer."""
 
 MAX_LINE = 1 << 14
-"""Bytes of an answer. What is too long is left out, first that of groups in which nothing is under way."""
+"""Bytes of an answer. Groups that do not fit are left out, first those with nothing pending."""
 
 _RECORDERS = "_dump_fr_trace_json", "_dump_nccl_trace_json"
-"""Of all backends, and nccl's own. Both hold the GIL, for less than 0.1 s where 2,000 entries are recorded: 28 to 79 ms were measured."""
+"""torch's functions for all backends, and for nccl. Both hold the GIL: 28 to 79 ms were measured with 2,000 recorded entries."""
 
 _FIELDS = (
     "process_group", "pg_id", "collective_seq_id", "profiling_name", "is_p2p", "retired", "state", "time_created_ns",
 )  # fmt: skip
 
 _joined_at = 0
-"""When this process made its process group, in nanoseconds: what is older belongs to a group that is gone."""
+"""When this process made its process group, in nanoseconds. Older entries belong to a group that is gone."""
 
 Entry = dict[str, Any]
 
 
 def listen() -> None:
-    """Lets this rank be asked, from its first process group on. Never raises."""
+    """Starts to answer, from the first process group on. Never raises."""
     global _joined_at
     path, pid = os.environ.get("RANKDECK_STACKS"), os.getpid()
     if not path or os.getsid(0) != pid or os.environ.setdefault("RANKDECK_PID", str(pid)) != str(pid):
-        return  # a child of a rank is no rank
+        return  # a child process of a rank
     is_first, _joined_at = not _joined_at, time.time_ns()
     if not is_first:
         return
@@ -51,33 +50,35 @@ def listen() -> None:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkfifo(stem + "asked", 0o600)
-        asked = os.open(stem + "asked", os.O_RDWR | os.O_CLOEXEC)  # both ends: it does not end when who asked has gone
+        asked = os.open(
+            stem + "asked", os.O_RDWR | os.O_CLOEXEC
+        )  # read and write, so that it does not end with its writer
         answers = os.open(stem + "collectives", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         threading.Thread(target=_answer, args=(asked, answers), name="rankdeck collectives", daemon=True).start()
     except (OSError, RuntimeError):
-        return  # a courtesy: training does not depend on it
+        return  # training does not depend on this
 
 
 def _answer(asked: int, answers: int) -> None:
-    """Ends where a script has closed these descriptors, whose numbers may mean files of its own by now."""
+    """Answers until a script closes these descriptors, whose numbers may then be other files."""
     own = _files(asked, answers)
     with contextlib.suppress(OSError):
         while os.read(asked, 4096) and _files(asked, answers) == own:
             try:
                 line = _line()
-            except Exception:  # noqa: BLE001 - torch's inside changes; who asks takes an empty line for silence
+            except Exception:  # noqa: BLE001 - torch's internals change; an empty line means "no answer"
                 line = ""
             with contextlib.suppress(OSError):
                 os.write(answers, line.encode() + b"\n")
 
 
 def _files(*descriptors: int) -> list[tuple[int, int]]:
-    """Which files these are."""
+    """Returns device and inode of each descriptor's file."""
     return [(status.st_dev, status.st_ino) for status in map(os.fstat, descriptors)]
 
 
 def _line() -> str:
-    """What all groups are at. Nothing is imported here, since the main thread may hang in an import."""
+    """Returns the state of all groups. Imports nothing, because the main thread may hang in an import."""
     torch_c10d, library = (
         sys.modules[f"torch.{name}"] for name in ("distributed.distributed_c10d", "_C._distributed_c10d")
     )
@@ -86,7 +87,7 @@ def _line() -> str:
     ranks = {}
     for group, name in list(world.pg_names.items()):
         ranks[name] = sorted(world.pg_group_ranks[group])
-        if operations := getattr(group, "_operations", None):  # one of ours, which torch does not record
+        if operations := getattr(group, "_operations", None):  # a group of rankdeck.c10d, which torch does not record
             entries += _of_operations(operations, name, group.group_desc)
     spans: dict[str, list[list[int]]] = {}
     told: list[Entry] = []
@@ -95,7 +96,7 @@ def _line() -> str:
         name = of_group[0]["process_group"][0]
         own = {name: _spans(ranks[name])} if name in ranks else {}
         length = len(json.dumps(own)) + len(json.dumps(of_group))
-        if size + length > MAX_LINE - 100:  # what stands around them
+        if size + length > MAX_LINE - 100:  # the rest of the line
             is_evicted = True
             continue
         size += length
@@ -105,7 +106,7 @@ def _line() -> str:
 
 
 def _recorded(library: Any) -> tuple[list[Entry], bool]:
-    """What torch has recorded, and whether it has forgotten something."""
+    """Returns what torch has recorded, and whether old entries are gone."""
     entries: list[Entry] = []
     is_evicted = False
     for name in _RECORDERS:
@@ -117,7 +118,7 @@ def _recorded(library: Any) -> tuple[list[Entry], bool]:
 
 
 def _of_operations(operations: Any, name: str, description: str) -> Iterator[Entry]:
-    """The same of a group of ours: the last collective that is done, by its number alone, and what is under way."""
+    """Returns entries of a group of rankdeck.c10d: the number of the last completed collective, and pending operations."""
     begun, works = operations.begun, operations.under_way()
     now, clock = time.time_ns(), time.monotonic()
     number = begun - sum(not one.is_transfer for one in works)
@@ -137,8 +138,8 @@ def _of_operations(operations: Any, name: str, description: str) -> Iterator[Ent
 
 
 def _by_group(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """The newest of each group, and the oldest that is under way: groups first that wait. Over each backend a group has numbers
-    of its own, and transfers must not crowd collectives out.
+    """Returns the newest entries and the oldest pending one of each group, groups with pending ones first. Collectives and transfers of
+    a group, and its backends, are counted separately.
     """
     groups: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in entries:
@@ -155,7 +156,9 @@ def _by_group(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _is_under_way(entry: Entry) -> bool:
-    return not entry.get("retired") and entry.get("state") != "completed"  # nccl's watchdog retires a little later
+    return (
+        not entry.get("retired") and entry.get("state") != "completed"
+    )  # nccl's watchdog sets `retired` a little later
 
 
 def _shortened(entry: Entry) -> Entry:
@@ -164,7 +167,7 @@ def _shortened(entry: Entry) -> Entry:
 
 
 def _spans(ranks: Sequence[int]) -> list[list[int]]:
-    """Ranks as `range` takes them: one span where they are evenly spread, as they are in most groups."""
+    """Returns ranks as arguments of `range`: one range if the ranks are evenly spaced, as in most groups."""
     step = ranks[1] - ranks[0] if len(ranks) > 1 else 1
     if list(ranks) == list(range(ranks[0], ranks[-1] + 1, step)):
         return [[ranks[0], ranks[-1] + 1, step]]

@@ -1,7 +1,7 @@
-"""A rank's metrics: one JSON line per call, appended to the file that `$RANKDECK_METRICS` names.
+"""Metrics of a rank: each call appends one JSON line to the file `$RANKDECK_METRICS`.
 
-A file and not a pipe, so that a rank never waits for anything of ours; one `write` per line in append mode, so that lines of
-several threads or forked processes never mix. Measuring must not break what it measures: nothing here raises.
+A file instead of a pipe, so that a rank never waits for its reader; one `write` for each line in append mode, so that lines of
+several threads or forked processes do not mix. Nothing here raises: reporting must not end the training.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import time
 from json.encoder import JSONEncoder
 
 VARIABLE = "RANKDECK_METRICS"
-"""Names the file; where it is missing or empty, `log` does nothing."""
+"""Variable with the file's path; if missing or empty, `log` does nothing."""
 
-PATIENCE = 100
-"""Failed writes in a row after which a process stops trying: a full disk that is cleared soon costs a few points only, and
-a file that is gone for good costs nothing more."""
+MAX_FAILURES = 100
+"""Failed writes in a row after which a process stops trying: a short-lived full disk costs only a few points, and a file that is gone
+costs no further time."""
 
 TEXT_LIMIT = 200
-"""Characters kept of a value that is neither a number nor a string: enough to recognise it, too few to flood a link."""
+"""Characters kept of a value that is neither a number nor a string."""
 
 _encode = JSONEncoder(separators=(",", ":")).encode
 _PLAIN = frozenset({int, float, bool, str})
@@ -36,22 +36,18 @@ class _MetricsFile:
         self.torn = False
 
     def append(self, line: bytes) -> bool:
-        """Writes one line.
-
-        Returns:
-            False when it has failed so often that it is not worth another try.
-        """
+        """Writes one line. Returns False after too many failures in a row."""
         try:
             if self.fd is None:
                 self.fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # A disk that fills up in the middle of a line must not spoil the line after it.
+            # If a full disk cut the last line, end it first, so that this line is readable.
             data = b"\n" + line if self.torn else line
             written = os.write(self.fd, data)
         except OSError as error:
-            # The next try opens the file anew, which cures a stale NFS handle.
+            # The next call opens the file again, which repairs a stale NFS handle.
             self.close()
             self.failures += 1
-            if self.failures < PATIENCE:
+            if self.failures < MAX_FAILURES:
                 return True
             sys.stderr.write(f"rankdeck.log: {self.path}: {error.strerror}; this rank reports no more metrics\n")
             return False
@@ -62,7 +58,6 @@ class _MetricsFile:
         return True
 
     def close(self) -> None:
-        """Lets go of the file."""
         fd, self.fd = self.fd, None
         if fd is not None:
             with contextlib.suppress(OSError):
@@ -95,14 +90,13 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
     file = _file if _looked else _open()
     if file is None:
         return
-    # Metrics are never worth a training run: a value whose `__str__` or `.item()` raises, an integer too long to print or
-    # a closed stderr is the caller's or the machine's affair, and there is nobody here who could be told.
+    # Examples: a value whose `__str__` or `.item()` raises, an integer too long to print, a closed stderr.
     try:
         record: dict[str, object] = {"t": 0.0, "step": step, "loss": loss, "samples": samples, **more}
         for name, value in record.items():
             if type(value) not in _PLAIN and value is not None:
                 record[name] = _plain(value)
-        # After the caller's names, so that one called "t" can't move the line in time.
+        # Set last, so that a caller's metric named "t" can't replace it.
         record["t"] = time.time()
         line = _encode({name: value for name, value in record.items() if value is not None})
         if not file.append(line.encode("ascii") + b"\n"):
@@ -112,7 +106,7 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
 
 
 def _plain(value: object) -> int | float | str:
-    """A value that JSON has."""
+    """Converts a value to a type that JSON has."""
     try:
         item = getattr(value, "item", None)
         found = item() if item is not None else value
@@ -122,12 +116,12 @@ def _plain(value: object) -> int | float | str:
         return found
     try:
         return str(found)[:TEXT_LIMIT]
-    except Exception:  # noqa: BLE001 - the caller's `__str__`; the other values of the line are still good
+    except Exception:  # noqa: BLE001 - from `__str__`; the other values of the line are still valid
         return f"<{type(found).__name__}>"
 
 
 def _open() -> _MetricsFile | None:
-    """Looks for the variable, once per process."""
+    """Reads the variable, once in each process."""
     global _file, _looked
     path = os.environ.get(VARIABLE)
     _file = _MetricsFile(path) if path else None
@@ -143,7 +137,7 @@ def _turn_off() -> None:
 
 
 def _start_afresh() -> None:
-    """In a forked child: looks again, since a template sets the variable between fork and script."""
+    """Runs in a forked child: the template sets the variable between fork and script, so it is read again."""
     global _looked
     _turn_off()
     _looked = False

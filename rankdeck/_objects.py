@@ -1,4 +1,4 @@
-"""Python objects sent between ranks as bytes. `torch.distributed` has the same, but needs numpy to receive one."""
+"""Sends Python objects between ranks as bytes. The same functions in `torch.distributed` need numpy to receive one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 def broadcast_object(value: Any, source: int, device: torch.device) -> Any:
-    """Gives an object of one rank to all ranks of the default process group. A collective: all ranks call it.
+    """Sends an object from one rank to all ranks of the default process group. A collective: all ranks must call it.
 
     Args:
-        value: can be pickled; ignored on other ranks than the source.
-        source: the rank whose object it is.
-        device: where the process group takes its tensors from.
+        value: the object, which pickle must support; ignored on ranks other than `source`.
+        source: rank that sends.
+        device: the device whose tensors the process group supports.
 
     Returns:
-        The object; on the source `value` itself.
+        The object; `value` itself on the source.
     """
     import torch
     import torch.distributed as dist
@@ -39,14 +39,12 @@ def broadcast_object(value: Any, source: int, device: torch.device) -> Any:
 
 
 def all_gather_objects(value: Any, device: torch.device) -> list[Any]:
-    """Gives every rank of the default process group the objects of all of them. A collective: all ranks call it.
+    """Gathers one object from each rank of the default process group on all of them. A collective: all ranks must call it.
 
-    Args:
-        value: can be pickled.
-        device: where the process group takes its tensors from.
+    Args: see `broadcast_object`.
 
     Returns:
-        The objects by rank.
+        The objects, in the order of the ranks.
     """
     import torch.distributed as dist
 

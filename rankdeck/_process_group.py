@@ -1,6 +1,6 @@
-"""`torch.distributed` with the run's settings: the backend and the timeout of the profile, and the device that goes with them.
+"""`torch.distributed` with the settings of the run's profile: backend, timeout, and the device that matches.
 
-Thin on purpose: a script that calls `torch.distributed.init_process_group` itself runs under rankdeck just as well.
+Scripts that call `torch.distributed.init_process_group` themselves run under rankdeck too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 _PLACED_BY = frozenset({"rank", "world_size", "store", "init_method"})
-"""Arguments of torch's function with which a caller says where the ranks meet."""
+"""Arguments of torch's function that say where the ranks meet."""
 
 
 def init_process_group(backend: str | None = None, timeout: float | None = None, **kwargs: Any) -> None:
-    """Joins the default process group, with the profile's settings where the script names none.
+    """Joins the default process group. The profile's settings apply where the script gives none.
 
     Works under rankdeck and torchrun. Under plain `python script.py` it makes a group of one rank, and sets `RANK`,
     `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as torchrun would.
@@ -26,29 +26,29 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
     With nccl it also makes this rank's GPU the current one (see `device`).
 
     Args:
-        backend: as torch names it; None: `$RANKDECK_BACKEND`, else nccl where CUDA is there, else gloo.
+        backend: torch's name of it; None: `$RANKDECK_BACKEND`, else nccl if CUDA is available, else gloo.
         timeout: of collectives, in seconds; None: `$RANKDECK_TIMEOUT`, else torch's default for the backend.
         **kwargs: passed on to `torch.distributed.init_process_group`.
 
     Raises:
         ValueError: the timeout is not a number of seconds above 0.
-        RuntimeError: there is no GPU for this rank; or from torch, when the ranks do not meet.
+        RuntimeError: this rank has no GPU; or torch reports that ranks did not join.
     """
     import torch.distributed
 
     backend = backend or _default_backend()
     if "mpi" in backend:
-        import rankdeck.c10d.mpi  # it makes torch know the backend
+        import rankdeck.c10d.mpi  # registers the backend with torch
     if "ucc" in backend:
-        import rankdeck.c10d.ucc  # noqa: F401 - the same
+        import rankdeck.c10d.ucc  # noqa: F401
     seconds = _timeout(timeout)
     if seconds is not None:
         kwargs["timeout"] = timedelta(seconds=seconds)
     if "nccl" in backend:
         _current_gpu()
-    # Under mpirun it is MPI that knows the ranks.
+    # Under mpirun, MPI provides rank and world size.
     if "mpi" not in backend and not os.environ.keys() & {"RANK", "WORLD_SIZE"} and not kwargs.keys() & _PLACED_BY:
-        # The kernel picks the port, and the store holds it from here on: nobody can take it in between.
+        # The kernel chooses the port, and the store keeps it, so that no other process can take it.
         store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[attr-defined]  # documented, not re-exported
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
@@ -57,12 +57,11 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
 
 
 def device() -> torch.device:
-    """The device that this rank computes on.
+    """Returns the device that this rank computes on.
 
     Returns:
-        `cuda:LOCAL_RANK`, made the current device, if the process group (before there is one: the backend that
-        `init_process_group` would take) computes on CUDA, which nccl does; else the CPU.
-
+        `cuda:LOCAL_RANK`, made the current device, if the backend is nccl: that of the process group, or before there is one, that which
+        `init_process_group` would use. Otherwise the CPU.
     Raises:
         RuntimeError: this rank has no GPU.
     """
@@ -80,7 +79,7 @@ def _default_backend() -> str:
 
 
 def _timeout(argument: float | None) -> float | None:
-    """Seconds, or None where nobody has said."""
+    """Returns seconds, or None if neither argument nor environment has a value."""
     text = os.environ.get("RANKDECK_TIMEOUT") if argument is None else str(argument)
     if not text:
         return None
@@ -95,7 +94,7 @@ def _timeout(argument: float | None) -> float | None:
 
 
 def _current_gpu() -> torch.device:
-    """This rank's GPU, made the current one."""
+    """Returns this rank's GPU, and makes it the current device."""
     import torch
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))

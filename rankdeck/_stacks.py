@@ -1,4 +1,4 @@
-"""Lets `rankdeck stacks` see this process: on a signal, every thread's stack goes to the file that `$RANKDECK_STACKS` names."""
+"""Lets `rankdeck stacks` read this process's stacks: on a signal, every thread's stack is written to the file `$RANKDECK_STACKS`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import signal
 
 SIGNAL = signal.SIGRTMIN + 9
-"""A real-time signal, since training scripts use SIGUSR1 and SIGUSR2. The agent sends it to whoever has a handler for it."""
+"""A real-time signal, because training scripts use SIGUSR1 and SIGUSR2. The agent sends it to processes that handle it."""
 
 
 def watch() -> None:
-    """Prepares this process, unless the template that it was forked from has done so. Never raises."""
+    """Installs the signal handler, unless the template has done so before it forked this process. Never raises."""
     path = os.environ.get("RANKDECK_STACKS")
     if not path:
         return
@@ -24,4 +24,4 @@ def watch() -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.register(SIGNAL, file=file, all_threads=True)
     except (OSError, ValueError, RuntimeError, StopIteration):
-        return  # a courtesy: training does not depend on it
+        return  # training does not depend on this

@@ -1,9 +1,8 @@
-"""Hosts the c10d store of one attempt, in a process of its own: no rank's death can take it away.
+"""Hosts the c10d store of one attempt in a process of its own, so that it survives any rank.
 
-Run as a file: `python store_host.py FD HOST PORT NEWS`. FD is a listening socket on that address, taken before this process
-existed, so that the port is known and is nobody else's while torch is still being imported here; ranks that connect
-meanwhile wait in its queue. NEWS is a named pipe (or empty), from which lines `[number, news]` are put into the store, where
-`rankdeck.elastic` waits for them in each rank.
+Run as a file: `python store_host.py FD HOST PORT NEWS`. FD is a listening socket on that address. The agent opened it before it started
+this process, so the port is known and taken while torch is being imported here; ranks that connect meanwhile wait in its queue. NEWS
+is a named pipe (or empty): lines `[number, message]` from the supervisor are put into the store, where `rankdeck.elastic` waits for them.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from datetime import timedelta
 from typing import Any
 
 PREFIX = "rankdeck/elastic"
-"""Of the keys with which the supervisor and the ranks of an elastic training speak."""
+"""Prefix of the keys that the supervisor and the ranks of an elastic training use."""
 
 
 def main() -> None:
-    """Serves until a signal ends it."""
-    del sys.path[0]  # the folder of this file: its module names must not hide anybody's
+    """Serves until a signal ends this process."""
+    del sys.path[0]  # the folder of this file, whose modules must not hide others
     descriptor, host, port, news = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs do not list it
 
@@ -31,7 +30,9 @@ def main() -> None:
     )
     print(f"store listens on {host} port {store.port}", flush=True)  # noqa: T201 - into a log file of the run
     if news:
-        with open(os.open(news, os.O_RDWR | os.O_CLOEXEC), "rb", buffering=0) as pipe:  # both ways: it never ends
+        with open(
+            os.open(news, os.O_RDWR | os.O_CLOEXEC), "rb", buffering=0
+        ) as pipe:  # read and write, so that it never ends
             for line in io.BufferedReader(pipe):
                 publish(store, *json.loads(line))
     while True:
@@ -39,12 +40,12 @@ def main() -> None:
 
 
 def publish(store: Any, number: int, news: object) -> None:
-    """Puts news into the store: for ranks that begin to listen later, and for each that listens now under a key of its own.
+    """Puts a message into the store: once for ranks that start to listen later, and once under a key of each current listener.
 
     Args:
-        store: of the attempt.
-        number: of the news, counted from 0.
-        news: can be written as JSON.
+        store: the store of the attempt.
+        number: number of the message, counted from 0.
+        news: the message; json must support it.
     """
     text = json.dumps(news)
     store.set(f"{PREFIX}/news/{number}", text)

@@ -1,4 +1,4 @@
-"""Checks of what a caller passes to a collective: a mistake is raised at once, in the caller's thread."""
+"""Checks of the arguments of a collective. A mistake raises in the caller's thread."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ from typing import Any
 
 import torch
 
-from rankdeck.c10d._interface import Tensors
-from rankdeck.c10d._tensors import Staged
+from rankdeck.c10d._tensors import Staged, Tensors
 
 
 def only(items: Sequence[Any]) -> Any:
-    """The only item. Raises ValueError where there are more or none."""
+    """Returns the only item. Raises ValueError if there is not exactly one."""
     if len(items) != 1:
-        raise ValueError(f"one tensor, or one list of them, is needed; these are {len(items)}")
+        raise ValueError(f"needs one tensor, or one list of tensors, but got {len(items)}")
     return items[0]
 
 
 def describe(tensors: Tensors) -> str:
-    """Number of elements and dtype of each tensor, as text that all ranks must agree on."""
+    """Returns the number of elements and the dtype of each tensor, as text that all ranks must agree on."""
     return ", ".join([f"{tensor.numel()} x {tensor.dtype}" for tensor in tensors])
 
 
 def sizes_of(what: str, tensors: Tensors, mine: torch.Tensor, rank: int, world: int, equal: bool = False) -> list[int]:
-    """Number of elements of each tensor in a list that has one tensor per rank.
+    """Returns the number of elements of each tensor in a list with one tensor per rank.
 
     Args:
         what: the collective, for messages.
         tensors: one for each rank of the group.
-        mine: this rank's own tensor, which must match number `rank` of the list in size, and all of them in dtype.
-        rank, world: of this process in the group, and how many ranks it has.
-        equal: whether all must be of one size.
+        mine: this rank's own tensor: `tensors[rank]` must have its size, and all tensors its dtype.
+        rank, world: rank of this process in the group, and number of its ranks.
+        equal: whether all sizes must be equal.
 
     Raises:
-        ValueError: the list does not fit the group or this rank's tensor.
+        ValueError: the list does not match the group or this rank's tensor.
     """
     sizes = [tensor.numel() for tensor in tensors]
     if len(sizes) != world:
@@ -47,16 +46,16 @@ def sizes_of(what: str, tensors: Tensors, mine: torch.Tensor, rank: int, world: 
 
 
 def check_share(what: str, output: torch.Tensor, tensor: torch.Tensor, world: int, input_is_share: bool) -> None:
-    """Checks that the larger of input and output has `world` times the elements of the other.
+    """Checks that the whole tensor has `world` times the elements of a share.
 
     Args:
         what: the collective, for messages.
-        output, tensor: what is written and what is read.
-        world: how many ranks the group has.
-        input_is_share: whether the input is the smaller one.
+        output, tensor: written and read.
+        world: number of ranks in the group.
+        input_is_share: whether `tensor` is the share and `output` the whole; False: the reverse.
 
     Raises:
-        ValueError: it has not, or their dtypes differ.
+        ValueError: sizes or dtypes do not match.
     """
     whole, share = (output, tensor) if input_is_share else (tensor, output)
     if output.dtype != tensor.dtype:
@@ -66,15 +65,15 @@ def check_share(what: str, output: torch.Tensor, tensor: torch.Tensor, world: in
 
 
 def cut(tensor: torch.Tensor, splits: Sequence[int], world: int) -> list[int]:
-    """Number of elements of each rank's part of a tensor that is split along its first dimension.
+    """Returns the number of elements of each rank's part of a tensor that is split along its first dimension.
 
     Args:
-        tensor: what is split.
-        splits: lengths of the parts; empty: equal ones.
-        world: how many ranks the group has.
+        tensor: the tensor.
+        splits: lengths of the parts; empty: equal parts.
+        world: number of ranks in the group.
 
     Raises:
-        ValueError: the parts do not make up the first dimension.
+        ValueError: the parts do not add up to the first dimension.
     """
     length = len(tensor) if tensor.dim() else 1
     if not splits:
@@ -89,11 +88,11 @@ def cut(tensor: torch.Tensor, splits: Sequence[int], world: int) -> list[int]:
 
 
 def joined(tensors: Tensors) -> torch.Tensor:
-    """All elements, one tensor after the other."""
+    """Returns all elements, one tensor after the other."""
     return torch.cat([tensor.view(-1) for tensor in tensors])
 
 
 def deal(rows: torch.Tensor, targets: Sequence[Staged]) -> None:
-    """Copies row i into the memory of target i."""
+    """Copies row i to target i."""
     for target, row in zip(targets, rows, strict=True):
         target.host.view(-1).copy_(row)

@@ -1,4 +1,4 @@
-"""What goes on in a process behind its groups' backs: transfers that nobody waits for, deadlines, and groups that are being left."""
+"""The background thread of a backend: progress of transfers that nobody waits for, deadlines, and groups that are being destroyed."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-TICK = 0.25
-"""Seconds between two looks at deadlines and at groups that are being left."""
+CHECK_INTERVAL = 0.25
+"""Seconds between checks of deadlines."""
 
 TRANSFER_PAUSE = 0.0005
-"""Seconds between two looks at point-to-point transfers that nobody waits for at the moment."""
+"""Seconds between checks of point-to-point transfers that nobody waits for."""
 
 _LEAVING_PAUSE = 0.005
-"""Seconds between two looks at groups that this rank has left and others have not."""
+"""Seconds between checks of groups that this rank has left and others have not."""
 
 _ACTIVE_TIME = 0.1
-"""Seconds after the last transfer during which the next one need not wake the background thread."""
+"""Seconds after the last transfer in which the thread does not sleep, so that the next transfer need not wake it."""
 
 
 class Member(Protocol):
-    """A process group, as the background thread and the end of the process see it."""
+    """A process group, as the background thread needs it."""
 
     def check_deadlines(self, now: float) -> None:
         """Fails the group if an operation is overdue."""
 
     def has_left(self) -> bool:
-        """Whether all ranks have left the group, so that it is gone."""
+        """Returns whether all ranks have left the group."""
 
     def shutdown(self) -> None:
         """Leaves the group."""
 
     def see_fork(self) -> None:
-        """In a child of this process: the group can't be used there."""
+        """Runs in a forked child: marks the group as unusable there."""
 
 
 class Transfer(Protocol):
-    """A point-to-point operation that is under way."""
+    """A point-to-point operation in progress."""
 
     def progress(self) -> bool:
-        """Looks after it. Returns whether it has ended."""
+        """Makes progress. Returns whether it has ended."""
 
 
 class Background:
-    """Looks after the groups of one backend, in a thread of its own.
+    """Serves the groups of one backend, in a thread of its own.
 
     Args:
         name: of the thread.
@@ -65,18 +65,18 @@ class Background:
         os.register_at_fork(after_in_child=self._see_fork)
 
     def see_trouble(self, why: str) -> None:
-        """A group is broken."""
+        """Called if a group fails."""
 
     def see_hang(self, why: str) -> None:
-        """A thread of the caller hangs inside the library, though its group is broken."""
+        """Called if a thread of the script hangs inside the library after its group has failed."""
 
     def add(self, member: Member) -> None:
-        """Looks after a group from now on."""
+        """Checks the deadlines of a group from now on."""
         with self._lock:
             self._members.append(member)
 
     def leave(self, member: Member) -> None:
-        """Looks after a group until all ranks have left it."""
+        """Serves a group until all ranks have left it."""
         with self._lock:
             if member in self._members:
                 self._members.remove(member)
@@ -84,13 +84,13 @@ class Background:
         self._wake()
 
     def forget(self, member: Member) -> None:
-        """Looks no more after a group that has failed."""
+        """Removes a group that has failed."""
         with self._lock:
             self._members = [one for one in self._members if one is not member]
             self._leaving = [one for one in self._leaving if one is not member]
 
     def attend(self, transfer: Transfer) -> None:
-        """Looks after a transfer while nobody waits for it."""
+        """Makes progress with a transfer while nobody waits for it."""
         with self._lock:
             self._transfers.append(transfer)
         if self._asleep:
@@ -110,7 +110,7 @@ class Background:
                 ended = [one for one in transfers if one.progress()]
                 with self._lock:
                     self._transfers = [one for one in self._transfers if one not in ended]
-            if now - checked > TICK or self._leaving:
+            if now - checked > CHECK_INTERVAL or self._leaving:
                 checked = now
                 self._check(now)
             if now - active < _ACTIVE_TIME:
@@ -119,8 +119,8 @@ class Background:
                 time.sleep(_LEAVING_PAUSE)
             else:
                 self._asleep = True
-                if not self._transfers:  # looked at after saying so: what comes later wakes this thread
-                    self._work_there.wait(TICK)
+                if not self._transfers:  # checked after `_asleep` is set: a later transfer wakes this thread
+                    self._work_there.wait(CHECK_INTERVAL)
                 self._work_there.clear()
                 self._asleep = False
 
@@ -139,5 +139,5 @@ class Background:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """For people."""
+    """Returns ranks as words: "rank 1" or "ranks 1, 2"."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,8 +1,8 @@
-"""The threads in which futures of collectives are completed, and with them the callbacks that a script has attached.
+"""Threads that complete the futures of collectives, and so run the callbacks that a script has attached to them.
 
-A callback may begin further collectives and wait for them, as PowerSGD does. So it never runs in the thread that does the group's
-collectives. The futures of collectives that were begun by a callback are completed in another thread again: a thread for each depth
-of nesting, so that callbacks of one depth run in the order of their collectives on every rank.
+A callback may start further collectives and wait for them, as PowerSGD does, so it never runs in the thread that runs the group's
+collectives. Futures of collectives that a callback has started are completed in another thread: there is one thread for each depth of
+nesting, so that callbacks of one depth run in the order of their collectives on every rank.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _starting = threading.Lock()
 
 
 def depth() -> int:
-    """How deep in callbacks the current thread is; 0: in none."""
+    """Returns the nesting depth of callbacks in the current thread; 0: not in a callback."""
     return int(getattr(_here, "depth", 0))
 
 
 def run(begun_at: int, complete: Callable[[], object]) -> None:
-    """Completes a future, later and in another thread.
+    """Completes a future later, in another thread.
 
     Args:
-        begun_at: the depth at which its collective was begun.
-        complete: does it.
+        begun_at: the depth at which its collective was started.
+        complete: completes the future.
     """
     with _starting:
         while len(_queues) <= begun_at:
@@ -37,7 +37,7 @@ def run(begun_at: int, complete: Callable[[], object]) -> None:
 
 
 def settle(seconds: float) -> None:
-    """Waits until the futures of all collectives that have ended are completed, or for so many seconds. Not from a callback."""
+    """Waits until the futures of all ended collectives are completed, for at most so many seconds. Does nothing in a callback."""
     for queue in _queues if not depth() else ():
         is_settled = threading.Event()
         queue.put(is_settled.set)
@@ -50,6 +50,6 @@ def _serve(mine: int) -> None:
         complete = _queues[mine - 1].get()
         try:
             complete()
-        except Exception:  # noqa: BLE001 - of a callback, which has nobody else to tell
+        except Exception:  # noqa: BLE001 - from a callback, whose caller is this loop
             traceback.print_exc()
         del complete

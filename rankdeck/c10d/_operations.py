@@ -1,12 +1,12 @@
-"""The operations of one group: in which order and thread they run, when they are overdue, and how a failure ends all of them.
+"""The operations of one group: their order and threads, their deadlines, and the effect of a failure.
 
-Every collective is two steps. First the ranks agree, by a small non-blocking exchange that is asked for again and again until
-the deadline, that all of them are here and mean the same. Then comes the collective itself, in the library's fastest way, which by
-now waits for nobody. So a timeout is raised where the script waits, ranks that call different things are told so instead
-of hanging, and waiting for a late rank costs no core.
+Every collective has two steps. First the ranks agree, by a small non-blocking exchange that is polled until the deadline, that all of
+them are ready for the same operation. Then the collective itself runs, in the library's fastest blocking way, which no longer has to
+wait for a rank. So a timeout is raised where the script waits, ranks that call different collectives get an error instead of hanging,
+and waiting for a late rank uses little processor time.
 
-Collectives run one after the other: in a thread of the group, or, if the caller waits for it and nothing is before it, in the
-caller's. Point-to-point transfers go their own way.
+Collectives run one after the other: in a thread of the group, or in the caller's if the caller waits and nothing is queued.
+Point-to-point transfers are independent of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,38 +24,36 @@ import torch.distributed as dist
 from rankdeck.c10d import _callbacks
 from rankdeck.c10d._agreement import LEAVES, Agreement, NotHereError
 from rankdeck.c10d._background import Background
-from rankdeck.c10d._tensors import Staged
+from rankdeck.c10d._tensors import Staged, Tensors
 from rankdeck.c10d._transfers import Transfer
 from rankdeck.c10d._work import SPIN_TIME, Operation, Request, Together, Work
 
-Tensors = Sequence[torch.Tensor]
-
 _BACKGROUND_SPIN = 0.00005
-"""Seconds that the group's own thread asks without a pause: the core it would take belongs to the computation."""
+"""Seconds that the group's own thread polls without a pause. Short, because the script computes meanwhile."""
 
-_GRACE = 1.0
-"""Seconds after the deadline in which who waits reports it. Then whoever looks on does."""
+_REPORT_TIME = 1.0
+"""Seconds after the deadline in which the waiting thread reports a timeout. After them, the background thread does."""
 
 _DRAIN_TIME = 10.0
-"""Seconds that a rank which leaves waits for others to take what it has sent."""
+"""Seconds that a rank which leaves waits until others have received what it has sent."""
 
 _DRAIN_PAUSE = 0.001
 
 _kept: list[object] = []
-"""Buffers of operations that the library may still go on with after the group gave up."""
+"""Buffers of failed operations, to which the library may still write."""
 
 
 class Operations:
-    """What a group has under way.
+    """Operations of a group.
 
     Args:
-        background: looks after it.
-        name: of the group, for people.
-        rank: of this process in the group.
+        background: checks its deadlines.
+        name: of the group, for messages.
+        rank: rank of this process in the group.
         agreement: of the group's ranks.
-        free: gives back what the group has of the library, once all ranks have left it.
-        timeout: seconds for an operation that names none.
-        give_up: gives back what can be if that never happens; may be called again.
+        free: frees the group's resources in the library, after all ranks have left it.
+        timeout: seconds, for operations without their own.
+        give_up: frees what can be freed if ranks will never leave; may be called again.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class Operations:
         self.name = name
         self.timeout = timeout
         self.begun = 0
-        """Collectives, those included that have ended."""
+        """Number of collectives that have been started, whether ended or not."""
         self._background = background
         self._rank = rank
         self._agreement = agreement
@@ -82,7 +80,7 @@ class Operations:
         self._turn = threading.Lock()
         self._pending: dict[int, Work] = {}
         self._unfinished = 0
-        """How many of the pending ones are collectives."""
+        """Number of pending collectives."""
         self._running: Operation | None = None
         self._together: list[Work] | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
@@ -91,7 +89,7 @@ class Operations:
         background.add(self)
 
     def check_usable(self, what: str) -> None:
-        """Raises why nothing can be begun any more, if so."""
+        """Raises the reason if the group can't be used any more."""
         if self._failure is not None:
             raise self._refusal(what)
 
@@ -101,14 +99,14 @@ class Operations:
     # collectives
 
     def submit(self, what: str, action: Callable[[int], None], outputs: Tensors, opts: Any, vote: int = 0) -> Work:
-        """Does a collective now if the caller waits for it and nothing is before it, else when its turn comes.
+        """Runs a collective immediately if the caller waits for it and nothing is queued; otherwise queues it.
 
         Args:
-            what: what all ranks must agree on, in words.
-            action: does it. Given the largest vote of any rank.
+            what: the text that all ranks must agree on.
+            action: runs it; receives the largest vote of any rank.
             outputs: the tensors that it writes.
-            opts: torch's, with `timeout` and `asyncOp`; None: neither.
-            vote: a number that the ranks tell one another.
+            opts: torch's options, with `timeout` and `asyncOp`; None: defaults.
+            vote: a number that the ranks exchange.
         """
         given = opts.timeout.total_seconds() if opts is not None else -1.0
         operation = Operation(what, action, outputs, given if given > 0 else self.timeout, vote)
@@ -136,7 +134,7 @@ class Operations:
         return operation
 
     def _serve(self) -> None:
-        """In the group's thread: one collective after the other."""
+        """Runs queued collectives, in the group's thread."""
         while True:
             operation = self._queue.get()
             if operation is None:
@@ -147,14 +145,16 @@ class Operations:
             del operation
 
     def _run(self, operation: Operation, spin: float) -> None:
-        """Does a collective. Whatever goes wrong breaks the group, since the ranks may not be at the same place any more."""
+        """Runs a collective. Any error fails the group, because ranks may no longer be at the same operation."""
         self._running = operation
         try:
-            is_over = functools.partial(self._is_over, operation.deadline)  # and no more: the agreement keeps this
+            is_over = functools.partial(
+                self._is_over, operation.deadline
+            )  # no reference to the operation: the agreement keeps this
             vote = self._agreement.reach(operation.what, operation.vote, is_over, spin)
             with torch.inference_mode():
                 operation.action(vote)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks know nothing of it
+        except Exception as error:  # noqa: BLE001 - the other ranks do not see it, whatever it is
             self._fail(self._explain(operation, error))
         except BaseException:
             self._fail(dist.DistBackendError(f"{operation.what} was interrupted"))
@@ -179,13 +179,13 @@ class Operations:
         host: torch.Tensor,
         start: Callable[[], Request],
     ) -> Work:
-        """Begins to send or receive at once, in the order of the calls.
+        """Starts to send or receive immediately, in the order of the calls.
 
         Args:
-            what: for people.
-            target: what is received into; None: something is sent.
-            host: the memory that is sent or received into.
-            start: begins it.
+            what: for messages.
+            target: what a receive fills; None: this is a send.
+            host: the memory to send or to receive into.
+            start: starts it.
         """
         self.check_usable(what)
         transfer = Transfer(what, target, host, start(), self.timeout, self._end_transfer)
@@ -197,7 +197,7 @@ class Operations:
         return transfer
 
     def _end_transfer(self, transfer: Work, error: Exception | None) -> None:
-        """Says that a transfer has ended; with an error, which breaks the group."""
+        """Ends a transfer; an error fails the group."""
         if error is not None:
             self._fail(self._explain(transfer, error))
             return
@@ -208,18 +208,18 @@ class Operations:
     # several as one
 
     def begin_together(self) -> None:
-        """Collects what is begun from now on."""
+        """Collects the operations that are started from now on."""
         self._together = []
 
     def end_together(self) -> Together:
-        """What was begun meanwhile, as one."""
+        """Returns the collected operations as one."""
         works, self._together = self._together or [], None
         return Together(works)
 
     # failures
 
     def _explain(self, work: Work, error: Exception) -> Exception:
-        """An error as the caller gets it, with the operation and the group."""
+        """Returns an error with the operation and the group."""
         if self._failure is not None:
             return self._failure
         where = f"{work.what} on rank {self._rank} of process group {self.name!r}"
@@ -232,12 +232,12 @@ class Operations:
         return explained
 
     def fail(self, why: str) -> Exception:
-        """Breaks the group. Returns the error for the caller to raise."""
+        """Fails the group. Returns the error for the caller to raise."""
         self._fail(dist.DistBackendError(f"process group {self.name!r}: {why}"))
         return self._failure or RuntimeError(why)
 
     def _fail(self, error: Exception) -> None:
-        """Breaks the group: all that is under way ends with this error, and nothing begins any more."""
+        """Fails the group: all operations end with this error, and no new ones start."""
         with self._lock:
             if self._failure is None:
                 self._failure = error
@@ -248,34 +248,34 @@ class Operations:
             work.finish(self._failure)
 
     def check_deadlines(self, now: float) -> None:
-        """Fails the group if something is overdue that nobody reports: what waits for its turn, or hangs inside the library."""
+        """Fails the group if an operation is overdue that no waiting thread reports: it is queued, or hangs inside the library."""
         with self._lock:
             pending = tuple(self._pending.values())
         for work in pending:
-            if now > work.deadline + _GRACE:
+            if now > work.deadline + _REPORT_TIME:
                 running = self._running
                 self._fail(self._explain(work, NotHereError()))
                 if running is not None and running.in_caller:
                     self._background.see_hang(str(self._failure))
 
     def is_busy(self) -> bool:
-        """Whether something is under way."""
+        """Whether operations are pending."""
         return bool(self._pending)
 
     def under_way(self) -> tuple[Work, ...]:
-        """What has not ended, the oldest first. Takes no lock: whoever asks wants to know why nothing goes on."""
+        """Returns pending operations, the oldest first. Takes no lock, so that it answers while others hang."""
         return tuple(self._pending.values())
 
     def see_fork(self) -> None:
-        """In a child of this process, which is no rank. No lock may be taken: another thread may have had it."""
+        """Runs in a forked child. Takes no lock, because another thread may have held it during the fork."""
         self._failure = dist.DistBackendError("this process was forked from a rank, and is none itself")
 
     # the end
 
     def shutdown(self) -> None:
-        """Leaves the group, once all that was begun is done. Does not wait for the others.
+        """Leaves the group after all operations have ended. Does not wait for other ranks.
 
-        What it has of the library is freed when all ranks have left.
+        Its resources in the library are freed when all ranks have left.
         """
         with self._lock:
             if self._leaving:
@@ -297,7 +297,7 @@ class Operations:
             self._give_up()
 
     def _drain(self, is_over: bool) -> None:
-        """Lets what was begun come to its end; a receive that nobody waits for is taken back."""
+        """Lets pending operations end; cancels receives that nobody waits for."""
         with self._lock:
             works = tuple(self._pending.values())
         for work in works:
@@ -308,7 +308,7 @@ class Operations:
         time.sleep(_DRAIN_PAUSE)
 
     def abort(self) -> None:
-        """Ends all that is under way with an error, without asking the other ranks."""
+        """Ends all operations with an error, without waiting for other ranks."""
         self._fail(dist.DistBackendError(f"process group {self.name!r} was aborted"))
         self._leaving = True
         self._queue.put(None)
@@ -316,12 +316,12 @@ class Operations:
         self._give_up()
 
     def has_left(self) -> bool:
-        """Whether all ranks have left, or never will."""
+        """Returns whether all ranks have left, or never will."""
         try:
             if not self._agreement.is_reached(LEAVES):
                 return False
             self._free()
-        except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
+        except Exception as error:  # noqa: BLE001 - there is no caller to raise it to
             self._background.see_trouble(f"process group {self.name!r}: {error}")
             _kept.append(self._agreement)
             self._give_up()

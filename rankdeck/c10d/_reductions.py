@@ -1,7 +1,7 @@
-"""Which of torch's reductions can be done on which dtype, by the library or, for halves, in torch.
+"""Which of torch's reductions are supported for which dtype, by the library or, for float16 and bfloat16, in torch.
 
 The same for every backend here: bool is reduced as NCCL does it, AVG is a sum that is divided, and float16 and bfloat16 are exchanged
-as they are and added in float32 by `combine`, so that the result is rounded once.
+unchanged and added in float32 by `combine`, so that the result is rounded once.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _LOGICAL = {
     **dict.fromkeys(("PRODUCT", "MIN", "BAND"), "BAND"),
     "BXOR": "BXOR",
 }
-"""Of bool: a sum of bools is true where one of them is."""
+"""For bool: a sum of bools is True if any of them is."""
 
 _NAMES = {kind: name for name, kind in ReduceOp.RedOpType.__members__.items()}
-"""By torch's number of an operation, whose own `name` takes a microsecond."""
+"""By torch's number of an operation, because its own `name` takes a microsecond."""
 
 
 class Reduction(NamedTuple):
     """A reduction of one dtype."""
 
     name: str
-    """As torch names it: SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM, BAND, BOR, BXOR."""
+    """torch's name: SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM, BAND, BOR, BXOR."""
     factor: Any
-    """What PREMUL_SUM multiplies with first: a number or a tensor; None otherwise."""
+    """The factor of PREMUL_SUM, a number or a tensor; otherwise None."""
     native: tuple[Any, Any] | None
-    """Operation and datatype by which the library does it; None: torch does, see `combine`."""
+    """Operation and datatype of the library; None: torch reduces, see `combine`."""
 
 
 class Reductions(Generic[Op, Datatype]):
-    """What one backend can reduce.
+    """The reductions of one backend.
 
     Args:
         backend: its name, for messages.
         operations: the library's SUM, PRODUCT, MIN, MAX, BAND, BOR and BXOR.
-        datatypes: the library's name for each of FLOATS, COMPLEX and INTEGERS.
+        datatypes: the library's datatype for each of FLOATS, COMPLEX and INTEGERS.
     """
 
     def __init__(self, backend: str, operations: Mapping[str, Op], datatypes: Mapping[torch.dtype, Datatype]) -> None:
@@ -71,28 +71,30 @@ class Reductions(Generic[Op, Datatype]):
         for dtype in HALVES:
             self._table.update(dict.fromkeys((dtype, name) for name in (*_LINEAR, *_ORDERED)))
         for dtype in INTEGERS:
-            del self._table[dtype, "PREMUL_SUM"]  # a factor is a fraction mostly
+            del self._table[dtype, "PREMUL_SUM"]  # most factors are fractions
         for dtype in UNSIGNED:
             del self._table[dtype, "AVG"]  # torch can't divide them
 
     def __call__(self, op: Any, dtype: torch.dtype) -> Reduction:
-        """How to do a `torch.distributed.ReduceOp` on a dtype.
+        """Returns how to do a `torch.distributed.ReduceOp` on a dtype.
 
         Raises:
-            TypeError: it can't be done.
+            TypeError: it is not supported.
         """
         name = _NAMES[op.op]
         try:
             native = self._table[dtype, name]
         except KeyError:
             able = ", ".join(one for known, one in self._table if known is dtype)
-            hint = f"it can do {able}" if able else "it can be moved, but not reduced: convert it first"
+            hint = (
+                f"it supports {able}" if able else "it can move, but not reduce, this dtype: convert the tensor first"
+            )
             raise TypeError(f"the backend {self._backend} can't reduce {dtype} by {name}; {hint}") from None
         return Reduction(name, op.factor if name == "PREMUL_SUM" else None, native)
 
 
 def combine(rows: torch.Tensor, op: Reduction) -> torch.Tensor:
-    """Reduces over the first dimension, in torch. Sums and products of halves are rounded once, at the end."""
+    """Reduces over the first dimension, in torch. Sums and products of float16 and bfloat16 are rounded once, at the end."""
     if op.name == "MIN":
         return rows.amin(0)
     if op.name == "MAX":
@@ -104,11 +106,11 @@ def combine(rows: torch.Tensor, op: Reduction) -> torch.Tensor:
 
 
 def premultiply(tensor: torch.Tensor, op: Reduction) -> torch.Tensor:
-    """What goes into the reduction: a new tensor if this op changes it, else the same."""
+    """Returns the input of the reduction: a new tensor if the op has a factor, else the same tensor."""
     return tensor if op.factor is None else tensor * op.factor
 
 
 def divide(tensor: torch.Tensor, op: Reduction, size: int) -> None:
-    """What is left to do after a reduction by the library: AVG is a sum that is divided, towards zero for integers."""
+    """Completes a reduction by the library: AVG is a sum that is divided, towards zero for integers."""
     if op.name == "AVG":
         tensor.div_(size, rounding_mode=None if tensor.is_floating_point() or tensor.is_complex() else "trunc")

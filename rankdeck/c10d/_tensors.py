@@ -1,4 +1,4 @@
-"""Where a caller's tensor is, and the contiguous memory that a library may use for it."""
+"""Contiguous memory that a library may use for a caller's tensor."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 import torch
 
+Tensors = Sequence[torch.Tensor]
+
 
 def _check(tensor: torch.Tensor) -> None:
-    """Refuses what has no memory that could be sent.
-
-    Raises:
-        TypeError: a sparse tensor, or one on a device that is neither CPU nor CUDA.
-    """
+    """Raises TypeError for a sparse tensor, or one on a device that is neither CPU nor CUDA."""
     if tensor.layout is not torch.strided:
         raise TypeError(f"a tensor of layout {tensor.layout} can't be sent: call to_dense() first")
     if not tensor.is_cpu and not tensor.is_cuda:
@@ -21,19 +19,19 @@ def _check(tensor: torch.Tensor) -> None:
 
 
 def _is_direct(tensor: torch.Tensor, takes_cuda: bool) -> bool:
-    """Whether a library may use a tensor's own memory."""
+    """Whether a library may use the tensor's own memory."""
     plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
     return plain and (tensor.is_cpu or takes_cuda)
 
 
 class Staged(NamedTuple):
-    """A caller's tensor, and contiguous memory that a library may use for it: its own if possible, else other memory of the host."""
+    """A caller's tensor, and contiguous memory for it: its own if possible, else other host memory."""
 
     tensor: torch.Tensor
     host: torch.Tensor
 
     def give_back(self) -> None:
-        """Brings what was written there to the caller's tensor. On return it is there, whatever CUDA stream looks next."""
+        """Copies what was written there to the caller's tensor. On return it is there, for every CUDA stream."""
         if self.host is not self.tensor:
             with torch.inference_mode():
                 self.tensor.copy_(self.host)
@@ -41,13 +39,13 @@ class Staged(NamedTuple):
 
 
 def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
-    """Memory with a tensor's contents, which may be written as well.
+    """Returns memory with a tensor's contents; the library may also write to it.
 
-    Called in the thread that called torch, whose current CUDA stream is waited for: what was queued there writes the contents.
+    Called in the thread that called torch. Waits for that thread's CUDA stream, which may still be writing the contents.
 
     Args:
         tensor: of the caller.
-        takes_cuda: whether the library can use a GPU's memory.
+        takes_cuda: whether the library can use GPU memory.
 
     Raises:
         TypeError: a sparse tensor, or one on a device that is neither CPU nor CUDA.
@@ -62,9 +60,9 @@ def readable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
 
 
 def writable(tensor: torch.Tensor, takes_cuda: bool = False) -> Staged:
-    """Memory of a tensor's shape and dtype, whose contents are replaced.
+    """Returns memory of a tensor's shape and dtype, whose contents the library replaces.
 
-    Called in the thread that called torch, whose current CUDA stream is waited for: what was queued there may use the tensor. Arguments and errors: see `readable`.
+    Waits for the thread's CUDA stream, which may still be using the tensor. Arguments and errors: see `readable`.
     """
     _check(tensor)
     _synchronize(tensor)
@@ -80,13 +78,13 @@ def _synchronize(tensor: torch.Tensor) -> None:
 
 
 def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two contiguous tensors share memory, which libraries forbid for what is read and what is written."""
+    """Whether two contiguous tensors share memory. Libraries do not allow that for an input and an output."""
     start, begin = one.data_ptr(), other.data_ptr()
     return start < begin + other.numel() * other.element_size() and begin < start + one.numel() * one.element_size()
 
 
 def pieces(tensor: torch.Tensor, most: int) -> Sequence[torch.Tensor]:
-    """A contiguous tensor, cut so that no piece has more than `most` items."""
+    """Divides a contiguous tensor into pieces of at most `most` items."""
     count = tensor.numel()
     if count <= most:
         return (tensor,)

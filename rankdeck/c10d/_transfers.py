@@ -1,4 +1,4 @@
-"""Point-to-point operations: a tensor that is sent or received."""
+"""Point-to-point operations: sending or receiving a tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankdeck.c10d._work import Request, Work, poll
 
 
 class Transfer(Work):
-    """A tensor that is being sent or received."""
+    """A send or receive in progress."""
 
     is_transfer = True
 
@@ -33,7 +33,7 @@ class Transfer(Work):
         self._asking = threading.Lock()
 
     def progress(self) -> bool:
-        """Looks whether it has ended, if nobody else is doing so at the moment."""
+        """Checks whether it has ended, unless another thread is doing so."""
         if not self._finished and self._asking.acquire(blocking=False):
             try:
                 self._ask()
@@ -42,14 +42,14 @@ class Transfer(Work):
         return self._finished
 
     def _ask(self) -> bool:
-        """Whether it has ended. The caller has `_asking`: a request may be tested by one thread at a time."""
+        """Checks whether it has ended. The caller holds `_asking`: only one thread at a time may test a request."""
         if not self._finished:
             try:
                 if self._request.is_done():
                     if self._target is not None:
                         self._target.give_back()
                     self._end(self, None)
-            except Exception as error:  # noqa: BLE001 - whatever the library or the copy says, it has failed
+            except Exception as error:  # noqa: BLE001 - from the library or the copy
                 self._end(self, error)
         return self._finished
 
@@ -61,10 +61,10 @@ class Transfer(Work):
         if end == self.deadline:
             self._end(self, NotHereError())
         else:
-            raise dist.DistBackendError(f"{self.what} goes on after the {seconds:g} s that wait() was given")
+            raise dist.DistBackendError(f"{self.what} continues after the {seconds:g} s that wait() was given")
 
     def give_up(self) -> None:
-        """Takes a receive back whose sender has not begun; nobody waits for it any more."""
+        """Cancels a receive whose sender has not started."""
         if self._target is not None:
             with self._asking:
                 if not self._ask():
@@ -74,11 +74,11 @@ class Transfer(Work):
             self.progress()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, successfully or not."""
         return self.progress()
 
     def _source_rank(self) -> int:
-        """The rank of the group that a received tensor has come from."""
+        """Rank of the sender of a received tensor, in the group."""
         return self._request.source
 
     source_rank = _source_rank

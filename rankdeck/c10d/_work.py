@@ -1,7 +1,7 @@
-"""What torch is given for an operation that is under way, and how it is waited for.
+"""Operations in progress, as torch sees them, and how a thread waits for them.
 
-C++ sees `wait` and `get_future` only. `torch._C._distributed_c10d._create_work_from_future` would do for those, but its `wait`
-says that all is well when the future holds an error (torch 2.13), so that a failed collective would pass for a good one.
+C++ sees only `wait` and `get_future`. `torch._C._distributed_c10d._create_work_from_future` provides both, but its `wait` reports success
+if the future holds an error (torch 2.13), so a failed collective would look successful.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from torch.futures import Future
 from rankdeck.c10d import _callbacks
 
 SPIN_TIME = 0.0005
-"""Seconds that a rank asks again and again before it begins to sleep in between: ranks of one job are mostly that close."""
+"""Seconds that a rank polls without a pause: ranks of one job usually arrive within this time."""
 
 _LONGEST_PAUSE = 0.001
+"""Seconds."""
+
 _SHARE_OF_WAIT = 16
-"""A pause is this part of the time waited so far, so that waiting costs no core and delays by a few percent at most."""
+"""A pause is 1/16 of the time waited so far, so that waiting uses little processor time and delays by a few percent."""
 
 _NO_TIMEOUT = timedelta(0)
-"""What torch hands over where nobody has named a timeout."""
+"""torch passes this if the caller gives no timeout."""
 
 _HELD_BY_NOBODY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
-"""Up to torch 2.6 a work that was handed to C++ dies when nobody in Python holds it (pytorch#146376)."""
+"""Up to torch 2.6, a work that was passed to C++ dies when Python holds no reference to it (pytorch#146376)."""
 
 _held: set[dist.Work] = set()
-"""With such a torch: the works that nobody has waited for, or asked for their future, yet."""
+"""With such a torch: works for which nobody has waited or requested the future."""
 
 
 def poll(is_done: Callable[[], bool], is_over: Callable[[], bool], spin: float = SPIN_TIME) -> bool:
-    """Waits for what goes on only while somebody asks for it.
+    """Polls a request until it completes. Requests of MPI and UCC make progress only in such calls.
 
     Args:
-        is_done: whether the request has completed.
-        is_over: whether to give up, asked once the spinning is over.
-        spin: seconds to ask without a pause.
+        is_done: returns whether the request has completed.
+        is_over: returns whether to give up; called after the spinning.
+        spin: seconds to poll without a pause.
 
     Returns:
         Whether it has completed.
@@ -64,13 +66,13 @@ class Work(dist.Work):
     """An operation of a process group.
 
     Args:
-        what: its name and arguments, for people.
-        outputs: the tensors that it writes, which are the result.
-        timeout: seconds that it may take.
+        what: name and arguments, for messages.
+        outputs: the tensors that it writes.
+        timeout: seconds.
     """
 
     is_transfer = False
-    """Whether it is between two ranks."""
+    """Whether this is a point-to-point operation."""
 
     def __init__(self, what: str, outputs: Sequence[torch.Tensor], timeout: float) -> None:
         super().__init__()
@@ -89,7 +91,7 @@ class Work(dist.Work):
             _held.add(self)
 
     def finish(self, error: Exception | None = None) -> None:
-        """Says that it has ended, well or with an error. What is said first holds."""
+        """Marks it as ended, successfully or with an error. Only the first call counts."""
         with self._changing:
             if self._finished:
                 return
@@ -100,13 +102,13 @@ class Work(dist.Work):
             _callbacks.run(self.depth, partial(self._complete, future))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits for the end.
+        """Waits until it ends.
 
         Args:
-            timeout: how long at most; 0: the operation's own timeout ends it.
+            timeout: the longest wait; 0: until the operation's own timeout.
 
         Raises:
-            torch.distributed.DistBackendError: it has failed, or goes on after this timeout.
+            torch.distributed.DistBackendError: it has failed, or continues after this timeout.
         """
         if not self._finished:
             self._wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
@@ -118,37 +120,37 @@ class Work(dist.Work):
 
     def _wait(self, seconds: float | None) -> None:
         if not self._running.acquire(timeout=-1 if seconds is None else seconds):
-            raise dist.DistBackendError(f"{self.what} goes on after the {seconds:g} s that wait() was given")
+            raise dist.DistBackendError(f"{self.what} continues after the {seconds:g} s that wait() was given")
         self._running.release()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, successfully or not."""
         return self._finished
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has ended successfully."""
         return self._finished and self._error is None
 
     def exception(self) -> Exception | None:
-        """Why it failed."""
+        """The error, or None."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that it has written."""
+        """Waits, and returns the tensors that it has written."""
         self.wait()
         return list(self._outputs)
 
     def synchronize(self) -> None:
-        """Waits for the end: what comes back is in place for every CUDA stream."""
+        """Waits until it ends. Its outputs are then ready for every CUDA stream."""
         self.wait()
 
     def get_future(self) -> Future[list[torch.Tensor]]:
-        """A future of the tensors. An error arrives in it as a RuntimeError with the same words."""
+        """Returns a future of the tensors. An error arrives in it as a RuntimeError with the same message."""
         with self._changing:
             if self._future is None:
                 devices = list({one.device: None for one in self._outputs if one.is_cuda})
                 self._future = Future(devices=[*devices])
-                # An error is set by a callback that raises: set_exception() would tell Python, but not the C++ of DDP.
+                # A callback that raises sets the error: set_exception() would show it to Python, but not to the C++ of DDP.
                 self._visible = self._future.then(self._value)
                 complete = self._finished
             else:
@@ -169,12 +171,12 @@ class Work(dist.Work):
 
 
 class Operation(Work):
-    """A collective: what runs once all ranks agree on it.
+    """A collective, whose action runs once all ranks agree on it.
 
     Args:
-        what: what all ranks must agree on, as text.
-        action: does it. Given the largest `vote` of any rank.
-        vote: a number that the ranks tell one another.
+        what: the text that all ranks must agree on.
+        action: runs it; receives the largest `vote` of any rank.
+        vote: a number that the ranks exchange.
         outputs, timeout: see Work.
     """
 
@@ -190,32 +192,32 @@ class Operation(Work):
         self.action = action
         self.vote = vote
         self.in_caller = False
-        """Whether the thread that called torch runs it itself."""
+        """Whether the thread that called torch runs it."""
 
 
 class Request(Protocol):
-    """A point-to-point transfer, as the library has it."""
+    """A point-to-point transfer of a library."""
 
     @property
     def source(self) -> int:
-        """The rank that a received tensor has come from."""
+        """Rank of the sender."""
 
     def is_done(self) -> bool:
-        """Whether it has ended. Raises where it has failed."""
+        """Returns whether it has ended. Raises if it has failed."""
 
     def cancel(self) -> None:
-        """Takes a receive back whose sender has not begun. It may end well all the same."""
+        """Cancels a receive whose sender has not started. It may still complete."""
 
 
 class Together(dist.Work):
-    """Several operations as one."""
+    """Several operations that are waited for as one."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         super().__init__()
         self._works = works
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits for all of them. Raises what one of them raises."""
+        """Waits for all of them. Raises the first error."""
         return all(work.wait(timeout) for work in self._works)
 
     def is_completed(self) -> bool:
@@ -223,5 +225,5 @@ class Together(dist.Work):
         return all(work.is_completed() for work in self._works)
 
     def get_future(self) -> Future[list[Future[list[torch.Tensor]]]]:
-        """A future of all their futures."""
+        """Returns a future of all their futures."""
         return torch.futures.collect_all([work.get_future() for work in self._works])

@@ -1,14 +1,14 @@
-"""`torch.distributed` over MPI on a stock torch: importing this module makes the backend known, and loads no MPI.
+"""`torch.distributed` over MPI, with a stock torch. Importing this module registers the backend, and loads no MPI.
 
     import rankdeck.c10d.mpi
     torch.distributed.init_process_group("mpi")     # or "cpu:mpi", or "rankdeck_mpi"
 
-The ranks are started by mpirun. Rank and world size come from MPI; where RANK and WORLD_SIZE are set they must agree with it.
+mpirun starts the ranks. Rank and world size come from MPI; RANK and WORLD_SIZE, if set, must have the same values.
 
 | variable | meaning |
 |---|---|
-| `RANKDECK_MPI=mpi4py` | "mpi" means this backend even where torch has one built in |
-| `RANKDECK_MPI_CUDA=aware` | CUDA tensors are handed to MPI as they are; by default they go through host memory |
+| `RANKDECK_MPI=mpi4py` | "mpi" means this backend even if torch has a built-in one |
+| `RANKDECK_MPI_CUDA=aware` | CUDA tensors are passed to MPI directly; by default they go through host memory |
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 NAME = "rankdeck_mpi"
-"""Names this backend and no other, on every torch: for those who want it beside an MPI that torch has built in."""
+"""Name of this backend on every torch, even if torch has MPI built in."""
 
 _DEVICES = ["cpu", "cuda"]
 
 
 def register() -> None:
-    """Makes the backend known under `rankdeck_mpi`, and under `mpi` where torch has no MPI of its own.
+    """Registers the backend as `rankdeck_mpi`, and as `mpi` if torch has no MPI of its own.
 
-    Called when this module is imported, and by torch 2.14 and newer as the entry point `torch.distributed.backends`. Doing it
-    again does no harm.
+    Called when this module is imported, and by torch 2.14 and newer as the entry point `torch.distributed.backends`. Further calls do
+    nothing.
     """
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_DEVICES)
@@ -41,7 +41,7 @@ def register() -> None:
     if hasattr(dist.Backend, "_ensure_backend_registered"):
         dist.Backend.register_backend("mpi", _create, extended_api=True, devices=_DEVICES)
         return
-    # Up to torch 2.13 "mpi" is compared with before any plugin is asked for, and made by this class.
+    # Up to torch 2.13, torch checks for "mpi" before it looks for plugins, and creates the group by this class.
     c10d.ProcessGroupMPI = _Creator  # type: ignore[assignment,misc]
     c10d._MPI_AVAILABLE = True
 
@@ -51,12 +51,12 @@ def _is_ours() -> bool:
 
 
 class _Creator:
-    """What torch up to 2.13 takes for its own `ProcessGroupMPI`."""
+    """Replaces torch's own `ProcessGroupMPI` (up to torch 2.13)."""
 
     @staticmethod
     def create(ranks: list[int]) -> Any:
-        """Makes a group of these ranks, in this order; an empty list means all."""
-        # These versions hand over neither name nor timeout, which their `_new_process_group_helper` has as its arguments.
+        """Creates a group of these ranks, in this order; an empty list means all."""
+        # These versions pass neither name nor timeout, which are local variables of their `_new_process_group_helper`.
         caller = sys._getframe(1).f_locals
         timeout = caller.get("timeout") or dist.default_pg_timeout
         return _make(str(caller.get("group_name", "")), ranks, timeout, caller.get("group_rank"))
@@ -67,7 +67,7 @@ def _create(options: Any, backend_options: object) -> Any:
 
 
 def _make(name: str, ranks: list[int], timeout: timedelta, rank: int | None) -> Any:
-    """A process group, and MPI with it if it is the first. `rank`: what torch believes this process to be; None or -1: nothing."""
+    """Creates a process group, and initialises MPI first if necessary. `rank`: rank of this process for torch; None or -1: unknown."""
     from rankdeck.c10d._mpi import library as mpi_library
 
     mpi_library.load()

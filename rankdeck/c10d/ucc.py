@@ -1,14 +1,14 @@
-"""`torch.distributed` over UCC on a stock torch: importing this module makes the backend known, and loads no library.
+"""`torch.distributed` over UCC, with a stock torch. Importing this module registers the backend, and loads no library.
 
     import rankdeck.c10d.ucc
     torch.distributed.init_process_group("ucc")     # or "cpu:ucc", or "rankdeck_ucc"
 
-Rank and world size come from where torch takes them otherwise: the environment, or arguments.
+Rank and world size come from the environment or from arguments, as for other backends.
 
 | variable | meaning |
 |---|---|
-| `RANKDECK_LIBUCC` | full path of libucc.so.1, where it is not found by itself |
-| `UCX_TLS`, `UCX_NET_DEVICES` | transports and network devices, as UCX reads them |
+| `RANKDECK_LIBUCC` | full path of libucc.so.1, if the dynamic linker does not find it |
+| `UCX_TLS`, `UCX_NET_DEVICES` | transports and network devices of UCX |
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from typing import Any
 import torch.distributed as dist
 
 NAME = "rankdeck_ucc"
-"""Names this backend and no other, on every torch: for those who want it beside a UCC that torch has built in."""
+"""Name of this backend on every torch, even if torch has UCC built in."""
 
 
 def register() -> None:
-    """Makes the backend known under `rankdeck_ucc`, and under `ucc` where torch has no UCC of its own.
-
-    Called when this module is imported, and by torch 2.14 and newer as the entry point `torch.distributed.backends`. Doing it
-    again does no harm.
-    """
+    """Registers the backend as `rankdeck_ucc`, and as `ucc` if torch has no UCC of its own. See `rankdeck.c10d.mpi.register`."""
     for name in (NAME, "ucc"):
         if name.upper() not in dist.Backend._plugins and not (name == "ucc" and dist.is_ucc_available()):
             dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu"])

@@ -1,4 +1,4 @@
-"""Keeps training when a rank dies: the survivors stay, a new process takes the dead rank's place, and no step is lost.
+"""Elastic training: when a rank dies, the other ranks keep their processes, a new process replaces it, and no step is lost.
 
     state = rankdeck.elastic.State(model=model, optimizer=optimizer, step=0)
 
@@ -11,12 +11,12 @@
 
     train()
 
-`train` is entered once on every rank, and again whenever the ranks have found together anew: a *generation*. Whatever holds on
-to the process group (the DDP wrapper above all) has to be made inside it. Between two entries the ranks agree on who has
-finished the most steps, and that rank's state is given to the others.
+The script calls `train` once on every rank. rankdeck calls the function again in each new *generation*: a process group of the surviving
+and the new ranks. The function must create everything that depends on the process group, above all the DDP wrapper. Before each call,
+the rank with the most finished steps gives its state to the others.
 
-Outside rankdeck (plain `python`, torchrun), and under mpirun, the function is simply called, after the process group is made as
-`rankdeck.init_process_group` makes it. The shape of this interface is the one that Horovod's elastic training made known.
+Outside rankdeck (plain `python`, torchrun) and under mpirun, rankdeck makes the process group as `rankdeck.init_process_group` does, and
+calls the function once. The interface resembles Horovod's elastic training.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Gives the values of one rank to all the others, tensor by tensor.
+"""Sends values of one rank to all others, tensor by tensor.
 
-A rank that receives keeps what it has until the last tensor is there: if the source dies half-way, nothing has changed. So it needs
-memory of the host for a second copy meanwhile.
+A receiving rank keeps its values until it has received the last tensor, so that nothing changes if the source dies meanwhile. This
+needs host memory for a second copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Slot(NamedTuple):
-    """Stands for a tensor in what is pickled."""
+    """Replaces a tensor in the pickled values."""
 
     number: int
     shape: tuple[int, ...]
@@ -25,20 +25,20 @@ class _Slot(NamedTuple):
 
 
 def broadcast(values: Any, source: int, *, mine: bool, group_device: torch.device) -> Any:
-    """Gives the values of one rank to all. A collective: all ranks call it.
+    """Sends the values of one rank to all. A collective: all ranks must call it.
 
     Args:
-        values: any nest of dicts, lists and tuples of tensors and values that can be pickled. On other ranks than the source,
-            what is there already: tensors of the same place, shape and type are filled in place.
-        source: the rank whose values everybody gets.
+        values: nested dicts, lists and tuples of tensors and values that pickle supports. On receiving ranks, their current
+            values: tensors at the same place with the same shape and type are overwritten in place.
+        source: rank that sends.
         mine: whether that is this rank.
-        group_device: where the process group takes its tensors from.
+        group_device: the device whose tensors the process group supports.
 
     Returns:
         The values of the source.
 
     Raises:
-        RuntimeError: from torch, when a rank is gone. The values are as before then.
+        RuntimeError: from torch, if a rank is lost. The values are unchanged then.
     """
     import torch
     import torch.distributed as dist
@@ -67,7 +67,7 @@ def broadcast(values: Any, source: int, *, mine: bool, group_device: torch.devic
 
 
 def _commit(own: torch.Tensor | None, slot: _Slot, received: list[torch.Tensor]) -> torch.Tensor:
-    """Puts what was received into this rank's own tensor, if that can take it, and gives the spare memory back."""
+    """Copies a received tensor into this rank's own if that is possible, and frees the received one."""
     import torch
 
     spare, received[slot.number] = received[slot.number], torch.empty(0)
@@ -78,12 +78,12 @@ def _commit(own: torch.Tensor | None, slot: _Slot, received: list[torch.Tensor])
 
 
 def shares_elements(tensor: torch.Tensor) -> bool:
-    """Whether several elements of a tensor are one place in memory, as `expand` makes it: such a tensor can't be written."""
+    """Whether elements of a tensor share memory, as after `expand`: such a tensor can't be written."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor, whose dtype a backend may not know."""
+    """Returns a tensor as bytes, because a backend may not support its dtype."""
     import torch
 
     return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
@@ -94,9 +94,9 @@ def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
 
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
-            return value  # its memory is not one piece: it is pickled
+            return value  # not one block of memory: pickle it
         tensors.append(value)
-        kind = value.device.type  # of a peer, the number of its GPU would mean nothing
+        kind = value.device.type  # without the index, which differs between ranks
         return _Slot(len(tensors) - 1, tuple(value.shape), value.dtype, kind)
     if isinstance(value, dict):
         return {key: _pack(item, tensors) for key, item in value.items()}

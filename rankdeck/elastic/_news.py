@@ -1,4 +1,4 @@
-"""What the supervisor tells the ranks of an attempt, by way of the store."""
+"""Messages from the supervisor to the ranks of an attempt, through the store."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 from rankdeck.store_host import PREFIX
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that the end of a training waits for the thread that listens."""
+"""Seconds that the end of a training waits for the listening thread."""
 
 
 def board(generation: int, attempt: int) -> str:
-    """The prefix of the keys with which ranks meet in a generation. `attempt`: how many attempts to form it have failed."""
+    """Returns the prefix of a generation's keys. `attempt`: number of failed attempts to form it."""
     return f"{PREFIX}/{generation}.{attempt}"
 
 
 class News:
-    """What the supervisor says to the ranks of an attempt, in order: that a peer is gone, that a generation begins.
+    """Messages from the supervisor, in order: a rank is lost, or a generation begins.
 
-    A thread of its own waits for it, since the main thread may be inside a collective that nobody will ever complete.
+    A separate thread listens, because the main thread may be inside a collective that never completes.
     """
 
     def __init__(self, generation: int, on_lost: Callable[[int, Any], None]) -> None:
@@ -35,7 +35,7 @@ class News:
         """The newest generation that has begun."""
         self.changed = threading.Condition()
         self._on_lost = on_lost
-        self._store = connect()  # here and not in the thread: it must not be taken for one of the first generation's
+        self._store = connect()  # before the first generation, whose sockets must not include this one
         self._listener = self._store.add(f"{PREFIX}/listeners", 1)
         self._number = 0
         self._is_closed = False
@@ -46,18 +46,18 @@ class News:
         self._thread.start()
 
     def close(self, store: Any) -> None:
-        """Ends the thread. One that returns from torch while the interpreter ends would abort the process.
+        """Ends the thread, which would abort the process if it returned from torch while the interpreter exits.
 
         Args:
-            store: another connection than the one in which the thread waits.
+            store: another connection than that of the thread.
         """
         self._is_closed = True
-        with contextlib.suppress(RuntimeError):  # the store is gone, and the thread with it
+        with contextlib.suppress(RuntimeError):  # the store has ended, and the thread too
             store.set(f"{PREFIX}/news/{self._number}/{self._listener}", "")
             self._thread.join(CLOSE_TIMEOUT)
 
     def _listen(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone, and with it every chance to find together again
+        with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form
             while self._store.check([f"{PREFIX}/news/{self._number}"]):
                 self._take(f"{PREFIX}/news/{self._number}")
             while not self._is_closed:
@@ -66,7 +66,7 @@ class News:
     def _take(self, key: str) -> None:
         text = self._store.get(key)
         if not text:
-            return  # `close` has written it
+            return  # from `close`
         word, generation = json.loads(text)
         self._number += 1
         with self.changed:
@@ -79,11 +79,11 @@ class News:
             self._on_lost(generation, self._store)
 
     def await_condition(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Waits until the news meet a condition. Python's signal handlers run meanwhile.
+        """Waits until a condition is met. Python's signal handlers run meanwhile.
 
         Args:
-            condition: asked again whenever news come.
-            seconds: how long at most; None: for ever.
+            condition: checked after each message.
+            seconds: the longest wait; None: no limit.
 
         Returns:
             Whether it is met.
@@ -99,7 +99,7 @@ class News:
 
 
 def connect() -> Any:
-    """A connection to the store of this attempt, whose reads wait as long as it takes."""
+    """Connects to the store of this attempt. Its reads wait without a limit."""
     import torch.distributed as dist
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

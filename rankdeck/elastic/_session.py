@@ -1,4 +1,4 @@
-"""One rank's part in an elastic training: it joins a generation, trains, and leaves it when a rank is lost."""
+"""Elastic training of one rank: it joins a generation, trains, and leaves the generation when a rank is lost."""
 
 from __future__ import annotations
 
@@ -15,39 +15,46 @@ from typing import Any, ParamSpec, TypeVar
 from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
-from rankdeck.elastic._connections import shut_down, sockets
 from rankdeck.elastic._handover import Handover
-from rankdeck.elastic._leaving import PeerLostError, abort_group, let_go, may_be_peers_fault, words_of
+from rankdeck.elastic._leaving import (
+    PeerLostError,
+    abort_group,
+    let_go,
+    may_be_peers_fault,
+    shut_down,
+    sockets,
+    words_of,
+)
 from rankdeck.elastic._news import News, board, connect
 from rankdeck.elastic._replacement import Replacement
-from rankdeck.elastic._standing import Standing
-from rankdeck.elastic._state import Arrival, State, share
+from rankdeck.elastic._state import Arrival, Standing, State, share
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-GRACE = 10.0
-"""Seconds that a rank whose collective failed waits to be told that a peer is gone. It is told within milliseconds; if it is
-not, no peer is gone, and the error is the script's own."""
+LOSS_REPORT_TIMEOUT = 10.0
+"""Seconds that a rank whose collective failed waits for a report that a peer is lost. The report takes milliseconds; without one, no
+peer is lost, and the error comes from the script."""
+
 CONNECT_TIMEOUT = 20.0
-"""Seconds within which ranks that are all there must be connected, and have their state, in the first attempt to form a generation;
-each further attempt has twice the time. It ends attempts in which a rank has died unseen, or was held up."""
+"""Seconds in which all ranks must connect and have their state in the first attempt to form a generation. Each further attempt has twice
+the time. It ends attempts in which a rank died before it connected, or was delayed."""
 
 ATTEMPTS = 4
-"""How often ranks try to form a generation in which nobody has died, before they take the error for the machine's."""
+"""How many times ranks try to form a generation in which no rank is lost, before they raise the error."""
 
 _AGAIN, _FORMED, _LOST = "again", "formed", "lost"
-"""What has become of an attempt."""
+"""Results of an attempt."""
 
 
 def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates the training function, which is then called as usual.
+    """Decorates the training function, which the script then calls as usual.
 
     Args:
-        state: what survives.
+        state: what a new rank receives from the others.
 
     Returns:
-        A decorator. What it makes returns what the function returned.
+        A decorator. The decorated function returns what the training function returns.
 
     Raises:
         RuntimeError: (from the decorated function) the process group exists already.
@@ -56,10 +63,10 @@ def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def enter(*args: P.args, **kwargs: P.kwargs) -> R:
-            # One mpirun is one fate: its ranks can only start again together, as under torchrun.
+            # The ranks of one mpirun can only restart together, as under torchrun.
             if "RANKDECK_GENERATION" not in os.environ or "mpi" in os.environ["RANKDECK_BACKEND"]:
                 return _alone(state, functools.partial(function, *args, **kwargs))
-            refuse_what_can_not_work()
+            _check_no_group()
             return _Session(state).run(functools.partial(function, *args, **kwargs))
 
         return enter
@@ -67,16 +74,16 @@ def run(state: State) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def refuse_what_can_not_work() -> None:
-    """Raises RuntimeError where the script stands in the way."""
+def _check_no_group() -> None:
+    """Raises RuntimeError if the script has made a process group."""
     import torch.distributed as dist
 
     if dist.is_initialized():
-        raise RuntimeError("rankdeck.elastic makes the process group itself: take init_process_group out of the script")
+        raise RuntimeError("rankdeck.elastic makes the process group itself: remove init_process_group from the script")
 
 
 def _alone(state: State, function: Callable[[], R]) -> R:
-    """Without rankdeck nobody comes back; the state of the rank that has got furthest is everybody's all the same."""
+    """Trains once, without rejoins. All ranks begin with the state of the rank that has trained the most."""
     import torch.distributed as dist
 
     made_here = not dist.is_initialized()
@@ -86,13 +93,13 @@ def _alone(state: State, function: Callable[[], R]) -> R:
     share(state, arrivals, dist.get_rank())
     result = function()
     if made_here:
-        gc.collect()  # the DDP wrapper stands in a cycle
+        gc.collect()  # the DDP wrapper is part of a reference cycle
         dist.destroy_process_group()
     return result
 
 
 class _Session:
-    """One rank's part in an elastic training, from its first generation to the end."""
+    """Training of this rank from its first generation to the end."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -105,9 +112,9 @@ class _Session:
         )
         self.handover = Handover(state, self.standing)
         self.others: set[int] = set()
-        """Sockets that were there before this generation's."""
+        """Inodes of the sockets that existed before this generation."""
         self.sockets: set[int] | None = None
-        """Those of the process group; None while it forms."""
+        """Inodes of the process group's sockets; None while the group forms."""
         self.excepthook = sys.excepthook
         if self.standing.generation > 0:
             self.handover.take()
@@ -117,7 +124,7 @@ class _Session:
         self.news.start()
 
     def run(self, function: Callable[[], R]) -> R:
-        """Calls the function in one generation after the other, until it returns."""
+        """Calls the function in each generation, until it returns."""
         try:
             while True:
                 try:
@@ -146,10 +153,10 @@ class _Session:
         return result
 
     def _await_next(self) -> None:
-        """Waits for as long as it takes somebody to start the dead ranks again."""
+        """Waits, without a limit, until dead ranks are restarted in a new generation."""
         try:
             self.news.await_condition(lambda: self.news.generation > self.standing.generation)
-        except KeyboardInterrupt:  # the run is being stopped; where this rank waits is nobody's concern
+        except KeyboardInterrupt:  # the run is being stopped: end without a traceback
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
         self.standing.generation = self.news.generation
@@ -161,18 +168,18 @@ class _Session:
     def _is_peers_fault(self, error: RuntimeError) -> bool:
         if isinstance(error, PeerLostError) or self._is_lost():
             return True
-        return may_be_peers_fault(error) and self.news.await_condition(self._is_lost, GRACE)
+        return may_be_peers_fault(error) and self.news.await_condition(self._is_lost, LOSS_REPORT_TIMEOUT)
 
     def _peer_lost(self, generation: int, store: Any) -> None:
-        """In the listening thread: frees the main thread, wherever it waits for a peer that is gone.
+        """Runs in the listening thread: interrupts the main thread if it waits for a lost peer.
 
-        With nccl and ucc not every rank notices that a peer is gone, so the group is aborted under the main thread. Gloo's ranks
-        notice by their connections, if they wait at one that closes; two that wait for each other would do so until the timeout.
-        So the connections are shut down, which also frees a rank that waits for a stopped one.
+        With nccl and ucc, not every rank notices that a peer is lost, so the group is aborted. Gloo's ranks notice when a connection closes
+        on which they wait, but two ranks that wait for each other do so until the timeout. So the connections are shut down, which
+        also interrupts ranks that wait for a stopped process.
 
         Args:
-            generation: the one that has lost a rank.
-            store: a connection of this thread's: the main thread may wait in its own.
+            generation: the generation that has lost a rank.
+            store: a connection of this thread, because the main thread may wait in its own.
         """
         if generation < self.standing.generation:
             return
@@ -185,12 +192,12 @@ class _Session:
             shut_down(self.sockets if self.sockets is not None else sockets() - self.others)
         self.replacement.watch(generation)
 
-    # finding together
+    # joining a generation
 
     def _join(self) -> None:
-        """Waits until every rank is here, makes the process group, and brings everybody to the same state.
+        """Waits for all ranks, makes the process group, and gives all ranks the same state.
 
-        Where that fails though nobody has died, all ranks try again: one that was held up is no reason to lose the state of the others.
+        If that fails although no rank is lost, all ranks try again, so that a delay does not cost the others their state.
         """
         for attempt in range(ATTEMPTS):
             self.standing.attempt = attempt
@@ -212,12 +219,12 @@ class _Session:
         else:
             raise RuntimeError(f"the process group could not be formed in {ATTEMPTS} attempts: another rank failed")
         if self.standing.generation > 0:
-            self.handover.remove()  # others have the state too now
+            self.handover.remove()  # other ranks have the state too
         self.standing.fresh = False
         log(step=self.state.step, elastic="joined", generation=self.standing.generation)
 
     def _gather(self) -> list[Arrival]:
-        """Meets the others at the store. Returns what each of them has said, by rank."""
+        """Meets the other ranks at the store. Returns what each has announced, by rank."""
         standing = self.standing
         here = board(standing.generation, standing.attempt)
         mine = Arrival(*self.state._progress, standing.fresh, standing.rank)
@@ -233,14 +240,14 @@ class _Session:
         ]
 
     def _form(self, arrivals: list[Arrival]) -> None:
-        """Makes the process group, and gives everybody the state of the rank that has got furthest."""
+        """Makes the process group, and gives all ranks the state of the rank that has trained the most."""
         import torch.distributed as dist
 
         standing = self.standing
         if "nccl" in self.backend:
             device()
         self.others, self.sockets, standing.inside = sockets(), None, True
-        # A connection of its own, which can be shut down while the main thread waits in it.
+        # A separate connection, which `_peer_lost` can shut down while the main thread waits in it.
         prefix = f"{board(standing.generation, standing.attempt)}/group"
         store = dist.PrefixStore(prefix, connect())  # type: ignore[attr-defined]
         limit = timedelta(seconds=min(CONNECT_TIMEOUT * 2**standing.attempt, self.timeout))
@@ -253,7 +260,7 @@ class _Session:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.timeout))
 
     def _all_have_formed(self) -> bool:
-        """Waits until it is known what has become of this attempt on every rank. Returns whether all may train."""
+        """Waits for the result of this attempt on every rank. Returns whether all ranks may train."""
         here = board(self.standing.generation, self.standing.attempt)
         if self.store.add(f"{here}/formed", 1) == self.standing.world:
             self.store.compare_set(f"{here}/result", "", _FORMED)
@@ -264,10 +271,10 @@ class _Session:
         raise PeerLostError(f"generation {self.standing.generation} lost a rank while it formed")
 
     def _leave(self) -> None:
-        """Tears down what is left of the group, so that the peers' connections close and they wake up too."""
+        """Destroys the group, which closes its connections and so wakes peers too."""
         abort_group()
         gc.collect()
-        sys.excepthook = self.excepthook  # torch wraps it anew with each process group
+        sys.excepthook = self.excepthook  # torch wraps it with each process group
         self.state._clear_gradients()
         self.state._go_back()
         self.standing.leaving = False

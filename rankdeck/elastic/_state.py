@@ -1,8 +1,9 @@
-"""The state that ranks have in common, and how every rank is given the one that has got furthest."""
+"""The state that all ranks share, and how every rank receives it from the rank that has trained the most."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankdeck._process_group import device
@@ -10,17 +11,16 @@ from rankdeck.elastic._broadcast import broadcast, shares_elements
 
 
 class State:
-    """What the ranks have in common, and what a rank that takes a dead one's place must be given.
+    """Training state, which all ranks share and a replaced rank receives.
 
     Args:
-        step: how many steps are finished; the rank with the most is the one whose state everybody gets.
-        **parts: anything with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, samplers), tensors, and
-            values that can be pickled. Each becomes an attribute, which may be changed at will.
+        step: number of finished steps. All ranks receive the state of the rank with the most.
+        **parts: objects with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, samplers), tensors, and
+            values that pickle supports. Each becomes an attribute, which the script may change.
 
-    Make the step counter the last thing that a step changes, right after `optimizer.step()`: between the two, a step counts as
-    not done. A step that was not done is repeated after the rejoin: gradients are cleared before, but buffers that its forward
-    pass has changed (running statistics of BatchNorm) are updated a second time. Where that matters, or where a step does more
-    that must not be done twice, call `commit`.
+    Increment the step counter last, right after `optimizer.step()`: until then, a step counts as not done. After a rejoin, a step that
+    was not done is repeated. Gradients are cleared before, but buffers that its forward pass has changed (running statistics of
+    BatchNorm) are updated a second time. If that matters, or if a step does more that must not happen twice, call `commit`.
     """
 
     def __init__(self, step: int = 0, **parts: Any) -> None:
@@ -33,15 +33,15 @@ class State:
                 raise ValueError(f"{name!r} can't be the name of a part of a State")
             setattr(self, name, part)
 
-    if TYPE_CHECKING:  # the parts are attributes, whose types nobody can know here
+    if TYPE_CHECKING:  # the parts are attributes of unknown types
 
         def __getattr__(self, name: str) -> Any: ...
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def commit(self) -> None:
-        """Says that all of the state belongs together now. Once this was called, a rank that lost a peer goes back to its last
-        commit, and the rank with the most commits is the one whose state everybody gets. Costs a copy of the state."""
+        """Saves a copy of the state, in which all parts belong to the same step. From then on, a rank that loses a peer returns to its last
+        commit, and all ranks receive the state of the rank with the most commits."""
         self._committed = {name: copy.deepcopy(value) for name, value in self._values().items()}
         self._commits += 1
 
@@ -64,15 +64,14 @@ class State:
                 setattr(self, name, value)
 
     def _clear_gradients(self) -> None:
-        """Forgets what a step that is repeated has left in `.grad`: it would be added to."""
+        """Clears what an interrupted step has left in `.grad`, because the repeated step would add to it."""
         for name in self._names:
             if hasattr(part := getattr(self, name), "zero_grad"):
                 part.zero_grad()
 
-    def _go_back(self) -> bool:
+    def _go_back(self) -> None:
         if self._committed is not None:
             self._take(copy.deepcopy(self._committed))
-        return self._committed is not None
 
     @property
     def _progress(self) -> tuple[int, int]:
@@ -80,7 +79,7 @@ class State:
 
 
 def _make_buffers_writable(part: Any) -> None:
-    """Gives each element of a module's buffers memory of its own: `load_state_dict` can't write into an expanded one."""
+    """Copies buffers of a module whose elements share memory (`expand`): `load_state_dict` can't write into them."""
     import torch
 
     for module in part.modules() if isinstance(part, torch.nn.Module) else ():
@@ -89,8 +88,25 @@ def _make_buffers_writable(part: Any) -> None:
                 module._buffers[name] = buffer.clone(memory_format=torch.contiguous_format)
 
 
+@dataclasses.dataclass
+class Standing:
+    """Where this rank is in its training. Only the main thread writes it; other threads read it."""
+
+    rank: int
+    world: int
+    generation: int
+    attempt: int = 0
+    """How many attempts to form this generation have failed."""
+    fresh: bool = True
+    """Whether this process has not yet trained."""
+    inside: bool = False
+    """Whether the main thread may be waiting for a peer."""
+    leaving: bool = False
+    """Whether the main thread is destroying a group, which waits for the group's operations."""
+
+
 class Arrival(NamedTuple):
-    """What a rank says when it joins a generation."""
+    """What a rank announces when it joins a generation."""
 
     commits: int
     step: int
@@ -98,23 +114,20 @@ class Arrival(NamedTuple):
     rank: int
 
 
-def elect(arrivals: list[Arrival]) -> Arrival:
-    """The rank whose state everybody gets: of those that have trained, or else of all, the one that has got furthest."""
-    return max(arrivals, key=lambda one: (not one.fresh, one.commits, one.step, -one.rank))
-
-
 def share(state: State, arrivals: list[Arrival], rank: int) -> None:
-    """Gives everybody the state of the rank that has got furthest; a process that is new never counts as far as one that is not.
+    """Gives all ranks the state of the rank that has trained the most; ranks in new processes count only if there are no others.
+
+    A collective: all ranks must call it.
 
     Args:
         state: of this rank.
-        arrivals: what every rank has said of its own.
-        rank: this one. A collective: all ranks call it.
+        arrivals: what every rank has announced.
+        rank: this rank.
     """
-    best = elect(arrivals)
+    best = max(arrivals, key=lambda one: (not one.fresh, one.commits, one.step, -one.rank))
     same = {(one.commits, one.step) for one in arrivals} == {(best.commits, best.step)}
     if same and all(one.fresh for one in arrivals):
-        return  # every rank has only just made its own
+        return  # every rank has just created its own
     values = broadcast(state._values(), best.rank, mine=best.rank == rank, group_device=device())
     if best.rank != rank:
         state._take(values)

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from rankdeck.elastic import PeerLostError, State, _broadcast, _replacement
-from rankdeck.elastic._connections import shut_down, sockets
-from rankdeck.elastic._leaving import let_go, may_be_peers_fault, words_of
+from rankdeck.elastic._leaving import let_go, may_be_peers_fault, shut_down, sockets, words_of
 from tests.support import wait_until
 
 

@@ -224,7 +224,7 @@ def test_a_file_that_can_not_be_written_never_disturbs_the_script(
     else:
         (tmp_path / "folder").mkdir()
         point(tmp_path / broken)
-    for step in range(2 * _metrics.PATIENCE):
+    for step in range(2 * _metrics.MAX_FAILURES):
         rankdeck.log(step=step)
 
 
@@ -232,10 +232,10 @@ def test_a_process_gives_up_after_many_failures_in_a_row_and_says_so_once(
     point: Callable[[Path], Path], capsys: pytest.CaptureFixture[str]
 ):
     point(Path("/dev/full"))
-    for step in range(_metrics.PATIENCE - 1):
+    for step in range(_metrics.MAX_FAILURES - 1):
         rankdeck.log(step=step)
     assert capsys.readouterr().err == ""
-    for step in range(_metrics.PATIENCE):
+    for step in range(_metrics.MAX_FAILURES):
         rankdeck.log(step=step)
     assert (
         capsys.readouterr().err
@@ -248,7 +248,7 @@ def test_a_closed_stderr_does_not_matter_to_a_process_that_gives_up(
 ):
     point(Path("/dev/full"))
     monkeypatch.setattr("sys.stderr", None)
-    for step in range(2 * _metrics.PATIENCE):
+    for step in range(2 * _metrics.MAX_FAILURES):
         rankdeck.log(step=step)
 
 

@@ -238,9 +238,9 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
         start()
         store = dist.distributed_c10d._get_default_store()
         group = dist.new_group(timeout=timedelta(seconds=1 if {gives_up!r} == "timeout" else 60))
-        from rankdeck.c10d._ucc import collectives as ucc_collectives
-        gather, temporary = ucc_collectives.all_gather, []
-        def all_gather(team, output, *arguments):
+        from rankdeck.c10d._ucc.collectives import Collectives
+        gather, temporary = Collectives.all_gather, []
+        def all_gather(self, output, *arguments):
             if rank == 1:
                 store.wait(["over"])
                 os._exit(0)
@@ -248,15 +248,15 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
             if {gives_up!r} == "interrupt":
                 signal.signal(signal.SIGALRM, signal.default_int_handler)
                 signal.setitimer(signal.ITIMER_REAL, 0.2)
-            gather(team, output, *arguments)
-        ucc_collectives.all_gather = all_gather
+            gather(self, output, *arguments)
+        Collectives.all_gather = all_gather
         try:
             dist.all_gather([torch.zeros(5), torch.zeros(5)], torch.ones(5), group=group)
         except (KeyboardInterrupt, dist.DistBackendError) as error:
             say(type(error).__name__)
         say(temporary[0]() is not None)
-        say(group._team.context.broken)
-        say(group._team.holds)
+        say(group._place.team.context.broken)
+        say(group._place.team.holds)
         store.set("over", "")
         os._exit(0)
         """,
@@ -271,12 +271,11 @@ def test_a_failure_inside_ucc_is_an_error_though_it_reports_success(job: Job) ->
         """
         start()
         from rankdeck.c10d._ucc import api
-        from rankdeck.c10d._ucc import collectives
         half = torch.ones(4, dtype=torch.float16)
         def action(vote):
             float16 = 10 << 3  # which UCC has a number for, and no addition
-            team = dist.group.WORLD._team
-            team.run(api.ALLREDUCE, dst=collectives._info(team, half, float16), op=api.SUM, flags=api.IN_PLACE)
+            team = dist.group.WORLD._place.team
+            team.run(api.ALLREDUCE, dst=dist.group.WORLD._collectives._info(half, float16), op=api.SUM, flags=api.IN_PLACE)
         work = dist.group.WORLD._operations.submit("half", action, [half], None)
         say(error_of(work.wait))
         """,
@@ -313,9 +312,9 @@ def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
         group = dist.new_group()
         dist.barrier()
         meet("past", 0, 1)
-        from rankdeck.c10d._ucc import collectives as ucc_collectives
+        from rankdeck.c10d._ucc.collectives import Collectives
         if rank == 1:
-            ucc_collectives.all_reduce = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+            Collectives.all_reduce = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
         work = dist.irecv(torch.ones(1), 1, group=group) if rank == 0 else None
         say(error_of(dist.all_reduce, torch.ones(4)))
         say(error_of(work.wait))
@@ -374,9 +373,9 @@ def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> No
         start()
         group = dist.new_group(timeout=timedelta(seconds=1))
         dist.barrier()
-        from rankdeck.c10d._ucc import collectives as ucc_collectives
+        from rankdeck.c10d._ucc.collectives import Collectives
         if rank == 1:
-            ucc_collectives.all_reduce = lambda *arguments: time.sleep(60)
+            Collectives.all_reduce = lambda *arguments: time.sleep(60)
         if rank == 0:
             say(error_of(dist.all_reduce, torch.ones(4), group=group))
             dist.all_reduce(after := torch.ones(1), group=dist.new_group([0], use_local_synchronization=True))

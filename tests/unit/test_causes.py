@@ -58,6 +58,10 @@ SAMPLES: list[tuple[str, str]] = [
         "torch.distributed.DistBackendError: all_reduce(1000 x torch.float32, SUM) on rank 0 of process group '0' failed: "
         "nothing has come from [2, 3] though UCC says that it has",
     ),
+    (
+        "U9",
+        "torch.distributed.DistBackendError: barrier() on rank 0 failed: UCC reports success, but the data of ranks [2] is missing",
+    ),
     ("S6", "kex_exchange_identification: Connection closed by remote host"),
     ("P1", "can't start: Permission denied: '/opt/env/bin/python'"),
     ("P14", "OSError: [Errno 122] Disk quota exceeded: 'last.pt'"),

@@ -1,4 +1,4 @@
-"""The process group over MPI: how its communicators are made, and its point-to-point transfers."""
+"""The process group over MPI: its creation, and its point-to-point transfers."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from mpi4py import MPI
 
 from rankdeck.c10d import _group
 from rankdeck.c10d._background import name_ranks
-from rankdeck.c10d._mpi import collectives as mpi_collectives
 from rankdeck.c10d._mpi import job as mpi_job
 from rankdeck.c10d._mpi import tensors as mpi_tensors
 from rankdeck.c10d._mpi.agreement import Agreement
+from rankdeck.c10d._mpi.collectives import Collectives
 from rankdeck.c10d._mpi.job import Job, meet
 from rankdeck.c10d._mpi.tensors import Block, memory, unit
 from rankdeck.c10d._operations import Operations
 
 _BARRIER_TAGS = 32768
-"""Tags of monitored barriers, one after the other; every MPI has as many."""
+"""Monitored barriers use these tags in turn; every MPI has as many."""
 
 
 class ProcessGroup(_group.ProcessGroup):
-    """Ranks of one MPI job.
+    """A group of ranks of one MPI job.
 
     Args:
-        job: this process's part in the job.
-        name: the group's.
-        ranks: of its members in MPI_COMM_WORLD, in the order of the group.
-        timeout: seconds for each operation that names none.
+        job: of this process.
+        name: of the group.
+        ranks: the members' ranks in MPI_COMM_WORLD, in the order of the group.
+        timeout: seconds, for operations without their own.
     """
 
     NAME = "mpi"
@@ -44,9 +44,7 @@ class ProcessGroup(_group.ProcessGroup):
         super().__init__(
             comm.rank,
             comm.size,
-            comm,
-            mpi_collectives,
-            mpi_tensors.reduction,
+            Collectives(comm),
             Operations(job, name, comm.rank, Agreement(comm), free, timeout),
             mpi_tensors.takes_cuda(),
         )
@@ -55,16 +53,16 @@ class ProcessGroup(_group.ProcessGroup):
 
     @classmethod
     def create(cls, name: str, ranks: Sequence[int], timeout: timedelta, rank: int | None) -> ProcessGroup:
-        """Makes a group.
+        """Creates a group.
 
         Args:
             name: the same on all members.
-            ranks: of the members in MPI_COMM_WORLD; empty: all of them.
-            timeout: for making it, and for its operations.
-            rank: what torch believes this process to be in the group; None: it does not know.
+            ranks: the members' ranks in MPI_COMM_WORLD; empty: all.
+            timeout: for the creation, and for operations without their own.
+            rank: rank of this process in the group according to torch; None: unknown.
 
         Raises:
-            RuntimeError: torch believes something else than MPI.
+            RuntimeError: torch and MPI disagree about the rank.
             torch.distributed.DistBackendError: members are missing.
         """
         job = mpi_job.join(timeout.total_seconds())
@@ -91,20 +89,17 @@ class ProcessGroup(_group.ProcessGroup):
 
 
 class _Request:
-    """A transfer of MPI."""
+    """A transfer over MPI; methods: see `_work.Request`."""
 
     def __init__(self, request: MPI.Request) -> None:
         self._request, self._status = request, MPI.Status()
 
     @property
     def source(self) -> int:
-        """The rank that it has come from."""
         return self._status.source
 
     def is_done(self) -> bool:
-        """Whether it has ended."""
         return self._request.Test(self._status)
 
     def cancel(self) -> None:
-        """Takes a receive back."""
         self._request.Cancel()

@@ -1,7 +1,7 @@
-"""This process as a part of one MPI job: how groups of ranks find together, what goes on in the background, and how it ends.
+"""The MPI job of this process: how groups of ranks form, the background thread, and the end of the process.
 
-Two rules. Nobody waits inside MPI for a rank that may not come: whoever waits asks again and again, with a deadline. And MPI is
-finalised only while all is well; otherwise the job is aborted, since MPI_Finalize waits for every rank.
+No thread blocks inside MPI on a rank that may be missing: it polls, with a deadline. And MPI is finalised only if no group has failed;
+otherwise the job is aborted, because MPI_Finalize waits for every rank.
 """
 
 from __future__ import annotations
@@ -23,40 +23,39 @@ from rankdeck.c10d._background import Background, name_ranks
 from rankdeck.c10d._mpi.library import is_ours
 from rankdeck.c10d._work import poll
 
-_LAST_WORDS = 5.0
-"""Seconds that whoever else handles an uncaught exception has before the job is aborted."""
+_ABORT_DELAY = 5.0
+"""Seconds that other handlers of an uncaught exception have before the job is aborted."""
 
 _UNCAUGHT = "uncaught exception"
 
 _ANSWER_TIME = 1.0
-"""Seconds beyond the deadline in which the first rank tells the others who is missing."""
-
+"""Seconds after the deadline in which the first rank tells the others which ranks are missing."""
 
 _SMALLEST_TAG_UB = 32767
-"""What every MPI allows."""
+"""Largest tag that every MPI supports."""
 
 
 class Communicator(MPI.Intracomm):
-    """A communicator of MPI, with what decides how to use it."""
+    """An MPI communicator, with the fact that decides between implementations of collectives."""
 
     on_one_node = False
     """Whether all its ranks share memory."""
 
 
 class Job(Background):
-    """MPI_COMM_WORLD, and what this process owes to it.
+    """MPI_COMM_WORLD, and what this process owes to its other ranks.
 
     Args:
-        timeout: seconds within which all ranks are here.
+        timeout: seconds within which all ranks must call this.
 
     Raises:
-        torch.distributed.DistBackendError: they are not.
+        torch.distributed.DistBackendError: ranks are missing.
     """
 
     def __init__(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         self.trouble = ""
-        """Why MPI can't be finalised any more; empty while it can."""
+        """Why MPI can't be finalised; empty if it can."""
         self._uncaught = False
         self._comm, request = MPI.COMM_WORLD.Idup()
         if not poll(request.Test, lambda: time.monotonic() > deadline):
@@ -71,29 +70,29 @@ class Job(Background):
 
     @property
     def rank(self) -> int:
-        """Of this process among all."""
+        """Rank of this process in MPI_COMM_WORLD."""
         return self._comm.rank
 
     @property
     def size(self) -> int:
-        """How many ranks the job has."""
+        """Number of ranks of the job."""
         return self._comm.size
 
     # groups
 
     def form(self, name: str, ranks: Sequence[int], timeout: float) -> tuple[Communicator, MPI.Intracomm]:
-        """Makes the communicators of a group. Only its members call this, all of them.
+        """Creates the communicators of a group. All members must call this, and no other ranks.
 
         Args:
-            name: what the members call the group; no other group with these ranks is formed under it at the same time.
-            ranks: of the members in MPI_COMM_WORLD, in the order of the group.
-            timeout: seconds within which all members call this.
+            name: of the group; unique among groups of these ranks that form at the same time.
+            ranks: the members' ranks in MPI_COMM_WORLD, in the order of the group.
+            timeout: seconds within which all members must call this.
 
         Returns:
-            One for collectives, and one for point-to-point operations.
+            One communicator for collectives, and one for point-to-point operations.
 
         Raises:
-            torch.distributed.DistBackendError: members are missing; it names them.
+            torch.distributed.DistBackendError: members are missing; the message names them.
         """
         tag = zlib.crc32(f"{name} {list(ranks)}".encode()) % self._largest_tag
         missing = meet(self._comm, ranks, tag, timeout)
@@ -111,26 +110,26 @@ class Job(Background):
     # the end
 
     def _see_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """In place of `sys.excepthook`: an uncaught exception ends the job, or the other ranks would wait for this one."""
+        """Replaces `sys.excepthook`: an uncaught exception ends the job, because the other ranks would wait for this one."""
         self._excepthook(kind, error, trace)
         if os.getpid() == self._pid and not MPI.Is_finalized():
-            # Not now: torch prints the traceback only after this has returned. When the interpreter ends, unless that hangs.
+            # Not yet: torch prints the traceback after this returns. The exit of the interpreter aborts, or this timer if it hangs.
             self._uncaught = True
-            timer = threading.Timer(_LAST_WORDS, self.abort, (f"uncaught {kind.__name__}",))
+            timer = threading.Timer(_ABORT_DELAY, self.abort, (f"uncaught {kind.__name__}",))
             timer.daemon = True
             timer.start()
 
     def see_trouble(self, why: str) -> None:
-        """A group is broken, so that MPI can't be finalised."""
+        """Records that a group has failed, so that MPI can't be finalised."""
         self.trouble = self.trouble or why
 
     def see_hang(self, why: str) -> None:
-        """A thread hangs inside MPI, where no error can be raised."""
+        """Aborts, because no error can be raised in a thread that hangs inside MPI."""
         self.abort(f"{why} (it hangs inside MPI, where no error can be raised)")
 
     def abort(self, why: str) -> None:
-        """Ends all ranks of the job, this one with exit status 1. In a run of rankdeck only this one: what becomes of the others
-        is for the profile to decide, and its agent sees to it."""
+        """Ends all ranks of the job, this one with exit status 1. In a run of rankdeck it ends only this rank: the profile decides
+        what happens to the others."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -142,7 +141,7 @@ class Job(Background):
         MPI.COMM_WORLD.Abort(1)
 
     def _end(self) -> None:
-        """At the exit of the interpreter."""
+        """Runs at the exit of the interpreter."""
         if os.getpid() != self._pid or MPI.Is_finalized():
             return
         if self._uncaught:
@@ -167,7 +166,7 @@ _starting = threading.Lock()
 
 
 def join(timeout: float) -> Job:
-    """This process's part in the job, which begins with the first call. Seconds, and what is raised: see Job."""
+    """Returns this process's job, which the first call creates. Argument and errors: see Job."""
     global _job
     with _starting:
         if _job is None:
@@ -176,17 +175,17 @@ def join(timeout: float) -> Job:
 
 
 def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, name_all: bool = True) -> list[int]:
-    """Waits until all of some ranks of a communicator are here; the first of them finds out who is not, and tells the others.
+    """Waits until all of some ranks of a communicator have called this. The first rank finds the missing ones, and tells the others.
 
     Args:
-        comm: where nothing else is sent with this tag.
-        ranks: who is waited for, this one among them; the same list on each.
+        comm: the communicator, on which nothing else uses this tag.
+        ranks: the ranks, this one included; the same list on each.
         tag: the same on each.
         timeout: seconds.
-        name_all: whether to wait for the rest once one is overdue, in order to name all of them; else one is named.
+        name_all: whether to wait for the deadline to name all missing ranks; otherwise only one is named.
 
     Returns:
-        Who is missing. Empty: nobody, and every rank has been told so.
+        The missing ranks; if empty, every rank knows that none is missing.
     """
     first, others = ranks[0], list(ranks[1:])
     deadline = time.monotonic() + timeout
@@ -220,6 +219,5 @@ def meet(comm: MPI.Intracomm, ranks: Sequence[int], tag: int, timeout: float, na
 
 
 def _cancel(request: MPI.Request) -> None:
-    """Takes a receive back."""
     request.Cancel()
     request.Wait()

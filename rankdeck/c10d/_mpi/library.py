@@ -1,4 +1,4 @@
-"""Loads mpi4py and initialises MPI: with threads, once, and only if this is the MPI that started the ranks."""
+"""Loads mpi4py and initialises MPI with threads, if it is the MPI that started the ranks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from collections.abc import Mapping
 
 _LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "openmpi", "PMI_SIZE": "mpich"}
-"""Where mpirun says how many ranks it has started (Open MPI's; MPICH's Hydra and its kin), and what mpi4py calls its library."""
+"""Where mpirun (Open MPI; MPICH's Hydra and relatives) puts the number of ranks, and mpi4py's name of its library."""
 
 _owns = False
 
 
 def load() -> None:
-    """Makes `from mpi4py import MPI` safe: afterwards MPI is initialised, and every thread may call it.
+    """Prepares `from mpi4py import MPI`: afterwards MPI is initialised, and every thread may call it.
 
     Raises:
-        RuntimeError: there is no mpi4py or no MPI library, it allows one thread only, or it is not the one of mpirun.
+        RuntimeError: mpi4py or the MPI library is missing, supports only one thread, or is not that of mpirun.
     """
     global _owns
     try:
@@ -29,7 +29,7 @@ def load() -> None:
         mpi4py.rc(initialize=False, finalize=False, thread_level="multiple")
         if not os.environ.keys() & {"MPI4PY_MPIABI", "MPI4PY_LIBMPI"}:
             kind = next((kind for name, kind in _LAUNCHERS.items() if name in os.environ), None)
-            if kind:  # where several are installed, mpi4py's wheel would take the first that it finds
+            if kind:  # mpi4py's wheel would load the first library that it finds
                 os.environ["MPI4PY_MPIABI"] = kind
     try:
         from mpi4py import MPI
@@ -38,7 +38,7 @@ def load() -> None:
             f"mpi4py finds no MPI library ({error}): install Open MPI or MPICH, or let MPI4PY_LIBMPI name its libmpi"
         ) from error
     if MPI.Is_finalized():
-        raise RuntimeError("MPI is finalised already, and can't be initialised a second time in one process")
+        raise RuntimeError("MPI is finalised already, and can't be initialised again in this process")
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         _owns = True
@@ -51,20 +51,20 @@ def load() -> None:
 
 
 def is_ours() -> bool:
-    """Whether MPI was initialised here, so that it is finalised here too."""
+    """Whether `load` initialised MPI, so that rankdeck finalises it too."""
     return _owns
 
 
 def check_world(size: int, environment: Mapping[str, str], library: str) -> None:
-    """Finds out that the ranks do not see one another.
+    """Detects ranks that do not see one another.
 
     Args:
         size: of MPI_COMM_WORLD.
-        environment: where the launcher has said how many ranks it has started.
-        library: the name of the MPI library that was loaded, for the message.
+        environment: has the number of ranks that the launcher has started.
+        library: name of the MPI library that was loaded, for the message.
 
     Raises:
-        RuntimeError: the two disagree.
+        RuntimeError: the numbers differ.
     """
     for name in _LAUNCHERS:
         started = environment.get(name, "")

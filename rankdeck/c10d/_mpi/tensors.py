@@ -1,6 +1,6 @@
-"""Tensors as MPI sees them: memory, a count and a datatype; and MPI's part in torch's reductions.
+"""Tensors as MPI's buffers: memory, count and datatype; and MPI's operations for torch's reductions.
 
-Data that is only moved goes as items of its size, whatever they mean, so that every dtype can be moved.
+Data that is moved and not reduced uses a datatype of the item's size, so that every dtype works.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rankdeck.c10d import _tensors
 from rankdeck.c10d._reductions import Reductions
 
 COUNT_LIMIT = 2**31 - 1
-"""The largest count of items in one call: MPI 3 takes a C int. The same on every rank."""
+"""Largest number of items in one call: MPI 3 uses a C int. The same on every rank."""
 
 _UNITS = {1: MPI.BYTE, 2: MPI.INT16_T, 4: MPI.INT32_T, 8: MPI.INT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 """By size of an item in bytes."""
@@ -46,16 +46,16 @@ _OPERATIONS = {
 }
 
 reduction = Reductions("mpi", _OPERATIONS, _DATATYPES)
-"""How to do one of torch's reductions."""
+"""MPI's operation and datatype for torch's reductions."""
 
 
 def takes_cuda() -> bool:
-    """Whether MPI may be handed a GPU's memory."""
+    """Whether MPI supports GPU memory."""
     return os.environ.get("RANKDECK_MPI_CUDA") == "aware"
 
 
 def unit(tensor: torch.Tensor) -> MPI.Datatype:
-    """The datatype that stands for one item of a tensor when it is only moved."""
+    """Returns the datatype of one item of a tensor that is moved and not reduced."""
     return _UNITS[tensor.element_size()]
 
 
@@ -65,25 +65,22 @@ def memory(tensor: torch.Tensor) -> MPI.buffer:
 
 
 def buffer(tensor: torch.Tensor, datatype: MPI.Datatype) -> list[Any]:
-    """A contiguous tensor as an argument for MPI."""
-    count = tensor.numel()
-    return [MPI.buffer.fromaddress(tensor.data_ptr(), count * tensor.element_size()), count, datatype]
+    """Returns a contiguous tensor as an argument for MPI."""
+    return [memory(tensor), tensor.numel(), datatype]
 
 
 def pieces(tensor: torch.Tensor, most: int) -> Sequence[torch.Tensor]:
-    """A contiguous tensor, cut so that no piece has more than `most` items, and all may be given to MPI."""
+    """Divides a contiguous tensor into pieces of at most `most` items, and no more than MPI supports in one call."""
     return _tensors.pieces(tensor, min(most, COUNT_LIMIT))
 
 
 class Block:
-    """`count` items as one item of a datatype of its own, so that there may be more of them than an int can count.
-
-    A context manager: the datatype is there inside.
+    """A datatype of `count` items, for more of them than a C int can count. A context manager: the datatype exists inside.
 
     Args:
-        item: the datatype of one item.
-        count: how many there are.
-        address: where they are, for use with MPI_BOTTOM; 0: where the call says.
+        item: datatype of one item.
+        count: number of items.
+        address: of the items, for MPI_BOTTOM; 0: the call passes it.
     """
 
     def __init__(self, item: MPI.Datatype, count: int, address: int = 0) -> None:

@@ -1,7 +1,7 @@
 """The part of UCC's C interface that is used here, for ctypes: structures, numbers and functions.
 
-The layouts are those of ucc.h on 64-bit machines, which from 1.3 to 1.9 has only grown at the end of `ucc_coll_args_t`; what is handed over has
-the larger size and zeros there, so that one text serves all of them.
+The layouts are those of ucc.h on 64-bit machines. From 1.3 to 1.9, it has only grown at the end of `ucc_coll_args_t`; these structures
+have the larger size and zeros there, so that they match all of these versions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ctypes import (
 
 OK, IN_PROGRESS = 0, 1
 ERROR = -6
-"""UCC_ERR_NO_MESSAGE: what a callback of ours returns when it fails."""
+"""UCC_ERR_NO_MESSAGE: a callback returns this if it fails."""
 
 ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV = 1 << 0, 1 << 2, 1 << 3, 1 << 4
 BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTERV = 1 << 6, 1 << 9, 1 << 11, 1 << 12, 1 << 15
@@ -142,7 +142,7 @@ class BufferInfoV(Structure):
 
 
 class Buffer(Union):
-    """What goes in or comes out."""
+    """Source or destination of a collective."""
 
     _fields_ = (("info", BufferInfo), ("info_v", BufferInfoV))
 
@@ -154,7 +154,7 @@ class Callback(Structure):
 
 
 class ActiveSet(Structure):
-    """Ranks of a team that do something among themselves."""
+    """A subset of a team's ranks."""
 
     _fields_ = (("start", c_uint64), ("stride", c_int64), ("size", c_uint64))
 
@@ -199,11 +199,11 @@ SIGNATURES = {
     "ucc_collective_finalize": (c_int, (c_void_p,)),
     "ucc_status_string": (c_char_p, (c_int,)),
 }
-"""What each function returns and takes."""
+"""Result and arguments of each function."""
 
 
 def declare(library: ctypes.CDLL) -> None:
-    """Tells ctypes what the functions of libucc take. Raises AttributeError where one is missing."""
+    """Declares the functions of libucc for ctypes. Raises AttributeError if one is missing."""
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

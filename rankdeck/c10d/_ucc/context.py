@@ -1,10 +1,11 @@
-"""UCC itself: a context that a set of processes makes together, teams within it, and collectives of a team.
+"""UCC's contexts, which a set of processes creates together, their teams, and the collectives of a team.
 
-One thread at a time calls the library, though it is told of several, since UCX checks that its only thread is always the same: whoever
-waits for something takes the context's lock for each look, in which all that is under way goes on. ctypes lets go of the interpreter's lock meanwhile.
+Only one thread at a time calls the library: threads that wait take the context's lock for each check, which makes progress with
+everything in the context. UCC is initialised for several threads nevertheless, because UCX checks that a single thread is always the
+same. ctypes releases Python's lock meanwhile.
 
-UCC says of a host collective that failed that all is well: `ucc_task_complete` overwrites the status with that of stopping the
-executor (1.3 to 1.9). What it keeps to itself, in the word behind, is right, so both are looked at.
+UCC reports success for a host collective that failed: `ucc_task_complete` overwrites the status with that of stopping the executor (1.3
+to 1.9). The private status in the next word is right, so both are checked.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ from rankdeck.c10d._ucc.library import Library
 from rankdeck.c10d._ucc.transfers import Transfers
 
 _API = (1, 3)
-"""The version of the interface that `api` describes."""
+"""The version of the interface in `api`."""
 
 _LAST_TEAM = (1 << 15) - 1
-"""UCC's largest number of a team that its user has numbered."""
+"""Largest team number that UCC accepts from its user."""
 
-_LOOKS = 64
-"""Looks at a collective between two at the clock."""
+_CHECKS_PER_CLOCK = 64
+"""Checks of a collective between two calls of `is_over`, which reads the clock."""
 
 _kept: list[object] = []
-"""What UCC may still write to, or call."""
+"""Memory that UCC may still write to, and callbacks that it may still call."""
 
 
 class UccError(RuntimeError):
-    """UCC says that something went wrong."""
+    """An error from UCC."""
 
 
 class Context:
-    """What some processes share, within which they make teams.
+    """A UCC context, in which its processes create teams.
 
     Args:
         library: libucc.
         name: by which its processes know it.
         token: of the store in which its teams are numbered.
-        members: their names, in order.
+        members: names of the processes, in order.
         rank: of this process among them.
         exchange: between them.
 
     Raises:
-        MissingError: some did not come.
+        MissingError: processes are missing.
         UccError: from UCC.
     """
 
@@ -59,7 +60,7 @@ class Context:
         self.name, self.token, self.members = name, token, members
         self.lock = threading.Lock()
         self.broken = False
-        """Whether something is stuck in it: no new team is made there."""
+        """Whether an operation hangs in it: no new team uses it."""
         self._functions = functions = library.functions
         api.declare(functions)
         self._status = functions.ucc_status_string
@@ -74,7 +75,7 @@ class Context:
             self.check("ucc_init", functions.ucc_init_version(*_API, threads, config, lib))
             functions.ucc_lib_config_release(config)
             self.check("ucc_context_config_read", functions.ucc_context_config_read(lib, None, settings))
-            # Teams are made over the store, whose keys have the group's name, whatever other threads make meanwhile.
+            # Creating teams uses the store, whose keys have the group's name, so that other threads may create teams meanwhile.
             self.check("INTERNAL_OOB", functions.ucc_context_config_modify(settings, None, b"INTERNAL_OOB", b"0"))
             params = api.ContextParams(mask=api.CONTEXT_TYPE | api.CONTEXT_OOB, type=api.SHARED, oob=callbacks.oob)
             try:
@@ -86,35 +87,35 @@ class Context:
         self.transfers = Transfers(library, rank, exchange, self.lock)
 
     def check(self, what: str, status: int) -> None:
-        """Raises UccError where a status is none of success."""
+        """Raises UccError for the status of an error."""
         if status < 0:
             raise UccError(f"{what}: {self._status(status).decode()}")
 
     def progress(self) -> None:
-        """Lets go on what is under way. The caller has the lock."""
+        """Makes progress with all operations. The caller holds the lock."""
         self._progress(self._handle)
 
 
 class Team:
-    """Some of the context's processes.
+    """A UCC team: some of the context's processes.
 
     Args:
-        context: of all of them.
+        context: the context.
         number: of this team in the context.
-        rank, size: of this process in the team, and how many it has.
+        rank, size: rank of this process in the team, and number of its processes.
         exchange: between them.
 
     Raises:
-        MissingError: some did not come.
+        MissingError: processes are missing.
         UccError: from UCC.
     """
 
     def __init__(self, context: Context, number: int, rank: int, size: int, exchange: Exchange) -> None:
         self.context, self.rank, self.size = context, rank, size
         self.is_over: Callable[[], bool] = lambda: False
-        """Whether to give up the collective that is under way; may raise why."""
+        """Returns whether to give up the running collective; may raise the reason."""
         self.holds: list[object] = []
-        """The memory of the collective that is begun next or under way, of which UCC is told addresses only."""
+        """Memory of the next or running collective, because UCC keeps only addresses."""
         self._handle = ctypes.c_void_p()
         callbacks = exchange.callbacks()
         _kept.append(callbacks)
@@ -139,25 +140,25 @@ class Team:
         context.check("ucc_team_create_test", status)
 
     def call(self, coll_type: int, **arguments: object) -> Call:
-        """Begins a collective.
+        """Starts a collective.
 
         Args:
-            coll_type: which.
+            coll_type: its type in `api`.
             **arguments: fields of ucc_coll_args_t; `src` and `dst` as BufferInfo or BufferInfoV.
         """
         return Call(self, make_arguments(coll_type, **arguments))
 
     def run(self, coll_type: int, **arguments: object) -> None:
-        """Does a collective that all ranks have come to.
+        """Runs a collective for which all ranks are ready.
 
         Raises:
-            NotHereError: `is_over` said so before it was done.
+            NotHereError: `is_over` returned True before it was done.
             UccError: it has failed.
         """
         call = None
         try:
             call = self.call(coll_type, **arguments)
-            while not any(call.is_done() for _ in range(_LOOKS)):
+            while not any(call.is_done() for _ in range(_CHECKS_PER_CLOCK)):
                 if self.is_over():
                     raise NotHereError
         except BaseException:
@@ -168,7 +169,7 @@ class Team:
             self.holds.clear()
 
     def free(self) -> None:
-        """Gives the team back. All ranks have left it."""
+        """Destroys the team, which all ranks have left."""
         status = api.IN_PROGRESS
         while status == api.IN_PROGRESS:
             with self.context.lock:
@@ -178,12 +179,12 @@ class Team:
 
 
 class Call:
-    """A collective that is under way.
+    """A collective in progress.
 
     Args:
-        team: whose.
+        team: the team.
         arguments: of UCC.
-        is_persistent: whether it is begun by `post`, again and again.
+        is_persistent: whether `post` starts it, any number of times.
     """
 
     def __init__(self, team: Team, arguments: api.CollArgs, is_persistent: bool = False) -> None:
@@ -200,13 +201,13 @@ class Call:
             self.post()
 
     def post(self) -> None:
-        """Begins it."""
+        """Starts it."""
         with self._context.lock:
             status = self._post(self._handle)
         self._context.check("ucc_collective_post", status)
 
     def is_done(self) -> bool:
-        """Whether it has ended; if not, others have had a chance of this core. Raises UccError where it has failed."""
+        """Returns whether it has ended; if not, it yields the processor core first. Raises UccError if it has failed."""
         with self._context.lock:
             if self._words[0] == api.IN_PROGRESS:
                 self._context.progress()
@@ -221,13 +222,13 @@ class Call:
         return is_done
 
     def free(self) -> None:
-        """Gives a persistent one back, which is not under way."""
+        """Frees a persistent collective, which is not running."""
         with self._context.lock:
             self._finalize(self._handle)
 
 
 def make_arguments(coll_type: int, **arguments: object) -> api.CollArgs:
-    """ucc_coll_args_t; `src` and `dst` are BufferInfo or BufferInfoV."""
+    """Returns ucc_coll_args_t. `src` and `dst` are BufferInfo or BufferInfoV."""
     made = api.CollArgs(coll_type=coll_type)
     for name, value in arguments.items():
         if name in ("src", "dst"):

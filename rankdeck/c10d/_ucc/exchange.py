@@ -1,6 +1,6 @@
-"""How ranks find together before there is a library to talk through: over the store of `torch.distributed`.
+"""How ranks exchange data before a library connects them: through the store of `torch.distributed`.
 
-Nobody waits inside the store, whose connection other threads need too: it is asked again and again.
+They poll the store instead of waiting in it, because other threads need its connection too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from rankdeck.c10d._ucc import api
 
 _PAUSES = (0.0002, 0.01)
-"""Seconds between two questions: at first, and after a while."""
+"""Seconds between two checks: the shortest and the longest pause."""
 
 _ROUND = "ucc/round"
-"""The key that says in which round, counted from 0, the ranks find together."""
+"""Key of the number, counted from 0, of the round of exchanges."""
 
 
 class MissingError(Exception):
-    """Ranks did not come in time. Given which."""
+    """Ranks did not arrive in time."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(ranks)
@@ -28,22 +28,22 @@ class MissingError(Exception):
 
 
 class Exchange:
-    """All-gathers of a few ranks, in the order of the calls.
+    """All-gathers among the ranks of a group, in the order of the calls.
 
     Args:
         store: torch's, with the group's prefix.
-        rank, size: of this process in the group, and how many ranks that has.
-        deadline: by the monotonic clock.
+        rank, size: rank of this process in the group, and number of its ranks.
+        deadline: on the monotonic clock.
     """
 
     def __init__(self, store: Any, rank: int, size: int, deadline: float) -> None:
         self._store, self._rank, self._size, self.deadline = store, rank, size, deadline
         self._serial = 0
-        # Counted, as a group may be made anew under its old name, where the keys of the one before still are.
+        # Rounds are counted because a group may be created again with the same name, whose old keys are still in the store.
         self._round = int(store.compare_set(_ROUND, "", "0"))
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """What each rank says. Raises MissingError where some have said nothing by the deadline."""
+        """Returns the data of each rank. Raises MissingError if some have sent nothing by the deadline."""
         self._serial += 1
         self._say(self._serial, mine)
         began = time.monotonic()
@@ -52,7 +52,7 @@ class Exchange:
                 if time.monotonic() > self.deadline:
                     raise MissingError(self._silent(self._serial))
                 time.sleep(min(_PAUSES[1], max(_PAUSES[0], (time.monotonic() - began) / 4)))
-        finally:  # all have come to this round, or it is given up: who comes now means the next one
+        finally:  # all ranks are in this round, or it has failed: ranks that come later use the next round
             self._store.compare_set(_ROUND, str(self._round), str(self._round + 1))
         return found
 
@@ -72,18 +72,18 @@ class Exchange:
         return [rank for rank in range(self._size) if not self._store.check([self._key(serial, rank)])]
 
     def callbacks(self) -> Callbacks:
-        """The same as UCC wants it."""
+        """Returns the same all-gathers as callbacks for UCC."""
         return Callbacks(self)
 
 
 class Callbacks:
-    """All-gathers for UCC, which calls them while it makes a context or a team. To be kept as long as that lives, unlike the store."""
+    """All-gathers that UCC calls while it creates a context or a team. They must be kept as long as that exists."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
         self._under_way: dict[int, tuple[int, int]] = {}
         self.error: BaseException | None = None
-        """What went wrong in one of them."""
+        """The first error in one of the calls."""
         self._functions = (
             api.AllgatherCallback(self._all_gather),
             api.RequestCallback(self._test),
@@ -92,7 +92,7 @@ class Callbacks:
         self.oob = api.Oob(*self._functions, None, exchange._size, exchange._rank)
 
     def end(self) -> None:
-        """Lets go of the store: from now on UCC is told of an error. Raises what went wrong in one of the calls."""
+        """Releases the store: later calls by UCC return an error. Raises the error of an earlier call."""
         self._exchange, error, self.error = None, self.error, None
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""The process group over UCC: how it is made, and its point-to-point transfers."""
+"""The process group over UCC: its creation, and its point-to-point transfers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import torch.distributed as dist
 
 from rankdeck.c10d import _group
 from rankdeck.c10d._operations import Operations
-from rankdeck.c10d._ucc import collectives as ucc_collectives
 from rankdeck.c10d._ucc import process as ucc_process
 from rankdeck.c10d._ucc.agreement import Agreement
+from rankdeck.c10d._ucc.collectives import Collectives
 from rankdeck.c10d._ucc.exchange import Exchange, MissingError
 from rankdeck.c10d._ucc.peers import PeerGoneError, Peers
 from rankdeck.c10d._ucc.transfers import Transfer
 
-_LAST_LOOKS = 0.1
-"""Seconds that a transfer is looked after when its rank has ended: what that has sent may have arrived."""
+_ARRIVAL_TIME = 0.1
+"""Seconds that a transfer continues after the process at its other end has ended, because its data may have arrived."""
 
 
 class ProcessGroup(_group.ProcessGroup):
-    """Ranks that talk through UCC.
+    """A group of ranks that communicate by UCC.
 
     Args:
-        name: the group's.
+        name: of the group.
         store: torch's, with the group's prefix.
-        rank, size: of this process in the group, and how many it has.
-        timeout: for making it, and for operations that name none.
+        rank, size: rank of this process in the group, and number of its ranks.
+        timeout: for the creation, and for operations without their own.
 
     Raises:
-        RuntimeError: UCC is not there, or something is wrong with it.
+        RuntimeError: UCC is missing or does not work.
         torch.distributed.DistBackendError: members are missing.
     """
 
@@ -50,11 +50,11 @@ class ProcessGroup(_group.ProcessGroup):
             place.team.free()
 
         operations = Operations(process, name, rank, agreement, free, seconds, place.peers.close)
-        super().__init__(rank, size, place.team, ucc_collectives, ucc_collectives.reduction, operations)
+        super().__init__(rank, size, Collectives(place.team), operations)
         self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 
     def abort(self) -> None:
-        """Ends all that is under way with an error, without asking the other ranks. What is stuck in UCC stays behind."""
+        """Ends all operations with an error, without waiting for other ranks. What hangs in UCC keeps its memory."""
         self._place.team.context.broken = True
         super().abort()
 
@@ -77,12 +77,12 @@ class ProcessGroup(_group.ProcessGroup):
 
 
 class _Message:
-    """A transfer, which nobody waits for once the rank at its other end is gone.
+    """A transfer over UCX, which fails if the process at its other end is gone; methods: see `_work.Request`.
 
     Args:
         transfer: UCX's.
         peers: of the group.
-        rank: at the other end; None: any, and each of them counts.
+        rank: at the other end; None: any rank, and the end of each process fails it.
     """
 
     def __init__(self, transfer: Transfer, peers: Peers, rank: int | None) -> None:
@@ -92,11 +92,10 @@ class _Message:
 
     @property
     def source(self) -> int:
-        """The rank that it has come from."""
         return self._transfer.source
 
     def is_done(self) -> bool:
-        """Whether it has ended. Raises TransferError where it has failed, PeerGoneError where it never will end."""
+        """Returns whether it has ended. Raises TransferError if it has failed, PeerGoneError if its peer is gone."""
         if self._transfer.is_done():
             return True
         try:
@@ -104,7 +103,7 @@ class _Message:
         except PeerGoneError:
             now = time.monotonic()
             if self._end is None:
-                self._end = now + _LAST_LOOKS
+                self._end = now + _ARRIVAL_TIME
             if now > self._end:
                 raise
         return False

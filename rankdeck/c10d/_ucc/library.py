@@ -1,6 +1,6 @@
-"""Finds libucc and loads it, or says in words what is missing. Also a program: `python library.py` does that where no rank runs.
+"""Finds and loads libucc, or explains what is missing. Also a program, `python library.py`, that does so without a rank.
 
-Standard library only, and no other module of ours: the launch sends its text to every node, to the Python that ranks will run in.
+It uses only the standard library and no other module of rankdeck, because a launch sends its text to the ranks' Python on every node.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from glob import iglob
 NAME = "libucc.so.1"
 
 VARIABLE = "RANKDECK_LIBUCC"
-"""The full path of the library, where it is not found by itself."""
+"""Variable with the full path of the library, if the dynamic linker does not find it."""
 
 OLDEST, NEWEST = (1, 5), (2, 0)
-"""Versions of UCC that this works with, and the first that nobody has tried. Before 1.5 a small all-reduce of three or more ranks adds in an order
-that differs from rank to rank, and so do the last bits of the sum."""
+"""The oldest supported version of UCC, and the first that is untested. Before 1.5, a small all-reduce of three or more ranks adds in an
+order that differs between ranks, and so do the last bits of the sum."""
 
 INSTALL = "install libucc1 and libucc-dev (Debian, Ubuntu) or ucc (conda-forge), or load HPC-X"
 
 _COMPONENTS = ("cl_basic", "tl_ucp", "mc_cpu", "ec_cpu")
-"""What collectives of CPU tensors need. UCC looks for them in the folder `ucc` beside itself, under the plain name `.so`."""
+"""Components that collectives of CPU tensors need. UCC looks for them in the folder `ucc` beside itself, with the suffix `.so`."""
 
 _SETTINGS = {
     "UCX_ERROR_SIGNALS": "",
     "UCX_LOG_LEVEL": "fatal",
     "UCC_LOG_LEVEL": "fatal",
 }
-"""Where the user has said nothing. UCX would take signals away from faulthandler; and of both libraries, what they complain of
-arrives as an error with more words than theirs."""
+"""Settings for variables that the user has not set. UCX would replace faulthandler's signal handlers; and the errors that rankdeck raises
+contain more than the log messages of both libraries."""
 
 
 INTERFACE = "RANKDECK_INTERFACE"
-"""The network interface by which this node reaches the others, where that was found out."""
+"""Variable with the network interface by which this node reaches the others, if a check found it."""
 
 SIGN = "ucc: "
-"""What the program says begins with this: whatever starts Python on a node may print words of its own before."""
+"""The program's output begins with this, because other output of Python's start-up on a node may precede it."""
 
 _PORTS = "/sys/class/infiniband/*/ports/*/state"
-"""What the ports of InfiniBand and RoCE are in, such as `4: ACTIVE`."""
+"""States of the ports of InfiniBand and RoCE, such as `4: ACTIVE`."""
 
 
 class LibraryError(RuntimeError):
-    """The library can't be used. Given the fact, and what to do."""
+    """The library can't be used: the fact, and what to do."""
 
     def __init__(self, fact: str, hint: str) -> None:
         super().__init__(f"{fact}: {hint}")
@@ -54,24 +54,18 @@ class LibraryError(RuntimeError):
 
 
 class Library:
-    """libucc.
-
-    Args:
-        path: of the file.
-        functions: what ctypes has loaded.
-        version: of UCC.
-    """
+    """libucc: path of the file, what ctypes has loaded, and its version."""
 
     def __init__(self, path: str, functions: ctypes.CDLL, version: tuple[int, int, int]) -> None:
         self.path, self.functions, self.version = path, functions, version
 
 
 def candidates(environment: Mapping[str, str], prefix: str) -> list[str]:
-    """What to load, the first that there is.
+    """Returns names of the library to try, in order.
 
     Args:
         environment: of the process.
-        prefix: of its Python environment, where conda puts libraries.
+        prefix: of its Python environment, where conda installs libraries.
     """
     if environment.get(VARIABLE):
         return [environment[VARIABLE]]
@@ -83,7 +77,7 @@ def load() -> Library:
     """Loads the library.
 
     Raises:
-        LibraryError: there is none, a part of it is missing, or it is of a version that is not known here.
+        LibraryError: it is missing, lacks a component, or has an unsupported version.
     """
     for name, value in {**_SETTINGS, **network(os.environ)}.items():
         os.environ.setdefault(name, value)
@@ -112,13 +106,13 @@ def load() -> Library:
 
 
 def network(environment: Mapping[str, str], ports: str = _PORTS) -> dict[str, str]:
-    """What keeps UCX (1.23) from interfaces that lead nowhere: it tries every one that has an address, and takes them for equals.
+    """Returns settings that keep UCX (1.23) from interfaces that do not reach other nodes: it uses all that have an address.
 
-    Nothing where there is InfiniBand or RoCE, which UCX prefers by itself: whoever lists devices has to list those too.
+    Empty if there is InfiniBand or RoCE, which UCX prefers: a list of devices would have to contain those too.
 
     Args:
         environment: of the process.
-        ports: files with the states of their ports.
+        ports: pattern of files with the states of their ports.
     """
     if not environment.get(INTERFACE) or any(_is_active(port) for port in iglob(ports)):
         return {}
@@ -134,7 +128,7 @@ def _is_active(port: str) -> bool:
 
 
 def explain(name: str, said: str) -> LibraryError:
-    """What the dynamic linker said, with what to do about it."""
+    """Returns an error with the dynamic linker's message and what to do."""
     if newer := re.search(r"version .(GLIBC\w*_[\d.]+). not found", said):
         return LibraryError(
             f"UCC ({name}) was built for a newer system and needs {newer[1]}", f"{INSTALL}, as built for this one"
@@ -145,7 +139,7 @@ def explain(name: str, said: str) -> LibraryError:
 
 
 def missing_components(path: str) -> list[str]:
-    """Those of the necessary ones that UCC would not find."""
+    """Returns the necessary components that UCC would not find."""
     folder = os.path.join(os.path.dirname(os.path.realpath(path)), "ucc")
     return [name for name in _COMPONENTS if not os.path.exists(os.path.join(folder, f"libucc_{name}.so"))]
 
@@ -157,7 +151,7 @@ def _version_of(functions: ctypes.CDLL) -> tuple[int, int, int]:
 
 
 def _path_of(functions: ctypes.CDLL) -> str:
-    """The file that the library was loaded from, as the kernel has it; empty where that can't be told."""
+    """Returns the file of the loaded library, from the kernel's memory map; empty if unknown."""
     address = ctypes.cast(functions.ucc_get_version, ctypes.c_void_p).value or 0
     try:
         with open("/proc/self/maps") as maps:
@@ -172,7 +166,7 @@ def _path_of(functions: ctypes.CDLL) -> str:
 
 
 def _is_in_torch() -> bool:
-    """Whether torch was built with UCC: it keeps its own. Asked last, since the import takes seconds."""
+    """Whether torch was built with UCC, and so uses its own. Checked last, because the import takes seconds."""
     try:
         import torch.distributed as dist
 

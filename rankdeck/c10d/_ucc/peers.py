@@ -1,4 +1,4 @@
-"""Whether the processes of the other ranks are alive, for those on this machine: the library has no way to tell."""
+"""Whether the processes of ranks on the same machine are alive. The library does not report their end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 _INTERVAL = 0.25
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class PeerGoneError(RuntimeError):
@@ -17,7 +17,7 @@ class PeerGoneError(RuntimeError):
 
 
 def name_process() -> str:
-    """This process, for others to look after: where its number means something, and its number."""
+    """Returns a name of this process for other ranks: machine and PID namespace, and the PID."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             machine = file.read().strip()
@@ -27,10 +27,10 @@ def name_process() -> str:
 
 
 class Peers:
-    """The other ranks' processes.
+    """Processes of the other ranks.
 
     Args:
-        names: what `name_process` says in each, by rank.
+        names: result of `name_process` in each, by rank.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -48,13 +48,13 @@ class Peers:
             except ProcessLookupError:
                 self._gone.add(rank)
                 continue
-            except (OSError, AttributeError):  # there is no such call here
+            except (OSError, AttributeError):  # this kernel or Python has no pidfd_open
                 continue
             self._ranks[descriptor] = rank
             self._poll.register(descriptor, select.POLLIN)
 
     def check(self, rank: int | None = None) -> None:
-        """Raises PeerGoneError where one has ended, or where this one has. Looks now and then only."""
+        """Raises PeerGoneError if any process has ended, or that of `rank`. Most calls return the result of an earlier check."""
         now = time.monotonic()
         if self._ranks and now - self._looked >= _INTERVAL:
             with self._lock:
@@ -66,7 +66,7 @@ class Peers:
             raise PeerGoneError(f"the process of rank {', '.join(map(str, gone))} has ended")
 
     def close(self) -> None:
-        """Looks no more."""
+        """Stops checking."""
         with self._lock:
             ranks, self._ranks = self._ranks, {}
             for descriptor in ranks:

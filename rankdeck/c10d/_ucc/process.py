@@ -1,4 +1,4 @@
-"""This process as a part of groups over UCC: how groups find together, what goes on in the background, and how it ends."""
+"""The process-wide state of groups over UCC: how groups form, the background thread, and the end of the process."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from rankdeck.c10d._ucc.exchange import Exchange, MissingError
 from rankdeck.c10d._ucc.peers import Peers, name_process
 from rankdeck.c10d._work import poll
 
-_FAREWELL = 5.0
-"""Seconds that a process which comes to its end waits for others to leave the groups that it is in. What it has said arrives meanwhile."""
+_LEAVE_TIMEOUT = 5.0
+"""Seconds that an ending process waits for other ranks to leave its groups. Messages that it has sent arrive meanwhile."""
 
-_HASTE = 0.5
-"""The same of a process that fails."""
+_FAILED_LEAVE_TIMEOUT = 0.5
+"""The same for a process that ends with an exception."""
 
 
 _TOKEN, _TEAMS = "rankdeck/ucc/store", "rankdeck/ucc/teams"
-"""Keys of the whole store: its own name, given by whoever comes first, and how many teams each context has had."""
+"""Keys in the root of the store: its name, set by the first process, and the number of teams of each context."""
 
 
 class Place(NamedTuple):
-    """What a group has of UCC."""
+    """A group's resources in UCC."""
 
     team: Team
     number: int
-    """Of the group in its context."""
+    """Number of the group in its context."""
     members: list[int]
-    """The group's ranks in the context."""
+    """The context's ranks of the group's ranks."""
     peers: Peers
 
 
 class Process(Background):
-    """What this process shares among its groups. Raises LibraryError where UCC can't be loaded."""
+    """The contexts and the background thread of this process. Raises LibraryError if UCC can't be loaded."""
 
     def __init__(self) -> None:
         self._library = ucc_library.load()
@@ -59,16 +59,16 @@ class Process(Background):
         atexit.register(self._end)
 
     def form(self, name: str, store: Any, rank: int, size: int, timeout: float) -> Place:
-        """Makes a team. All members call this, and nobody else.
+        """Creates a team. All members must call this, and no other ranks.
 
         Args:
-            name: of the group, for people.
+            name: of the group, for messages.
             store: torch's, with the group's prefix.
-            rank, size: of this process in the group, and how many it has.
-            timeout: seconds within which all members call this.
+            rank, size: rank of this process in the group, and number of its ranks.
+            timeout: seconds within which all members must call this.
 
         Raises:
-            torch.distributed.DistBackendError: members are missing; it names them.
+            torch.distributed.DistBackendError: members are missing; the message names them.
             UccError, TransferError: from the libraries.
         """
         try:
@@ -90,7 +90,7 @@ class Process(Background):
         said = [json.loads(text) for text in exchange.all_gather(json.dumps(mine).encode())]
         names = tuple(str(one[0]) for one in said)
         common = set.intersection(*(set(one[3]) for one in said))
-        shared = (usable[name] for name in said[0][3] if name in common)  # in one order on every rank
+        shared = (usable[name] for name in said[0][3] if name in common)  # in the same order on every rank
         context = next((one for one in shared if set(names) <= set(one.members)), None)
         if context is None:
             context = Context(self._library, f"{names[0]} {said[0][2]}", token, names, rank, exchange)
@@ -108,19 +108,21 @@ class Process(Background):
         super()._check(now)
         with self._lock:
             contexts = [context for context in self._contexts if not context.broken]
-        for context in contexts:  # over TCP a message may be under way still when the collective is done on this rank
+        for (
+            context
+        ) in contexts:  # over TCP, a message may still be in progress when its collective is done on this rank
             with context.lock:
                 context.progress()
 
     # the end
 
     def _see_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """In place of `sys.excepthook`: a process that fails is in a hurry when it ends."""
+        """Replaces `sys.excepthook`: shortens the wait at the end of a process that fails."""
         self._is_failing = True
         self._excepthook(kind, error, trace)
 
     def _end(self) -> None:
-        """At the exit of the interpreter: tells the others that this rank will not come again."""
+        """Runs at the exit of the interpreter: tells the other ranks that this rank leaves."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -129,15 +131,15 @@ class Process(Background):
             if self._is_failing and isinstance(member, Operations) and member.is_busy():
                 member.abort()
             member.shutdown()
-        end = time.monotonic() + (_HASTE if self._is_failing else _FAREWELL)
+        end = time.monotonic() + (_FAILED_LEAVE_TIMEOUT if self._is_failing else _LEAVE_TIMEOUT)
         poll(lambda: not self._leaving, lambda: time.monotonic() > end)
         self._over = True
         self._wake()
-        self._thread.join(_FAREWELL)
+        self._thread.join(_LEAVE_TIMEOUT)
 
 
 def _root(store: Any) -> Any:
-    """The store below all prefixes."""
+    """Returns the store below all prefixes."""
     while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
         store = store.underlying_store
     return store
@@ -148,11 +150,11 @@ _starting = threading.Lock()
 
 
 def join() -> Process:
-    """This process's part, which begins with the first call.
+    """Returns this process's state, which the first call creates.
 
     Raises:
         LibraryError: UCC can't be loaded.
-        RuntimeError: this process was forked from one that has a part of its own.
+        RuntimeError: this process was forked from a rank.
     """
     global _process
     if _process is not None and _process._pid != os.getpid():

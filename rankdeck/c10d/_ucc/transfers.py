@@ -1,7 +1,7 @@
-"""Point-to-point transfers by UCX, which UCC is built upon: UCC has none of its own.
+"""Point-to-point transfers by UCX, the library below UCC, which has none.
 
-What takes their place there, a broadcast among two ranks, says that all is well when the message does not fit the receiver's memory, can't be
-taken back, and knows no receiving from whoever comes first (UCC 1.9). UCX itself can do all that.
+UCC's substitute, a broadcast among two ranks, reports success if the message does not fit the receiver's memory, can't be cancelled, and
+can't receive from any rank (UCC 1.9). UCX supports all of these.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rankdeck.c10d._ucc.exchange import Exchange
 from rankdeck.c10d._ucc.library import Library
 
 _LIBRARY = "libucp.so.0"
-"""UCC has loaded it, so this name finds the same one wherever it is."""
+"""UCC has loaded it, so this name finds the same file."""
 
 _API = (1, 10)
-"""The first version with the functions that take ucp_request_param_t."""
+"""The first version with ucp_request_param_t."""
 
 _TAGS, _WORLDS = 1 << 32, 1 << 16
-"""How many tags, and how many ranks and groups, one tag of UCX has room for."""
+"""Ranges of tags, and of ranks and groups, in the 64 bits of UCX's tag."""
 
 _IN_PROGRESS, _CANCELED = 1, -16
 _NO_IMMEDIATE_COMPLETION, _MEMORY_TYPE = 1 << 16, 1 << 6
@@ -32,7 +32,7 @@ _ONE_AT_A_TIME = 1
 
 
 class _Params(Structure):
-    """What ucp_params_t, ucp_worker_params_t and ucp_ep_params_t begin with; what no bit of the mask names is not read."""
+    """The beginning of ucp_params_t, ucp_worker_params_t and ucp_ep_params_t. UCX reads only fields that the mask names."""
 
     _fields_ = (("field_mask", c_uint64), ("first", c_uint64), ("rest", c_uint64 * 30))
 
@@ -79,11 +79,11 @@ _SIGNATURES = {
 
 
 class TransferError(RuntimeError):
-    """UCX says that something went wrong."""
+    """An error from UCX."""
 
 
 class Transfers:
-    """What the processes of a context send each other.
+    """Transfers between the processes of a context.
 
     Args:
         library: libucc, which is loaded.
@@ -92,7 +92,7 @@ class Transfers:
         lock: of the context.
 
     Raises:
-        MissingError: some did not come.
+        MissingError: processes are missing.
         TransferError: from UCX.
     """
 
@@ -117,11 +117,11 @@ class Transfers:
         self._addresses = exchange.all_gather(mine)
 
     def send(self, tensor: torch.Tensor, member: int, group: int, rank: int, tag: int) -> Transfer:
-        """Begins to send contiguous memory.
+        """Starts to send contiguous memory.
 
         Args:
             tensor: the memory.
-            member: of the context, to whom.
+            member: the receiver's rank in the context.
             group: number of the group.
             rank: of this process in the group.
             tag: of the message.
@@ -134,7 +134,7 @@ class Transfers:
         return Transfer(self, pointer, _size(tensor), is_receive=False)
 
     def receive(self, tensor: torch.Tensor, group: int, rank: int | None, tag: int) -> Transfer:
-        """Begins to receive into contiguous memory.
+        """Starts to receive into contiguous memory.
 
         Args:
             tensor: the memory.
@@ -164,12 +164,12 @@ class Transfers:
 
 
 class Transfer:
-    """A message that is under way.
+    """A message in progress.
 
     Args:
         transfers: of the context.
         pointer: UCX's request, or the negative number of an error.
-        size: bytes.
+        size: in bytes.
         is_receive: whether it is received.
     """
 
@@ -184,11 +184,11 @@ class Transfer:
 
     @property
     def source(self) -> int:
-        """The rank of the group that it has come from."""
+        """Rank of the sender in the group."""
         return int(self._received.sender_tag) // _TAGS % _WORLDS
 
     def is_done(self) -> bool:
-        """Whether it has ended. Raises TransferError where it has failed."""
+        """Returns whether it has ended. Raises TransferError if it has failed."""
         if self._is_over:
             return True
         transfers, functions = self._transfers, self._transfers._functions
@@ -210,7 +210,7 @@ class Transfer:
         return True
 
     def cancel(self) -> None:
-        """Takes a receive back."""
+        """Cancels a receive."""
         self._is_cancelled = True
         with self._transfers._lock:
             self._transfers._functions.ucp_request_cancel(self._transfers._worker, self._request)

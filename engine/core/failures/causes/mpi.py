@@ -201,7 +201,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="U9",
-        pattern=r"nothing has come from \[[\d, ]{1,2000}\] though UCC says that it has",
+        pattern=r"nothing has come from \[[\d, ]{1,2000}\] though UCC says that it has|UCC reports success, but the data of ranks \[",
         detail="ucx could not reach another rank",
         hint="let ucx log the address that it tried; set UCX_NET_DEVICES to the interface that connects the nodes",
         fix='backend.env.UCX_LOG_LEVEL = "error"',

@@ -1,0 +1,151 @@
+"""A `torch.distributed.ProcessGroup` without its collectives: its name, its transfers, and its end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rankdeck.c10d import _tensors
+from rankdeck.c10d._arguments import describe, only
+from rankdeck.c10d._background import name_ranks
+from rankdeck.c10d._collectives import Collectives
+from rankdeck.c10d._operations import Operations
+from rankdeck.c10d._tensors import Staged, Tensors
+from rankdeck.c10d._work import Request, Together, Work
+
+
+class GroupBase(dist.ProcessGroup):
+    """What torch needs of every process group. Arguments: see `_group.ProcessGroup`."""
+
+    NAME = ""
+    """Name of the backend."""
+
+    def __init__(
+        self, rank: int, size: int, collectives: Collectives, operations: Operations, takes_cuda: bool = False
+    ) -> None:
+        # torch's stubs know only the constructor with a store, which classes written in Python can't use.
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._description = ""
+        self._collectives, self._reduction = collectives, collectives.reduction
+        self._operations = operations
+        self._submit = operations.submit
+        self._takes_cuda = takes_cuda
+
+    def _send(self, host: torch.Tensor, rank: int, tag: int) -> Request:
+        """Starts to send contiguous memory."""
+        raise NotImplementedError
+
+    def _receive(self, host: torch.Tensor, rank: int | None, tag: int) -> Request:
+        """Starts to receive into contiguous memory. `rank`: the sender; None: any."""
+        raise NotImplementedError
+
+    def _find_missing(self, seconds: float, name_all: bool) -> list[int]:
+        """Waits until all ranks call this. Returns the ranks that did not; only the first of them unless `name_all`."""
+        raise NotImplementedError
+
+    # names and settings
+
+    def getBackendName(self) -> str:
+        """Name of the backend."""
+        return self.NAME
+
+    def getGroupName(self) -> str:
+        """Name of this group, unique in this process."""
+        return self._operations.name
+
+    def getGroupDesc(self) -> str:
+        """Description of this group."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self._operations.name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+    setGroupName = _set_group_name
+    setGroupDesc = _set_group_desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of operations that have none of their own."""
+        self._operations.timeout = timeout.total_seconds()
+
+    # point to point
+
+    def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Work:
+        """Sends a tensor to a rank of the group."""
+        host = self._readable(only(tensors)).host
+        what = f"send({describe(tensors)}, to rank {dstRank}, tag {tag})"
+        return self._operations.transfer(what, None, host, lambda: self._send(host, dstRank, tag))
+
+    def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> Work:
+        """Receives a tensor from a rank of the group."""
+        return self._receive_from(tensors, srcRank, tag, f"rank {srcRank}")
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        """Receives a tensor from the first rank that sends; the work's `_source_rank` returns which."""
+        return self._receive_from(tensors, None, tag, "any rank")
+
+    recvAnysource = recv_anysource
+
+    def _receive_from(self, tensors: Tensors, rank: int | None, tag: int, whom: str) -> Work:
+        target = self._writable(only(tensors))
+        what = f"recv({describe(tensors)}, from {whom}, tag {tag})"
+        return self._operations.transfer(what, target, target.host, lambda: self._receive(target.host, rank, tag))
+
+    # several operations as one
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._operations.begin_together()
+
+    def _end_coalescing(self, device: torch.device) -> Together:
+        return self._operations.end_together()
+
+    start_coalescing = _start_coalescing
+    end_coalescing = _end_coalescing
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Waits until all ranks call this, and reports missing ranks.
+
+        Args:
+            timeout: the longest wait; None: the group's timeout.
+            wait_all_ranks: name all missing ranks, not only the first.
+
+        Raises:
+            torch.distributed.DistBackendError: ranks are missing. The group can't be used after that.
+        """
+        self._operations.check_usable("monitored_barrier()")
+        limit = timeout.total_seconds() if timeout else self._operations.timeout
+        missing = self._find_missing(limit, wait_all_ranks)
+        if missing:
+            raise self._operations.fail(f"monitored_barrier(): {name_ranks(missing)} did not come within {limit:g} s")
+
+    # the end
+
+    def shutdown(self) -> None:
+        """Leaves the group, after all operations of this rank have ended."""
+        self._operations.shutdown()
+
+    def abort(self) -> None:
+        """Ends all operations with an error, without waiting for other ranks."""
+        self._operations.abort()
+
+    # memory of the arguments
+
+    def _readable(self, tensor: torch.Tensor) -> Staged:
+        return _tensors.readable(tensor, self._takes_cuda)
+
+    def _writable(self, tensor: torch.Tensor) -> Staged:
+        return _tensors.writable(tensor, self._takes_cuda)
