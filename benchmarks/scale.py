@@ -42,7 +42,7 @@ from engine.core.plan.profile import Launch, Layout, Profile, Recipe  # noqa: E4
 from engine.core.views.view import PROTOCOL, RunView, Snapshot, Update  # noqa: E402
 from engine.core.wire import front_end as msg  # noqa: E402
 from engine.launchers import LAUNCHERS  # noqa: E402
-from engine.node.agent.loop import TICK  # noqa: E402
+from engine.node.agent.loop import POLL_INTERVAL  # noqa: E402
 from engine.node.agent.wire import SYNC, FrameBuffer, encode_frame  # noqa: E402
 from engine.planning.make import make_plan  # noqa: E402
 from engine.runs.paths import RunPaths  # noqa: E402
@@ -221,7 +221,7 @@ async def _train(nodes: list[SimulatedNode]) -> None:
         for part in range(5):
             for node in nodes[part::5]:
                 node.report(step)
-            await asyncio.sleep(TICK / 5)
+            await asyncio.sleep(POLL_INTERVAL / 5)
 
 
 def open_pipe(pid: int, number: int, flags: int) -> IO[bytes]:

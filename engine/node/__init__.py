@@ -1,1 +1,1 @@
-"""What is sent to a node. Standard library only; imports nothing of ours."""
+"""Programs that run on nodes. They use only the standard library."""

@@ -1,7 +1,5 @@
-"""Makes one program of the modules that a node needs, to be sent through the standard input of a bare Python.
-
-Measured on a 2-core machine, median of 12 boots to the first reply: a single file 70.7 ms, a zip on a memfd 114 ms, this 72.3 ms,
-and 60.0 ms for a bridge that reconnects, since only what is imported is compiled.
+"""Makes one program of modules, which a bare Python receives through its standard input.
+@@FIGURES@@
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ BOOT = (
     "list(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or sys.exit(98))or 1),False));"
     'exec(compile(zlib.decompress(s),"rankdeck-agent","exec"))'
 )
-"""Reads exactly its own program, compressed, from stdin, so that the next byte is the first frame. One line without a single
-quote: any login shell can be given it as a word."""
+"""Reads its own compressed program from stdin, and not one byte more, so that the next byte is the first frame. One line without
+single quotes, so that every login shell accepts it as a quoted word."""
 
 SHARED = ("../__init__.py", "__init__.py", "networks.py")
-"""Modules that every program has, relative to this folder."""
+"""Modules that every program contains, relative to this folder."""
 
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)
-"""As this project writes them: text begins on the first line, and nothing follows on the last."""
+"""Docstrings as this project writes them: text begins on the first line, and nothing follows on the last."""
 
 LOADER = '''\
 import sys
@@ -31,7 +29,7 @@ if sys.version_info < (3, 8):
     raise SyntaxError("needs Python 3.8 or later")
 
 class Bundle:
-    """Imports the modules that came with this program. Tracebacks show their names and lines."""
+    """Imports the modules of this program. Tracebacks show their names and lines."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -56,21 +54,21 @@ class Bundle:
 
 sys.meta_path.insert(0, Bundle)
 '''
-"""Begins a program, after its sources."""
+"""The code of a program after its sources."""
 
 
 def without_docstrings(source: str) -> str:
-    """A module without its docstrings, which are a third of it. Lines keep their numbers."""
+    """Removes docstrings, which are a third of a module. Lines keep their numbers."""
     return DOCSTRING.sub(lambda found: "\n" * found[0].count("\n"), source)
 
 
 @cache
 def program(package: str, call: str) -> bytes:
-    """A program as text, which holds the modules of a package of this folder and those that all share.
+    """Returns the text of a program that contains the modules of a package in this folder and the shared ones.
 
     Args:
         package: `agent` or `probe`.
-        call: `MODULE:FUNCTION` of it, whose result is the exit status.
+        call: `MODULE:FUNCTION` in the package. The function returns the exit status.
     """
     here = Path(__file__).parent
     files = [(here / name).resolve() for name in SHARED] + sorted((here / package).glob("*.py"))
@@ -85,5 +83,5 @@ def program(package: str, call: str) -> bytes:
 
 
 def compressed(package: str, call: str) -> bytes:
-    """`program` as BOOT takes it."""
+    """Returns `program` in the form that BOOT reads."""
     return zlib.compress(program(package, call), 9)

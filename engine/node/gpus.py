@@ -1,9 +1,8 @@
-"""How busy and how full the GPUs of a node's ranks are: `python -I -S gpus.py LOCAL_RANK… SOCKET`, in the environment of the ranks.
+"""Utilisation and memory of the GPUs of a node's ranks: `python -I -S gpus.py LOCAL_RANK… SOCKET`, in the environment of the ranks.
 
-The agent starts it and gives it a socket that keeps messages apart. On it go samples of NVIDIA's management library (NVML), JSON: for
-each local rank `[utilisation, used, total]` in percent and bytes, null where the driver does not say. A call into a sick driver may never
-come back, or end the process: this is why it is one of its own. It ends where there is no NVML, and with its agent. Standard library
-only; Python 3.8 and later.
+The agent starts it with a socket that preserves messages. It sends samples of NVIDIA's management library (NVML) as JSON: for each
+local rank `[utilisation, used, total]` in percent and bytes, null if unknown. A call into a broken driver may never return, or end the
+process, so this is a process of its own. It exits if there is no NVML, and with its agent. Standard library only; Python 3.8 and later.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import sys
 from typing import Any
 
 PERIOD = 2.0
-"""Seconds between two samples. NVML itself looks at the last second, or less."""
+"""Seconds between two samples. NVML's own values are averages of the last second or less."""
 
 
 class Utilisation(ctypes.Structure):
-    """nvmlUtilization_t: percent of the time in which a kernel ran, and in which memory was read or written."""
+    """nvmlUtilization_t: percent of time in which a kernel ran, and in which memory was read or written."""
 
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
@@ -35,7 +34,7 @@ class Memory(ctypes.Structure):
 
 
 class Nvml:
-    """NVIDIA's management library. Raises OSError where it is missing or finds no driver."""
+    """NVIDIA's management library. Raises OSError if it is missing or finds no driver."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -46,12 +45,12 @@ class Nvml:
         self.count = count.value
 
     def _ask(self, name: str, *arguments: Any) -> bool:
-        """Calls a function. Returns whether it is there and has succeeded."""
+        """Calls a function. Returns whether it exists and has succeeded."""
         function = getattr(self._library, name, None)
         return function is not None and function(*arguments) == 0
 
     def _handle(self, device: str) -> ctypes.c_void_p | None:
-        """NVML's handle of what CUDA_VISIBLE_DEVICES calls a device: a number, or `GPU-…` or `MIG-…`."""
+        """Returns NVML's handle of an entry of CUDA_VISIBLE_DEVICES: a number, or `GPU-…` or `MIG-…`."""
         handle = ctypes.c_void_p()
         if not device.isdecimal():
             found = self._ask("nvmlDeviceGetHandleByUUID", os.fsencode(device), ctypes.byref(handle))
@@ -62,7 +61,7 @@ class Nvml:
         return handle if found else None
 
     def are_alike(self) -> bool:
-        """Whether all GPUs are of one model. Only then CUDA counts them as NVML does unless it is told to: the fastest first."""
+        """Whether all GPUs have the same model. Otherwise CUDA numbers them differently by default: the fastest first."""
         names = set()
         for index in range(self.count):
             name = ctypes.create_string_buffer(96)
@@ -71,7 +70,7 @@ class Nvml:
         return len(names) <= 1
 
     def use(self, device: str) -> list[int | None]:
-        """Utilisation, and bytes in use and in all, of a device. One that has fallen off the bus has no handle any more."""
+        """Returns utilisation, and used and total bytes, of a device. A device that has failed has no handle."""
         handle, rates, memory = self._handle(device), Utilisation(), Memory()
         if handle is None:
             return [None, None, None]
@@ -81,11 +80,11 @@ class Nvml:
 
 
 def device_of(local_rank: int, visible: str | None) -> str:
-    """What CUDA calls the device of a rank that computes on `cuda:LOCAL_RANK`; empty: there is none.
+    """Returns CUDA's name of the device `cuda:LOCAL_RANK`; empty if there is none.
 
     Args:
         local_rank: its number.
-        visible: CUDA_VISIBLE_DEVICES, of which CUDA takes what comes before the first entry that is no device.
+        visible: CUDA_VISIBLE_DEVICES. CUDA ignores everything from the first invalid entry on.
     """
     if visible is None:
         return str(local_rank)
@@ -95,7 +94,7 @@ def device_of(local_rank: int, visible: str | None) -> str:
 
 
 def watch(local_ranks: list[int], wire: socket.socket) -> None:
-    """Sends a sample every `PERIOD`. Returns when the agent has gone; raises OSError where there is no NVML."""
+    """Sends a sample every `PERIOD`. Returns when the agent has gone; raises OSError if there is no NVML."""
     nvml = Nvml()
     devices = [device_of(local_rank, os.environ.get("CUDA_VISIBLE_DEVICES")) for local_rank in local_ranks]
     if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and not nvml.are_alike():

@@ -1,10 +1,10 @@
-"""What mpirun starts: in a rank's stead `python -I -S mpi_proxy.py FOLDER ATTEMPT`, and `… mpi_proxy.py FOLDER ATTEMPT HOST COMMAND…`
-in place of an `ssh` to another node. FOLDER is that of the agent on this node.
+"""The program that mpirun starts: instead of a rank `python -I -S mpi_proxy.py FOLDER ATTEMPT`, and instead of an `ssh` to another node
+`… mpi_proxy.py FOLDER ATTEMPT HOST COMMAND…`. FOLDER is that of the agent on this node.
 
-In a rank's stead it gives the agent what mpirun has given it (environment, and the descriptors that MPICH talks through), so that
-the agent starts the rank as it starts any other. In place of an `ssh` it has the agent there start the command. Then it stays until
-the agent lets it go: when one of its processes ends, mpirun ends all of them, and what becomes of the others is for the profile to
-decide. If the agent is replaced, it tells the next one that it is there. Standard library only; Python 3.8 and later.
+Instead of a rank, it sends the agent what mpirun has given it (its environment, and the descriptors of MPICH's connection), and the agent
+starts the rank like any other. Instead of an `ssh`, it lets the agent on that node run the command. It stays until the agent releases it:
+when one of its processes ends, mpirun ends all of them, but what happens to other ranks depends on the profile. If the agent is
+replaced, it registers with the next one. Standard library only; Python 3.8 and later.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import time
 from typing import Any
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-"""Variables of Open MPI, of MPICH, and of whatever else speaks PMIx."""
+"""Variables of Open MPI, of MPICH, and of other launchers with PMIx."""
 
-PATIENCE = 3600.0
-"""Seconds without an agent after which nobody can want this process any more: longer than any lease."""
+AGENT_TIMEOUT = 3600.0
+"""Seconds without an agent after which this process ends: longer than any lease."""
 
 
 def connect(folder: str) -> socket.socket:
-    """A connection to the agent, which may listen elsewhere than a moment ago."""
+    """Connects to the agent, whose socket may have moved."""
     with open(os.path.join(folder, "socket")) as file:
         path = file.read()
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -39,11 +39,11 @@ def connect(folder: str) -> socket.socket:
 
 
 def wait_for_word(folder: str, message: dict[str, Any], descriptors: list[int]) -> int:
-    """Tells the agent that this process is there, as often as it takes. Returns the status that it is let go with."""
+    """Registers with the agent, and again if the agent is replaced. Returns the status that the agent releases it with."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     body = json.dumps(message).encode()
     frame = struct.pack(">I", len(body)) + body
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + AGENT_TIMEOUT
     while time.monotonic() < deadline:
         try:
             wire = connect(folder)
@@ -52,7 +52,7 @@ def wait_for_word(folder: str, message: dict[str, Any], descriptors: list[int]) 
             word = wire.recv(1)
             if word:
                 return int(word)
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + AGENT_TIMEOUT
         except OSError:
             pass
         time.sleep(0.1)
@@ -69,7 +69,7 @@ def main() -> int:
         )
     rank = next((int(os.environ[name]) for name in RANKS if name in os.environ), None)
     if rank is None:
-        sys.stderr.write("rankdeck: mpirun gives its processes no rank that is known here\n")
+        sys.stderr.write("rankdeck: mpirun sets none of " + ", ".join(RANKS) + "\n")
         return 1
     message = {"type": "proxy", "attempt": attempt, "rank": rank, "pid": os.getpid(), "env": dict(os.environ)}
     return wait_for_word(folder, message, [int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])

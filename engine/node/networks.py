@@ -1,4 +1,4 @@
-"""Addresses of a node, and which addresses of another node connect. Shared by agent and probe."""
+"""Addresses of a node, and which addresses of another node accept connections. Shared by agent and probe."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import struct
 import time
 
 BACKLOG = 1024
-"""Connections that may wait at a port: every node of a run tries each address at the same time."""
+"""Connections that may wait at a port: all nodes of a run try each address at the same time."""
 
 SIOCGIFADDR = 0x8915
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address means the machine that uses it, or one link only."""
+    """Whether an address is only valid on this machine, or on one link."""
     return address.startswith("127.") or address == "::1" or address.lower().startswith("fe80")
 
 
 def interfaces() -> list[tuple[str, str]]:
-    """(interface, address) in the kernel's order, IPv4 first. One that has no address is listed with an empty one."""
+    """Returns (interface, address) in the kernel's order, IPv4 first. Interfaces without an address have an empty one."""
     names = [name for _, name in socket.if_nameindex()]
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
@@ -40,7 +40,7 @@ def interfaces() -> list[tuple[str, str]]:
 
 
 def open_listener() -> socket.socket:
-    """A socket that listens on every address of this node, at a port that the kernel chooses."""
+    """Opens a socket that listens on every address of this node, at a port that the kernel chooses."""
     try:
         listener = socket.socket(socket.AF_INET6)
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -54,7 +54,7 @@ def open_listener() -> socket.socket:
 
 
 def answer(listener: socket.socket, token: bytes) -> None:
-    """Sends the token to one who has connected."""
+    """Accepts a connection and sends it the token."""
     with contextlib.suppress(OSError):
         visitor, _ = listener.accept()
         with visitor:
@@ -65,17 +65,17 @@ def answer(listener: socket.socket, token: bytes) -> None:
 def try_addresses(
     addresses: list[str], port: int, token: bytes, seconds: float, grace: float | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Connects to all addresses of a node at once.
+    """Connects to all addresses of a node at the same time.
 
     Args:
         addresses: of the other node.
         port: where it listens.
-        token: what it answers. On another network an address may be another machine's.
+        token: its expected answer, because on another network an address may belong to another machine.
         seconds: for all of them.
-        grace: seconds for the rest once one has answered; None: they have their time.
+        grace: seconds for other addresses after the first has answered; None: no limit of their own.
 
     Returns:
-        By address, in the order given: the own address that reaches it, and for the others why they don't.
+        By address, in the order given: the own address of a connection; and for failed addresses, the reason.
     """
     reached: dict[str, str] = {}
     missed: dict[str, str] = {}

@@ -1,18 +1,18 @@
-"""The template: a process that has imported torch once and forks every Python rank of its node from then on.
+"""The template: a process that imports torch once and then forks the Python ranks of its node.
 
-Run as a file by the agent, with the profile's Python and environment: `python -u template.py FD`. FD is a socket of whole
-messages (SOCK_SEQPACKET, JSON, descriptors beside it). One request at a time:
+The agent runs it as a file, with the profile's Python and environment: `python -u template.py FD`. FD is a socket of type
+SOCK_SEQPACKET with messages in JSON, and descriptors. One request at a time:
 
-    agent -> template   {"argv", "env", "cwd", "stacks", "library"} and the descriptors of stdout and stderr, then any that
-                        the program itself wants, which it finds from number 3 on; or {"spares": n}, which is not answered
+    agent -> template   {"argv", "env", "cwd", "stacks", "library"} with descriptors: stdout, stderr, and further ones, which the
+                        program receives from number 3 on; or {"spares": n}, which is not answered
     template -> agent   {"ready": version} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
                         request; {"ended": pid, "status": …} for each death
 
-A fork of a process as large as this takes 5 ms and more. Spares are forked ahead of the requests that they will serve.
+Forking a process of this size takes 5 ms and more, so "spares" pre-forks `n` processes for later requests.
 
-What it forks goes on as `python script.py` would: it returns to the top of this file, which runs the script and lets the
-interpreter end as it always does. The template goes away with the agent that owns the other end of the socket; its ranks
-stay, and belong to the nearest subreaper above. Standard library only, besides what it warms; Python 3.8 and later.
+A forked process continues as `python script.py` would: it returns to the top of this file, runs the script, and lets the interpreter
+exit. The template ends with the agent at the other end of the socket; its ranks stay, as children of the nearest subreaper. Standard
+library only, besides the imports for ranks; Python 3.8 and later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import sys
 import time
 from typing import Any, Dict, NoReturn  # noqa: UP035
 
-Request = Dict[str, Any]  # noqa: UP006 - evaluated when it is imported, by Python 3.8 too
+Request = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
 
 WARM = (
     "torch",
@@ -43,25 +43,25 @@ WARM = (
     "torch._dynamo",
     "multiprocessing.reduction",
 )
-"""What a rank imports before its first step. The optimizers import `torch._dynamo` when the first of them is made."""
+"""Imports of a rank before its first step. Optimizers import `torch._dynamo` when the first one is created."""
 
 Spares = Dict[int, socket.socket]  # noqa: UP006
-"""Processes that wait for a request, each with the socket that it comes through."""
+"""Pre-forked processes by pid, each with the socket for its request."""
 
 MAX_MESSAGE = 1 << 20
 STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a rank write its Python stacks down; a real-time signal, since training scripts use SIGUSR1 and SIGUSR2."""
+"""Makes a rank write its Python stacks. A real-time signal, because training scripts use SIGUSR1 and SIGUSR2."""
 
 
 # --- in the template -------------------------------------------------------------------------------------------------
 
 
 def warm() -> str:
-    """Imports what ranks need. Returns why no rank can be forked from this process, or nothing."""
+    """Imports what ranks need. Returns why ranks can't be forked from this process; empty if they can."""
     for name in WARM:
         try:
             __import__(name)
-        except Exception as error:  # noqa: BLE001 - a module of somebody else's may raise anything
+        except Exception as error:  # noqa: BLE001 - any module may raise anything
             if name == "torch":
                 return f"torch can't be imported: {error}"
     import torch
@@ -69,8 +69,8 @@ def warm() -> str:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "CUDA was initialised by an import"
     gc.collect()
-    gc.freeze()  # what is shared stays shared: no collection in a rank touches it
-    if os.fork() == 0:  # libraries that can be forked end their threads first: OpenBLAS does
+    gc.freeze()  # a collection in a rank would copy shared memory
+    if os.fork() == 0:  # libraries that support forking end their threads before it: OpenBLAS does
         os._exit(0)
     os.wait()
     threads = len(os.listdir("/proc/self/task"))
@@ -78,10 +78,10 @@ def warm() -> str:
 
 
 def serve(wire: socket.socket, library: str) -> tuple[Request, list[int]] | None:
-    """Forks what is asked for.
+    """Forks a process for each request.
 
     Returns:
-        In a forked process its request and descriptors; in the template None, once the agent has gone.
+        In a forked process its request and descriptors; in the template None, when the agent has gone.
     """
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
@@ -113,7 +113,7 @@ def serve(wire: socket.socket, library: str) -> tuple[Request, list[int]] | None
                     data, descriptors = receive(own)
                     own.close()
                     if not data:
-                        os._exit(0)  # the template has gone, and nobody wants this process any more
+                        os._exit(0)  # the template has gone
                     request = json.loads(data)
                 request.update(old_library=library, exec_env=environment)
                 return request, descriptors
@@ -122,12 +122,12 @@ def serve(wire: socket.socket, library: str) -> tuple[Request, list[int]] | None
 
 
 def fork_spares(count: int, spares: Spares) -> socket.socket | None:
-    """Sees to it that so many spares wait. Returns None, or in a spare the socket that its request comes through."""
+    """Pre-forks processes until `count` wait. Returns None, or in such a process the socket for its request."""
     while len(spares) < count:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             pid = os.fork()
-        except OSError:  # there is no room: whoever asks for a rank hears of it
+        except OSError:  # no memory or processes left: a request for a rank will report it
             pid = -1
         if pid == 0:
             ours.close()
@@ -141,10 +141,10 @@ def fork_spares(count: int, spares: Spares) -> socket.socket | None:
 
 
 def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spares: Spares) -> int:
-    """Hands a request to a spare, or forks, and tells the agent in the parent.
+    """Passes a request to a pre-forked process, or forks one, and reports it to the agent.
 
     Returns:
-        The pid, 0 in a child that was forked here, -1 where there is no room for one.
+        The pid; 0 in a process that was forked here; -1 if forking failed.
     """
     pid = 0
     while spares and not pid:
@@ -166,7 +166,7 @@ def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spar
 
 
 def bury(wire: socket.socket, spares: Spares) -> None:
-    """Reaps what has ended. Its group is killed before that, and how it ended is noted: the agent may be gone."""
+    """Reaps ended processes. First kills their groups, and records their status in a file in case the agent is gone."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -191,12 +191,12 @@ def bury(wire: socket.socket, spares: Spares) -> None:
 
 
 def say(wire: socket.socket, message: Request) -> None:
-    with contextlib.suppress(OSError):  # the agent has gone; the end of the socket is seen next
+    with contextlib.suppress(OSError):  # the agent has gone, which `serve` notices next
         wire.send(json.dumps(message).encode())
 
 
 def receive(wire: socket.socket) -> tuple[bytes, list[int]]:
-    """One message and the descriptors that came with it."""
+    """Receives one message and its descriptors."""
     room = array.array("i")
     try:
         data, extra, _, _ = wire.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(8 * room.itemsize), socket.MSG_CMSG_CLOEXEC)
@@ -209,7 +209,7 @@ def receive(wire: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def start_time(pid: int) -> int:
-    """Clock ticks since boot when a process started; tells it from a later one of its number."""
+    """Returns when a process started, in clock ticks since boot. It distinguishes processes with the same pid."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -221,15 +221,15 @@ def start_time(pid: int) -> int:
 
 
 def become(request: Request, descriptors: list[int]) -> None:
-    """Makes a forked process what `python script.py` would be: session, files, environment, random state."""
+    """Turns a forked process into what `python script.py` would be: session, files, environment, random state."""
     os.setsid()
-    out_of_the_way = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
-    for target, descriptor in enumerate(out_of_the_way, 1):
+    for target, descriptor in enumerate(moved, 1):
         os.dup2(descriptor, target)
         os.close(descriptor)
-    os.environ.clear()  # of what imports have set
+    os.environ.clear()  # imports may have set variables
     os.environ.update(request["exec_env"])
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -238,21 +238,21 @@ def become(request: Request, descriptors: list[int]) -> None:
         sys.orig_argv = list(request["argv"])
     sys.path[:] = [request["library"] if entry == request["old_library"] else entry for entry in sys.path]
     move_packages(request["old_library"], request["library"])
-    forget()
+    renew_state()
     show_command(request["argv"])
     watch_for_stacks(request["stacks"])
 
 
 def move_packages(old: str, new: str) -> None:
-    """Lets packages that were imported from a folder find the rest of themselves where that folder is now."""
+    """Updates the paths of packages that were imported from a folder which has moved."""
     for module in list(sys.modules.values()):
         places = getattr(module, "__path__", None)
         if isinstance(places, list):
             places[:] = [new + place[len(old) :] if place.startswith(old + os.sep) else place for place in places]
 
 
-def forget() -> None:
-    """Gives this process what each new one has of its own. `random` and `tempfile` see to themselves after a fork."""
+def renew_state() -> None:
+    """Sets seeds and other state that differs between processes. `random` and `tempfile` do so themselves after a fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
@@ -264,8 +264,8 @@ def forget() -> None:
 
 
 def show_command(argv: list[str]) -> None:
-    """Lets `ps` show the rank's command instead of the template's, cut where that has no room for it."""
-    with contextlib.suppress(Exception):  # a courtesy: nothing depends on it
+    """Makes `ps` show the rank's command instead of the template's, cut to the template's length."""
+    with contextlib.suppress(Exception):  # nothing depends on it
         with open("/proc/self/stat", "rb") as file:
             begin, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
         words = b"\0".join(map(os.fsencode, argv))[: end - begin - 1]
@@ -273,7 +273,7 @@ def show_command(argv: list[str]) -> None:
 
 
 def watch_for_stacks(path: str) -> None:
-    """From now on a signal appends every thread's stack to a file, whatever Python or torch are busy with."""
+    """Makes a signal append every thread's stack to a file, even while Python or torch are busy."""
     if path:
         import faulthandler
 
@@ -295,7 +295,7 @@ def run_program(argv: list[str]) -> None:
         sys.argv = ["-m", *argv[2:]]
         if not safe:
             sys.path.insert(0, os.getcwd())
-        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # what the interpreter itself calls
+        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # the interpreter calls the same function
         return
     from importlib.machinery import SourceFileLoader
 
@@ -313,7 +313,7 @@ def run_program(argv: list[str]) -> None:
 
 
 def end_badly(error: BaseException) -> NoReturn:
-    """Shows an exception that nobody caught as the interpreter would, without the frames of this file, and ends like it."""
+    """Reports an uncaught exception as the interpreter would, without the frames of this file, and exits like it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -327,13 +327,13 @@ def end_badly(error: BaseException) -> NoReturn:
 
 
 def main() -> None:
-    """Serves as the template; in each process that it forks, runs a rank's program to its end."""
+    """Serves as the template; in each forked process, runs a rank's program."""
     own_folder = sys.path.pop(0) if sys.path and not getattr(sys.flags, "safe_path", False) else ""
     wire = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(wire.fileno(), False)
     job = serve(wire, os.path.join(own_folder, "python"))
     if job is None:
-        os._exit(0)  # its ranks go on, below the nearest subreaper
+        os._exit(0)  # its ranks continue, as children of the nearest subreaper
     request, descriptors = job
     try:
         become(request, descriptors)
@@ -345,7 +345,7 @@ def main() -> None:
         run_program(request["argv"][2:])
     except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - this is where the interpreter would catch it
+    except BaseException as error:  # noqa: BLE001 - the interpreter would catch it here
         end_badly(error)
 
 

@@ -238,15 +238,15 @@ from engine.node.agent import loop, processes, warden
 from engine.node.agent.state import Rank
 seen = []
 def note_kill(pid, number):
-    seen.append(("kill", processes.process_mark(pid)[1]))
+    seen.append(("kill", processes.process_status(pid)[1]))
     processes.kill_group(pid, number)
 def note_reap(pid):
-    seen.append(("reap", processes.process_mark(pid)[1]))
+    seen.append(("reap", processes.process_status(pid)[1]))
     return processes.reap(pid)
 for module in (loop, warden):
     module.kill_group, module.reap = note_kill, note_reap
 pid = processes.start_process(["/bin/true"])
-while processes.process_mark(pid)[1] != "Z": time.sleep(0.001)
+while processes.process_status(pid)[1] != "Z": time.sleep(0.001)
 """
 """Writes down in which order the real functions are called, and whether the leader was still there."""
 

@@ -303,11 +303,11 @@ def test_the_files_of_runs_that_nobody_came_back_for_are_removed(tmp_path):
     (folder / "a link").symlink_to(tmp_path / "elsewhere")
     lock = folders.take_lock(str(folder / "held"))
     assert lock is not None
-    past = time.time() - folders.FORGOTTEN_AFTER - 60
+    past = time.time() - folders.ABANDONED_AFTER - 60
     for path in [*folder.rglob("*"), folder]:
         if path.parts[len(folder.parts) :][:1] != ("young",) and path != folder / "written/attempt_0/rank_0.out":
             os.utime(path, (past, past), follow_symlinks=False)
-    folders.remove_forgotten(str(folder))
+    folders.remove_abandoned(str(folder))
     assert sorted(path.name for path in folder.iterdir()) == ["a file", "a link", "held", "kept", "written", "young"]
     os.close(lock)
 
@@ -315,7 +315,7 @@ def test_the_files_of_runs_that_nobody_came_back_for_are_removed(tmp_path):
 def test_only_a_nodes_own_folder_is_tidied_up(tmp_path):
     (tmp_path / "nodes/run").mkdir(parents=True)
     os.utime(tmp_path / "nodes/run", (0, 0))
-    folders.remove_forgotten(str(tmp_path / "nodes"))
+    folders.remove_abandoned(str(tmp_path / "nodes"))
     assert (tmp_path / "nodes/run").exists()
 
 

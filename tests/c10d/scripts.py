@@ -168,7 +168,7 @@ say("end")
 
 REFUSED_WITH = (
     "can be moved, but not reduced",
-    "it can do SUM",
+    "it supports SUM",
     "can't reduce torch.float32 by BAND",
     "to_dense()",
     "on meta",

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from engine.node.agent.processes import process_mark
+from engine.node.agent.processes import process_status
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UNSEEN_TIME = 2.0
+EXIT_NOTE_TIME = 2.0
 """Seconds in which a note may come of how a rank ended that is no child of this process."""
 
 UNOWNED_TIME = 0.2
@@ -93,7 +93,7 @@ class Ending:
         if not self._steps:
             self._deadline = None
             for rank in alive:
-                letter = (process_mark(rank.pid) or (0, "?"))[1]
+                letter = (process_status(rank.pid) or (0, "?"))[1]
                 self._lose(rank, f"process {rank.pid} could not be killed (state {letter})", alive=True)
             return
         number, seconds = self._steps.pop(0)
@@ -118,12 +118,12 @@ class Ending:
                 self.ended(rank, status)
             elif rank.missing_since is None:
                 rank.missing_since = time.monotonic()
-            elif time.monotonic() - rank.missing_since > (UNSEEN_TIME if self._is_owned(rank) else UNOWNED_TIME):
+            elif time.monotonic() - rank.missing_since > (EXIT_NOTE_TIME if self._is_owned(rank) else UNOWNED_TIME):
                 self._lose(rank, "it ended while no agent was there to see how")
 
     def _is_seen(self, rank: Rank) -> bool:
         """Whether the process of a rank lives; also notes its parent."""
-        mark = process_mark(rank.pid)
+        mark = process_status(rank.pid)
         if mark is None or mark[0] != rank.start or mark[1] in "ZX":
             return False
         rank.parent = mark[2]

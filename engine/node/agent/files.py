@@ -1,27 +1,28 @@
-"""Files and named pipes of ranks: opened, measured and read without ever waiting for what is in their place."""
+"""Files and named pipes of ranks, which are opened and read without blocking on whatever is in their place; the ranks' library."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
 
-from engine.node.agent.wire import MAX_FRAME
+from engine.node.agent.wire import MAX_FRAME, Message
 
 
 def open_log(path: str) -> io.BufferedWriter:
-    """A private file that is appended to."""
+    """Opens a private file for appending."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb")
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Closes descriptors and empties the list, so that none is closed twice."""
+    """Closes descriptors, and empties the list so that none is closed twice."""
     while descriptors:
         os.close(descriptors.pop())
 
 
 def first_words(path: str) -> str:
-    """The beginning of a program's log on one line: a mistake comes before what follows from it."""
+    """Returns the beginning of a program's log on one line, because the first error is usually the cause."""
     try:
         with open(path, "rb") as file:
             lines = file.read(4096).decode("utf-8", "replace").splitlines()
@@ -32,17 +33,17 @@ def first_words(path: str) -> str:
 
 
 def size_of(descriptor: int) -> int:
-    """Bytes of an open file."""
+    """Returns the bytes of an open file."""
     return os.fstat(descriptor).st_size
 
 
 def last_bytes(descriptor: int, size: int) -> bytes:
-    """At most `size` bytes from the end of an open file."""
+    """Returns at most `size` bytes from the end of an open file."""
     return os.pread(descriptor, size, max(0, size_of(descriptor) - size))
 
 
 def file_size(path: str) -> int:
-    """In bytes; 0 where there is no file."""
+    """Returns bytes; 0 if there is no file."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -50,7 +51,7 @@ def file_size(path: str) -> int:
 
 
 def read_from(path: str, begin: int, most: int) -> str:
-    """At most `most` bytes of a file from `begin` as text; empty where there is no file, or something else."""
+    """Returns at most `most` bytes of a file from `begin` as text; empty if it is not a readable file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -64,7 +65,7 @@ def read_from(path: str, begin: int, most: int) -> str:
 
 
 def wake(path: str) -> bool:
-    """Writes a byte into a named pipe. Returns False where nobody reads it, where it is full, or where it is no pipe."""
+    """Writes a byte into a named pipe. Returns False if it has no reader, is full, or is not a pipe."""
     try:
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -78,17 +79,45 @@ def wake(path: str) -> bool:
 
 
 def is_same_file(wanted: list[str] | None) -> bool:
-    """Whether this node sees a file of the supervisor: then both share that folder.
-
-    Args:
-        wanted: its path and the SHA-256 of its content, or None.
-    """
+    """Whether this node sees a file of the supervisor, so that both share its folder. `wanted`: path and SHA-256, or None."""
     if not wanted:
         return False
-    import hashlib  # a boot on the supervisor's machine does not need it
+    import hashlib  # not needed on the supervisor's machine
 
     try:
         with open(wanted[0], "rb") as file:
             return hashlib.sha256(file.read(MAX_FRAME)).hexdigest() == wanted[1]
     except OSError:
         return False
+
+
+def has_library(name: str) -> bool:
+    """Whether the `rankdeck` package for ranks is unpacked here. Its name is a hash of its content."""
+    return os.path.exists(os.path.join("library", name))
+
+
+def unpack_library(message: Message) -> None:
+    """`library`: unpacks the package, completely or not at all.
+
+    Raises:
+        OSError: for example, the disk is full.
+        RuntimeError: the archive contains anything but files and folders below its root.
+    """
+    import base64  # not needed if the package is unpacked already
+    import io
+    import tarfile
+
+    target = os.path.join("library", message["name"])
+    partial = f"{target}.{os.getpid()}.partial"
+    os.makedirs(partial, mode=0o700)
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(message["tar"]))) as archive:
+        for member in archive.getmembers():
+            is_own = not member.name.startswith("/") and ".." not in member.name.split("/")
+            if not is_own or not (member.isfile() or member.isdir()):
+                raise RuntimeError(f"the library contains {member.name!r}")
+        archive.extractall(partial)
+    try:
+        os.rename(partial, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise

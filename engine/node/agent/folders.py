@@ -1,4 +1,4 @@
-"""The folders of a run on a node, the agent's socket in them, and the lock that agent and warden hold together."""
+"""The folders of a run on a node, the agent's socket, and the lock that agent and warden hold together."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import struct
 import time
 
 KEEP_FILE = "keep"
-"""A file in the agent's folder: what ranks wrote could not be stored elsewhere, so the folder must stay."""
+"""If this file is in the agent's folder, the folder is kept, because output of ranks could not be stored elsewhere."""
 
-FORGOTTEN_AFTER = 7 * 86400.0
-"""Seconds without a change after which nobody comes back for the files of a run whose agent has ended."""
+ABANDONED_AFTER = 7 * 86400.0
+"""Seconds without a change after which the files of an ended agent are removed."""
 
 
 def runtime_folder() -> str:
-    """The user's private folder for sockets on this node."""
+    """Returns the user's private folder for sockets on this node."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK | os.X_OK):
         return private_folder(os.path.join(base, "rankdeck"))
@@ -26,13 +26,13 @@ def runtime_folder() -> str:
 
 
 def temporary_folder() -> str:
-    """The user's private folder for files of runs on a node that is not the supervisor's: on a local disk, not a shared one."""
+    """Returns the user's private folder for files of runs on nodes other than the supervisor's: on a local disk, not a shared one."""
     base = os.environ.get("TMPDIR") or "/tmp"
     return private_folder(os.path.join(base, f"rankdeck-{os.geteuid()}"))
 
 
 def private_folder(folder: str) -> str:
-    """Makes a folder that only this user can enter, or checks and closes the one that exists.
+    """Creates a folder that only this user can enter, or checks and closes the existing one.
 
     Raises:
         RuntimeError: it belongs to another user, it contains something of another user, or another user can replace it.
@@ -53,27 +53,27 @@ def private_folder(folder: str) -> str:
 
 
 def peer_of(wire: socket.socket) -> tuple[int, int]:
-    """(pid, user id) of the process at the other end of a Unix socket."""
+    """Returns (pid, user id) of the process at the other end of a Unix socket."""
     pid, uid, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 
 
-def remove_forgotten(folder: str) -> None:
-    """Removes what runs have left on this node whose supervisor has never come back for it.
+def remove_abandoned(folder: str) -> None:
+    """Removes files of old runs whose supervisor has never returned to this node.
 
     Args:
-        folder: where the node keeps files of runs (`temporary_folder`); any other is left alone.
+        folder: where the node keeps files of runs (`temporary_folder`); other folders are left unchanged.
     """
     if os.path.basename(folder) != f"rankdeck-{os.geteuid()}":
         return
-    import shutil  # an agent does not need it
+    import shutil  # not needed by agents
 
-    before = time.time() - FORGOTTEN_AFTER
+    before = time.time() - ABANDONED_AFTER
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
             if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_mtime > before:
                 continue
-            with contextlib.suppress(OSError):  # its run, or another warden that tidies up, was faster
+            with contextlib.suppress(OSError):  # its run, or another warden, removes it too
                 paths = [os.path.join(parent, name) for parent, _, files in os.walk(entry.path) for name in files]
                 is_old = all(os.lstat(path).st_mtime < before for path in paths)
                 kept = os.path.exists(os.path.join(entry.path, KEEP_FILE))
@@ -83,12 +83,12 @@ def remove_forgotten(folder: str) -> None:
 
 
 def socket_path(mark: str) -> str:
-    """Where this run's agent listens, by the environment as it is now: the runtime folder goes away with a user's last session."""
+    """Returns the path of the agent's socket. It depends on the environment: the runtime folder disappears with a user's last session."""
     return os.path.join(runtime_folder(), f"agent-{mark}.sock")
 
 
 def listen(folder: str, mark: str) -> socket.socket:
-    """A listening socket for this user only. Its path is written into the run's folder, for logins with another environment."""
+    """Returns a listening socket for this user only. Its path is written into the run's folder, for logins with another environment."""
     path = socket_path(mark)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -101,7 +101,7 @@ def listen(folder: str, mark: str) -> socket.socket:
 
 
 def take_lock(folder: str) -> int | None:
-    """The lock that warden and agent of one run on one node hold together; None where somebody has it."""
+    """Takes the lock that warden and agent of one run on one node share; None if it is taken."""
     lock = os.open(os.path.join(folder, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +112,7 @@ def take_lock(folder: str) -> int | None:
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Replaces a file so that a reader sees the old or the new content, never a part."""
+    """Replaces a file so that readers see the old or the new content, never a part."""
     partial = f"{path}.{os.getpid()}.partial"
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""How ranks use their GPUs, told by a process of `gpus.py`: a query may hang in a sick driver, and nothing waits for it."""
+"""GPU use of ranks, reported by a process of `gpus.py`, because a query may hang in a broken driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import selectors
 import socket
 import time
 
-from engine.node.agent.environment import environment_of
+from engine.node.agent.jobs import environment_of
 from engine.node.agent.processes import start_process
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
@@ -18,24 +18,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 GPU_SILENCE = 6.0
-"""Seconds without a message of `gpus.py`, which sends one every two, after which the last one holds no more."""
+"""Seconds without a sample, which `gpus.py` sends every two seconds, after which GPU use is unknown."""
 
 
 class GpuWatch:
-    """Starts the process that tells, once in an attempt. It ends with its socket, at the latest where the attempt is cleared.
-
-    Args:
-        state: of the node.
-        selector: of the loop.
-        send: queues a message for the supervisor.
-    """
+    """Starts the process once in an attempt. It ends when its socket is closed, at the latest when the attempt is cleared."""
 
     def __init__(self, state: NodeState, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
         self._state, self._selector, self.send = state, selector, send
         self._wire: socket.socket | None = None
         self._pid = 0
         self._ranks: list[int] = []
-        """Whose GPUs it tells of, in its order."""
+        """The ranks of its samples, in their order."""
         self._heard = 0.0
 
     def watch_gpus(self, message: Message) -> None:
@@ -70,7 +64,7 @@ class GpuWatch:
             self.end()
 
     def notice_silence(self) -> None:
-        """Tells that nothing is known where a driver hangs; the supervisor would go on showing the last values."""
+        """Reports unknown values if a driver hangs; otherwise the supervisor would keep showing the last ones."""
         if self._wire is not None and time.monotonic() - self._heard > GPU_SILENCE:
             self._heard = time.monotonic()
             self._tell(None)
@@ -81,7 +75,7 @@ class GpuWatch:
         self.send(type="gpus", attempt=self._state.attempt, ranks=ranks)
 
     def end(self) -> None:
-        """Closes its socket, with which it ends."""
+        """Closes its socket, which ends it."""
         wire, self._wire = self._wire, None
         if wire is not None:
             self._selector.unregister(wire)

@@ -1,7 +1,11 @@
-"""A process on its way: a template forks it, or it is started cold."""
+"""Processes to be started: their environment, and the job that a template forks."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+
+from engine.node.agent.processes import MARK
 from engine.node.agent.wire import Message
 
 TYPE_CHECKING = False
@@ -10,18 +14,49 @@ if TYPE_CHECKING:
     from typing import Any
 
     StartJob = Callable[["Job", Message, dict[str, str], dict[str, str]], None]
-    """Takes a job, the message that asks for it, the environment of all that it asks for, and what this one has besides."""
+    """Arguments: a job, the message that requests it, the environment of all its processes, and additions for this process."""
+
+MPI_OWN = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE", "PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "HYDI_")
+"""Prefixes of variables that make a process part of an MPI job."""
+
+
+def environment_of(message: Message, mark: str) -> dict[str, str]:
+    """Returns the node's variables, overridden by the profile's. The profile's defaults apply where the node sets nothing.
+
+    Args:
+        message: a request that starts processes.
+        mark: of the run.
+    """
+    # The agent itself may run inside an MPI job to which the ranks do not belong.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(MPI_OWN)}
+    env = {**message["env_defaults"], **own, **message["env"], MARK: mark}
+    first = [("PYTHONPATH", message["library"])]
+    first += [("LD_LIBRARY_PATH", path) for path in library_path(message)]
+    for name, folder in first:
+        env[name] = folder + (os.pathsep + env[name] if env.get(name) else "")
+    return env
+
+
+def library_path(message: Message) -> list[str]:
+    """Returns folders for LD_LIBRARY_PATH. Libraries that ranks load by another name than on this node get a symlink."""
+    folder, links = message.get("library_path", ["", {}])
+    for name, target in links.items():
+        folder = os.path.abspath("libraries")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, os.path.join(folder, name))
+    return [folder] if folder else []
 
 
 class Job:
     """A process that a template is asked to fork.
 
     Args:
-        request: what `template.py` takes.
-        files: opens those whose descriptors go along; they are closed once the request is sent.
+        request: for `template.py`.
+        files: opens files whose descriptors are sent; they are closed after that.
         started: called with pid and start time.
-        refused: called where no template can fork it, so that it is started cold.
-        dropped: called where it is not wanted any more.
+        refused: called if no template can fork it, so that it must be started without one.
+        dropped: called if it is no longer wanted.
     """
 
     def __init__(

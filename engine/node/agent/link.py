@@ -1,6 +1,6 @@
-"""The supervisor's connection: accepted, read, written, and given up where nothing is heard of it.
+"""The agent's socket and the supervisor's connection, which is closed if the supervisor is silent.
 
-Processes that mpirun has started come to the same socket. The first message of a connection tells which it is.
+Processes of mpirun connect to the same socket. The first message of a connection tells which it is.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     OnProcess = Callable[["PendingConnection", Message], None]
 
 LISTEN_CHECK = 1.0
-"""Seconds between two looks at the socket's path."""
+"""Seconds between two checks of the socket's path."""
 
 
 class PendingConnection:
-    """A connection whose first message has not come yet."""
+    """A connection whose first message has not arrived."""
 
     def __init__(self, wire: socket.socket) -> None:
         self.wire = wire
@@ -39,7 +39,7 @@ class PendingConnection:
         self.descriptors: list[int] = []
 
     def read(self) -> list[Any]:
-        """The messages that are complete by now. Raises OSError where there will be none."""
+        """Returns complete messages. Raises OSError if the connection is closed."""
         room = array.array("i")
         data, extra, _, _ = self.wire.recvmsg(1 << 20, socket.CMSG_SPACE(8 * room.itemsize), socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in extra:
@@ -51,7 +51,7 @@ class PendingConnection:
         return self.incoming.feed(data)
 
     def close(self) -> None:
-        """Closes it, with the descriptors that came along."""
+        """Closes it, with the descriptors that it has received."""
         self.wire.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -59,14 +59,12 @@ class PendingConnection:
 
 
 class Link:
-    """The agent's socket, and the supervisor that has connected to it.
+    """The agent's socket, and the connection of its supervisor.
 
     Args:
-        state: for the run's mark and the supervisor's terms.
-        selector: of the loop.
         listener: the listening socket.
         on_message: called with each message of the supervisor.
-        on_process: called with each other connection and its first message: a process that mpirun has started.
+        on_process: called with connections of processes of mpirun, and their first message.
         on_hang_up: called when the supervisor's connection is closed.
     """
 
@@ -84,7 +82,7 @@ class Link:
         self._wire: socket.socket | None = None
         self._incoming, self._outgoing = FrameBuffer(), bytearray()
         self._peer = (0, 0)
-        """The bridge that the connection comes from: pid and start time."""
+        """Pid and start time of the bridge that has connected."""
         self._heard = self._alone_since = time.monotonic()
         self._next_check = 0.0
 
@@ -95,7 +93,7 @@ class Link:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was to be sent is on its way."""
+        """Whether all messages have been sent."""
         return not self._outgoing
 
     @property
@@ -104,7 +102,7 @@ class Link:
         return time.monotonic() - self._alone_since
 
     def send(self, data: bytes = b"", **message: Any) -> None:
-        """Queues a message for the supervisor; without one it is dropped, since the inventory in `hello` will tell it later."""
+        """Queues a message for the supervisor. Without a connection it is dropped, because the inventory in `hello` replaces it."""
         if self._wire is not None:
             self._outgoing += encode_frame(message, data)
 
@@ -116,19 +114,19 @@ class Link:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def listen_anew(self) -> None:
-        """Makes another listening socket. To be called before `listen`; keeps the old one where that can't be."""
+        """Replaces the listening socket, if that is possible. Must be called before `listen`."""
         with contextlib.suppress(OSError, RuntimeError):
             self._listener = listen(".", self._state.mark)
 
     def is_check_due(self) -> bool:
-        """Whether it is time to look whether others can still find this agent. Starts the next interval."""
+        """Whether it is time to check that others can find this agent. Starts the next interval."""
         is_due = time.monotonic() >= self._next_check
         if is_due:
             self._next_check = time.monotonic() + LISTEN_CHECK
         return is_due
 
     def keep_listening(self) -> None:
-        """Listens anew where the socket has gone, as it does when a user logs out who has no other session."""
+        """Listens again if the socket's path is gone, as happens when a user's last session ends."""
         with contextlib.suppress(OSError, RuntimeError):
             wanted = socket_path(self._state.mark)
             if wanted != self._listener.getsockname() or not os.path.exists(wanted):
@@ -139,7 +137,7 @@ class Link:
                 self.listen()
 
     def stop_listening(self) -> None:
-        """Removes the socket's path, which tells a bridge that this agent ends on purpose."""
+        """Removes the socket's path, so that bridges know that this agent ends on purpose."""
         with contextlib.suppress(OSError):
             os.unlink(self._listener.getsockname())
 
@@ -153,7 +151,7 @@ class Link:
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read_first(pending))
 
     def _read_first(self, pending: PendingConnection) -> None:
-        """The first message tells who has connected: a supervisor, or a process that mpirun has started."""
+        """Reads the first message, which tells whether this is a supervisor or a process of mpirun."""
         try:
             messages = pending.read()
         except BlockingIOError:
@@ -190,7 +188,7 @@ class Link:
             self._on_hang_up()
 
     def drop_if_silent(self) -> None:
-        """Gives up a connection that is cut: its bridge hangs in TCP, which may take hours to notice."""
+        """Closes a connection that is cut. TCP, in which its bridge hangs, may take hours to notice."""
         beat = self._state.terms.get("heartbeat")
         if not beat or time.monotonic() - self._heard <= MISSED_BEATS * beat:
             return
@@ -201,11 +199,11 @@ class Link:
             kill_quietly(pid, signal.SIGKILL)
 
     def excuse(self, begun: float, limit: float) -> None:
-        """Does not count this process's own pause as silence of the supervisor.
+        """Does not count a pause of this process as silence of the supervisor.
 
         Args:
             begun: when this round of the loop began.
-            limit: seconds that a round without a pause takes at most.
+            limit: the longest round without a pause, in seconds.
         """
         if time.monotonic() - begun > limit:
             self._heard = max(self._heard, time.monotonic())
@@ -228,7 +226,7 @@ class Link:
             self._on_message(message)
 
     def flush(self) -> None:
-        """Sends what the connection takes."""
+        """Sends as much as the connection accepts."""
         if self._wire is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Which addresses of nodes connect: a port that other nodes try, and tries of theirs."""
+"""Addresses by which nodes reach each other: a port that other nodes try, and attempts to reach theirs."""
 
 from __future__ import annotations
 
@@ -14,28 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONNECT_TIME = 3.0
-"""Seconds in which another node must be reached. Only networks lie between, so a slower address is not the right one."""
+"""Seconds for a connection to another node. A slower address is not the right one."""
 
 CONNECT_GRACE = 0.3
-"""Seconds that other addresses have once one has answered: one that is filtered never will."""
+"""Seconds for other addresses after the first has answered, because filtered addresses never answer."""
 
 MOST_ADDRESSES = 64
 
 
 class Listener:
-    """The port that other nodes try.
-
-    Args:
-        selector: of the loop.
-        send: queues a message for the supervisor.
-    """
+    """The port that other nodes try."""
 
     def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
         self._selector, self.send = selector, send
         self._socket: socket.socket | None = None
 
     def open_port(self, message: Message) -> None:
-        """`open_door`: opens a port, and tells whoever connects the token."""
+        """`open_door`: opens a port, and sends the token to everyone who connects."""
         self._close()
         listener, token = networks.open_listener(), message["word"].encode()
         self._socket = listener
@@ -56,8 +51,8 @@ class Listener:
             self._socket = None
 
     def try_node(self, message: Message) -> None:
-        """`knock`: tries to reach another node by each of its addresses. Who answers must know the token: an address may be
-        another machine's. Blocks for CONNECT_TIME at most."""
+        """`knock`: tries all addresses of another node. It must answer with the token, because an address may belong to another
+        machine. Blocks for at most CONNECT_TIME."""
         addresses, token = message["addresses"][:MOST_ADDRESSES], message["word"].encode()
         reached, _ = networks.try_addresses(addresses, message["port"], token, CONNECT_TIME, CONNECT_GRACE)
         names = interface_names()
@@ -65,11 +60,11 @@ class Listener:
         self.send(type="knocked", number=message["number"], reached=found)
 
     def name_interface(self, message: Message) -> None:
-        """`name_interface`: tells the interface of an own address; empty where there is none."""
+        """`name_interface`: reports the interface of an own address; empty if there is none."""
         name = interface_names().get(message["address"], "")
         self.send(type="interface", number=message["number"], name=name)
 
 
 def interface_names() -> dict[str, str]:
-    """Names of this node's interfaces by address."""
+    """Returns the names of this node's interfaces by address."""
     return {address: name for name, address in networks.interfaces() if address}

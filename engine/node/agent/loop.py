@@ -1,4 +1,4 @@
-"""The agent's process: its parts, the table of what a supervisor can ask for, and the loop that serves it all."""
+"""The agent's process: its parts, the table of requests, and the event loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import sys
 import time
 
 from engine.node.agent.ending import Ending
-from engine.node.agent.files import is_same_file, size_of
+from engine.node.agent.files import has_library, is_same_file, size_of, unpack_library
 from engine.node.agent.folders import KEEP_FILE, write_atomically
 from engine.node.agent.gpu_watch import GpuWatch
-from engine.node.agent.library import has_library, unpack_library
 from engine.node.agent.link import Link, PendingConnection
 from engine.node.agent.listener import Listener
 from engine.node.agent.mpirun import Mpirun
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-TICK = 0.05
-"""Seconds between two looks at the sizes of the ranks' files: nobody sees the delay, and 64 ranks cost under 1 % of a core."""
+POLL_INTERVAL = 0.05
+"""Seconds between two checks of the sizes of the ranks' files. Checking 64 ranks takes under 1 % of a core."""
 
 LAST_SEND_TIME = 2.0
-"""Seconds for the last messages to be sent before the agent ends."""
+"""Seconds to send the last messages before the agent ends."""
 
 SWEEP_TIME = 5.0
-"""Seconds for killed processes to be gone."""
+"""Seconds for killed processes to disappear."""
 
 
 class Agent:
@@ -55,7 +54,7 @@ class Agent:
         self.state = state = NodeState(mark, warden)
         self.selector = selector = selectors.DefaultSelector()
         self.leaving: float | None = None
-        """When it ends, whether or not its last messages are sent."""
+        """Time of its end, whether or not its last messages are sent."""
         self.link = Link(state, selector, listener, self._handle, self._take_process, lambda: self.relay.stop())
         self.send = send = self.link.send
         self.relay = Relay(state, send, lambda: self.link.is_up)
@@ -103,13 +102,13 @@ class Agent:
         }
 
     def run(self, *, again: bool) -> int:
-        """Serves until it is told to close, or its lease is over.
+        """Serves until it is told to close, or its lease ends.
 
         Args:
-            again: an earlier agent was killed, which may have listened anew at a socket of its own.
+            again: replaces an agent that was killed, and may have moved its socket.
 
         Returns:
-            The exit status for the warden.
+            The exit status, for the warden.
         """
         if again:
             self.link.listen_anew()
@@ -128,12 +127,12 @@ class Agent:
             for key, _ in self.selector.select(0.0 if hurry else max(0.0, next_tick - time.monotonic())):
                 key.data()
             self._reap()
-            self.link.excuse(begun, 1 + TICK)
+            self.link.excuse(begun, 1 + POLL_INTERVAL)
             if hurry and self.state.relays:
                 self.relay.go_on()
             if time.monotonic() >= next_tick:
                 self._tick()
-                next_tick = time.monotonic() + TICK
+                next_tick = time.monotonic() + POLL_INTERVAL
             self._note_spawned()
             self.state.save()
             self.link.flush()
@@ -149,7 +148,7 @@ class Agent:
         self.stacks.collect()
         self.gpu_watch.notice_silence()
         if self.link.is_up:
-            if self.link.is_idle:  # sizes are absolute: a link that is stuck gets the newest when it moves again
+            if self.link.is_idle:  # sizes are absolute, so a slow link can skip some
                 self.relay.report_growth()
             self.link.drop_if_silent()
         elif self.leaving is None:
@@ -159,19 +158,19 @@ class Agent:
 
     def _keep_reachable(self) -> None:
         if self.state.terms.get("heartbeat") and not os.stat(".").st_nlink:
-            self._stop_alone()  # somebody has removed the folder on another machine: nobody can find this agent any more
+            self._stop_alone()  # the folder on this node was removed, so nobody can find this agent
         else:
             self.link.keep_listening()
 
     def _stop_alone(self) -> None:
-        """Ends the ranks, then itself: no supervisor is there to ask for it."""
+        """Ends the ranks, then this agent, without a supervisor's request."""
         if not self.state.running():
             self._leave()
         elif not self.ending.is_stopping:
             self.ending.start_ladder(at_once=False)
 
     def _leave(self) -> None:
-        """Ends everything, then itself, once the last messages are sent or their time is over."""
+        """Ends everything, then this agent after its last messages or LAST_SEND_TIME."""
         self.templates.end()
         self._clear(self.state.attempt)
         self.leaving = time.monotonic() + LAST_SEND_TIME
@@ -180,7 +179,7 @@ class Agent:
     # requests
 
     def _handle(self, message: Any) -> None:
-        """Does what is asked. Whatever goes wrong is told: ranks must not lose their agent over a full disk, say."""
+        """Handles a request. Reports any error instead of ending, because ranks must not lose their agent over, say, a full disk."""
         kind = message.get("type") if isinstance(message, dict) else message
         try:
             self.requests[kind](message)
@@ -188,7 +187,7 @@ class Agent:
             self.send(type="trouble", request=str(kind), reason=f"{type(error).__name__}: {error}")
 
     def _take_process(self, pending: PendingConnection, message: Message) -> None:
-        """Takes the connection of a process that mpirun has started."""
+        """Takes the connection of a process of mpirun."""
         if message["type"] == "proxy":
             is_kept = self.mpirun.take_proxy(pending.wire, pending.descriptors, message)
         else:
@@ -197,7 +196,7 @@ class Agent:
             pending.close()
 
     def _greet(self, message: Message) -> None:
-        """`hello`: tells a supervisor that has connected what there is."""
+        """`hello`: reports the state to a supervisor that has connected."""
         if message["protocol"] != PROTOCOL:
             reason = "this node's agent speaks protocol {}, not {}".format(PROTOCOL, message["protocol"])
             self.send(type="refused", reason=reason)
@@ -214,7 +213,7 @@ class Agent:
                 "generation": r.generation,
                 **(self.relay.last_words(r) if relays else {}),
             }
-            for r in sorted(state.ranks.values(), key=lambda rank: rank.ended_at)  # the first to end is the cause
+            for r in sorted(state.ranks.values(), key=lambda rank: rank.ended_at)  # the first to end may be the cause
         ]
         self.send(
             type="hello",
@@ -235,11 +234,11 @@ class Agent:
         self.mpirun.ask_for_daemons()
 
     def _answer_ping(self, message: Message) -> None:
-        """`ping`: the connection works."""
+        """`ping`: answers, which shows that the connection works."""
         self.send(type="pong")
 
     def _clear_attempt(self, message: Message) -> None:
-        """`clear`: ends whatever an attempt left behind."""
+        """`clear`: ends everything that is left of an attempt."""
         self._clear(message["attempt"], at_once=message.get("at_once", False))
 
     def _close_agent(self, message: Message) -> None:
@@ -249,11 +248,11 @@ class Agent:
         self._leave()
 
     def _clear(self, attempt: int, *, at_once: bool = False) -> None:
-        """Ends whatever an attempt left behind: ranks, children that left their rank's group, the store.
+        """Ends everything that is left of an attempt: ranks, child processes outside their groups, the store.
 
         Args:
             attempt: its number.
-            at_once: nobody waits for what ranks wrote and was not relayed yet.
+            at_once: reports it before the remaining output of ranks is sent.
         """
         state = self.state
         state.cleared = max(state.cleared, attempt)
@@ -281,12 +280,12 @@ class Agent:
         self.mpirun.drop_proxies()
 
     def _drop_waiting(self) -> None:
-        """Forgets the ranks that are not being started yet."""
+        """Drops ranks that wait to be started."""
         self.templates.drop_waiting()
         self.mpirun.end_waiting(-signal.SIGKILL, "stopped before it had started")
 
     def _note_spawned(self) -> None:
-        """Once no rank is being started any more, a successor need not look for unknown ones."""
+        """Records that no rank is being started, so that a successor need not look for unknown ones."""
         if self.state.spawning and not self.mpirun.has_waiting and not self.templates.is_busy:
             self.state.spawning, self.state.dirty = False, True
 
@@ -301,7 +300,7 @@ class Agent:
             self._process_ended(pid, reap(pid))
 
     def _process_ended(self, pid: int, status: int) -> None:
-        """A process was reaped, here or by the template: a rank's, mpirun's, a probe's, the store's, or any other."""
+        """Handles the end of a process that was reaped here or by the template."""
         rank = next((rank for rank in self.state.running() if rank.pid == pid), None)
         if rank is not None:
             self.ending.ended(rank, status)

@@ -1,4 +1,4 @@
-"""mpirun or, on a node that is not the first, its daemon here; and its processes, each of which holds the place of one rank."""
+"""mpirun, or its daemon on nodes other than the first; and its processes, each of which holds the place of one rank."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import signal
 import socket
 import time
 
-from engine.node.agent.environment import environment_of
 from engine.node.agent.files import close_all, first_words, open_log
+from engine.node.agent.jobs import environment_of
 from engine.node.agent.processes import kill_group, start_process, start_time
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
@@ -21,34 +21,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH_OWN = ("SLURM_", "PBS_", "LSB_", "COBALT_", "PE_HOSTFILE")
-"""Beginnings of the variables by which mpirun would find nodes that are not the plan's."""
+"""Prefixes of variables by which mpirun would find nodes that are not in the plan."""
 
 MPIRUN_GRACE = 2.0
-"""Seconds for mpirun to end by itself once its processes have; in the second half it gets SIGTERM."""
+"""Seconds for mpirun to end after its processes; in the second half it gets SIGTERM."""
 
 ABORT_GRACE = 1.0
-"""Seconds for a rank that has called MPI_Abort to end by itself, and so tell how, before all of its job are killed."""
+"""Seconds for a rank that has called MPI_Abort to end, and so report its status, before the ranks of its job are killed."""
 
 
 class Mpirun:
-    """Starts mpirun, gives its processes' places to ranks, and ends it.
-
-    Args:
-        state: of the node.
-        selector: of the loop.
-        send: queues a message for the supervisor.
-    """
+    """Starts mpirun, gives its processes' places to ranks, and ends it."""
 
     def __init__(self, state: NodeState, selector: selectors.BaseSelector, send: Callable[..., None]) -> None:
         self._state, self._selector, self.send = state, selector, send
         self._launchers: dict[str, tuple[socket.socket, str]] = {}
-        """What mpirun has started in place of an `ssh` to another node, with its command, by the node's name to mpirun."""
+        """Processes that mpirun has started instead of an `ssh` to another node, with the command, by mpirun's name of the node."""
         self._proxies: dict[int, socket.socket] = {}
         """Processes of mpirun, by the rank whose place they hold."""
         self._waiting: dict[int, tuple[Callable[[dict[str, str], list[int]], None], Callable[[int, str], None]]] = {}
-        """Ranks that wait for a place: what starts each, and what is done where none comes."""
+        """Ranks that wait for a place: what starts each, and what ends it if there is no place."""
         self._doomed: dict[int, float] = {}
-        """Ranks whose process of mpirun has ended, and until when they may end by themselves."""
+        """Ranks whose process of mpirun has ended, and the time when they are killed."""
 
     @property
     def has_waiting(self) -> bool:
@@ -62,44 +56,44 @@ class Mpirun:
 
         Args:
             number: the rank.
-            take_place: starts it, with what mpirun gives.
-            end: called with a status and a reason where it will get no place.
+            take_place: starts it, with environment and descriptors from mpirun.
+            end: called with a status and a reason if it gets no place.
         """
         self._waiting[number] = take_place, end
 
     # starting
 
     def start_for_ranks(self, wanted: Message, environment: dict[str, str]) -> None:
-        """Starts mpirun where ranks wait and this node is the one that starts it."""
+        """Starts mpirun if ranks wait and this is the node that starts it."""
         if self._waiting and wanted["argv"]:
             self._start_mpirun(wanted, environment)
 
     def start_daemon(self, message: Message) -> None:
-        """`daemon`: starts mpirun's daemon, which then starts mpirun's processes on this node; once in an attempt."""
+        """`daemon`: starts mpirun's daemon, which starts mpirun's processes on this node; once in an attempt."""
         attempt, wanted = message["attempt"], message["mpirun"]
         if attempt != self._state.attempt or attempt <= max(self._state.cleared, self._state.stopped):
             return
         if self._state.daemon_done == attempt:
             self.send(type="daemon_ended", attempt=attempt, status=0, reason="")
             return
-        # mpirun writes the command for the shell that an ssh would have started.
+        # The command is for the login shell that ssh would have started.
         login_shell = pwd.getpwuid(os.geteuid()).pw_shell
         wanted["argv"] = [login_shell if login_shell.endswith("csh") else "sh", "-c", wanted["command"]]
         self._start_mpirun(wanted, environment_of(message, self._state.mark))
 
     def _start_mpirun(self, wanted: Message, environment: dict[str, str]) -> None:
-        """Starts it, unless it runs for this attempt already."""
+        """Starts it, unless it runs for this attempt."""
         state = self._state
         if state.mpirun is not None and state.mpirun["attempt"] == state.attempt:
             return
         try:
             if "launcher" in wanted:
-                with open("launcher", "w") as file:  # in the folder that mpirun starts in
+                with open("launcher", "w") as file:  # in mpirun's working directory
                     file.write(wanted["launcher"])
             os.makedirs(os.path.dirname(wanted["log"]), mode=0o700, exist_ok=True)
             with open_log(wanted["log"]) as log:
                 own = {name: value for name, value in environment.items() if not name.startswith(BATCH_OWN)}
-                if state.relays:  # on a node's own disk: what MPI leaves behind goes away with this folder
+                if state.relays:  # on the node's own disk, so that files which MPI leaves are removed with this folder
                     own["TMPDIR"] = os.path.abspath("temporary")
                     os.makedirs(own["TMPDIR"], mode=0o700, exist_ok=True)
                 pid = start_process(wanted["argv"], env={**own, **wanted["env"]}, stdout=log, stderr=log)
@@ -115,7 +109,7 @@ class Mpirun:
     # on other nodes
 
     def take_launcher(self, wire: socket.socket, message: Message) -> bool:
-        """What mpirun has started in place of an `ssh`: asks the supervisor to have the command run on that node.
+        """Takes a process that mpirun has started instead of an `ssh`: asks the supervisor to run its command on that node.
 
         Returns:
             Whether the connection is kept.
@@ -129,7 +123,7 @@ class Mpirun:
         return True
 
     def ask_for_daemons(self) -> None:
-        """Asks again for the daemons that mpirun waits for: the supervisor is a new one."""
+        """Asks a new supervisor for the daemons that mpirun waits for."""
         for host in self._launchers:
             self._ask_for_daemon(host)
 
@@ -138,7 +132,7 @@ class Mpirun:
         self.send(type="daemon", attempt=self._state.attempt, host=host, command=command)
 
     def daemon_ended(self, message: Message) -> None:
-        """`daemon_ended`: lets mpirun know that its daemon on another node has ended."""
+        """`daemon_ended`: tells mpirun that its daemon on another node has ended."""
         if message["attempt"] == self._state.attempt:
             self._release_launcher(message["host"], b"1" if message["status"] else b"0")
 
@@ -148,7 +142,7 @@ class Mpirun:
             self._part(wire, answer)
 
     def _part(self, wire: socket.socket, answer: bytes) -> None:
-        """Closes the connection of a process of mpirun, which ends with the answer as its status."""
+        """Closes the connection of a process of mpirun, which exits with the answer as its status."""
         self._selector.unregister(wire)
         with contextlib.suppress(OSError):
             wire.send(answer)
@@ -157,10 +151,10 @@ class Mpirun:
     # places
 
     def take_proxy(self, wire: socket.socket, descriptors: list[int], message: Message) -> bool:
-        """A process of mpirun offers its place, or is still there after this agent has replaced another.
+        """Takes a process of mpirun that offers its place, or registers again after this agent has replaced another.
 
         Returns:
-            Whether the connection is kept; where not, the process asks again.
+            Whether the connection is kept; if not, the process tries again.
         """
         state, number = self._state, message["rank"]
         rank, is_current = state.ranks.get(number), message["attempt"] == state.attempt
@@ -180,15 +174,15 @@ class Mpirun:
         return True
 
     def _lose_proxy(self, number: int, wire: socket.socket) -> None:
-        """Its end means that the rank is to end: MPI_Abort was called, or mpirun was told to stop."""
-        if self._proxies.get(number) is wire:  # else it was released by what came in the same moment
+        """Ends the rank of a lost process: MPI_Abort was called, or mpirun was told to stop."""
+        if self._proxies.get(number) is wire:  # otherwise it was released in the same round of the loop
             self._selector.unregister(wire)
             wire.close()
             del self._proxies[number]
             self._doomed[number] = time.monotonic() + ABORT_GRACE
 
     def drop_proxies(self, answer: bytes = b"") -> None:
-        """Closes the connections of all places."""
+        """Closes the connections of all processes that hold places."""
         for wire in self._proxies.values():
             self._part(wire, answer)
         self._proxies = {}
@@ -196,7 +190,7 @@ class Mpirun:
     # ending
 
     def watch(self) -> None:
-        """Kills ranks that outlive their process of mpirun, and notices the end of an mpirun that is no child of this process."""
+        """Kills ranks that outlive their process of mpirun, and notices the end of an mpirun that is not a child of this process."""
         state = self._state
         for number, deadline in list(self._doomed.items()):
             rank = state.ranks.get(number)
@@ -208,11 +202,11 @@ class Mpirun:
             self._ended("ended")
 
     def reaped(self, status: int) -> None:
-        """Its process was reaped."""
+        """Handles the status of mpirun."""
         self._ended(f"was ended by signal {-status}" if status < 0 else "ended")
 
     def _ended(self, how: str) -> None:
-        """Ranks that it has not started never will be, and those that it knew are ended with it."""
+        """Ends ranks that mpirun has not started, and dooms those that it has."""
         state = self._state
         mpirun, state.mpirun, state.dirty = state.mpirun, None, True
         if mpirun is not None and mpirun["attempt"] == state.attempt:
@@ -224,7 +218,7 @@ class Mpirun:
                 self._doomed.setdefault(number, time.monotonic() + ABORT_GRACE)
 
     def mpirun_gone(self, message: Message) -> None:
-        """`mpirun_gone`: without mpirun no rank of this node will get a place."""
+        """`mpirun_gone`: ends ranks that wait, because without mpirun they get no place."""
         if message["attempt"] == self._state.attempt:
             self.end_waiting(1, message["reason"])
 
@@ -235,7 +229,7 @@ class Mpirun:
             end(status, reason)
 
     def end(self) -> None:
-        """Gives mpirun time to remove its temporary files: it leaves them where it is killed. Blocks for MPIRUN_GRACE at most."""
+        """Waits for mpirun to remove its temporary files, which it leaves if it is killed. Blocks for at most MPIRUN_GRACE."""
         self.drop_proxies(b"0")
         for host in list(self._launchers):
             self._release_launcher(host, b"0")

@@ -1,4 +1,4 @@
-"""Questions about the node that another process answers, and folders that code is brought to."""
+"""Probes, which answer questions about the node in a process of their own, and folders for synchronised code."""
 
 from __future__ import annotations
 
@@ -14,25 +14,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROBE_SYNC = b"\0RANKDECK-PROBE 1\n"
-"""What a probe prints before its answers."""
+"""A probe prints this before its answers."""
 
 
 class Probes:
-    """Runs probes (`engine.node.probe`) beside everything else.
-
-    Args:
-        state: of the node.
-        send: queues a message for the supervisor.
-    """
+    """Runs probes (`engine.node.probe`)."""
 
     def __init__(self, state: NodeState, send: Callable[..., None]) -> None:
         self._state, self.send = state, send
         self._probes: dict[int, tuple[int, Any]] = {}
-        """By pid: the number of the request, and the file of the answers."""
+        """By pid: number of the request, and the file of the answers."""
 
     def start_probe(self, message: Message) -> None:
         """`probe`: starts a probe with its questions on standard input."""
-        import tempfile  # a boot does not wait for it
+        import tempfile  # not needed at boot
 
         questions, answers = (tempfile.TemporaryFile(dir=".") for _ in range(2))  # noqa: SIM115  one outlives this
         with questions:
@@ -53,7 +48,7 @@ class Probes:
             self.send(type="probed", number=number, answers=FrameBuffer().feed(frames))
 
     def make_folder(self, message: Message) -> None:
-        """`make_folder`: makes the folder that code will be brought to, as far as this user may."""
+        """`make_folder`: creates the folder for code."""
         reason = ""
         try:
             os.makedirs(message["path"], exist_ok=True)

@@ -1,4 +1,4 @@
-"""Processes by number: started, found, signalled and reaped, so that a number that was given away is never hit."""
+"""Starting, finding, signalling and reaping processes, in a way that a reused number is never signalled."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MARK = "RANKDECK_MARK"
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children instead of init's (Linux, prctl 36)."""
+    """Makes orphans below this process its children instead of init's (Linux, prctl 36)."""
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
 
 
-def process_mark(pid: int) -> tuple[int, str, int] | None:
-    """(start time, state letter, parent) of a process, or None. The start time tells it from a later one of its number."""
+def process_status(pid: int) -> tuple[int, str, int] | None:
+    """Returns (start time, state letter, parent) of a process, or None. The start time distinguishes processes with the same number."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -33,55 +33,55 @@ def process_mark(pid: int) -> tuple[int, str, int] | None:
 
 
 def start_time(pid: int) -> int:
-    """Start time of a child that is not reaped yet."""
-    mark = process_mark(pid)
-    return mark[0] if mark else 0
+    """Returns the start time of a child that is not reaped yet."""
+    found = process_status(pid)
+    return found[0] if found else 0
 
 
 def lives(pid: int, start: int) -> bool:
-    """Whether a process of that number and start time runs; a zombie does not."""
-    mark = process_mark(pid)
-    return mark is not None and mark[0] == start and mark[1] not in "ZX"
+    """Whether a process with this number and start time runs; zombies do not."""
+    found = process_status(pid)
+    return found is not None and found[0] == start and found[1] not in "ZX"
 
 
 def marked(marks: list[str]) -> list[int]:
-    """Every process with one of this run's marks in its environment. Nothing else finds a child whose parents have ended."""
+    """Returns all processes with one of this run's marks in their environment, and so children whose parents have ended."""
     wanted, found = {(MARK + "=" + mark).encode() for mark in marks}, []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # ended, or somebody else's
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # ended, or another user's
             if wanted.intersection(file.read().split(b"\0")):
                 found.append(int(name))
     return found
 
 
-def descendants(root: int, spare: set[int]) -> list[int]:
-    """Every process below `root`, without zombies and without those in `spare`, whose children are included."""
+def descendants(root: int, keep: set[int]) -> list[int]:
+    """Returns all processes below `root`, without zombies and without those in `keep`, whose children are included."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            mark = process_mark(int(name))
-            if mark is not None and mark[1] not in "ZX":
-                children.setdefault(mark[2], []).append(int(name))
-    found: list[int] = []
+            found = process_status(int(name))
+            if found is not None and found[1] not in "ZX":
+                children.setdefault(found[2], []).append(int(name))
+    below: list[int] = []
     queue = [root]
     while queue:
         for pid in children.get(queue.pop(), ()):
             queue.append(pid)
-            if pid not in spare:
-                found.append(pid)
-    return found
+            if pid not in keep:
+                below.append(pid)
+    return below
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Signals the process group that `pid` leads, if there is one."""
+    """Signals the process group that `pid` leads, if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
 def kill_quietly(pid: int, number: int) -> None:
-    """Signals a process, if there is one."""
+    """Signals a process, if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -97,7 +97,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def next_zombie() -> int | None:
-    """The pid of a child that has ended and is not reaped yet, or None."""
+    """Returns the pid of a child that has ended and is not reaped, or None."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except ChildProcessError:
@@ -114,30 +114,30 @@ def reap(pid: int) -> int:
 def start_process(argv: list[str], **options: Any) -> int:
     """Starts a process in a session of its own. Returns its pid.
 
-    The agent alone reaps, so the Popen object is told that the process is done: `subprocess` would otherwise poll an unreaped
-    one later, when its number may be another process's.
+    Only the agent reaps, so the Popen object is told that the process has ended: otherwise `subprocess` would poll the number later,
+    when it may belong to another process.
     """
     popen = subprocess.Popen(argv, start_new_session=True, **{"stdin": subprocess.DEVNULL, **options})
     popen.returncode = 0
     return popen.pid
 
 
-def sweep(root: int, spare: set[int], marks: list[str], seconds: float) -> list[int]:
-    """Kills everything below `root` or with one of this run's marks, until nothing is left or the time is over.
+def sweep(root: int, keep: set[int], marks: list[str], seconds: float) -> list[int]:
+    """Kills everything below `root` or with one of this run's marks, but not `keep`, until nothing is left or time is up.
 
     Returns:
-        What is left.
+        The processes that are left.
     """
     deadline = time.monotonic() + seconds
     while True:
-        left = sorted({*descendants(root, spare), *marked(marks)} - spare)
+        left = sorted({*descendants(root, keep), *marked(marks)} - keep)
         if not left or time.monotonic() > deadline:
             return left
         for pid in left:
             kill_quietly(pid, signal.SIGKILL)
         while True:
             zombie = next_zombie()
-            if zombie is None or zombie in spare:
+            if zombie is None or zombie in keep:
                 break
             reap(zombie)
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What ranks write: how much it is or, where the supervisor is on another machine, the bytes themselves."""
+"""Output of ranks: the sizes of their files or, for a supervisor on another machine, their content."""
 
 from __future__ import annotations
 
@@ -14,35 +14,29 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK = 1 << 16
-"""Bytes of a rank's file that go into one frame."""
+"""Bytes of a rank's file in one frame."""
 
 RELAY_AHEAD = 1 << 18
-"""Bytes that may be under way to the supervisor; the rest stays in the files. On a slow link all other messages wait behind them."""
+"""Bytes that may be sent before the supervisor confirms them. On a slow link, all other messages wait behind them."""
 
 LAST_ERRORS, LAST_NUMBERS = 16 * 1024, 4096
-"""Bytes from the end of a failed rank's standard error and metrics that come with the message of its end."""
+"""Bytes from the end of a failed rank's standard error and metrics in the message of its end."""
 
 
 class Relay:
-    """Tells the supervisor what ranks write.
-
-    Args:
-        state: whose ranks write.
-        send: queues a message for the supervisor.
-        is_up: whether there is a supervisor.
-    """
+    """Reports the output of ranks. `is_up`: whether a supervisor is connected."""
 
     def __init__(self, state: NodeState, send: Callable[..., None], is_up: Callable[[], bool]) -> None:
         self._state, self.send, self._is_up = state, send, is_up
         self._is_behind = False
         self._turn = 0
         self._under_way = 0
-        """Bytes that were sent and are not confirmed as stored."""
+        """Bytes that were sent and are not confirmed."""
         self._waiting: list[Message] = []
-        """Messages that must not arrive before what ranks wrote."""
+        """Messages that must arrive after the ranks' output."""
 
     def start_relay(self, message: Message) -> None:
-        """`relay`: from now on, what ranks write is sent, from where the supervisor has it."""
+        """`relay`: sends the ranks' output from now on, from the offsets that the supervisor has reached."""
         self._state.relays = self._is_behind = True
         self._under_way = 0
         for number, *offsets in message["offsets"]:
@@ -51,25 +45,25 @@ class Relay:
         self.go_on()
 
     def stored(self, message: Message) -> None:
-        """`stored`: so many bytes have arrived."""
+        """`stored`: confirms bytes."""
         self._under_way = max(0, self._under_way - message["size"])
         self.go_on()
 
     def stop(self) -> None:
-        """The supervisor's connection is closed; the next one says where to begin."""
+        """Stops, because the supervisor's connection is closed. The next one sends offsets again."""
         self._waiting.clear()
         self._state.relays = self._is_behind = False
 
     @property
     def can_send_more(self) -> bool:
-        """Whether more is written already than was sent, and may be sent now."""
+        """Whether there is output to be sent, and it may be sent now."""
         return self._is_behind and self._under_way < RELAY_AHEAD
 
     def go_on(self, last_of: Rank | None = None) -> None:
-        """Sends what ranks have written: metrics first, since they are few; then all ranks in turn, however much one writes.
+        """Sends output of ranks: first metrics, which are few; then the ranks in turn, however much one of them writes.
 
         Args:
-            last_of: a rank that has just ended. What it wrote goes first.
+            last_of: a rank that has just ended, whose output is sent first.
         """
         limit = RELAY_AHEAD * (2 if last_of else 1)
         ranks = [last_of] if last_of else list(self._state.ranks.values())
@@ -102,7 +96,7 @@ class Relay:
         return bool(data)
 
     def send_after_output(self, **message: Any) -> None:
-        """`send`, after all that ranks have written so far."""
+        """Sends a message after all output that ranks have written so far."""
         if not self._state.relays:
             self.send(**message)
             return
@@ -110,7 +104,7 @@ class Relay:
         self.go_on()
 
     def rank_ended(self, rank: Rank) -> Message:
-        """Sends the last that a rank wrote. Returns what belongs into the message of its end."""
+        """Sends the last output of a rank. Returns fields for the message of its end."""
         if self._state.relays:
             self.go_on(rank)
             return self.last_words(rank)
@@ -118,7 +112,7 @@ class Relay:
         return {}
 
     def last_words(self, rank: Rank) -> Message:
-        """The ends of a failed rank's files, which explain its end to a supervisor that may not have all of them yet."""
+        """Returns the ends of a failed rank's files, which explain its end before the supervisor has all of them."""
         if not rank.status:
             return {}
         return {
@@ -128,7 +122,7 @@ class Relay:
         }
 
     def report_growth(self) -> None:
-        """Sends how large the ranks' files are where that has changed, or what is new in them."""
+        """Sends the changed sizes of the ranks' files, or their new content."""
         if self._state.relays:
             self.go_on()
             return

@@ -1,4 +1,4 @@
-"""Starts ranks: from the message that asks for them to their processes."""
+"""Starts ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import errno
 import os
 import signal
 
-from engine.node.agent.environment import environment_of
 from engine.node.agent.files import close_all, open_log
-from engine.node.agent.jobs import Job
+from engine.node.agent.jobs import Job, environment_of
 from engine.node.agent.processes import kill_group, start_process, start_time
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
@@ -26,22 +25,19 @@ if TYPE_CHECKING:
     WaitForPlace = Callable[[int, TakePlace, End], None]
 
 MPI_GIVES = ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPICH_", "MPIR_")
-"""Beginnings of the variables that ranks get from mpirun. Its daemons set PATH and library paths for themselves, too."""
+"""Prefixes of variables that mpirun sets for ranks. Its daemons also change PATH and library paths, but only for themselves."""
 
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
-"""Lets ranks of Open MPI give way while they wait: by its own count there may be a core for each."""
+"""Lets waiting ranks of Open MPI yield their core, even if its own count shows one core for each."""
 
 
 class Spawn:
-    """One rank that is being started.
+    """A rank that is being started.
 
     Args:
-        state: of the node.
-        send: queues a message for the supervisor.
-        start: lets a template fork a job, or has it started cold.
-        message: that asks for the rank.
-        wanted: its part about this rank.
-        environment: of all ranks of the message.
+        message: the request.
+        wanted: its part for this rank.
+        environment: of all ranks of the request.
     """
 
     def __init__(
@@ -59,10 +55,10 @@ class Spawn:
         self._files = [wanted["out"], wanted["err"], wanted["metrics"]]
         self._env: dict[str, str] = dict(wanted["env"])
         self._descriptors: list[int] = []
-        """From mpirun, for the rank."""
+        """Descriptors from mpirun, for the rank."""
 
     def prepare(self) -> bool:
-        """Makes the folder of its files. Returns whether it can be started; where not, its end is told."""
+        """Creates the folder of its files. Returns whether it can be started; if not, its end is reported."""
         try:
             os.makedirs(os.path.dirname(self._files[0]), mode=0o700, exist_ok=True)
             os.stat(self._message["cwd"])
@@ -72,7 +68,7 @@ class Spawn:
         return True
 
     def start(self) -> None:
-        """Has its process started."""
+        """Starts its process."""
         request = {
             "argv": self._message["argv"],
             "cwd": self._message["cwd"],
@@ -83,11 +79,11 @@ class Spawn:
         self._start_job(job, self._message, self._environment, self._env)
 
     def take_place(self, given: dict[str, str], descriptors: list[int]) -> None:
-        """Starts it in the place that a process of mpirun holds for it.
+        """Starts it in the place that a process of mpirun holds.
 
         Args:
             given: the environment of that process.
-            descriptors: of that process, for the rank.
+            descriptors: from that process, for the rank.
         """
         environment, env = self._environment, self._env
         env.update({name: value for name, value in given.items() if name.startswith(MPI_GIVES)})
@@ -98,11 +94,11 @@ class Spawn:
         env.update(self._wanted["env"])
         self._descriptors.extend(descriptors)
         if descriptors:
-            env["PMI_FD"] = "3"  # where a template puts it
+            env["PMI_FD"] = "3"  # its number in a process that a template forks
         self.start()
 
     def end(self, status: int, reason: str) -> None:
-        """Tells that it ended before it had a process."""
+        """Reports that it ended before it had a process."""
         self._state.starting.pop(self.number, None)
         close_all(self._descriptors)
         attempt, number, generation = self.attempt, self.number, self.generation
@@ -152,11 +148,8 @@ class Spawner:
     """Starts the ranks of an attempt, and later ranks that rejoin it.
 
     Args:
-        state: of the node.
-        send: queues a message for the supervisor.
-        start: lets a template fork a job, or has it started cold.
         wait_for_place: keeps a rank until mpirun has a place for it.
-        start_mpirun: starts mpirun where ranks wait for it.
+        start_mpirun: starts mpirun if ranks wait for it.
         on_new_attempt: called before the first rank of an attempt.
     """
 
@@ -174,7 +167,7 @@ class Spawner:
         self._on_new_attempt = on_new_attempt
 
     def spawn(self, message: Message) -> None:
-        """`spawn`: starts ranks that are not there in this generation. Asked twice, it starts each once."""
+        """`spawn`: starts ranks that do not exist in this generation. A repeated request starts none twice."""
         state = self._state
         if message["attempt"] <= state.cleared:
             return

@@ -1,4 +1,4 @@
-"""Asks ranks for their Python stacks, then for what their process groups do, and collects the answers."""
+"""Asks ranks for their Python stacks, then for their collectives, and collects the answers."""
 
 from __future__ import annotations
 
@@ -19,45 +19,34 @@ STACKS_SIGNAL = signal.SIGRTMIN + 9
 """Makes a rank write its Python stacks; the same as in `template.py` and the rank package."""
 
 MAX_ANSWER, MAX_ANSWERS = 1 << 16, 1 << 20
-"""Bytes of a rank's answer, and of all answers together: a byte may take six in a frame."""
+"""Bytes of a rank's answer, and of all answers together. JSON may take six bytes for one."""
 
 STACKS_TIME, COLLECTIVES_TIME = 3.0, 1.5
-"""Seconds that ranks have to answer. A stopped rank does not, and the others' answers must not wait longer for it."""
+"""Seconds for the ranks' answers. A stopped rank does not answer, and the others' answers must not wait longer."""
 
 
 class Asked:
-    """A rank that was asked.
-
-    Args:
-        rank: the rank.
-        path: the file that it answers into; empty where it can't answer.
-    """
+    """A rank that was asked. `path`: the file for its answer; empty if it can't answer."""
 
     def __init__(self, rank: Rank, path: str) -> None:
         self.rank, self.path = rank, path
-        self.size = file_size(path)
-        """Before it was asked."""
+        self.size = file_size(path)  # before its answer
 
 
 class Stacks:
-    """One question at a time; the loop calls `collect` at every tick.
-
-    Args:
-        state: of the node.
-        send: queues a message for the supervisor.
-    """
+    """Handles one question at a time. The loop calls `collect` regularly."""
 
     def __init__(self, state: NodeState, send: Callable[..., None]) -> None:
         self._state, self.send = state, send
         self._asked: list[Asked] | None = None
         self._deadline = 0.0
         self._answers: list[list[Any]] | None = None
-        """Stacks of the ranks, while they are asked for the rest."""
+        """Stacks of the ranks, while they are asked for collectives."""
         self._sizes: list[int] = []
 
     def ask_stacks(self, message: Message) -> None:
-        """`stacks`: asks every rank by a signal. What its process groups do is asked for after that: faulthandler crashes where the
-        thread that answers runs meanwhile (seen with Python 3.11)."""
+        """`stacks`: asks every rank by a signal. Collectives come after that, because faulthandler crashes if the thread that
+        answers runs meanwhile (seen with Python 3.11)."""
         asked = []
         for rank in self._state.running():
             can_answer = catches(rank.pid, STACKS_SIGNAL)
@@ -67,7 +56,7 @@ class Stacks:
         self._answers, self._asked, self._deadline = None, asked, time.monotonic() + STACKS_TIME
 
     def collect(self) -> None:
-        """Goes on once every rank has answered and no answer grows any more, or the time is over."""
+        """Continues when every rank has answered and no answer grows, or when time is up."""
         if self._asked is None:
             return
         asked = self._asked
@@ -93,7 +82,7 @@ class Stacks:
             self.send(type="stacks", ranks=self._answers, collectives=collectives)
 
     def _ask_collectives(self, answered: list[Rank]) -> None:
-        """Asks through the ranks' pipes. A stopped rank would answer when it goes on, so it is not asked."""
+        """Asks through the ranks' pipes. Stopped ranks are left out, because they would answer later, when they continue."""
         candidates = [Asked(rank, rank.path("collectives")) for rank in answered]
         self._asked = [one for one in candidates if wake(one.rank.path("asked"))]
         self._deadline = time.monotonic() + COLLECTIVES_TIME

@@ -1,4 +1,4 @@
-"""What the parts of an agent share, and what its successor must know: written to `agent.json` before anybody hears of it."""
+"""State that the parts of an agent share. What a successor needs is written to `agent.json` before any message about it is sent."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import os
 import signal
 
 from engine.node.agent.folders import write_atomically
-from engine.node.agent.processes import descendants, kill_group, kill_quietly, lives, process_mark
+from engine.node.agent.processes import descendants, kill_group, kill_quietly, lives, process_status
 from engine.node.agent.wire import PROTOCOL, Message
 
 
 class Rank:
-    """One rank's process.
-
-    Args:
-        number: the rank.
-        files: its standard output, standard error and metrics.
-    """
+    """A rank's process. `files`: paths of its standard output, standard error and metrics."""
 
     def __init__(self, number: int, files: list[str]) -> None:
         self.number, self.files = number, files
@@ -27,31 +22,30 @@ class Rank:
         """None while it runs."""
         self.ended_at = 0.0
         self.adopted = False
-        """Whether another process is its parent: the template or the warden."""
+        """Whether its parent is another process: the template or the warden."""
         self.reason = ""
         self.parent = 0
         """Of its process, where that is adopted; 0: not seen yet."""
         self.missing_since: float | None = None
         self.watched: list[int] = []
-        with contextlib.suppress(OSError):  # a folder that was removed: its growth is not seen, its ranks go on
+        with contextlib.suppress(OSError):  # if the folder was removed, sizes are unknown and the rank continues
             for path in files:
                 self.watched.append(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.sizes = [0] * len(files)
         self.sent = [0] * len(files)
-        """Bytes of each file that were relayed."""
+        """Bytes of each file that were sent."""
 
     def path(self, kind: str) -> str:
-        """Of another file beside those."""
+        """Returns the path of another file beside those."""
         return self.files[2][: -len("metrics")] + kind
 
     def signal(self, number: int) -> None:
-        """Signals its whole group, if its number is still its own."""
-        mark = process_mark(self.pid)
-        if mark is not None and mark[0] == self.start:
+        """Signals its process group, if its number still belongs to it."""
+        found = process_status(self.pid)
+        if found is not None and found[0] == self.start:
             kill_group(self.pid, number)
 
     def close(self) -> None:
-        """Closes its files."""
         for descriptor in self.watched:
             os.close(descriptor)
         self.watched = []
@@ -61,49 +55,49 @@ class NodeState:
     """The state of one run on one node.
 
     Args:
-        mark: of the run.
+        mark: identifies the run's processes.
         warden: pid of the parent.
 
-    Files go by bare names in the working directory; those of the ranks come with each request.
+    Paths without a folder are relative to the working directory, the run's folder on this node; requests contain the ranks' paths.
     """
 
     def __init__(self, mark: str, warden: int) -> None:
         self.mark, self.warden = mark, warden
         self.marks = [mark]
-        """By which the run's processes are found: an earlier agent may have had another."""
+        """Marks of the run's processes, because an earlier agent may have had another."""
         self.attempt = self.cleared = self.stopped = -1
         """The newest attempt that was started, cleared, stopped."""
         self.ranks: dict[int, Rank] = {}
         self.starting: dict[int, int] = {}
-        """Ranks whose process is not there yet, with its generation."""
+        """Ranks without a process yet, with their generation."""
         self.store: Message | None = None
         self.mpirun: Message | None = None
-        """The mpirun of this attempt or, on a node that is not the first, its daemon here."""
+        """mpirun of this attempt, or its daemon on this node."""
         self.daemon_done = -1
-        """The attempt whose mpirun, or daemon of it, has ended here."""
+        """The attempt whose mpirun or daemon has ended here."""
         self.terms: Message = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
         self.helpers: set[int] = set()
-        """Pids of template and GPU watch: children that are neither ranks nor left over."""
+        """Pids of template and GPU watch: children that are not ranks, and may stay."""
         self.relays = False
-        """Whether what ranks write goes to the supervisor, which is on another machine."""
+        """Whether the output of ranks is sent to a supervisor on another machine."""
         self.spawning = False
-        """Whether ranks are being started that are not written down yet."""
+        """Whether ranks are being started that are not recorded yet."""
         self.dirty = False
 
     def root(self) -> int:
-        """Below which the processes of this run are: the warden, unless it was killed and its number may be another's."""
+        """Returns the root of this run's processes: the warden, unless it was killed and its number may belong to another process."""
         return self.warden if os.getppid() == self.warden else os.getpid()
 
     def running(self) -> list[Rank]:
-        """Ranks whose process has not ended."""
+        """Returns ranks that have not ended."""
         return [rank for rank in self.ranks.values() if rank.status is None]
 
     def mpirun_lives(self) -> bool:
-        """Whether there is an mpirun, or a daemon of it, and it runs."""
+        """Whether mpirun, or its daemon, runs."""
         return self.mpirun is not None and lives(self.mpirun["pid"], self.mpirun["start"])
 
     def save(self) -> None:
-        """Writes down what a successor must know. The loop does so before it sends."""
+        """Writes what a successor needs. The loop does so before it sends messages."""
         if not self.dirty:
             return
         ranks = [
@@ -114,12 +108,12 @@ class NodeState:
             "boot": boot_id(), "attempt": self.attempt, "cleared": self.cleared, "ranks": ranks, "terms": self.terms,
             "store": self.store, "mpirun": self.mpirun, "daemon_done": self.daemon_done, "spawning": self.spawning, "version": PROTOCOL, "marks": self.marks,
         }  # fmt: skip
-        with contextlib.suppress(OSError):  # a full disk: tried again in the next round
+        with contextlib.suppress(OSError):  # full disk: the next round tries again
             write_atomically("agent.json", json.dumps(data).encode())
             self.dirty = False
 
     def recall(self) -> None:
-        """Adopts what an earlier agent of this run left on this node."""
+        """Adopts ranks, store and mpirun of an earlier agent of this run."""
         try:
             with open("agent.json") as file:
                 data = json.load(file)
@@ -137,7 +131,7 @@ class NodeState:
             rank.pid, rank.start, rank.status, rank.reason, rank.adopted = pid, start, status, reason, True
             rank.ended_at, rank.generation = ended_at, generation
         store, mpirun = data["store"], data.get("mpirun")
-        if store and is_same_boot and (process_mark(store["pid"]) or (None,))[0] == store["start"]:
+        if store and is_same_boot and (process_status(store["pid"]) or (None,))[0] == store["start"]:
             self.store = store
         self.daemon_done = data.get("daemon_done", -1)
         if mpirun and is_same_boot:
@@ -147,12 +141,12 @@ class NodeState:
         self.dirty = True
 
     def end_unknown(self) -> None:
-        """Ends ranks that were started but never written down, since their agent or template died; they are started anew."""
+        """Ends ranks that were started but not recorded, because their agent or template died. They are started again."""
         known = {rank.pid for rank in self.ranks.values()} | {self.store["pid"] if self.store else 0} | self.helpers
-        spare = {os.getpid()}
-        if self.mpirun is not None and self.mpirun_lives():  # what it starts may lead sessions of its own
-            spare.update([self.mpirun["pid"], *descendants(self.mpirun["pid"], set())])
-        for pid in descendants(self.root(), spare):
+        keep = {os.getpid()}
+        if self.mpirun is not None and self.mpirun_lives():  # its processes may lead sessions of their own
+            keep.update([self.mpirun["pid"], *descendants(self.mpirun["pid"], set())])
+        for pid in descendants(self.root(), keep):
             try:
                 if os.getsid(pid) not in known:
                     kill_quietly(pid, signal.SIGKILL)
@@ -161,6 +155,6 @@ class NodeState:
 
 
 def boot_id() -> str:
-    """Of the running kernel: pids of another boot mean nothing."""
+    """Returns an id of this boot of the kernel: pids of another boot are invalid."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()

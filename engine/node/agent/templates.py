@@ -11,9 +11,8 @@ import socket
 import struct
 import time
 
-from engine.node.agent.environment import environment_of
 from engine.node.agent.files import open_log
-from engine.node.agent.jobs import Job
+from engine.node.agent.jobs import Job, environment_of
 from engine.node.agent.processes import MARK, kill_quietly, start_process
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message

@@ -1,4 +1,4 @@
-"""The warden: keeps an agent running until one ends on purpose, and records how ranks ended while there was none."""
+"""The warden: keeps an agent running until one ends on purpose, and records how ranks ended meanwhile."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import signal
 import socket
 import time
 
-from engine.node.agent.folders import remove_forgotten
-from engine.node.agent.loop import Agent  # before the fork: an agent that was killed is replaced without an import
-from engine.node.agent.processes import become_subreaper, kill_group, process_mark, reap, sweep
+from engine.node.agent.folders import remove_abandoned
+from engine.node.agent.loop import Agent  # before the fork, so that a killed agent is replaced without an import
+from engine.node.agent.processes import become_subreaper, kill_group, process_status, reap, sweep
 from engine.node.agent.wire import EXIT_FAILED
 
 MOST_DEATHS, DEATHS_TIME = 5, 10.0
-"""Deaths of an agent within so many seconds after which the warden gives up."""
+"""The warden gives up after more than 5 deaths of an agent within 10 seconds."""
 
 
 def detach(folder: str, keep: set[int]) -> None:
-    """Leaves the session, the terminal and the descriptors of the process that booted this one, its wire above all.
+    """Leaves the session, the terminal and the descriptors of the booted process.
 
-    From here on the folder is the working directory and its files go by their bare names, so it may be renamed.
+    The folder becomes the working directory, so that it may be renamed.
     """
     os.setsid()
     os.chdir(folder)
@@ -35,12 +35,12 @@ def detach(folder: str, keep: set[int]) -> None:
 
 
 def run(listener: socket.socket, mark: str) -> None:
-    """Starts the agent, and again where it is killed. After its end, ends everything that is left of the run."""
+    """Starts the agent, and again if it is killed. After the agent's end, ends everything that is left of the run."""
     become_subreaper()
     warden = os.getpid()
     deaths: list[float] = []
     agent = start_agent(listener, warden, mark, again=False)
-    remove_forgotten(os.path.dirname(os.getcwd()))
+    remove_abandoned(os.path.dirname(os.getcwd()))
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -62,23 +62,23 @@ def run(listener: socket.socket, mark: str) -> None:
 
 
 def note_exit(pid: int) -> None:
-    """Records how a rank ended whose agent was gone: kills its group, then reaps it."""
-    mark = process_mark(pid)
+    """Records how a rank ended while there was no agent: kills its group, then reaps it."""
+    found = process_status(pid)
     if os.getsid(pid) == pid:
         kill_group(pid, signal.SIGKILL)
     status = reap(pid)
-    with contextlib.suppress(OSError), open("exits", "a") as file:  # on a full disk only that status is lost
-        file.write(f"{pid} {mark[0] if mark else 0} {status} {time.time()}\n")
+    with contextlib.suppress(OSError), open("exits", "a") as file:  # on a full disk, only this status is lost
+        file.write(f"{pid} {found[0] if found else 0} {status} {time.time()}\n")
 
 
 def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool) -> int:
     """Forks an agent. Returns its pid.
 
     Args:
-        listener: where it accepts connections.
+        listener: its listening socket.
         warden: pid of this process.
         mark: of the run.
-        again: it replaces an agent that was killed.
+        again: whether it replaces an agent that was killed.
     """
     pid = os.fork()
     if pid:
@@ -89,7 +89,7 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         status = Agent(listener, warden, mark).run(again=again)
-    except BaseException:  # noqa: BLE001 - this is the outermost frame of a process
+    except BaseException:  # noqa: BLE001 - the outermost frame of a process
         import traceback
 
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What supervisor and agent send each other: 4 bytes of length, JSON, and raw bytes after a line feed where a message has any."""
+"""Messages between supervisor and agent: 4 bytes of length, JSON, and for some messages raw bytes after a line feed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing `typing` takes milliseconds of each boot
+if TYPE_CHECKING:  # importing `typing` would delay each boot by milliseconds
     from typing import Any
 
     Message = dict[str, Any]
@@ -17,24 +17,24 @@ else:
 
 PROTOCOL = 2
 SYNC = f"\0RANKDECK-AGENT {PROTOCOL}\n".encode()
-"""Printed once before the first frame. The supervisor skips what a login shell prints before it."""
+"""Printed once before the first frame. The supervisor skips output of login shells before it."""
 
 MAX_FRAME = 16 * 1024 * 1024
 """Bytes of the longest frame, without its length."""
 
 MISSED_BEATS = 3
-"""Heartbeats that may fail to come before a link counts as dead."""
+"""Heartbeats without an answer after which a link is dead."""
 
 EXIT_CUT_OFF, EXIT_FAILED = 98, 99
 EXIT_LINK_LOST = 96
-"""Of a bridge whose agent still runs or was killed. A bridge whose agent has ended on purpose exits with 0."""
+"""Exit status of a bridge whose agent still runs or was killed. It is 0 if the agent has ended on purpose."""
 
 
 def encode_frame(message: Message, data: bytes = b"") -> bytes:
-    """One message as bytes.
+    """Returns one message as bytes.
 
     Args:
-        message: what JSON can express.
+        message: values that JSON supports.
         data: raw bytes, which arrive as `message["data"]`.
 
     Raises:
@@ -47,13 +47,13 @@ def encode_frame(message: Message, data: bytes = b"") -> bytes:
 
 
 class FrameBuffer:
-    """Takes bytes in as they come and gives whole messages out."""
+    """Turns received bytes into messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """Adds bytes. Returns the messages that are complete now; raises ValueError for what can't be a frame."""
+        """Adds bytes. Returns the messages that are now complete; raises ValueError for an invalid frame."""
         self._data += data
         messages: list[Any] = []
         while len(self._data) >= 4:
@@ -67,14 +67,14 @@ class FrameBuffer:
             message = json.loads(text)
             if line_feed:
                 if not isinstance(message, dict):
-                    raise ValueError("raw bytes come with something that is not a message")
+                    raise ValueError("raw bytes follow something that is not a message")
                 message["data"] = data
             messages.append(message)
         return messages
 
 
 def read_exactly(descriptor: int, size: int) -> bytes:
-    """So many bytes of a pipe. Ends this process where the pipe is closed before."""
+    """Reads so many bytes from a pipe. Exits this process if the pipe is closed."""
     data = b""
     while len(data) < size:
         more = os.read(descriptor, size - len(data))

@@ -1,4 +1,4 @@
-"""Frames from stdin and to stdout, and the port at which other nodes try to reach this one."""
+"""Frames from stdin and to stdout, and the port that other nodes try."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Dict  # noqa: UP035
 from engine.node.networks import answer, open_listener
 
 SYNC = b"\0RANKDECK-PROBE 1\n"
-"""Printed once before the first answer; whatever a login shell printed before it is skipped."""
+"""Printed once before the first answer; output of login shells before it is skipped."""
 
 EXIT_CUT_OFF = 98
 
@@ -22,14 +22,14 @@ MAX_FRAME = 1 << 20
 
 
 class Listener:
-    """The port that other nodes try to reach, and the token that whoever connects is sent."""
+    """The port that other nodes try, and the token that it sends to them."""
 
     def __init__(self) -> None:
         self.socket: socket.socket | None = None
         self.token = b""
 
     def open(self, token: str) -> int:
-        """Listens on every address of this node. Returns the port that the kernel chose."""
+        """Listens on every address of this node. Returns the port, which the kernel chooses."""
         self.socket, self.token = open_listener(), token.encode()
         return int(self.socket.getsockname()[1])
 
@@ -38,7 +38,7 @@ LISTENER = Listener()
 
 
 def wait(descriptors: list[int], deadline: float | None = None) -> list[int]:
-    """The descriptors that can be read; none if the deadline passes. Connections are answered meanwhile."""
+    """Returns the descriptors that can be read; none if the deadline passes. Answers connections meanwhile."""
     while True:
         listener: list[Any] = [LISTENER.socket] if LISTENER.socket else []
         left = None if deadline is None else deadline - time.monotonic()
@@ -53,7 +53,7 @@ def wait(descriptors: list[int], deadline: float | None = None) -> list[int]:
 
 
 def read_exactly(size: int) -> bytes:
-    """So many bytes from stdin. Exits if stdin ends."""
+    """Reads so many bytes from stdin. Exits if stdin ends."""
     data = b""
     while len(data) < size:
         wait([0])
@@ -65,13 +65,13 @@ def read_exactly(size: int) -> bytes:
 
 
 def write(data: bytes) -> None:
-    """Writes all of it to stdout."""
+    """Writes all data to stdout."""
     while data:
         data = data[os.write(1, data) :]
 
 
 def read_question() -> Dict[str, Any]:  # noqa: UP006
-    """The next question."""
+    """Reads the next question."""
     (size,) = struct.unpack(">I", read_exactly(4))
     question: Dict[str, Any] = json.loads(read_exactly(min(size, MAX_FRAME)))  # noqa: UP006
     return question

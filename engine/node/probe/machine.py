@@ -1,4 +1,4 @@
-"""What a node has: cores, memory, GPUs, network, and what earlier runs left."""
+"""Facts about a node: cores, memory, GPUs, network, and processes of earlier runs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any, Dict, List  # noqa: UP035
 
 from engine.node.networks import interfaces
 
-Message = Dict[str, Any]  # noqa: UP006 - evaluated when it is imported, by Python 3.8 too
+Message = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
 Paths = List[str]  # noqa: UP006
 
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank."""
 
 STANDBY = ".standby-"
-"""Beginning of the marks of what an app keeps warm: it ends with the app."""
+"""Prefix of the marks of an app's warm processes, which end with the app."""
 
 NO_LIMIT = 1 << 60
-"""The kernel writes "no limit" of memory as a number near 2**63."""
+"""The kernel shows unlimited memory as a number near 2**63."""
 
 
 def machine(question: Message) -> Message:
-    """What the node has."""
+    """Returns facts about the node."""
     files, locked = (resource.getrlimit(what)[0] for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK))
     return {
         "python": platform.python_version(),
@@ -46,7 +46,7 @@ def machine(question: Message) -> Message:
 
 
 def entries(folder: str) -> Paths:
-    """Names in a folder; none where there is no such folder."""
+    """Returns the names in a folder; none if it does not exist."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -54,13 +54,13 @@ def entries(folder: str) -> Paths:
 
 
 def count_gpus() -> int:
-    """NVIDIA devices that the kernel shows."""
+    """Counts NVIDIA devices in /dev."""
     return sum(bool(re.match(r"nvidia\d+\Z", name)) for name in entries("/dev"))
 
 
 def memory_limit() -> int | None:
-    """Bytes of memory that this process's control groups allow at most; None where they set no limit. The smallest on the way
-    up counts, of version 2 and of version 1."""
+    """Returns the bytes of memory that this process's control groups allow: the smallest limit of all levels, in versions 1 and 2.
+    None if there is no limit."""
     limits = []
     with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
         for line in file:
@@ -73,12 +73,12 @@ def memory_limit() -> int | None:
             parts = path.strip("/").split("/") if path.strip("/") else []
             for depth in range(len(parts) + 1):
                 with contextlib.suppress(OSError, ValueError), open(os.path.join(root, *parts[:depth], name)) as limit:
-                    limits.append(int(limit.read()))  # "max" is no number
+                    limits.append(int(limit.read()))  # raises for "max"
     return min((limit for limit in limits if limit < NO_LIMIT), default=None)
 
 
 def leftovers() -> list[Message]:
-    """Runs of this user that have processes here. `owned`: an agent looks after them, so they are no leftovers."""
+    """Returns runs of this user that have processes here. `owned`: an agent runs, so they are not left over."""
     try:
         with open("/proc/net/unix") as file:
             sockets = file.read()
@@ -88,10 +88,10 @@ def leftovers() -> list[Message]:
     for name in entries("/proc"):
         if not name.isdigit() or name == str(os.getpid()):
             continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as environ:  # ended, or somebody else's
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as environ:  # ended, or another user's
             variables = dict(word.split(b"=", 1) for word in environ.read().split(b"\0") if b"=" in word)
             mark = os.fsdecode(variables.get(MARK.encode(), b""))
-            # Whatever a rank has started itself, this probe perhaps, is part of that rank's run.
+            # Processes that a rank has started, maybe this probe, belong to that rank's run.
             if not mark or mark.startswith(STANDBY) or mark == os.environ.get(MARK):
                 continue
             owned = f"agent-{mark}.sock" in sockets

@@ -1,4 +1,4 @@
-"""What a rank of a job would find on a node: its folders, its script, its modules."""
+"""What a rank of a job would find on a node: folders, script, modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from importlib import machinery, metadata
 from engine.node.probe.machine import Message, Paths
 
 START_TIME = 8.0
-"""Seconds for a bare Python to start: with a cold file server it needs some."""
+"""Seconds for Python to start, from a slow file server too."""
 
 PATH_SIGN = b"\0path\0"
 
@@ -23,24 +23,24 @@ PATH_PROGRAM = (
     "import sys\nsys.stdout.buffer.write('\\0path\\0'.encode()+'\\0'.join(sys.path).encode("
     "sys.getfilesystemencoding(),'surrogateescape'))"
 )
-"""Says where a rank would look for modules. It imports nothing, since the user's folders stand first."""
+"""Prints the rank's module search path. It imports nothing, because the user's folders come first in it."""
 
 
 def rank_environment(question: Message) -> dict[str, str]:
-    """What the node has, then what the profile wants; its defaults hold only where the node says nothing."""
+    """Returns the node's variables, overridden by the profile's. The profile's defaults apply where the node sets nothing."""
     return {**question["env_defaults"], **os.environ, **question["env"]}
 
 
 def rank_folder(question: Message) -> str | None:
-    """Where a rank would start; None where that can't be."""
+    """Returns a rank's working directory; None if it can't be entered."""
     return question["workdir"] if os.access(question["workdir"], os.X_OK) else None
 
 
 def rank_path(question: Message) -> Paths:
-    """Where a rank would look for modules, the folder of its script first.
+    """Returns a rank's module search path, the folder of its script first.
 
     Raises:
-        RuntimeError: Python can't start as a rank would; with its last words.
+        RuntimeError: Python can't start like a rank; with its last line of output.
     """
     try:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def rank_path(question: Message) -> Paths:
     if done.returncode or not sign:
         raise RuntimeError(last_line(done.stderr) or f"Python ended with status {done.returncode}")
     path = said.decode(sys.getfilesystemencoding(), "surrogateescape").split("\0")
-    if path[:1] == [""]:  # not there with PYTHONSAFEPATH
+    if path[:1] == [""]:  # absent with PYTHONSAFEPATH
         del path[0]
         first = (
             question["workdir"] if question["module"] else os.path.dirname(os.path.realpath(question["script"] or ""))
@@ -68,13 +68,13 @@ def rank_path(question: Message) -> Paths:
 
 
 def last_line(said: bytes) -> str:
-    """The last line that has text: of a traceback, the error."""
+    """Returns the last line that has text: in a traceback, the error."""
     lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 
 def job(question: Message) -> Message:
-    """What a rank of this job would find. Only names and sizes are looked at; nothing of the user's is run."""
+    """Returns what a rank of this job would find. Reads only names and sizes; runs nothing of the user's."""
     answer: Message = {
         "workdir": folder_trouble(question["workdir"]),
         "workdir_writable": os.access(question["workdir"], os.W_OK | os.X_OK),
@@ -108,7 +108,7 @@ def job(question: Message) -> Message:
 
 
 def folder_trouble(folder: str) -> str:
-    """Why a rank could not start in a folder; empty where it can."""
+    """Returns why a rank can't start in a folder; empty if it can."""
     try:
         os.listdir(folder)
     except OSError as error:
@@ -117,7 +117,7 @@ def folder_trouble(folder: str) -> str:
 
 
 def script(path: str) -> Message:
-    """Size and SHA-256 of a file, or why it can't be read."""
+    """Returns size and SHA-256 of a file, or why it can't be read."""
     answer: Message = {"size": 0, "sha256": "", "trouble": ""}
     digest = hashlib.sha256()
     try:
@@ -134,12 +134,12 @@ def script(path: str) -> Message:
 
 
 def space(what: str, folder: str, *, writes: bool = False) -> Message:
-    """Free bytes and free files (None where the file system does not count them) of the file system that a folder is on.
+    """Returns free bytes and free files (None if not counted) of the file system of a folder.
 
     Args:
         what: the folder, in words.
         folder: its path.
-        writes: tries to write a file, which a quota can refuse where there is room.
+        writes: tries to write a file, which a quota may prevent despite free space.
     """
     answer: Message = {"what": what, "path": folder, "bytes": None, "files": None, "trouble": ""}
     try:
@@ -156,16 +156,15 @@ def space(what: str, folder: str, *, writes: bool = False) -> Message:
 
 
 def version(name: str, path: Paths) -> str:
-    """Version of an installed distribution, by what its installer has written down; empty where there is none."""
-    with contextlib.suppress(Exception):  # whatever a damaged installation may raise
+    """Returns the version of an installed distribution, from its metadata; empty if there is none."""
+    with contextlib.suppress(Exception):  # a damaged installation may raise anything
         for found in metadata.distributions(name=name, path=path):
             return str(found.version)
     return ""
 
 
 def torch_cuda(path: Paths) -> str | None:
-    """The CUDA that an installed torch was built for, empty for a build without, by the file in which it says so; None where
-    there is no such file."""
+    """Returns the CUDA version of an installed torch, empty for a build without CUDA, from its version file; None without that file."""
     with contextlib.suppress(Exception):
         found = machinery.PathFinder.find_spec("torch", path)
         if found is not None and found.origin:
@@ -176,7 +175,7 @@ def torch_cuda(path: Paths) -> str | None:
 
 
 def is_there(name: str, path: Paths) -> bool:
-    """Whether there is a module of that name, which is not run."""
+    """Whether a module of that name exists. It is not run."""
     with contextlib.suppress(Exception):
         return name in sys.builtin_module_names or machinery.PathFinder.find_spec(name, path) is not None
     return False

@@ -1,4 +1,4 @@
-"""What happens in the Python of a rank: an import of torch, or a program of a backend. A child does it, which may crash or hang."""
+"""Questions that a child process with the Python of a rank answers, because it may crash or hang: importing torch, or a backend's program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.node.probe.machine import Message, count_gpus
 from engine.node.probe.rank import last_line, rank_environment, rank_folder, rank_path
 
 SMI_TIME = 10.0
-"""Seconds for `nvidia-smi`, which wakes the driver where nothing keeps it up."""
+"""Seconds for `nvidia-smi`, which may have to load the driver."""
 
 END_WITH_PROBE = """
 try:
@@ -25,7 +25,7 @@ try:
 except Exception:
     pass
 """
-"""Ends a child with the probe, however that ends. It imports a module, so the path comes first."""
+"""Ends a child with the probe, however that ends. It imports a module, so the search path must be set before."""
 
 TORCH_PROGRAM = f"""
 import sys
@@ -49,7 +49,7 @@ import os
 os.write(descriptor, repr(facts).encode("utf-8", "replace"))
 os._exit(0)
 """
-"""Imports torch as a rank would and says what it can do: `-c PROGRAM descriptor path…`. It leaves at once: tearing torch down takes time and proves nothing."""
+"""Imports torch like a rank and reports its facts: `-c PROGRAM descriptor path…`. It exits without cleaning up, which takes time and proves nothing."""
 
 RUN_PROGRAM = f"""
 import sys
@@ -59,14 +59,14 @@ exec(compile(sys.argv.pop(), "rankdeck", "exec"))
 """Runs another program: `-c RUN_PROGRAM program`."""
 
 LONGEST_ANSWER = 1 << 16
-"""Bytes of what a child tells that are kept."""
+"""Bytes that are kept of a child's facts."""
 
 LONGEST_WORDS = 1 << 12
-"""Bytes that are kept of the end of what a program says: whatever stands before it was printed while Python started."""
+"""Bytes that are kept of the end of a program's output; earlier output may come from Python's start."""
 
 
 def torch(question: Message) -> Message:
-    """What an import of torch comes to. A child does it: a crash and a hang are answers too."""
+    """Returns the result of importing torch in a child, whose crash or hang is a result too."""
     answer: Message = {"facts": None, "trouble": "", "timed_out": False, "devices": devices()}
     try:
         path = rank_path(question)
@@ -100,7 +100,7 @@ def torch(question: Message) -> Message:
 
 
 def run(question: Message) -> Message:
-    """What a program says in the Python and the environment of a rank, far from the folders of the user's script."""
+    """Returns the output of a program in the Python and the environment of a rank, outside the folders of the user's script."""
     environment = rank_environment(question)
     if question["library_path"]:
         folders = [question["library_path"], environment.get("LD_LIBRARY_PATH", "")]
@@ -108,7 +108,12 @@ def run(question: Message) -> Message:
     read, write = os.pipe()
     try:
         child = subprocess.Popen(
-            [question["python"], "-c", RUN_PROGRAM, question["program"]],  # may be a script that makes libraries known
+            [
+                question["python"],
+                "-c",
+                RUN_PROGRAM,
+                question["program"],
+            ],  # `python` may be a wrapper that sets library paths
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=subprocess.DEVNULL,
@@ -134,19 +139,18 @@ def run(question: Message) -> Message:
 
 
 def status_name(status: int) -> str:
-    """How a child ended, in words."""
+    """Returns how a child ended, in words."""
     with contextlib.suppress(ValueError):
         return f"status {status}" if status >= 0 else signal.Signals(-status).name
     return f"signal {-status}"
 
 
 def read_all(descriptor: int, seconds: float) -> bytes | None:
-    """What comes out of a pipe until its other end is closed; None where that takes longer. Ends this process where nobody waits
-    for the answer any more."""
+    """Reads a pipe until it is closed; returns None if that takes longer. Exits if nobody waits for the answer any more."""
     deadline, data = time.monotonic() + seconds, b""
     while True:
         ready = wait([descriptor, 0], deadline)
-        if 0 in ready:  # no question comes before this one is answered: the wire is closed
+        if 0 in ready:  # there is no question before this one is answered, so stdin was closed
             sys.exit(EXIT_CUT_OFF)
         if not ready:
             return None
@@ -157,7 +161,7 @@ def read_all(descriptor: int, seconds: float) -> bytes | None:
 
 
 def devices() -> list[Message]:
-    """Name and memory of every NVIDIA device, in bytes. `nvidia-smi` says it without a context on each device, as torch would make."""
+    """Returns name and memory (bytes) of every NVIDIA device. Unlike torch, `nvidia-smi` creates no context on each device."""
     if not count_gpus():
         return []
     fields = "--query-gpu=name,memory.total,memory.free"
