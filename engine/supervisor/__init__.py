@@ -1,1 +1,1 @@
-"""The process that owns one run: an asyncio shell around the pure core."""
+"""The process that owns one run: asynchronous I/O around the pure core."""

@@ -1,4 +1,4 @@
-"""The agents of a run: the links to them, and where each keeps its files."""
+"""The agents of a run: links to them, and the paths of their files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from engine.supervisor.link import FAN_OUT, Link
 from engine.supervisor.supervised import SupervisedRun
 
 HEARTBEAT = 5.0
-"""Seconds between two signs of life on a link to another machine; a lease that is shorter wants more of them."""
+"""Longest seconds between two messages on a link to another machine; a shorter lease needs shorter ones."""
 
 SHORTEST_HEARTBEAT = 2.0
-"""Below it a process that hiccups is taken for dead."""
+"""A shorter one would treat a short pause of a process as its death."""
 
 
 class Remote(NamedTuple):
-    """Where an agent on another machine is.
+    """Paths on another machine.
 
-    `folder`: its own. `shared`: it sees the run's folder too. `state`: where files that outlive a run go, if not.
+    `folder`: of its agent. `shared`: whether it sees the run's folder. `state`: for files that outlive a run, if not.
     """
 
     folder: str
@@ -47,12 +47,7 @@ class Remote(NamedTuple):
 
 
 class Agents:
-    """The agents of a run's nodes.
-
-    Args:
-        run: the run.
-        bridge: to the agent of the first node, where there is one already.
-    """
+    """The agents of a run's nodes. `bridge`: an open connection to the agent of the first node, or None."""
 
     def __init__(self, run: SupervisedRun, bridge: Bridge | None) -> None:
         self._run = run
@@ -61,15 +56,15 @@ class Agents:
         self._gate = asyncio.Semaphore(FAN_OUT)
         self.links: dict[str, Link] = {}
         self.remotes: dict[str, Remote] = {}
-        """Nodes that are other machines, once their agents have said where they are there."""
+        """Nodes on other machines whose agents have sent their paths."""
 
     # --- links --------------------------------------------------------------------------------------------------------
 
     def make_links(self, on_news: Callable[[str, wire.AnyReport], None]) -> None:
-        """Makes the links; none of them is open yet.
+        """Makes the links, without opening them.
 
         Args:
-            on_news: called with a node and what its agent sends. Raises ValueError for what can't be.
+            on_news: called with a node and a report of its agent. Raises ValueError for an invalid one.
         """
         self.links = {node.name: self._make_link(node, on_news) for node in self._run.plan.nodes}
 
@@ -123,23 +118,23 @@ class Agents:
 
     @cached_property
     def _plan_digest(self) -> str:
-        """By which an agent finds out that it sees the run's folder: the file's content, since its path may be another's there."""
+        """Digest of the plan, by which an agent recognises the run's folder: its path may belong to another folder there."""
         return hashlib.sha256(self._run.paths.plan.read_bytes()).hexdigest()
 
     # --- files on nodes -----------------------------------------------------------------------------------------------
 
     def is_elsewhere(self, node: str) -> bool:
-        """Whether the node is another machine than this one."""
+        """Whether the node is another machine."""
         return self._transports[node] != "local"
 
     def learn_remote(self, node: str, hello: wire.Hello) -> None:
-        """Takes in where the agent of another machine is there, and keeps it for the next connection.
+        """Stores the paths on another machine, also for the next connection.
 
         Raises:
-            ValueError: it names no folders.
+            ValueError: they are not absolute paths.
         """
         if not (os.path.isabs(hello.folder) and os.path.isabs(hello.state)):
-            raise ValueError(f"{hello.folder!r} and {hello.state!r} are no folders")
+            raise ValueError(f"{hello.folder!r} and {hello.state!r} are not absolute paths")
         self.remotes[node] = Remote(hello.folder, hello.shared, hello.state)
         self.links[node].remember_folder(hello.folder)
         where = self._run.paths.node_folder_note(node)
@@ -148,14 +143,14 @@ class Agents:
             replace_file(where, hello.folder.encode())
 
     def _known_folder(self, node: str) -> str:
-        """Where the agent of another machine has its files, if it ever said so; empty: it chooses."""
+        """Returns the folder of an agent on another machine, from its last connection; empty: the agent chooses."""
         try:
             return self._run.paths.node_folder_note(node).read_text()
         except OSError:
             return ""
 
     def folder(self, node: str) -> str:
-        """The folder of a node's agent, as the node has it."""
+        """Returns the folder of a node's agent, as a path on the node."""
         if (remote := self.remotes.get(node)) is not None:
             return remote.folder
         if self.is_elsewhere(node) and (known := self._known_folder(node)):
@@ -163,32 +158,32 @@ class Agents:
         return str(self._run.paths.node(node))
 
     def paths(self, node: str) -> RunPaths:
-        """The files of the run's ranks, as the node has them: only on this machine are they in the run's own folder."""
+        """Returns the files of a node's ranks, as paths on the node. Only on this machine they are in the run's folder."""
         return RunPaths(Path(self.folder(node))) if node in self.remotes else self._run.paths
 
     def checkpoints(self, node: str) -> Path:
-        """The folder of checkpoints, as the node has it: where the run's folder can't be seen, one that outlives the run's files."""
+        """Returns the folder of checkpoints, as a path on the node. It outlives the run's files if the node does not see the run's folder."""
         remote, run = self.remotes.get(node), self._run.paths
         return (run if remote is None or remote.shared else RunPaths(Path(remote.state) / run.run)).checkpoints
 
     def library(self, node: str) -> str:
-        """The folder on the node that ranks import from."""
+        """Returns the folder on the node from which ranks import `rankdeck`."""
         return f"{self.folder(node)}/library/{pack(LIBRARY).name}/python"
 
     def program(self, node: str, name: str) -> str:
-        """One of the programs that come with the library, as the node has it."""
+        """Returns the path on the node of a program that is sent with the library."""
         return os.path.join(os.path.dirname(self.library(node)), name)
 
 
 def make_link(
     tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, greeting: wire.Greeting, **more: Any
 ) -> Link:
-    """A link to the agent of a node, which is booted where there is none.
+    """Returns a link to the agent of a node.
 
     Args:
-        tasks: the link's work runs in there.
+        tasks: for the link's work.
         node: of the plan.
-        plan: what is launched.
+        plan: the run's.
         greeting: the first frame.
         **more: arguments of `Link`.
     """

@@ -1,7 +1,4 @@
-"""The command that boots an agent on a node, or finds the one that is there: its stdin takes the agent's source and then frames.
-
-It is the same for every launcher.
-"""
+"""The command that boots an agent on a node, or connects to a running one, for every launcher. Its stdin takes a program, then frames."""
 
 from __future__ import annotations
 
@@ -16,30 +13,30 @@ from engine.node import bundle
 from engine.node.agent.wire import SYNC
 
 BOOT_TIMEOUT = 30.0
-"""Seconds for a Python to start and print its sync line: a node with a cold file system needs several."""
+"""Seconds for Python to start and print its sync line. A cold file system needs several."""
 
 SETUP_TIMEOUT = 120.0
-"""The same where the user's `launch.setup` runs first: modules and conda on a cold file system."""
+"""The same if the user's `launch.setup` runs first: modules and conda on a cold file system."""
 
 END_TIMEOUT, SILENT_END_TIMEOUT = 5.0, 0.1
-"""Seconds for a bridge to end by itself after its stdin is closed; the second where the node has not answered for long."""
+"""Seconds for a bridge to end after its stdin is closed; the second if the node has been silent."""
 
 LAST_WORDS_TIMEOUT = 2.0
-"""Seconds to wait for the exit status and the errors of a command that did not start an agent."""
+"""Seconds to wait for the exit status and the errors of a command that failed to start an agent."""
 
 CHUNK = 1 << 16
-"""Bytes that are read at a time, and kept of what the command complains about."""
+"""Bytes that are read at a time, and kept of the command's errors."""
 
 Bridge = asyncio.subprocess.Process
 
 PROGRAM = bundle.compressed("agent", "boot:boot")
-"""The agent, as its boot command takes it."""
+"""The agent, in the form that its boot command reads."""
 
 
 def boot_command(python: str) -> list[str]:
-    """The command whose stdin takes `PROGRAM` and then frames, and whose stdout gives them.
+    """Returns the command whose stdin takes `PROGRAM` and then frames.
 
-    `-I`: the user's PYTHONPATH is for ranks; a `socket.py` that stands on it must not stop the agent.
+    `-I`, because the user's PYTHONPATH is for ranks: a `socket.py` in it would break the agent.
     """
     return [python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
 
@@ -49,7 +46,7 @@ class BootError(Exception):
 
     Args:
         reason: one line.
-        is_busy: it may work in a moment.
+        is_busy: a later attempt may succeed.
         is_silent: the command printed nothing in time.
     """
 
@@ -63,9 +60,9 @@ class Starter:
 
     Args:
         argv: the command that boots an agent.
-        explain: describes a failed start, from the exit status of the command (None: it printed nothing in time) and its errors.
+        explain: describes a failure from the command's exit status (None: it printed nothing in time) and its errors.
         timeout: seconds until the agent's sync line.
-        preamble: what the command expects on its stdin before the agent, as `setup_input` returns it.
+        preamble: input for the command before the agent, from `setup_input`.
     """
 
     def __init__(
@@ -88,7 +85,7 @@ class Starter:
             raise BootError(self.explain(127, f"can't start {self._argv[0]}: {error.strerror}").text) from None
 
     async def boot(self, process: Bridge, greeting: bytes, complaints: asyncio.Task[bytes]) -> None:
-        """Sends the agent, and reads past whatever a login shell prints, up to the sync line.
+        """Sends the agent, and skips output of login shells up to the sync line.
 
         Args:
             process: the command.
@@ -96,7 +93,7 @@ class Starter:
             complaints: reads its stderr, see `read_tail`.
 
         Raises:
-            BootError: no agent came up.
+            BootError: no agent started.
         """
         assert process.stdin
         assert process.stdout
@@ -120,11 +117,11 @@ class Starter:
 
 
 async def wait_gone(process: Bridge, *, is_silent: bool) -> None:
-    """Closes a bridge's stdin, at which it ends by itself; kills it where it does not.
+    """Closes a bridge's stdin, which ends it; kills it if it does not end.
 
     Args:
         process: the bridge.
-        is_silent: the node has not answered for long, so it is given hardly any time.
+        is_silent: the node has been silent, so the wait is short.
     """
     assert process.stdin is not None
     process.stdin.close()
@@ -133,12 +130,12 @@ async def wait_gone(process: Bridge, *, is_silent: bool) -> None:
             await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with an ssh to a jump host, which would hold the pipes open
+            os.killpg(process.pid, signal.SIGKILL)  # with an ssh to a jump host, which would keep the pipes open
         await process.wait()
 
 
 async def read_tail(stream: asyncio.StreamReader) -> bytes:
-    """The last bytes of a stream, however much comes before."""
+    """Returns the last bytes of a stream."""
     tail = b""
     while data := await stream.read(CHUNK):
         tail = (tail + data)[-CHUNK:]

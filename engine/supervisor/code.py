@@ -1,4 +1,4 @@
-"""Copies the working directory to other machines by rsync, before anything starts there."""
+"""Copies the working directory to other machines by rsync, before ranks start there."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ from engine.supervisor.supervised import SupervisedRun
 
 
 class CodeCopies:
-    """Copies of the working directory that are under way.
-
-    Args:
-        run: the run.
-        agents: of its nodes.
-        questions: to them.
-    """
+    """Copies of the working directory in progress."""
 
     def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions) -> None:
         self._run, self._agents, self._questions = run, agents, questions
@@ -37,18 +31,18 @@ class CodeCopies:
         """Copies the working directory to a node.
 
         Args:
-            node: which.
-            on_done: called once it is there. Where it can't be, the node is given up.
+            node: its name.
+            on_done: called after a successful copy. If it fails, the node is given up.
         """
         self._tasks[node] = self._run.tasks.create_task(self._copy(node, on_done), name=f"rsync {node}")
 
     def stop(self, node: str) -> None:
-        """Ends the copy to a node, if there is one."""
+        """Stops the copy to a node, if there is one."""
         if (task := self._tasks.pop(node, None)) is not None:
             task.cancel()
 
     def stop_all(self) -> None:
-        """Ends all of them."""
+        """Stops all copies."""
         for node in tuple(self._tasks):
             self.stop(node)
 
@@ -68,15 +62,15 @@ class CodeCopies:
         except (OSError, ValueError) as error:
             trouble = f"{type(error).__name__}: {error}"
         self._agents.links[node].close()
-        reason = f"{plan.workdir} could not be brought there: {trouble}"
+        reason = f"{plan.workdir} could not be copied there: {trouble}"
         self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
 
 
 async def run_rsync(argv: list[str]) -> str:
-    """Runs rsync to its end; ends it where this task is cancelled.
+    """Runs rsync, and ends it if this task is cancelled.
 
     Returns:
-        Why it failed, on one line; empty where it did not.
+        Why it failed, on one line; empty if it succeeded.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -99,6 +93,6 @@ async def run_rsync(argv: list[str]) -> str:
     if process.returncode == 0:
         return ""
     lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    # The last line only says that there was an error.
+    # The last line only reports that there was an error.
     words = next((line for line in lines if not line.startswith("rsync error:")), lines[-1] if lines else "")
     return visible(words)[:300] or f"rsync ended with {process.returncode}"

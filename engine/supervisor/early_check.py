@@ -1,7 +1,6 @@
-"""The quick part of a check, by the agents of a run that begins: problems that would otherwise appear after minutes are reported
-at once.
+"""The quick part of a check, by the agents of a run that starts, which reports problems that would otherwise appear after minutes.
 
-The agents are there already, so no connection is opened for it, and importing torch takes longer than the check.
+It uses the open connections, and takes less time than importing torch.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ async def check_early(questions: Questions, plan: LaunchPlan, probes: dict[str, 
 
     Args:
         questions: to the agents.
-        plan: what the run runs.
-        probes: the path of the probe on each node.
+        plan: the run's.
+        probes: path of the probe on each node.
 
     Returns:
-        What is wrong or may be. A node that does not answer, or not sensibly, is left out: its link reports that.
+        Problems and warnings. Nodes without a valid answer are left out, because their links report that.
     """
     answers = {node.name: Answers() for node in plan.nodes}
     checks = (_check_node(questions, plan, node, probes[node.name], answers[node.name]) for node in plan.nodes)
     found = [finding for findings in await asyncio.gather(*checks) for finding in findings]
     latest = {(finding.node, finding.check): finding for finding in [*found, *comparisons(answers)]}
-    # This very run is what would be found as left over.
+    # "leftovers" would be this run itself.
     return [one for one in latest.values() if one.state in ("warn", "fail") and one.check != "leftovers"]
 
 

@@ -1,7 +1,7 @@
-"""The run's memory: one event a line, appended, never rewritten. Replaying it gives the state.
+"""The run's journal: one event a line, appended, never rewritten. Replaying it gives the state.
 
-Plain JSON lines rather than a database, since a home is often NFS. What a user asked for, and how the run ended, is on the
-disk before anything follows from it. A last line that was torn by a crash is cut off when the journal is opened again.
+JSON lines and not a database, because home folders are often on NFS. Requests of users and the end of the run are on the disk before
+anything follows from them. An incomplete last line, left by a crash, is removed when the journal is opened.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from engine.runs.replay import decode_event, measure_journal
 
 
 class Journal:
-    """Appends events to a run's journal.
-
-    Args:
-        path: the file; it is made if it does not exist, readable by its owner only.
-    """
+    """Appends events to a run's journal. The file at `path` is created if necessary, for its owner only."""
 
     def __init__(self, path: Path) -> None:
         self.events, self._size = measure_journal(path) if path.exists() else ([], 0)
@@ -29,15 +25,15 @@ class Journal:
         os.ftruncate(self._file, self._size)
 
     def append(self, event: AnyEvent, *, durable: bool = False) -> None:
-        """Writes one event, whole or not at all. An intent is on the disk when this returns.
+        """Writes one event, completely or not at all. An intent is on the disk when this returns.
 
         Args:
-            event: what has happened.
-            durable: put it on the disk too, if that is possible.
+            event: the event.
+            durable: try to put it on the disk too.
 
         Raises:
-            OSError: the disk is full, for one; the journal is as it was.
-            ValueError: a field has a value of a wrong type, as a faulty node may send: no journal with it could be read again.
+            OSError: for example, the disk is full; the journal is unchanged.
+            ValueError: a field has a value of a wrong type, maybe from a faulty node, so that the journal would be unreadable.
         """
         data = msgspec.json.encode(event) + b"\n"
         decode_event(data)
@@ -58,7 +54,7 @@ class Journal:
         try:
             os.fsync(self._file)
         except OSError:
-            if isinstance(event, INTENTS):  # it is refused, so no supervisor may replay it
+            if isinstance(event, INTENTS):  # the request is refused, so it must not be replayed
                 raise
 
     def close(self) -> None:

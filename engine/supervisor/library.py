@@ -1,4 +1,4 @@
-"""Packs the `rankdeck` package for nodes: a rank needs nothing of ours that was not sent."""
+"""Packs the `rankdeck` package for nodes, with the programs that agents run there."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 
 _PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, gpus))
-"""Files that an agent runs besides ranks, beside the package. The probe is another; it is made of several modules."""
-
-
+"""Programs of one file that an agent runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
 _METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: rankdeck-ranks\nVersion: 1\n",
     "entry_points.txt": "[torch.backends]\nrankdeck = rankdeck._autoload:register\n",
 }
-"""`import torch` looks for entry points wherever Python looks for packages, and so finds the process groups that we bring."""
+"""`import torch` looks for entry points in the module search path; this one registers the process groups of rankdeck."""
 
 
 class Library(NamedTuple):
-    """A packed package. `name` is made from its content, so an unpacked one never needs a second look."""
+    """A packed package. `name` is a hash of its content, so that nodes recognise an unpacked one."""
 
     name: str
     tar: str
@@ -39,10 +37,10 @@ def pack(package: Path) -> Library:
     """Packs a package folder.
 
     Args:
-        package: `rankdeck/`, which becomes `python/rankdeck/`: `python` is what goes on the ranks' path.
+        package: `rankdeck/`. It becomes `python/rankdeck/`, and ranks search for modules in `python`.
 
     Returns:
-        The archive in base64 and its name: the same bytes for the same files, whenever it is made.
+        The archive in base64 and its name. The same files always give the same bytes.
     """
     files = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix in SUFFIXES)
     members = [(Path("python", package.name, path.relative_to(package)), path) for path in files]

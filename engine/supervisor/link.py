@@ -1,4 +1,4 @@
-"""The link to one node's agent: exchanges frames with it, and connects again when the connection breaks."""
+"""The link to a node's agent: exchanges frames with it, and reconnects if the connection breaks."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from engine.supervisor.bridge import BOOT_TIMEOUT, CHUNK, BootError, Bridge, Sta
 from engine.supervisor.log import note
 
 RETRIES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before each try to reconnect; the last one repeats. The first is at once: an agent that was killed is back in ms."""
+"""Seconds before each attempt to reconnect; the last one repeats. The first is immediate, because a killed agent is back in milliseconds."""
 
 BUSY_PATIENCE = 60.0
-"""Seconds in which a first connection is tried again that was refused by a server that is only busy, as sshd is with many at once
+"""Seconds in which a first connection is tried again if the server refuses it because it is busy, as sshd does with many at once
 (MaxStartups 10:30:100)."""
 
 STEADY_TIME = 10.0
-"""Seconds that a connection must have held for the next break to count as the first again."""
+"""Seconds after which a connection resets the count of retries."""
 
 LAST_CHANCE = 1.0
-"""Seconds to read what has arrived already, where this process was stopped itself for longer than a heartbeat."""
+"""Seconds to read data that has arrived while this process was stopped for longer than a heartbeat."""
 
 FAN_OUT = 32
-"""Connections that are being opened at one time."""
+"""Connections that are opened at the same time."""
 
 MAX_UNKNOWN = 16
-"""Unknown types of messages that are noted in the log, each once."""
+"""Unknown message types that are written to the log, each once."""
 
 
 class Link:
     """Keeps one node connected.
 
     Args:
-        tasks: the link's work runs in there.
+        tasks: for the link's work.
         node: its name.
         argv: the command that boots an agent.
-        greeting: the first frame; it names the run.
-        on_news: called with everything that the agent sends, its Hello first. Raises ValueError for what can't be.
+        greeting: the first frame; it contains the run's mark.
+        on_news: called with every report of the agent, its Hello first. Raises ValueError for an invalid one.
         on_down: called with the reason when an open link breaks.
         on_failed: called with the reason when the node is given up.
-        on_closed: called when the agent has ended because `close` asked it to.
-        explain: describes a failed start, from the exit status of the command (None: it printed nothing in time) and its errors.
-        gate: bounds how many links are being opened at one time.
-        heartbeat: seconds between two messages at most, of which a few may be missed; 0: the connection breaks by itself.
+        on_closed: called when the agent has ended because of `close`.
+        explain: describes a failed start from the command's exit status (None: it printed nothing in time) and its errors.
+        gate: limits how many links are opened at the same time.
+        heartbeat: longest seconds between two messages, of which a few may be missed; 0: no heartbeat.
         boot_timeout: seconds until the agent's sync line.
-        bridge: one that another link has released, to an agent that listens; None: start one.
-        preamble: what the command expects on its stdin before the agent.
+        bridge: an open connection to a listening agent, released by another link; None: start one.
+        preamble: input for the command before the agent.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Link:
         self._is_up = self._is_silent = self._has_closed = self._keep = False
         self._complaints: set[asyncio.Task[bytes]] = set()
         self._unknown: set[str] = set()
-        """Types of messages that this supervisor does not know: an agent of another rankdeck sends them."""
+        """Message types that this supervisor does not know, from an agent of another version."""
 
     def open(self, patience: float) -> None:
-        """Starts connecting; the outcome comes by the callbacks.
+        """Starts connecting. The callbacks report the outcome.
 
         Args:
-            patience: seconds from now in which failures are not told, but tried again. Where a link that broke is connecting again
-                already, only this changes.
+            patience: seconds from now in which failures are not reported, but retried. If the link is reconnecting already, only this
+                changes.
         """
         self._patience, self._down_since = patience, asyncio.get_running_loop().time()
         if self._task is None or self._task.done():
@@ -104,27 +104,27 @@ class Link:
             self._task = self._tasks.create_task(self._connect_and_serve(), name=f"link {self.node}")
 
     def send(self, request: wire.Request) -> None:
-        """Sends a request; without a connection it is dropped, since the state machine asks again once there is one."""
+        """Sends a request. Without a connection it is dropped, because the state machine repeats it after the next one."""
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(_frame(request))
 
     def remember_folder(self, folder: str) -> None:
-        """Where to look for the agent at the next connection: a login may have another temporary folder."""
+        """Stores where to find the agent at the next connection, because a login may have another temporary folder."""
         self.greeting = msgspec.structs.replace(self.greeting, folder=folder)
 
     def close(self, *, keep: bool = False) -> None:
-        """Asks the agent to end. While the link is being opened this waits for it: an agent that is booting would stay behind.
+        """Asks the agent to end. A link that is being opened is waited for, because a booting agent would be left.
 
         Args:
-            keep: it leaves its files where they are.
+            keep: the agent keeps its files.
         """
         is_new = not self._closing or (keep and not self._keep)
         self._closing, self._keep = True, keep or self._keep
-        if is_new:  # an agent that has left because of the first can't take a second
+        if is_new:  # an agent that has ended because of the first request can't receive a second
             self.send(wire.Close(keep=self._keep))
 
     async def _connect_and_serve(self) -> None:
-        """Connects, and connects again, until the agent was asked to end or the node is given up."""
+        """Connects and reconnects, until the agent was asked to end or the node is given up."""
         loop = asyncio.get_running_loop()
         tries, begun = 0, loop.time()
         while True:
@@ -140,13 +140,13 @@ class Link:
                 self._on_down(reason)
                 continue
             if was_taken_over and not self._is_up:
-                continue  # it ended on the way here: another is started
+                continue  # it ended meanwhile: start another
             tries += 1
             if not self._is_up and (
                 loop.time() - self._down_since < self._patience or (is_busy and loop.time() - begun < BUSY_PATIENCE)
             ):
                 continue
-            self._task = None  # whoever is called below may open the link anew
+            self._task = None  # the callbacks may open the link again
             if self._is_up:
                 self._on_closed()
             else:
@@ -154,7 +154,7 @@ class Link:
             return
 
     async def _serve(self) -> str:
-        """One connection from boot to end. Returns why it ended; raises BootError where it never came up."""
+        """Serves one connection from boot to end. Returns why it ended; raises BootError if no agent started."""
         process, self._bridge = self._bridge, None
         async with contextlib.AsyncExitStack() as stack:
             if process is None:
@@ -169,7 +169,7 @@ class Link:
             beats = asyncio.create_task(self._beat(process))
             stack.callback(beats.cancel)
             return await self._read_frames(process)
-        raise AssertionError  # a stack that swallows nothing is left by what is above
+        raise AssertionError  # unreachable: the stack suppresses no exception
 
     async def _boot(self, process: Bridge) -> None:
         assert process.stderr
@@ -191,14 +191,14 @@ class Link:
             complaints.cancel()
 
     async def _beat(self, process: Bridge) -> None:
-        """Sends a ping now and then, as long as the connection is there."""
+        """Sends a ping regularly."""
         assert process.stdin
         while self._heartbeat:
             await asyncio.sleep(self._heartbeat)
             process.stdin.write(_frame(wire.Ping()))
 
     async def _read(self, stream: asyncio.StreamReader) -> bytes:
-        """What comes next. Raises TimeoutError where nothing does for too long."""
+        """Returns the next data. Raises TimeoutError if there is none for too long."""
         limit = (MISSED_BEATS * self._heartbeat if self._is_up else self._boot_timeout) if self._heartbeat else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -220,17 +220,17 @@ class Link:
             try:
                 messages = frames.feed(data)
             except (ValueError, RecursionError) as error:
-                return f"it sent what is no frame: {error}"
+                return f"it sent an invalid frame: {error}"
             for message in messages:
                 try:
                     self._take(process, message)
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                    # A node is not trusted to be well.
-                    return f"it sent what makes no sense: {type(error).__name__}: {error}"
+                    # A node may be faulty.
+                    return f"it sent an invalid message: {type(error).__name__}: {error}"
         return "its agent went away"
 
     def _take(self, process: Bridge, message: object) -> None:
-        """Raises ValueError where the message does not fit, and BootError where the agent refuses this run."""
+        """Handles a message. Raises ValueError if it is invalid, and BootError if the agent refuses this run."""
         news = wire.read_report(message)
         if news is None:
             kind = str(message.get("type")) if isinstance(message, dict) else ""
@@ -249,14 +249,14 @@ class Link:
 
     @property
     def closing(self) -> bool:
-        """Whether the agent was asked to end, or would have been if there had been a link."""
+        """Whether the agent was asked to end, or will be when the link is up."""
         return self._closing
 
     async def release(self) -> Bridge | None:
-        """Lets go of the agent, which goes on without this link.
+        """Detaches from the agent, which continues.
 
         Returns:
-            The open connection to it, for another link; None where there is none.
+            The open connection to it, for another link; None if there is none.
         """
         process = self._process
         self._released = process is not None
@@ -266,7 +266,7 @@ class Link:
         return process
 
     async def wait_closed(self) -> None:
-        """Returns when nothing of this link runs any more."""
+        """Waits for the end of this link's work."""
         if self._task is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task

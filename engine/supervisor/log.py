@@ -8,7 +8,7 @@ import time
 
 
 def note(text: str) -> None:
-    """Writes a line into it. Where the disk is full the line is lost."""
+    """Writes a line to the log. If the disk is full, the line is lost."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         sys.stderr.flush()

@@ -1,7 +1,7 @@
 """The supervisor's process: takes the run's lock, serves, and ends with the run.
 
-It has a session of its own, so neither Ctrl-C nor a terminal that closes reaches it. Whoever started it hears one line on
-standard output: `ready`, or why not.
+It has a session of its own, so neither Ctrl-C nor a closed terminal reaches it. It prints one line for the process that started it:
+`ready`, or an error.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from engine.supervisor.snapshots import Snapshots
 from engine.supervisor.warm_up import become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
-"""Seconds between two copies of the curves on the disk; what came since is read again from the ranks' files."""
+"""Seconds between two saved copies of the curves. Newer data is read again from the ranks' files."""
 
 SAVE_SHARE = 0.02
-"""Of the time that may go into that: those of thousands of ranks take a second, in which nothing else is done."""
+"""Largest share of time for saving: with thousands of ranks it takes a second, in which nothing else is done."""
 
 
 async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge | None = None) -> None:
-    """Runs a run to its end.
+    """Supervises a run to its end.
 
     Args:
-        paths: of the run, whose plan is written.
-        restart_by: who wants a run that has ended to start again, or None.
-        bridge: to the agent of the first node, where there is one already.
+        paths: of the run, whose plan exists.
+        restart_by: who wants to restart a run that has ended, or None.
+        bridge: an open connection to the agent of the first node, or None.
     """
     plan = read_plan(paths)
     journal = Journal(paths.journal)
@@ -72,7 +72,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             )
         ]
         runner.start(tasks, restart_by)
-        with contextlib.suppress(OSError):  # whoever started this process may be gone by now
+        with contextlib.suppress(OSError):  # the process that started this one may be gone
             print("ready", flush=True)  # noqa: T201
         _close_starter()
         chores.append(tasks.create_task(guard.keep()))
@@ -91,11 +91,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
 
 
 async def stand_by(paths: RunPaths) -> None:
-    """Waits for a run, then runs it to its end.
-
-    Args:
-        paths: of the folder that stands in for the run's.
-    """
+    """Waits for a run, then supervises it to its end. `paths`: of the temporary folder that replaces the run's meanwhile."""
     found = await wait_for_run(paths)
     if found is None:
         return
@@ -107,7 +103,7 @@ async def stand_by(paths: RunPaths) -> None:
 
 
 def _remove_old_socket(paths: RunPaths) -> None:
-    """Takes the socket away that a killed supervisor left, perhaps in the runtime folder of another login."""
+    """Removes the socket that a killed supervisor left, maybe in the runtime folder of another login."""
     where = read_whereabouts(paths)
     if where is not None and Path(where.socket).name == paths.socket.name:
         with contextlib.suppress(OSError):
@@ -115,14 +111,14 @@ def _remove_old_socket(paths: RunPaths) -> None:
 
 
 def _close_starter() -> None:
-    """Lets go of the pipe to whoever started this process: it may be gone, or wait for the end of it."""
+    """Closes the pipe to the process that started this one, which may be gone, or wait for its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.close(nothing)
 
 
 async def _save(runner: Runner, snapshots: Snapshots) -> None:
-    """Keeps the copies on the disk fresh: the line of `ps` soon after a change, the curves now and then."""
+    """Saves the summary for `ps` soon after a change, and the curves regularly."""
     written: RunView | None = None
     due = time.monotonic() + SAVE_PERIOD
     while True:
@@ -136,7 +132,7 @@ async def _save(runner: Runner, snapshots: Snapshots) -> None:
 
 
 def _save_quietly(save: Callable[[], None]) -> None:
-    """A full disk must not end a run: what could not be written is told in the supervisor's log."""
+    """Saves something. A failure is written to the supervisor's log, because a full disk must not end a run."""
     try:
         save()
     except (OSError, ValueError) as error:
@@ -146,7 +142,7 @@ def _save_quietly(save: Callable[[], None]) -> None:
 def main(folder: str, restart_by: str | None = None, *, standby: bool = False) -> int:
     """Entry point: `supervise FOLDER [RESTART_BY]`, or `standby FOLDER`. Returns the exit status.
 
-    What was started here ends at once and its child goes on, so that whoever started it has no child to reap.
+    The started process forks and exits, so that its parent has no child to reap.
     """
     if os.fork():
         os._exit(0)

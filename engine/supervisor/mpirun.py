@@ -1,4 +1,4 @@
-"""mpirun of a run: mpirun itself on the first node, and a daemon on each of the others, which the agents start."""
+"""mpirun of a run: mpirun itself on the first node, and a daemon on each other node, started by the agents."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.wire import agent as wire
 
 MAX_COMMAND = 1 << 16
-"""Characters of a command that mpirun may want run."""
+"""Most characters of a command that mpirun may request."""
 
 
 class MpirunFiles(NamedTuple):
-    """Paths on a node: our program that mpirun starts there, the agent's folder, and mpirun's log."""
+    """Paths on a node: the program that mpirun starts there, the agent's folder, and mpirun's log."""
 
     program: str
     folder: str
@@ -32,12 +32,12 @@ class MpirunFiles(NamedTuple):
 
 
 class Mpirun:
-    """What agents need so that mpirun knows the ranks of a plan, in one attempt.
+    """mpirun of one attempt, as requests to agents.
 
     Args:
-        mpi: whose `mpirun` it is.
+        mpi: the MPI library.
         plan: the run's.
-        files: gives the paths of a node and an attempt, once its agent is there.
+        files: returns the paths of a node and an attempt, after its agent has connected.
     """
 
     def __init__(self, mpi: Mpi, plan: LaunchPlan, files: Callable[[str, int], MpirunFiles]) -> None:
@@ -46,18 +46,18 @@ class Mpirun:
         self._files = files
         self._nodes = [node.name for node in plan.nodes]
         self._commands: dict[str, str] = {}
-        """What starts the daemon of this attempt, by node."""
+        """Commands that start the daemons of this attempt, by node."""
 
     def placement(self, node: str, attempt: int, address: str, interface: str) -> wire.Placement:
-        """How ranks of a node get their places: the first node starts mpirun, the others wait for its daemon.
+        """Returns how ranks of a node get their places: the first node starts mpirun, the others wait for its daemon.
 
         Args:
-            node: which.
+            node: its name.
             attempt: of the run.
             address: at which the others reach the first node.
-            interface: of the node, towards the others; empty: nothing is known.
+            interface: of the node, towards the others; empty: unknown.
         """
-        # Ranks alone have that in their environment: mpirun would forward the first node's to all.
+        # Not in mpirun's own environment, which it would forward to all nodes.
         defaults = interface_environment(self._mpi, interface)
         if node != self._nodes[0]:
             return wire.Placement(argv=(), defaults=defaults)
@@ -75,34 +75,34 @@ class Mpirun:
         )
 
     def take_daemon(self, host: str, command: str) -> str:
-        """Takes in that mpirun wants a daemon on another node.
+        """Records that mpirun requests a daemon on another node.
 
         Args:
-            host: as mpirun calls it.
+            host: mpirun's name of the node.
             command: for a shell.
 
         Returns:
             The node.
 
         Raises:
-            ValueError: there is no such node, or no such command.
+            ValueError: unknown node, or invalid command.
         """
         if len(command) > MAX_COMMAND or "\0" in command:
-            raise ValueError(f"a command of {len(command)} characters")
+            raise ValueError(f"invalid command of {len(command)} characters")
         hosts = [host_name(index) for index in range(len(self._nodes))]
         node = self._nodes[hosts.index(host)]
         self._commands[node] = command
         return node
 
     def daemon(self, node: str, attempt: int) -> wire.Daemon | None:
-        """The daemon of a node; None where mpirun wants none."""
+        """Returns the daemon of a node; None if mpirun has requested none."""
         if (command := self._commands.get(node)) is None:
             return None
         log = self._files(node, attempt).log
         return wire.Daemon(name="mpirun's daemon", env=self._environment(), log=log, command=command)
 
     def host_of_daemon(self, node: str) -> str:
-        """What mpirun calls a node on which it wanted a daemon; empty where it did not."""
+        """Returns mpirun's name of a node on which it has requested a daemon; empty if it has not."""
         return host_name(self._nodes.index(node)) if node in self._commands else ""
 
     def _proxy(self, node: str, attempt: int) -> tuple[str, ...]:

@@ -21,38 +21,31 @@ from engine.supervisor.routes import NoRouteError, find_routes, interface_enviro
 from engine.supervisor.supervised import SupervisedRun
 
 RECONNECT_MARGIN = 30.0
-"""Seconds beyond the lease for which a node that was connected once is tried again."""
+"""Seconds beyond the lease in which a node that was connected before is tried again."""
 
 
 class Orders:
-    """What is asked of the agents of a run.
-
-    Args:
-        run: the run.
-        agents: who do it.
-        questions: to them.
-        relay: of output from other machines.
-    """
+    """Requests to the agents of a run."""
 
     def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, relay: Relay) -> None:
         self._run, self._agents, self._questions, self._relay = run, agents, questions, relay
         self._mpirun = self._new_mpirun()
         self._routes: asyncio.Task[None] | None = None
-        """Finds the address for the store."""
+        """Finds the address of the store."""
         self.store_interfaces: tuple[tuple[str, str], ...] = ()
-        """By which nodes reach the store that is being opened."""
+        """Interfaces by which nodes reach the store that is being opened."""
 
     def start_attempt(self) -> None:
-        """Begins anew with mpirun: a new attempt has a new one."""
+        """Resets mpirun for a new attempt."""
         self._mpirun = self._new_mpirun()
 
     def stop(self) -> None:
-        """Ends what is under way."""
+        """Stops work in progress."""
         if self._routes is not None:
             self._routes.cancel()
 
     def do(self, action: AnyAction) -> None:
-        """Does an action, or has it done."""
+        """Performs an action."""
         send = self._agents.send
         match action:
             case act.OpenNode(node=node, patience=patience):
@@ -81,7 +74,7 @@ class Orders:
     # --- the store ----------------------------------------------------------------------------------------------------
 
     def _open_store_by_route(self, node: str, attempt: int) -> None:
-        """Opens the store where all nodes can reach it: with one node, on its loopback interface, which nobody else can."""
+        """Opens the store where all nodes can reach it; with one node, on its loopback interface, which no other machine reaches."""
         if len(self._run.plan.nodes) == 1:
             self._open_store(node, attempt, "127.0.0.1", ())
             return
@@ -95,7 +88,7 @@ class Orders:
         try:
             routes = await find_routes(self._questions, head, others)
         except NoRouteError as error:
-            if all(node.link == "up" for node in run.state.nodes):  # else this is done again once they are
+            if all(node.link == "up" for node in run.state.nodes):  # otherwise it is repeated when they are
                 self._run.handle(ev.StoreLost(at=time.time(), attempt=attempt, reason=str(error)))
             return
         if attempt == run.state.attempt and isinstance(run.state.phase, Starting):
@@ -104,7 +97,7 @@ class Orders:
                 await self._check_early()
 
     async def _check_early(self) -> None:
-        """Reports what would fail late on nodes, while their ranks are being started."""
+        """Reports problems of nodes that would otherwise appear late, while their ranks are started."""
         plan = self._run.plan
         probes = {node.name: self._agents.program(node.name, "probe.py") for node in plan.nodes}
         for finding in await check_early(self._questions, plan, probes):
@@ -137,12 +130,12 @@ class Orders:
     # --- ranks --------------------------------------------------------------------------------------------------------
 
     def _defaults(self, node: str, store_interface: str = "") -> dict[str, str]:
-        """Environment variables that hold where the node has none of that name."""
+        """Returns environment variables that apply if the node does not set them."""
         own = interface_environment(self._interface(node))
         return {**self._run.plan.env_defaults, **own, **interface_environment(store_interface)}
 
     def _interface(self, node: str) -> str:
-        """The interface of a node towards the others; empty: nothing is known."""
+        """Returns the interface of a node towards the others; empty: unknown."""
         return dict(self._run.state.interfaces).get(node, "")
 
     def _library_path(self) -> tuple[str, dict[str, str]]:
@@ -226,7 +219,7 @@ class Orders:
         )
 
     def watch_gpus(self, node: str) -> None:
-        """Has a node report how its ranks use their GPUs, if they compute on any. One that does so already goes on."""
+        """Makes a node report the GPU use of its ranks, if they compute on GPUs. A repeated request changes nothing."""
         plan = self._run.plan
         if plan.backend.device != "cuda":
             return
@@ -249,7 +242,7 @@ class Orders:
     # --- mpirun -------------------------------------------------------------------------------------------------------
 
     def _new_mpirun(self) -> Mpirun | None:
-        """mpirun of an attempt, where its backend wants one."""
+        """Returns mpirun of an attempt, if the backend uses one."""
         mpi = self._run.plan.backend.mpi
         return None if mpi is None else Mpirun(mpi, self._run.plan, self._mpirun_files)
 
@@ -261,7 +254,7 @@ class Orders:
         )
 
     def _placement(self, action: act.SpawnRanks) -> wire.Placement | None:
-        """Makes ranks wait for their place in mpirun's job, where there is one."""
+        """Returns how ranks get their place in mpirun's job, if there is one."""
         if self._mpirun is None:
             return None
         interface = self._interface(action.node)
@@ -273,14 +266,14 @@ class Orders:
         return self._mpirun is not None
 
     def take_daemon(self, node: str, wanted: wire.DaemonWanted) -> None:
-        """mpirun on the first node wants a daemon on another one. Raises ValueError where it can't have it."""
+        """Handles a request of mpirun, on the first node, for a daemon on another. Raises ValueError for an invalid one."""
         run = self._run
         is_on = isinstance(run.state.phase, Starting | Running | Holding) and wanted.attempt == run.state.attempt
         if is_on and self._mpirun is not None and node == run.head:
             self.start_daemon(self._mpirun.take_daemon(wanted.host, wanted.command))
 
     def start_daemon(self, node: str) -> None:
-        """Starts mpirun's daemon on a node, where there is to be one; what runs already is not started again."""
+        """Starts mpirun's daemon on a node, if it has requested one. A running one is not started again."""
         run = self._run
         if self._mpirun is not None and (daemon := self._mpirun.daemon(node, run.state.attempt)):
             self._agents.send(
@@ -297,7 +290,7 @@ class Orders:
             )
 
     def take_mpirun_end(self, node: str, status: int, reason: str) -> None:
-        """mpirun, or its daemon on a node, has ended: whoever waits for it is told."""
+        """Handles the end of mpirun, or of its daemon on a node: tells agents that wait for it."""
         head, attempt = self._run.head, self._run.state.attempt
         if node == head:
             for other in self._run.plan.nodes[1:]:

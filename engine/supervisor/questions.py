@@ -1,4 +1,4 @@
-"""Asks agents, and waits for their answers."""
+"""Questions to agents, and their answers."""
 
 from __future__ import annotations
 
@@ -15,40 +15,35 @@ from engine.supervisor.agents import Agents
 from engine.supervisor.supervised import SupervisedRun
 
 ANSWER_TIMEOUT = 15.0
-"""Seconds that an agent has for an answer: longer than its own time-outs, so that it can say why."""
+"""Seconds for an agent's answer: longer than its own timeouts, so that it can report them."""
 
 STACKS_TIMEOUT = 8.0
-"""Seconds that nodes have for the stacks of their ranks: an agent waits 4.5 for ranks that do not answer."""
+"""Seconds for the stacks of all ranks of a node: an agent waits up to 4.5 for them."""
 
 A = TypeVar("A", bound=wire.Answer)
 
 
 class Questions:
-    """Questions to the agents of a run.
-
-    Args:
-        run: the run.
-        agents: whom they go to.
-    """
+    """Questions to the agents of a run."""
 
     def __init__(self, run: SupervisedRun, agents: Agents) -> None:
         self._run, self._agents = run, agents
         self._numbers = itertools.count(1)
         self._waiting: dict[tuple[str, int], asyncio.Future[wire.Answer]] = {}
-        """Answers that are waited for, by node and number."""
+        """Pending answers, by node and number."""
         self._stacks: dict[str, asyncio.Future[wire.StacksTaken]] = {}
-        """Nodes that are asked for the stacks of their ranks."""
+        """Pending stacks, by node."""
 
     async def ask(self, node: str, question: wire.Question, answer: type[A]) -> A:
         """Asks a node's agent.
 
         Args:
-            node: which.
+            node: its name.
             question: without its number.
-            answer: the type of the answer.
+            answer: type of the answer.
 
         Raises:
-            TimeoutError: no such answer comes within `ANSWER_TIMEOUT`.
+            TimeoutError: no answer of this type within `ANSWER_TIMEOUT`.
         """
         number = next(self._numbers)
         waiting: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
@@ -64,24 +59,24 @@ class Questions:
         return said
 
     def send(self, node: str, request: wire.Request) -> None:
-        """Asks for something that is not answered."""
+        """Sends a request that has no answer."""
         self._agents.send(node, request)
 
     def take_answer(self, node: str, answer: wire.Answer) -> None:
-        """Gives an answer to whoever waits for it."""
+        """Passes an answer to the task that waits for it."""
         waiting = self._waiting.get((node, answer.number))
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
     def take_stacks(self, node: str, stacks: wire.StacksTaken) -> None:
-        """Gives stacks to whoever waits for them. Raises ValueError for ranks of another node."""
+        """Passes stacks to the tasks that wait for them. Raises ValueError for ranks of another node."""
         for rank in (*(entry[0] for entry in stacks.ranks), *(entry[0] for entry in stacks.collectives)):
             self._run.check_rank(node, rank)
         if (waiting := self._stacks.pop(node, None)) and not waiting.done():
             waiting.set_result(stacks)
 
     async def stacks(self) -> tuple[RankStack, ...]:
-        """The Python stacks and the collectives of every rank, within a few seconds; or why a rank has none."""
+        """Returns the Python stacks and collectives of every rank, within a few seconds; or why a rank has none."""
         found: dict[int, RankStack] = {}
         asked: dict[str, asyncio.Future[wire.StacksTaken]] = {}
         for node in self._run.state.nodes:
@@ -95,7 +90,7 @@ class Questions:
             await asyncio.wait(asked.values(), timeout=STACKS_TIMEOUT)
         for name, answer in asked.items():
             if not answer.done():
-                if self._stacks.get(name) is answer:  # another who asks may have given it up already
+                if self._stacks.get(name) is answer:  # another task may have removed it
                     del self._stacks[name]
                 continue
             said = answer.result()

@@ -1,4 +1,4 @@
-"""The files of ranks, read and written in pieces. A rank may put anything in their place: see `open_regular`."""
+"""The files of ranks, read and written in pieces. A rank may replace them by anything: see `open_regular`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Literal
 from engine.runs.record import open_regular
 
 SLICE = 1 << 18
-"""Bytes taken from one file at a time: a few milliseconds of work."""
+"""Bytes that are read from one file at a time: a few milliseconds of work."""
 
 Kind = Literal["out", "err", "metrics"]
 KINDS: tuple[Kind, ...] = ("out", "err", "metrics")
-"""Of files, in the order in which agents report their sizes."""
+"""Kinds of files, in the order in which agents report their sizes."""
 
 
 class GrowingFile:
-    """One growing file of a rank, and how far it was read. It is open only while it is read: thousands of ranks have more files than
-    a process may have open."""
+    """A growing file of a rank, and how far it was read. It is only open while it is read, because thousands of ranks have more files
+    than a process may open."""
 
     def __init__(self, path: Path, rank: int, offset: int) -> None:
         self.path, self.rank, self.offset, self.size = path, rank, offset, offset
@@ -37,11 +37,11 @@ class GrowingFile:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Appends to a file for this user alone. Raises OSError where not all of it could be written."""
+    """Appends to a file for this user only. Raises OSError if not all could be written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         descriptor = open_regular(path, flags)
-    except FileNotFoundError:  # the first of an attempt
+    except FileNotFoundError:  # the first output of an attempt
         path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = open_regular(path, flags)
     try:
@@ -52,7 +52,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file; none where there is no such file, or it is not a regular one."""
+    """Returns the bytes of a file; 0 if it does not exist or is not a regular file."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Output of ranks on other machines: their agents send it, and it is stored where the files would be on this one."""
+"""Output of ranks on other machines: their agents send it, and it is stored in the run's folder."""
 
 from __future__ import annotations
 
@@ -13,43 +13,37 @@ from engine.supervisor.log import note
 from engine.supervisor.supervised import SupervisedRun
 
 RETRY_DELAY = 2.0
-"""Seconds after which a node is asked again for what could not be stored: a full disk, for one."""
+"""Seconds before a node is asked again for output that could not be stored, maybe because the disk is full."""
 
 STORE_PATIENCE = 60.0
-"""Seconds that the end of a run waits for a place to store what ranks wrote; it stays on its node after that."""
+"""Seconds that the end of a run waits until output can be stored; after that, it stays on its node."""
 
 ACKNOWLEDGED_SIZE = 1 << 16
-"""Bytes from a node after which it is told that they have arrived."""
+"""Bytes from a node after which they are acknowledged."""
 
 
 class Relay:
-    """Stores what ranks of other machines write.
-
-    Args:
-        run: the run.
-        agents: who send it.
-        ingest: stores and reads it.
-    """
+    """Stores output of ranks on other machines."""
 
     def __init__(self, run: SupervisedRun, agents: Agents, ingest: Ingest) -> None:
         self._run, self._agents, self._ingest = run, agents, ingest
         self._unacknowledged: dict[str, int] = {}
-        """Bytes from each node that it was not told of."""
+        """Bytes from each node that are not acknowledged."""
         self._retries: dict[str, asyncio.TimerHandle] = {}
-        """Nodes that will be asked to send again what could not be stored."""
+        """Nodes that will be asked again for output."""
         self._unstored: dict[str, float] = {}
-        """Nodes that are cleared, but whose ranks wrote what could not be stored yet; since when."""
+        """Nodes that are cleared but have output that is not stored yet; since when."""
 
     def start_attempt(self) -> None:
-        """Forgets what could not be stored of the last one."""
+        """Forgets unstored output of the last attempt."""
         self._unstored.clear()
 
     def is_unstored(self, node: str) -> bool:
-        """Whether a node has output that could not be stored here."""
+        """Whether a node has output that is not stored here."""
         return node in self._unstored
 
     def take_output(self, node: str, output: wire.RankOutput) -> None:
-        """Stores what a rank wrote."""
+        """Stores output of a rank."""
         self._unacknowledged[node] = self._unacknowledged.get(node, 0) + len(output.data)
         if self._unacknowledged[node] >= ACKNOWLEDGED_SIZE:
             self._agents.send(node, wire.Stored(size=self._unacknowledged.pop(node)))
@@ -64,10 +58,10 @@ class Relay:
             self._retries[node] = asyncio.get_running_loop().call_later(RETRY_DELAY, self.ask_for_output, node)
 
     def take_cleared(self, node: str, cleared: wire.AttemptCleared) -> None:
-        """Believes that a node is cleared once all is stored that its ranks have written: its files go away next.
+        """Reports a node as cleared after all output of its ranks is stored, because its files are removed next.
 
         Raises:
-            ValueError: it names ranks of another node.
+            ValueError: it contains ranks of another node.
         """
         now = time.time()
         for rank, *_ in cleared.sizes:
@@ -81,7 +75,7 @@ class Relay:
             asyncio.get_running_loop().call_later(RETRY_DELAY, self._clear_again, node, cleared.attempt)
             return
         if missing:
-            note(f"{node}: not all that its ranks wrote could be stored; it stays in {self._agents.folder(node)}")
+            note(f"{node}: not all output of its ranks could be stored; it stays in {self._agents.folder(node)}")
         else:
             self._unstored.pop(node, None)
         self._run.handle(ev.NodeCleared(at=now, attempt=cleared.attempt, node=node, abandoned=cleared.abandoned))
@@ -91,7 +85,7 @@ class Relay:
         self._agents.send(node, wire.Clear(attempt=attempt))
 
     def ask_for_output(self, node: str) -> None:
-        """Asks for what ranks write, from where it is stored."""
+        """Asks for output of ranks, from where it is stored."""
         if (retry := self._retries.pop(node, None)) is not None:
             retry.cancel()
         offsets = [(rank, *self._ingest.stored_sizes(rank)) for rank in self._run.ranks_of(node)]

@@ -1,4 +1,4 @@
-"""Turns what agents report into events."""
+"""Turns reports of agents into events."""
 
 from __future__ import annotations
 
@@ -29,17 +29,7 @@ REPORT_TIME = 0.5
 
 
 class Reports:
-    """Takes in what the agents of a run send.
-
-    Args:
-        run: the run.
-        agents: of its nodes.
-        ingest: reads what ranks write.
-        relay: stores output from other machines.
-        questions: whose answers come in here.
-        orders: what follows from a report without a decision.
-        copies: of the working directory.
-    """
+    """Handles what the agents of a run send."""
 
     def __init__(
         self,
@@ -55,7 +45,7 @@ class Reports:
         self._questions, self._orders, self._copies = questions, orders, copies
 
     def take(self, node: str, news: wire.AnyReport) -> None:
-        """Takes a message in. Raises ValueError for what can't be."""
+        """Handles a report. Raises ValueError for an invalid one."""
         if isinstance(news, wire.RankMessage):
             self._run.check_rank(node, news.rank)
         match news:
@@ -91,10 +81,10 @@ class Reports:
             ):
                 self._questions.take_answer(node, news)
             case wire.TemplateRefused(reason=reason):
-                note(f"{node}: ranks are started one by one, since {reason}")
+                note(f"{node}: ranks are started without a template: {reason}")
             case wire.RequestFailed():
                 self._take_failed_request(node, news)
-            case wire.Pong() | wire.Refused():  # the link deals with both
+            case wire.Pong() | wire.Refused():  # handled by the link
                 pass
             case _ as never:
                 assert_never(never)
@@ -171,7 +161,7 @@ class Reports:
             report()
 
     def _take_failed_request(self, node: str, failed: wire.RequestFailed) -> None:
-        """A request failed inside the agent: what waits for its answer gets one."""
+        """Reports a request that failed inside the agent, in place of its result."""
         now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
         note(f"{node} could not {failed.request}: {reason}")
         if failed.request in ("library", "open_store", "tell"):
@@ -204,7 +194,7 @@ class Reports:
         current = attempt == self._ingest.attempt
         numbers = end.numbers.encode(errors="replace")
         if current:
-            self._ingest.catch_up()  # whether this rank, or any, can rejoin is in what it reported
+            self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
             if end.errors is not None:
                 self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
         secondary, setup_error = self._explain(end, numbers) if current and status != 0 else (False, "")
@@ -224,21 +214,21 @@ class Reports:
         )
 
     def _explain(self, end: wire.RankEnded, numbers: bytes) -> tuple[bool, str]:
-        """Whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
+        """Returns whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
         try:
             tail = self._ingest.last_errors(end.rank)
             return is_secondary(tail), self._why_not_formed(end, tail, numbers)
-        except Exception as error:  # noqa: BLE001 - it reads what ranks wrote
+        except Exception as error:  # noqa: BLE001 - the content comes from ranks
             node = self._run.plan.places[end.rank].node
             self._run.take_failed_reading(node, "the failure of a rank is not explained", error)
             return False, ""
 
     def _why_not_formed(self, end: wire.RankEnded, tail: bytes, numbers: bytes) -> str:
-        """Why a rank could not set its process group up, where another backend may; empty where that is not why it ended."""
+        """Returns why a rank could not set its process group up, if another backend is left; empty if it ended for another reason."""
         state = self._run.state
         if not state.fallback or not isinstance(state.phase, Starting | Running | Holding):
             return ""
-        # mpirun ended before it gave the rank a place; 126 and 127 mean that a program could not be started.
+        # mpirun ended before the rank had a place; 126 and 127 mean that a program could not be started.
         unplaced = self._orders.has_mpirun and isinstance(state.ranks[end.rank], Pending) and end.status == 1
         if not unplaced and not self._ingest.is_joining(end.rank, numbers):
             return ""

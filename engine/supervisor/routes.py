@@ -1,5 +1,5 @@
-"""Finds out by which addresses the nodes of a run reach each other, by connecting: names, first addresses and interfaces that look
-right often are not."""
+"""Finds addresses by which the nodes of a run reach each other, by connecting: names, first addresses and interfaces that look right
+often do not work."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from engine.supervisor.questions import Questions
 
 
 class NoRouteError(Exception):
-    """There is no address by which all nodes reach the head: one line of fact and the next step."""
+    """No address of the head is reached by all nodes: one line with the fact and the next step."""
 
 
 class Routes(NamedTuple):
-    """An address of the head that all others reach, and the interface by which each node does, `(node, name)`."""
+    """An address of the head that all others reach, and each node's interface towards it as `(node, name)`."""
 
     address: str
     interfaces: tuple[tuple[str, str], ...]
 
 
 async def find_routes(questions: Questions, head: str, others: list[str]) -> Routes:
-    """Lets every other node connect to each address of the head, and takes the first at which all got the token.
+    """Lets every other node connect to each address of the head, and chooses the first that all of them reach.
 
-    The head's own order counts: the address by which its agent was reached comes first, IPv4 before IPv6.
+    The head sends its addresses in order: the one by which its agent was reached comes first, IPv4 before IPv6.
 
     Args:
         questions: to the agents.
@@ -33,9 +33,9 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
         others: all other nodes.
 
     Raises:
-        NoRouteError: one of them reaches none, or there is none that all reach.
+        NoRouteError: there is no such address.
     """
-    token = secrets.token_hex(16)  # an address may be anybody's: 172.17.0.1 is on every node with Docker
+    token = secrets.token_hex(16)  # an address may belong to another machine: 172.17.0.1 is on every node with Docker
     try:
         listener = await questions.ask(head, wire.OpenListener(token=token), wire.ListenerOpened)
         question = wire.TryAddresses(addresses=listener.addresses, port=listener.port, token=token)
@@ -68,12 +68,12 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
 
 
 def interface_environment(interface: str) -> dict[str, str]:
-    """The variables that make gloo, NCCL and UCC use an interface: they guess otherwise, gloo by the name of the machine.
+    """Returns variables that make gloo, NCCL and UCC use an interface. Without them they guess, gloo by the host name.
 
     Args:
-        interface: its name; empty: nothing is known.
+        interface: its name; empty: unknown.
     """
     if not interface:
         return {}
     names = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
-    return {**names, "RANKDECK_INTERFACE": interface}  # whether UCX is told depends on what else a node has
+    return {**names, "RANKDECK_INTERFACE": interface}  # whether UCX uses it depends on the node's other networks

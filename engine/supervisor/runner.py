@@ -1,4 +1,4 @@
-"""The event pump of a run: events in, journal, state machine, actions out."""
+"""The event loop of a run: events in; journal, state machine and actions out."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from engine.supervisor.reports import Reports
 from engine.supervisor.supervised import SupervisedRun
 
 FILES_OF_LINK = 4
-"""Files that a link keeps open: three pipes, and what tells of the end of its process."""
+"""Files that a link keeps open: three pipes, and the one that reports the end of its process."""
 
 FILE_WORDS = {"out": "stdout", "err": "stderr", "metrics": "metrics"}
-"""Files of a rank, for people."""
+"""Names of a rank's files in messages."""
 
 OTHER_FILES = 512
-"""Files that are open besides: subscribers, for one."""
+"""Other open files, for example of subscribers."""
 
 
 class Runner:
@@ -46,9 +46,9 @@ class Runner:
 
     Args:
         paths: of the run.
-        plan: what it runs.
-        journal: opened, with whatever an earlier supervisor wrote.
-        bridge: to the agent of the first node, where there is one already.
+        plan: the run's.
+        journal: opened, with the events of earlier supervisors.
+        bridge: an open connection to the agent of the first node, or None.
     """
 
     def __init__(self, paths: RunPaths, plan: LaunchPlan, journal: Journal, bridge: Bridge | None = None) -> None:
@@ -84,11 +84,11 @@ class Runner:
                 self.run.tails[rank] = self.ingest.tail(rank, "err")
 
     def start(self, tasks: asyncio.TaskGroup, restart_by: str | None) -> None:
-        """Connects to the nodes: for the first time, again after another supervisor, or anew after the run had ended.
+        """Connects to the nodes of a new run, of one that had a supervisor before, or of one that is restarted after its end.
 
         Args:
-            tasks: everything of this run lives in there.
-            restart_by: who wants a run that has ended to start again, or None.
+            tasks: for all work of this run.
+            restart_by: who wants to restart a run that has ended, or None.
         """
         run, now = self.run, time.time()
         run.tasks = tasks
@@ -107,13 +107,13 @@ class Runner:
             self.handle(ev.SupervisorStarted(at=now, pid=os.getpid()))
 
     def handle(self, event: AnyEvent) -> str | None:
-        """Takes an event in and does what follows.
+        """Processes an event.
 
         Returns:
-            Why nothing follows, or None where something did.
+            Why the event has no effect, or None if it has.
 
         Raises:
-            OSError: what a user asked for can't be written down, so nothing is done.
+            OSError: a user's request can't be written to the journal, and is refused.
         """
         run = self.run
         if run.ended.is_set():
@@ -127,7 +127,7 @@ class Runner:
             self._journal.append(event, durable=isinstance(state.phase, Ended))
         except OSError as error:
             if isinstance(event, ev.INTENTS):
-                raise  # nothing is done that is not written down; whoever asked is told
+                raise  # a request is only accepted if it is in the journal
             note(f"not in the journal, since {error.strerror}: {event}")
         run.state = state
         self._note_changes(before, state)
@@ -156,7 +156,7 @@ class Runner:
                         run.gpu_use.pop(rank, None)
         if before.ranks is after.ranks:
             return
-        is_changed = map(operator.is_not, before.ranks, after.ranks)  # no loop of Python's: there are thousands
+        is_changed = map(operator.is_not, before.ranks, after.ranks)  # faster than a loop for thousands of ranks
         for rank in itertools.compress(itertools.count(), is_changed):
             run.changed_ranks.add(rank)
             if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in run.tails:
@@ -164,7 +164,7 @@ class Runner:
                 self._read_traces()
 
     def _read_traces(self) -> None:
-        """Reads what torch has recorded of collectives, once more if it is being read: other ranks may have written since."""
+        """Reads torch's recorded collectives; repeats a running read, because other ranks may have written since."""
         self._read_again = True
         if self._reading is None or self._reading.done():
             self._reading = self.run.tasks.create_task(self._take_traces())
@@ -178,12 +178,12 @@ class Runner:
                 traces = await asyncio.to_thread(
                     read_traces, run.paths.attempt(attempt), run.plan.world_size, run.state.generation_since
                 )
-            except Exception as error:  # noqa: BLE001 - ranks wrote these files
+            except Exception as error:  # noqa: BLE001 - the files come from ranks
                 run.take_failed_reading(run.head, "recorded collectives are not read", error)
                 continue
             if attempt == run.state.attempt and traces.waits != run.waits:
                 run.waits = traces.waits
-                run.changed_ranks.add(0)  # so that the snapshot is made anew
+                run.changed_ranks.add(0)  # so that a new snapshot is made
 
     def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
         node = self.run.plan.places[rank].node
@@ -199,7 +199,7 @@ class Runner:
         self.handle(ev.RankJoined(at=time.time(), attempt=attempt, rank=rank, generation=generation, step=at_step))
 
     async def wait_closed(self) -> None:
-        """Returns when no link runs any more."""
+        """Waits for the end of all links."""
         self._copies.stop_all()
         self._orders.stop()
         for link in self.agents.links.values():
@@ -207,7 +207,7 @@ class Runner:
 
 
 def _replay(paths: RunPaths, plan: LaunchPlan, journal: Journal) -> RunState:
-    """The state that the journal comes to; a new run gets its first line here."""
+    """Returns the state after the journal's events. Writes the first event of a new run."""
     if not journal.events:
         journal.append(
             ev.RunLaunched(
@@ -232,7 +232,7 @@ def _replay(paths: RunPaths, plan: LaunchPlan, journal: Journal) -> RunState:
 
 
 def _allow_open_files(count: int) -> None:
-    """Raises this process's limit of open files, as far as the system allows it; most systems begin with 1,024."""
+    """Raises this process's limit of open files as far as the system allows. Most systems start with 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))

@@ -23,28 +23,23 @@ from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
 
 UPDATE_PERIOD = 0.1
-"""Seconds between two updates to one subscriber: what a screen can show, and no more work than that."""
+"""Seconds between two updates to one subscriber: more would not be visible."""
 
 SOCKET_CHECK_PERIOD = 1.0
-"""Seconds between two looks at the socket's file."""
+"""Seconds between two checks of the socket's path."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds that subscribers have to take the last update."""
+"""Seconds for subscribers to receive the last update."""
 
 MAX_LINE = 1 << 20
-"""Bytes of one request. A client that sends more is not one of ours."""
+"""Bytes of one request. rankdeck's clients send less."""
 
 _requests: msgspec.json.Decoder[msg.Request] = msgspec.json.Decoder(msg.Request)
 _encoder = msgspec.json.Encoder()
 
 
 class Server:
-    """Serves one run to its front ends.
-
-    Args:
-        runner: the run.
-        snapshots: of it.
-    """
+    """Serves one run to its front ends."""
 
     def __init__(self, runner: Runner, snapshots: Snapshots) -> None:
         self._runner, self._run, self._snapshots = runner, runner.run, snapshots
@@ -54,7 +49,7 @@ class Server:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def keep_fresh(self) -> None:
-        """Looks for changes every `UPDATE_PERIOD` and wakes the subscribers; ends when it is cancelled."""
+        """Wakes the subscribers every `UPDATE_PERIOD` if there are changes. Runs until it is cancelled."""
         known = (-1, -1, -1)
         while True:
             self._snapshots.refresh()
@@ -65,7 +60,7 @@ class Server:
             await asyncio.sleep(UPDATE_PERIOD)
 
     async def listen(self) -> None:
-        """Opens the socket, for this user only. What an earlier supervisor left in its place is removed."""
+        """Opens the socket, for this user only. Replaces that of an earlier supervisor."""
         path = self._run.paths.socket
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -79,7 +74,7 @@ class Server:
         replace_file(self._run.paths.supervisor, msgspec.json.encode(where))
 
     async def keep_listening(self) -> None:
-        """Listens again where the socket is gone: systemd removes it when a user's last session ends."""
+        """Listens again if the socket is gone: systemd removes it when a user's last session ends."""
         while True:
             await asyncio.sleep(SOCKET_CHECK_PERIOD)
             with contextlib.suppress(OSError, RankdeckError):
@@ -90,7 +85,7 @@ class Server:
                         old.close()
 
     async def close(self) -> None:
-        """Sends every subscriber the last update, and takes the socket away."""
+        """Sends every subscriber the last update, and removes the socket."""
         self._snapshots.refresh()
         async with self._changed:
             self._changed.notify_all()
@@ -135,7 +130,7 @@ class Server:
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the peer is this user and speaks the same protocol."""
+        """Whether the peer is this user and uses the same protocol."""
         peer: socket.socket = writer.get_extra_info("socket")
         if peer_user(peer) != os.geteuid():
             _write(writer, msg.Refused(reason="this run belongs to another user"))
@@ -150,7 +145,7 @@ class Server:
         return True
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:
-        """Sends a subscriber what it has not seen, as fast as it reads, until the run has ended."""
+        """Sends a subscriber all changes, as fast as it reads, until the run has ended."""
         seen = Seen()
         with contextlib.suppress(ConnectionError):
             while True:

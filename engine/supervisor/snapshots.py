@@ -1,7 +1,7 @@
-"""The newest snapshot of a run, and what each subscriber has not seen of it yet.
+"""The newest snapshot of a run, and what each subscriber has not received yet.
 
-A subscriber is a few numbers that say what it has seen. What has changed since is built when its connection has room; a slow or stuck
-one therefore costs one message of memory, delays nobody, and misses no event.
+A subscriber is a few numbers of what it has received. Its next update is built when its connection has room, so that a slow or stuck one
+costs the memory of one message, delays no other, and misses no event.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.supervisor.supervised import SupervisedRun
 
 
 class Seen:
-    """What one subscriber has got."""
+    """What a subscriber has received."""
 
     def __init__(self) -> None:
         self.revision = -1
@@ -25,18 +25,13 @@ class Seen:
 
 
 class Snapshots:
-    """What front ends see of a run.
-
-    Args:
-        run: the run.
-        ingest: what its ranks have reported.
-    """
+    """What front ends see of a run."""
 
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._supervised, self._ingest = run, ingest
         self._revision = 0
         self._state: RunState | None = None
-        """That the newest snapshot was made of."""
+        """The state of the newest snapshot."""
         self._run: RunView | None = None
         self._run_revision = 0
         self._ranks: list[RankView] = []
@@ -44,7 +39,7 @@ class Snapshots:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Rebuilds what has changed. Returns whether anything did."""
+        """Rebuilds what has changed. Returns whether anything has."""
         run, progress = self._supervised, self._ingest.progress
         if self._state is run.state and not run.changed_ranks:
             return False
@@ -62,7 +57,7 @@ class Snapshots:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
         try:
             whole = run_view(run.state, run.plan, progress, run.tails, run.waits)
-        except Exception as error:  # noqa: BLE001 - it reads what ranks wrote
+        except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.tails.clear()
             run.waits = ()
             run.take_failed_reading(run.head, "failures are not explained", error)
@@ -75,28 +70,28 @@ class Snapshots:
 
     @property
     def newest(self) -> tuple[int, int, int]:
-        """Revision, points and lines of the story that there are."""
+        """Newest revision, and numbers of points and lines of the story."""
         return self._revision, self._ingest.points_seen, len(self._supervised.story)
 
     @property
     def run_view(self) -> RunView:
-        """The run as a whole, at the last refresh."""
+        """The view of the run at the last refresh."""
         assert self._run is not None
         return self._run
 
     def snapshot(self) -> Snapshot:
-        """Everything, now."""
+        """Returns everything."""
         series = tuple(self._ingest.series.dump())
         return Snapshot(
             run=self.run_view, ranks=tuple(self._ranks), series=series, events=tuple(self._supervised.story)
         )
 
     def has_news(self, seen: Seen) -> bool:
-        """Whether there is anything that a subscriber has not seen."""
+        """Whether there is anything that a subscriber has not received."""
         return (seen.revision, seen.points, seen.story) != self.newest
 
     def next(self, seen: Seen) -> Snapshot | Update | None:
-        """What a subscriber has not seen yet, or None. Counts as seen from now on."""
+        """Returns what a subscriber has not received, or None, and marks it as received."""
         if not self.has_news(seen):
             return None
         ingest, story = self._ingest, self._supervised.story

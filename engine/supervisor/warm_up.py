@@ -1,7 +1,7 @@
-"""A supervisor that waits for its run: everything is imported here, and the template of the node has imported torch.
+"""A supervisor on standby: it has imported everything, and the template of the node has imported torch.
 
-A front end starts one while a profile is looked at, and names the run when it is launched. It is gone when the front end is, or has
-not been heard of for a minute, and then nothing of it is left.
+A front end starts one while the user views a profile, and names the run at its launch. It ends, and leaves nothing behind, when the front
+end does or has been silent for a minute.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from engine.supervisor.library import pack
 from engine.supervisor.link import Link
 from engine.supervisor.log import note
 
-LIFE = 60.0
-"""Seconds without a word from the front end after which nobody is thought to want it any more."""
+STANDBY_TIME = 60.0
+"""Seconds without a message from the front end after which the standby ends."""
 
 MAX_SPARES = 65
-"""Processes that are forked ahead: the ranks of the node, and the store's."""
+"""Most pre-forked processes, for the ranks of the node and the store."""
 
 LEASE = 20.0
-"""Seconds that the agent stays where this process was killed."""
+"""Seconds that the agent stays if this process is killed."""
 
 
 async def wait_for_run(paths: RunPaths) -> tuple[Path, Bridge | None] | None:
     """Warms the first node's template up, and waits.
 
     Args:
-        paths: of the folder that stands in for the run's, with a plan in it.
+        paths: of the temporary folder that replaces the run's, with a plan in it.
 
     Returns:
-        The folder of the run that is to be supervised, to which agent and template now belong, and the connection to the agent;
-        or None where nobody has named one.
+        The folder of the run to supervise, which now contains the agent's files, and the connection to the agent; None if the standby
+        is not needed.
     """
     plan = read_plan(paths)
     loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ async def wait_for_run(paths: RunPaths) -> tuple[Path, Bridge | None] | None:
         bridge = await link.release()
     pipe.close()
     if run is not None:
-        paths.nodes.mkdir(mode=0o700, exist_ok=True)  # the run may be named before there is an agent
+        paths.nodes.mkdir(mode=0o700, exist_ok=True)  # the launch may precede the agent
         paths.nodes.rename(RunPaths(run).nodes)
     shutil.rmtree(paths.folder, ignore_errors=True)
     return (run, bridge) if run is not None else None
@@ -103,10 +103,10 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
 
 
 async def _listen(words: asyncio.StreamReader) -> Path | None:
-    """The run that is named, or None: the front end has gone, or forgotten this process."""
+    """Returns the run's folder, or None: the front end has gone or is silent."""
     while True:
         try:
-            line = await asyncio.wait_for(words.readline(), LIFE)
+            line = await asyncio.wait_for(words.readline(), STANDBY_TIME)
         except TimeoutError:
             return None
         if not line.endswith(b"\n"):
@@ -116,7 +116,7 @@ async def _listen(words: asyncio.StreamReader) -> Path | None:
 
 
 def become_supervisor_of(paths: RunPaths) -> None:
-    """From now on this process writes into the log of a run."""
+    """Redirects this process's log to that of a run."""
     log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 2)
     os.close(log)

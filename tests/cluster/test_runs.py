@@ -544,7 +544,7 @@ def test_code_that_can_not_be_brought_ends_the_launch_with_the_reason(
     run = launch("print('never')", launch={"sync": "rsync"})
     doing = rankdeck.wait_state(run, "failed")["doing"]
     assert "node2" in doing
-    assert "could not be brought there" in doing
+    assert "could not be copied there" in doing
 
 
 def test_what_ranks_write_comes_home_from_a_node_that_shares_nothing(
