@@ -1,6 +1,4 @@
-"""Makes one program of modules, which a bare Python receives through its standard input.
-@@FIGURES@@
-"""
+"""Makes one program of modules, which a bare Python receives through its standard input."""
 
 from __future__ import annotations
 
