@@ -86,9 +86,7 @@ class Reductions(Generic[Op, Datatype]):
             native = self._table[dtype, name]
         except KeyError:
             able = ", ".join(one for known, one in self._table if known is dtype)
-            hint = (
-                f"it supports {able}" if able else "it can be moved, but not reduced: convert it first"
-            )
+            hint = f"it supports {able}" if able else "it can be moved, but not reduced: convert it first"
             raise TypeError(f"the backend {self._backend} can't reduce {dtype} by {name}; {hint}") from None
         return Reduction(name, op.factor if name == "PREMUL_SUM" else None, native)
 
