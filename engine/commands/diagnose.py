@@ -179,7 +179,7 @@ def diagnose_file(name: str) -> Diagnosis:
         state="failed" if verdict is not None else "unknown",
         attempt=None,
         verdict=verdict,
-        noticed=tuple(remarks([*told, Witness(rank=None, said=text[-TAIL:], failed=False)] if not ranks else told)),
+        noticed=tuple(remarks([*told, Witness(rank=None, output=text[-TAIL:], failed=False)] if not ranks else told)),
         last_lines=tuple(lines),
         note=f"{left_out >> 20} MiB in the middle were not read" if left_out else "",
     )

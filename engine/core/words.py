@@ -1,4 +1,4 @@
-"""Numbers, sizes and lists of ranks as words in sentences."""
+"""Numbers, sizes and lists of ranks in sentences."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def rank_ranges(ranks: Sequence[int]) -> str:
             parts.append([rank, rank])
     words = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
     return f"rank{'s' if len(ranks) > 1 else ''} {words}"
+
+
+def limited(text: str, most: int) -> str:
+    """The text, or its beginning with an ellipsis: at most `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

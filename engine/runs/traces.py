@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
 from engine.core.failures.collectives import Wait, compare
-from engine.core.failures.flight_recorder import MAX_WORDS, Told, read_trace
+from engine.core.failures.flight_recorder import MAX_WORDS, RankRecord, read_trace
 from engine.core.terminal_text import visible
 from engine.runs.paths import TRACE
 from engine.runs.record import open_regular
@@ -42,23 +42,23 @@ def read_traces(folder: Path, world_size: int, since: float) -> Traces:
         world_size: ranks of the run.
         since: when the newest generation of the attempt began: what was written before tells of a group that is gone.
     """
-    told: dict[int, Told | None] = dict.fromkeys(range(world_size))
+    records: dict[int, RankRecord | None] = dict.fromkeys(range(world_size))
     damaged = []
     try:
         names = frozenset(os.listdir(folder))
     except OSError:
         return Traces((), ())
-    for rank in [rank for rank in told if f"{TRACE}{rank}" in names][:MOST_READ]:
+    for rank in [rank for rank in records if f"{TRACE}{rank}" in names][:MOST_READ]:
         path = folder / f"{TRACE}{rank}"
         try:
             with open(open_regular(path), "rb") as file:
                 if os.fstat(file.fileno()).st_mtime >= since:
-                    told[rank] = read_trace(_value(file))
+                    records[rank] = read_trace(_value(file))
         except Exception as error:  # noqa: BLE001 - pickle raises anything on bytes that are no pickle
             why = error.strerror if isinstance(error, OSError) else str(error)
             words = visible(" ".join((why or type(error).__name__)[:MAX_WORDS].split()))[:MAX_WORDS]
             damaged.append(f"{path} can't be read: {words}")
-    return Traces(tuple(compare(told)) if any(told.values()) else (), tuple(damaged))
+    return Traces(tuple(compare(records)) if any(records.values()) else (), tuple(damaged))
 
 
 def _value(file: BinaryIO) -> object:

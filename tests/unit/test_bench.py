@@ -16,11 +16,11 @@ from engine.core.metrics.bench import (
     Column,
     Result,
     comparison,
+    differs,
     moved_words,
     parse_results,
     rate_words,
     time_words,
-    told_apart,
 )
 from engine.core.plan.profile_reading import parse_profile
 from engine.planning.recipes import recipes
@@ -191,7 +191,7 @@ def test_a_size_that_the_first_has_not_is_shown_without_a_ratio():
     ],
 )
 def test_medians_are_told_apart_where_the_slower_is_above_the_faster_ones_p95(one, other, apart):
-    assert told_apart(result(4, *one), result(4, *other)) is apart
+    assert differs(result(4, *one), result(4, *other)) is apart
 
 
 # --- what is launched

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.failures.collectives import MOST_TOLD, PATIENCE, compare
-from engine.core.failures.flight_recorder import MAX_ENTRIES, MAX_LISTED, Told, read_told, read_trace
+from engine.core.failures.collectives import MAX_SENTENCES, MIN_WAIT, compare
+from engine.core.failures.flight_recorder import MAX_ENTRIES, MAX_LISTED, RankRecord, read_record, read_trace
 from engine.core.failures.stacks import RankStack, story
 from rankdeck import _collectives
 
@@ -58,7 +58,7 @@ def line(*entries: dict[str, Any], groups: dict[str, list[list[int]]] | None = N
 
 def said(*ranks: str) -> list[str]:
     """The sentences on ranks 0, 1, 2…"""
-    return [wait.sentence for wait in compare({rank: read_told(text) for rank, text in enumerate(ranks)})]
+    return [wait.sentence for wait in compare({rank: read_record(text) for rank, text in enumerate(ranks)})]
 
 
 def behind(last: int) -> str:
@@ -70,7 +70,7 @@ def test_a_rank_that_has_not_called_it_is_named_and_so_are_those_that_wait() -> 
     assert said(waits, behind(56), waits, waits) == [
         "rank 1 has not called all_reduce #57 of default_pg (4 x float32); ranks 0, 2, 3 wait in it for 12 s"
     ]
-    (wait,) = compare({0: read_told(waits), 1: read_told(behind(56)), 2: read_told(waits), 3: read_told(waits)})
+    (wait,) = compare({0: read_record(waits), 1: read_record(behind(56)), 2: read_record(waits), 3: read_record(waits)})
     assert wait.late == (1,)
 
 
@@ -144,7 +144,7 @@ def test_ranks_that_have_left_it_are_told() -> None:
 
 def test_nothing_is_said_of_a_run_that_goes_on() -> None:
     assert said(*[behind(9)] * 4) == []
-    assert said(line(entry(57, age=PATIENCE / 2)), behind(56), behind(56), behind(56)) == []
+    assert said(line(entry(57, age=MIN_WAIT / 2)), behind(56), behind(56), behind(56)) == []
     assert said("", "", "") == []
     assert compare({}) == []
 
@@ -230,7 +230,7 @@ def test_who_has_waited_longest_comes_first_and_few_are_told() -> None:
         *(entry(1, group=(str(number), f"layer {number}"), age=10 + number) for number in range(9)), groups=groups
     )
     sentences = said(waits, line(groups=groups))
-    assert len(sentences) == MOST_TOLD
+    assert len(sentences) == MAX_SENTENCES
     assert "of layer 8 " in sentences[0]
     assert "of layer 7 " in sentences[1]
 
@@ -287,7 +287,7 @@ def test_one_that_is_done_without_a_name_is_no_disagreement() -> None:
 
 
 def test_the_newest_line_counts() -> None:
-    assert read_told(behind(9) + line()) == read_told(line())
+    assert read_record(behind(9) + line()) == read_record(line())
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_the_newest_line_counts() -> None:
      line(entry(1, time_created_ns=10**400)), line(entry(1, process_group="0")), line(entry(1, retired="yes"))],
 )  # fmt: skip
 def test_what_is_no_answer_is_silence(text: str) -> None:
-    assert read_told(text) is None
+    assert read_record(text) is None
 
 
 @pytest.mark.slow
@@ -308,9 +308,9 @@ def test_what_is_no_answer_is_silence(text: str) -> None:
     )
 )
 def test_no_value_is_more_than_a_value_error(value: object) -> None:
-    assert read_told(json.dumps(value)) is None
+    assert read_record(json.dumps(value)) is None
     with contextlib.suppress(ValueError):
-        assert isinstance(read_trace(value), Told)
+        assert isinstance(read_trace(value), RankRecord)
 
 
 def test_a_name_of_any_length_is_shortened() -> None:
@@ -334,7 +334,7 @@ def test_of_one_list_many_times_over_only_a_part_is_taken() -> None:
     told = read_trace({"entries": [{**entry(1), **own}] * (MAX_ENTRIES + 5)})
     (group,) = told.groups.values()
     assert len(group.operations) == MAX_ENTRIES
-    with pytest.raises(ValueError, match="it lists more groups and ranks than can be"):
+    with pytest.raises(ValueError, match="it lists too many groups and ranks"):
         read_trace({"pg_config": {str(name): {"ranks": "7" * (MAX_LISTED >> 4)} for name in range(17)}})
 
 
@@ -388,7 +388,7 @@ def test_sends_do_not_crowd_collectives_out_of_an_answer(answer: Callable[..., s
 
 def test_neither_backend_of_a_group_crowds_the_other_out(answer: Callable[..., str]) -> None:
     done = [entry(number, done=True) for number in range(10, 20)]
-    read = read_told(answer(entry(3, "nccl:all_reduce"), *done))
+    read = read_record(answer(entry(3, "nccl:all_reduce"), *done))
     assert read is not None
     assert set(read.groups) == {("0", "nccl"), ("0", "gloo")}
 
@@ -407,7 +407,7 @@ def test_a_group_that_is_too_long_to_tell_silences_that_group_alone(answer: Call
     assert said(text, answer(entry(1, done=True), groups=groups), text, text) == [
         "rank 1 has not called all_reduce #2 of default_pg (4 x float32); ranks 0, 2, 3 wait in it for 12 s"
     ]
-    read = read_told(text)
+    read = read_record(text)
     assert read is not None
     assert read.is_evicted
 

@@ -30,11 +30,11 @@ def raised(message: str) -> str:
 
 
 def failed(rank: int, message: str, order: int = 0, status: int = 1) -> Witness:
-    return Witness(rank=rank, said=raised(message) if message else "", failed=True, status=status, order=(order,))
+    return Witness(rank=rank, output=raised(message) if message else "", failed=True, status=status, order=(order,))
 
 
 def alive(rank: int) -> Witness:
-    return Witness(rank=rank, said="step 3\n", failed=False)
+    return Witness(rank=rank, output="step 3\n", failed=False)
 
 
 # --- who is to blame -------------------------------------------------------------------------------------------------
@@ -77,14 +77,14 @@ def test_of_several_silent_ranks_none_is_called_the_culprit() -> None:
 
 
 def test_a_rank_that_stopped_where_it_hung_counts_as_silent() -> None:
-    hung = Witness(rank=1, said=raised("KeyboardInterrupt"), failed=False)
+    hung = Witness(rank=1, output=raised("KeyboardInterrupt"), failed=False)
     verdict = find_verdict([failed(0, TIMED_OUT), hung, failed(2, TIMED_OUT, 1)])
     assert verdict is not None
     assert verdict.rank == 1
 
 
 def test_a_rank_that_came_to_its_end_while_others_need_it_is_named() -> None:
-    verdict = find_verdict([Witness(rank=0, said="", failed=False, status=0), failed(1, CLOSED)])
+    verdict = find_verdict([Witness(rank=0, output="", failed=False, status=0), failed(1, CLOSED)])
     assert verdict is not None
     assert (verdict.rank, verdict.headline) == (0, "rank 0 ended while others still needed it")
 
@@ -109,7 +109,7 @@ def test_the_rank_that_the_watchdog_has_behind_is_the_one(enqueued: tuple[int, .
         )
 
     told = [
-        Witness(rank=rank, said=said(rank, last), failed=True, status=-6, order=(rank,))
+        Witness(rank=rank, output=said(rank, last), failed=True, status=-6, order=(rank,))
         for rank, last in enumerate(enqueued)
     ]
     verdict = find_verdict(told)

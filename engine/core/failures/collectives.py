@@ -1,8 +1,8 @@
-"""Who waits for whom: what each rank's process groups are at, compared.
+"""Compares the process groups of all ranks: which rank waits for which.
 
-It comes from torch's flight recorder, or in its layout: of a run that goes on from the ranks themselves, of nccl's that has timed out from
-the files that torch has written. Collectives of a group over one backend are numbered alike on all its ranks. So of the oldest that is
-under way anywhere, a rank whose newest has a smaller number has not called it, and of the others each can be told what it called.
+The records come from torch's flight recorder, or have its layout: ranks of an active run send them, and torch writes files after a timeout
+of nccl. All ranks of a group number its collectives alike for each backend. So a rank whose newest number is smaller than that of the
+oldest pending collective has not called that collective.
 """
 
 from __future__ import annotations
@@ -13,61 +13,61 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from engine.core.failures.flight_recorder import Group, Key, Operation, Told, cut
+from engine.core.failures.flight_recorder import Group, Key, Operation, RankRecord, cut
 from engine.core.words import rank_words
 
-PATIENCE = 1.0
-"""Seconds that a collective of a live run is under way before it is told: ranks do not answer in the same instant."""
+MIN_WAIT = 1.0
+"""Seconds that a collective of an active run must be pending to be reported: ranks do not answer at the same instant."""
 
-MOST_TOLD = 4
-"""Sentences, one for each group that waits; the one that has waited longest comes first."""
+MAX_SENTENCES = 4
+"""Groups reported at most; the group that has waited longest comes first."""
 
 MAX_NAMED = 8
-"""Ranks that are named in one sentence; more are counted."""
+"""Ranks named in one sentence; the others are counted."""
 
 _UNEVEN = re.compile(r"all_?to_?all|coalesced|oop|^(?:gather|scatter|barrier)")
 """Operations whose tensors may differ from rank to rank."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that wait in an operation."""
+    """An operation in which ranks wait."""
 
     sentence: str
     late: tuple[int, ...]
-    """Ranks that have not called it, where that is known."""
+    """Ranks that have not called it, if known."""
 
 
-def compare(told: Mapping[int, Told | None]) -> list[Wait]:
-    """Who waits for whom: in collectives, then in sends and receives; those first that have waited longest.
+def compare(records: Mapping[int, RankRecord | None]) -> list[Wait]:
+    """Which ranks wait for which: in collectives, then in sends and receives, longest waits first.
 
     Args:
-        told: what each rank of the run tells; None: nothing.
+        records: of every rank of the run; None: it sent none.
     """
     collectives: list[tuple[float, Wait]] = []
     transfers: list[tuple[float, Wait]] = []
-    keys = {key for one in told.values() if one is not None for key in one.groups}
+    keys = {key for one in records.values() if one is not None for key in one.groups}
     backends = Counter(name for name, _ in keys)
-    for key, ranks in _known_groups(told):
-        members = [rank for rank in sorted(told) if not ranks or any(rank in span for span in ranks)]
-        seen = {rank: group for rank in members if (group := _seen(told[rank], key, ranks)) is not None}
+    for key, ranks in _known_groups(records):
+        members = [rank for rank in sorted(records) if not ranks or any(rank in span for span in ranks)]
+        seen = {rank: group for rank in members if (group := _seen(records[rank], key, ranks)) is not None}
         name, backend = key
         over = f" over {cut(backend)}" if backends[name] > 1 else ""
-        collectives += _waits_in_collectives(members, told, seen, over)
-        transfers += _waits_in_transfers(told, seen, over)
+        collectives += _waits_in_collectives(members, records, seen, over)
+        transfers += _waits_in_transfers(records, seen, over)
     found = [
         wait
         for kind in (collectives, transfers)
         for seconds, wait in sorted(kind, key=lambda one: -one[0])
-        if seconds >= PATIENCE or not seconds
+        if seconds >= MIN_WAIT or not seconds
     ]
-    return found[:MOST_TOLD]
+    return found[:MAX_SENTENCES]
 
 
-def _known_groups(told: Mapping[int, Told | None]) -> list[tuple[Key, tuple[range, ...]]]:
-    """Groups with their ranks: where ranks make groups without one another, a name may be given twice."""
+def _known_groups(records: Mapping[int, RankRecord | None]) -> list[tuple[Key, tuple[range, ...]]]:
+    """Groups with pending operations, with their ranks: disjoint ranks may create groups of the same name."""
     known = {
         (key, group.ranks): None
-        for one in told.values()
+        for one in records.values()
         if one is not None
         for key, group in one.groups.items()
         if any(operation.is_under_way for operation in group.operations)
@@ -75,24 +75,24 @@ def _known_groups(told: Mapping[int, Told | None]) -> list[tuple[Key, tuple[rang
     return list(known)
 
 
-def _seen(told: Told | None, key: Key, ranks: tuple[range, ...]) -> Group | None:
-    """A group as a rank sees it; one that it has never been in has had no operation there. None: nobody knows."""
-    if told is None:
+def _seen(record: RankRecord | None, key: Key, ranks: tuple[range, ...]) -> Group | None:
+    """A group as a rank sees it; without operations if the rank never used the group. None: unknown."""
+    if record is None:
         return None
-    group = told.groups.get(key)
+    group = record.groups.get(key)
     if group is None or (group.ranks and group.ranks != ranks):
         group = Group(title="", ranks=ranks, operations=())
-    return None if told.is_evicted and not group.operations else group
+    return None if record.is_evicted and not group.operations else group
 
 
 def _waits_in_collectives(
-    members: Sequence[int], told: Mapping[int, Told | None], seen: Mapping[int, Group], over: str
+    members: Sequence[int], records: Mapping[int, RankRecord | None], seen: Mapping[int, Group], over: str
 ) -> Iterator[tuple[float, Wait]]:
-    """Of the oldest collective that is under way anywhere: who waits in it since when, and why."""
+    """The oldest pending collective of a group: which ranks wait in it, how long, and why."""
     calls = {
         rank: of_rank
         for rank, group in seen.items()
-        if (of_rank := [one for one in group.operations if not one.is_transfer]) or not _is_evicted(told[rank])
+        if (of_rank := [one for one in group.operations if not one.is_transfer]) or not _is_evicted(records[rank])
     }
     under_way = [one for of_rank in calls.values() for one in of_rank if one.is_under_way]
     if not under_way:
@@ -102,7 +102,7 @@ def _waits_in_collectives(
     waiting = [rank for rank, one in here.items() if one.is_under_way]
     late = [rank for rank, of_rank in calls.items() if max((one.number for one in of_rank), default=0) < number]
     silent = [rank for rank in members if rank not in calls]
-    seconds = max(_age(told[rank], here[rank]) for rank in waiting)
+    seconds = max(_age(records[rank], here[rank]) for rank in waiting)
     title = seen[waiting[0]].title + over
     which = f"#{number} of {title}"
     if different := _different(here, which):
@@ -124,7 +124,7 @@ def _waits_in_collectives(
 
 
 def _different(here: Mapping[int, Operation], which: str) -> str:
-    """Where ranks call different things under one number: what each calls."""
+    """What each rank calls, if ranks call different operations under the same number; else empty."""
     known = {rank: one for rank, one in here.items() if one.name}
     names = {one.name for one in known.values()}
     is_even = not any(_UNEVEN.search(name) for name in names)
@@ -138,19 +138,19 @@ def _different(here: Mapping[int, Operation], which: str) -> str:
 
 
 def _waits_in_transfers(
-    told: Mapping[int, Told | None], seen: Mapping[int, Group], over: str
+    records: Mapping[int, RankRecord | None], seen: Mapping[int, Group], over: str
 ) -> Iterator[tuple[float, Wait]]:
-    """Sends and receives are numbered by no order that two ranks share: it is only told who waits in which."""
+    """Pending sends and receives. Two ranks do not share their numbers, so ranks can't be compared."""
     for rank, group in seen.items():
         oldest = next((one for one in group.operations if one.is_transfer and one.is_under_way), None)
         if oldest is not None:
-            seconds = _age(told[rank], oldest)
+            seconds = _age(records[rank], oldest)
             sentence = f"rank {rank} waits in {_words(oldest, f'of {group.title}{over}')}{_since(seconds)}"
             yield seconds, Wait(sentence=sentence, late=())
 
 
-def _is_evicted(told: Told | None) -> bool:
-    return told is not None and told.is_evicted
+def _is_evicted(record: RankRecord | None) -> bool:
+    return record is not None and record.is_evicted
 
 
 def _words(operation: Operation, which: str) -> str:
@@ -166,9 +166,9 @@ def _say(ranks: Sequence[int], of_one: str, of_several: str) -> str:
     return f"{rank_words(ranks, MAX_NAMED)} {of_one if len(ranks) == 1 else of_several}"
 
 
-def _age(told: Told | None, operation: Operation) -> float:
-    """Seconds, by the rank's own clock; 0: nobody knows."""
-    return max(0.001, (told.now - operation.created) / 1e9) if told is not None and told.now else 0.0
+def _age(record: RankRecord | None, operation: Operation) -> float:
+    """Seconds, by the clock of the rank's node; 0: unknown."""
+    return max(0.001, (record.now - operation.created) / 1e9) if record is not None and record.now else 0.0
 
 
 def _since(seconds: float) -> str:

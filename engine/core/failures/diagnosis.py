@@ -1,8 +1,8 @@
-"""Explains a failed rank from what is known of it: its exit status, and the last that it wrote to stderr.
+"""Explains why one rank failed, from its exit status and the end of its stderr.
 
-What torch prints when a rank fails is mostly about another rank ("connection closed by peer"), so the first question is
-whose fault it was. Only then come the exception, the signal in words, and the next step. Known causes are data, in `causes`;
-several ranks together are looked at in `verdict`.
+When a rank fails, torch mostly prints errors about other ranks ("connection closed by peer"). So the first step is to find out whether
+another rank is to blame; then come the exception, the meaning of the signal, and the next step. Known causes are data in `causes`;
+`verdict` compares several ranks.
 """
 
 from __future__ import annotations
@@ -17,62 +17,63 @@ from engine.core.failures.known import find
 from engine.core.failures.tracebacks import EXCEPTION, Traceback, exception_line, last_chain, shortened, without_frames
 from engine.core.run.state import status_words
 from engine.core.terminal_text import SEQUENCE
+from engine.core.words import limited
 
 TAIL = 65_536
-"""Newest bytes of stderr that are looked at."""
+"""Bytes at the end of stderr that are read."""
 
 MAX_DETAIL = 300
-"""Characters of one line that explains a failure."""
+"""Longest explanation of a failure, in characters."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a rank failed, in words."""
+    """Why a rank failed."""
 
     headline: str
     """`rank 2 was killed by SIGKILL`"""
     detail: str
-    """One line: the exception, or what is known about a signal."""
+    """One line: the exception, or the meaning of the signal."""
     traceback: str
-    """The last traceback that it printed, or empty."""
+    """The last traceback that it printed; empty: none."""
     hint: str
     """The next step."""
     fix: str = ""
-    """A line to be copied: a command, or a setting of a profile; empty where there is none."""
+    """A line to copy, a command or a setting of a profile; empty: none."""
     cause: str = ""
     """The id of the known cause, or one word: `exception`, `exit`, `lost`, `start`, `asked`."""
     line: str = ""
     """The line that shows the known cause."""
     waits: bool = False
-    """Whether it waited for others in vain."""
+    """Whether it timed out waiting for others."""
     ranks: frozenset[int] = frozenset()
-    """Ranks that it says are to blame."""
+    """Ranks that its message names as the cause."""
     blames: str = ""
-    """What they are to blame for: a headline with `{who}`."""
+    """What they did: a headline with `{who}`."""
 
 
 _LAST_WORDS = 4096
-"""Characters that count as the last words of a rank that left no traceback."""
+"""Characters at the end of stderr that are searched if there is no traceback."""
 
 _HINT = "read the end of its stderr and stdout"
 _SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGKILL: (
         "by the out-of-memory killer, or by somebody with `kill -9`",
-        "look into `dmesg` for out-of-memory; if so, use a smaller batch or fewer ranks on this node",
+        "check `dmesg` for out-of-memory; if so, use a smaller batch or fewer ranks on this node",
     ),
     signal.SIGSEGV: (
-        "it touched memory that it does not own: a fault in native code, not in Python",
+        "invalid memory access: a defect in native code, not in Python",
         "set PYTHONFAULTHANDLER=1 in [env] and restart to see the Python line",
     ),
     signal.SIGBUS: (
-        "memory behind a mapped file was gone, most often because /dev/shm is full",
+        "a memory-mapped file could not be accessed, most often because /dev/shm is full",
         "make /dev/shm larger (docker: --shm-size=1g or --ipc=host), or use fewer DataLoader workers",
     ),
     signal.SIGABRT: (
-        "native code gave up: an uncaught C++ exception, a failed assertion, or nccl's watchdog",
-        "read the end of its stderr, which says what was checked",
+        "native code aborted: an uncaught C++ exception, a failed assertion, or nccl's watchdog",
+        "read the end of its stderr, which has the reason",
     ),
     signal.SIGILL: (
-        "an instruction that this processor does not have: a library was built for another one",
+        "illegal instruction: a library was built for a different processor",
         "install a build of torch for this processor",
     ),
     signal.SIGFPE: (
@@ -80,14 +81,14 @@ _SIGNALS: dict[int, tuple[str, str]] = {
         "set PYTHONFAULTHANDLER=1 in [env] and restart to see the Python line",
     ),
     signal.SIGTERM: (
-        "somebody or something asked it to end: `kill`, a scheduler, a time limit",
-        "look for a time limit of the job; restart the run to go on",
+        "it was told to end, by `kill`, a scheduler or a time limit",
+        "check the job's time limit; restart the run to continue",
     ),
-    signal.SIGINT: ("somebody interrupted it, as Ctrl-C does", "restart the run to go on"),
-    signal.SIGHUP: ("what it was started from hung up", "restart the run to go on"),
-    signal.SIGXCPU: ("it used up its CPU time limit", "raise `ulimit -t` on this node"),
+    signal.SIGINT: ("it was interrupted, as by Ctrl-C", "restart the run to continue"),
+    signal.SIGHUP: ("its terminal or session was closed", "restart the run to continue"),
+    signal.SIGXCPU: ("it reached its CPU time limit", "increase `ulimit -t` on this node"),
 }
-"""What a signal means, and the next step, where stderr says nothing more."""
+"""Meaning of a signal and the next step, if stderr has no better explanation."""
 _DMESG = "dmesg -T | grep -i 'killed process'"
 _FIXES: dict[int, str] = {
     signal.SIGKILL: _DMESG,
@@ -99,37 +100,35 @@ _FIXES: dict[int, str] = {
 """Lines to be copied."""
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-"""torch's excepthook puts this before every line (torch 2.3 and newer, once a process group exists)."""
+"""torch's excepthook puts this before every line (torch 2.3 and newer, with a process group)."""
 _ABORTED = re.compile(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
 _EXIT_OF_SHELL = 128
-"""A shell that runs the rank adds the number of the signal that ended it to this."""
-
-
-# --- the questions ---------------------------------------------------------------------------------------------------
+"""A shell reports a child that a signal has ended as this plus the number of the signal."""
 
 
 def is_secondary(stderr_tail: bytes | str) -> bool:
-    """Whether a rank's last words blame another rank, so that its failure is a consequence.
+    """Whether the end of a rank's stderr blames another rank, so that its failure is a consequence.
 
-    Where tracebacks are chained the first one decides: a rank that fails by itself and then loses its connection while
-    it cleans up is still the cause.
+    Of chained tracebacks the first decides: a rank that fails and then loses its connection during cleanup is still the cause.
 
     Args:
-        stderr_tail: the newest bytes that it wrote.
+        stderr_tail: the end of its stderr.
     """
     text = plain(stderr_tail)
     chain = last_chain(text, fatal=True)
     words = chain[0].message if chain and chain[0].message else text[-_LAST_WORDS:]
     if find(words, "consequence") is None:
         return False
-    return not any(find(one.message) for one in chain)  # it knows why, as nccl does that quotes InfiniBand's error
+    return not any(
+        find(one.message) for one in chain
+    )  # the message has the cause, such as InfiniBand's error in nccl's
 
 
 def last_traceback(stderr_tail: bytes) -> str:
     """The last Python traceback with those that it is chained to, or an empty string.
 
     Args:
-        stderr_tail: the newest bytes that a rank wrote.
+        stderr_tail: the end of a rank's stderr.
 
     Returns:
         At most `MAX_LINES` lines and `MAX_BYTES` bytes of text, without colours, torch's `[rank0]:` and native frames.
@@ -141,14 +140,14 @@ def last_traceback(stderr_tail: bytes) -> str:
 def explain(
     rank: int | None, status: int | None, stderr_tail: bytes | str, reason: str = "", by: str = ""
 ) -> Explanation:
-    """Says why a rank failed. Remembered, since a run that holds is looked at ten times a second.
+    """Explains why a rank failed. Cached, because the view of a holding run is built ten times a second.
 
     Args:
-        rank: its number; None: nobody knows.
-        status: the exit code, or minus the number of a signal; None: nobody knows how it ended.
-        stderr_tail: the newest bytes that it wrote.
-        reason: what the node's agent says besides the status: that it could not be started, or how it was lost.
-        by: the user who sent the signal that ended it, where that is known.
+        rank: its number; None: unknown.
+        status: the exit code, or minus the number of a signal; None: unknown.
+        stderr_tail: the end of its stderr.
+        reason: from the node's agent: why it could not be started, or how it was lost.
+        by: the user who sent the signal that ended it; empty: unknown.
     """
     text = plain(stderr_tail)
     chain = last_chain(text, fatal=True)
@@ -161,7 +160,7 @@ def explain(
             headline=end.headline,
             detail=f"{by} sent it with rankdeck kill, or with x in the app",
             traceback="",
-            hint="restart the run when it should go on",
+            hint="restart the run to continue",
             cause="asked",
         )
     said = reason or (raised.message if raised else without_frames(text)[-_LAST_WORDS:])
@@ -188,7 +187,7 @@ def explain(
                 blames=known.cause.blames,
             )
         if not reason and (known := find(said, "consequence")):
-            hint = "another rank ended first: look at the one that was killed, lost, or raised an exception of its own"
+            hint = "another rank ended first: look for one that was killed, was lost, or raised another exception"
             return Explanation(
                 headline=end.headline, detail=_one_line(detail), traceback=traceback, hint=hint, cause=known.cause.id
             )
@@ -203,8 +202,8 @@ def explain(
 
 
 def _aborted_as_it_ended(text: str, chain: list[Traceback]) -> bool:
-    """Whether an exception ended a process that was then aborted on its way out, as torch does where a thread of a process group still
-    runs. What was aborted for a reason of its own says it after that."""
+    """Whether an exception ended a process that aborted during its exit, as with torch if a thread of a process group still runs. A
+    process that aborts for another reason prints it after the exception."""
     last = chain[-1].message.strip().rpartition("\n")[2] if chain else ""
     if not last:
         return False
@@ -212,14 +211,11 @@ def _aborted_as_it_ended(text: str, chain: list[Traceback]) -> bool:
     return _ABORTED.search(after) is None and find(after) is None
 
 
-# --- one end, in words -----------------------------------------------------------------------------------------------
-
-
 def _about_end(who: str, status: int | None, reason: str, raised: Traceback | None) -> Explanation:
-    """What the status and the exception tell."""
+    """The explanation by status and exception alone."""
     if status is None:
         headline, detail, hint, cause = (
-            f"{who} was lost", reason, "see whether its node is well, then restart the run", "lost",
+            f"{who} was lost", reason, "check its node, then restart the run", "lost",
         )  # fmt: skip
     elif reason:
         headline, detail = f"{who} could not be started", reason
@@ -235,13 +231,15 @@ def _about_end(who: str, status: int | None, reason: str, raised: Traceback | No
             headline = f"{who} raised {name['name'].rpartition('.')[2]}"
             hint, cause = "correct it where the traceback ends, then restart the run", "exception"
         elif not detail and status - _EXIT_OF_SHELL in _SIGNALS:
-            detail = f"a shell says {status} of a program that was killed by {status_words(_EXIT_OF_SHELL - status)}"
+            detail = (
+                f"a shell reports {status} for a program that was killed by {status_words(_EXIT_OF_SHELL - status)}"
+            )
     fix = _FIXES.get(-status, "") if status is not None and not reason else ""
     return Explanation(headline=headline, detail=detail, traceback="", hint=hint, fix=fix, cause=cause)
 
 
 def _to_blame(chain: list[Traceback]) -> Traceback | None:
-    """The exception that a chain is about: the last, unless that one only says that others are gone by now."""
+    """The exception to explain: the last of a chain, unless it is only a consequence of other ranks' ends."""
     if not chain or not chain[-1].message:
         return None
     first, last = chain[0], chain[-1]
@@ -249,12 +247,11 @@ def _to_blame(chain: list[Traceback]) -> Traceback | None:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_DETAIL else line[: MAX_DETAIL - 1] + "…"
+    return limited(" ".join(text.split()), MAX_DETAIL)
 
 
 def plain(said: bytes | str) -> str:
-    """The newest part of what a process wrote: no colours, none of torch's prefixes, `\\n` as the only line end."""
+    """The end of a process's output without colours and torch's prefixes, with `\\n` as the only line end."""
     if isinstance(said, str):
         return said[-TAIL:]
     text = said[-TAIL:].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")

@@ -1,6 +1,6 @@
-"""What a rank records about its process groups: torch's flight recorder, or rankdeck's own records in the same layout.
+"""Reads what a rank records about its process groups: torch's flight recorder, or rankdeck's own records in the same layout.
 
-The records of a live run come from the ranks themselves; after a timeout of nccl they come from files that torch writes.
+Ranks of an active run send their records; after a timeout of nccl, torch writes them to files.
 """
 
 from __future__ import annotations
@@ -12,56 +12,47 @@ from typing import Annotated, Any
 import msgspec
 
 from engine.core.terminal_text import visible
+from engine.core.words import limited
 
 MAX_TENSORS = 3
 """Tensors of one operation whose sizes are shown."""
 
 MAX_WORDS = 200
-"""Characters of what a rank contributes to a sentence."""
+"""Longest text from a rank in a sentence, in characters."""
 
 MAX_ENTRIES = 10_000
-"""Newest operations of one rank that are looked at; torch keeps 2,000, unless the profile says otherwise."""
+"""Newest operations of one rank that are read; torch keeps 2,000 by default."""
 
 MAX_LISTED = 1 << 20
-"""Characters that a trace may take to list its groups and their ranks."""
+"""Most characters for the names and ranks of all groups of a trace."""
 
 _NAMELESS = ("", "undefined")
-"""What torch has for the description of a group that was given none."""
+"""torch's description of a group without one."""
 
-_TYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Bool": "bool",
-}
-"""Names of types in C++, and those that a script has for them."""
+_TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8",
+          "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool"}  # fmt: skip
+"""Types by their name in C++, as Python names them."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 Spans = list[tuple[Number, Number, Number]]
 
 Key = tuple[str, str]
-"""A group's name, and a backend of it."""
+"""Name of a group and one of its backends."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One that a rank has called."""
+    """An operation that a rank has called."""
 
     number: int
     """Of a collective: its number in the group, counted from 1."""
     name: str
-    """Empty: nobody knows."""
+    """Empty: unknown."""
     tensors: str
     """`4 x float32`"""
     is_under_way: bool
     is_transfer: bool
-    """Whether it is between two ranks."""
+    """Whether it is a send or a receive."""
     created: int
     """Nanoseconds since 1970, by the clock of the rank's node."""
 
@@ -73,22 +64,22 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[range, ...]
     """Empty: all."""
     operations: tuple[Operation, ...]
-    """The newest, the oldest first."""
+    """The newest operations, oldest first."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank tells."""
+class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one rank."""
 
     groups: dict[Key, Group]
-    """Those with operations, over each of their backends."""
+    """Groups with operations, for each of their backends."""
     is_evicted: bool
-    """Whether it has forgotten old operations, so that a group of which it says nothing may have had some."""
+    """Whether old operations were dropped: a group without operations may have had some."""
     now: int
-    """When it was told, like `Operation.created`; 0: nobody knows."""
+    """When it was recorded, like `Operation.created`; 0: unknown."""
 
 
 class _Entry(msgspec.Struct):
-    """The flight recorder's (torch 2.6 to 2.13)."""
+    """An entry of the flight recorder (torch 2.6 to 2.13)."""
 
     process_group: tuple[str, str]
     collective_seq_id: Number
@@ -99,7 +90,7 @@ class _Entry(msgspec.Struct):
     state: str = ""
     time_created_ns: Number = 0
     record_id: Number = 0
-    input_sizes: Any = []  # looked at where they are shown: what is unpickled may be one list many times over
+    input_sizes: Any = []  # converted only where shown: an unpickled list may contain the same list many times
     input_dtypes: Any = []
 
 
@@ -123,8 +114,8 @@ class _Trace(msgspec.Struct):
     pg_config: dict[str, _Config] = {}
 
 
-def read_told(text: str) -> Told | None:
-    """What a rank has answered: the last line counts. None where it says nothing that can be understood."""
+def read_record(text: str) -> RankRecord | None:
+    """The record in a rank's answer, which is its last line; None if that is not valid."""
     lines = text.splitlines()
     try:
         live = msgspec.json.decode(lines[-1] if lines else "", type=_Live)
@@ -132,33 +123,31 @@ def read_told(text: str) -> Told | None:
         groups = _groups(live.entries, ranks)
     except (ValueError, RecursionError):
         return None
-    return Told(groups=groups, is_evicted=live.evicted, now=live.now)
+    return RankRecord(groups=groups, is_evicted=live.evicted, now=live.now)
 
 
-def read_trace(value: object) -> Told:
-    """What torch has written of one rank, unpickled.
+def read_trace(value: object) -> RankRecord:
+    """The record in an unpickled file of torch.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is not valid.
     """
     trace = msgspec.convert(value, _Trace)
     if sum(len(name) + len(config.ranks) for name, config in trace.pg_config.items()) > MAX_LISTED:
-        raise ValueError("it lists more groups and ranks than can be")
+        raise ValueError("it lists too many groups and ranks")
     ranks = {name: _listed(config.ranks) for name, config in trace.pg_config.items()}
     entries = msgspec.convert(trace.entries[-MAX_ENTRIES:], list[_Entry])
     is_evicted = bool(entries) and entries[0].record_id > 0
-    return Told(groups=_groups(entries, ranks), is_evicted=is_evicted, now=0)
+    return RankRecord(groups=_groups(entries, ranks), is_evicted=is_evicted, now=0)
 
 
 def _listed(ranks: str) -> tuple[range, ...]:
-    """`[0, 1, 5]`; torch has `[]` for all where it knows no better."""
+    """The ranks in `[0, 1, 5]`; torch may write `[]` for all ranks."""
     return tuple(range(int(rank), int(rank) + 1) for rank in re.findall(r"\d{1,9}", ranks))
 
 
 def _groups(entries: Sequence[_Entry], ranks: Mapping[str, tuple[range, ...]]) -> dict[Key, Group]:
-    """By name and backend, over each of which a group has numbers of its own. A name may be given again when its group is gone: the
-    newest group has it.
-    """
+    """Groups by name and backend; each backend numbers its operations separately. If a name was used again, the newest group counts."""
     newest: dict[Key, int] = {}
     for entry in entries:
         key = _key(entry)
@@ -188,7 +177,7 @@ def _key(entry: _Entry) -> Key:
 
 
 def _taken_apart(entry: _Entry) -> tuple[str, str, str]:
-    """Backend, name and tensors. rankdeck's own backends say the last two in one, and not who they are."""
+    """Backend, name and tensors. rankdeck's own backends record name and tensors together, without the backend."""
     called, _, tensors = entry.profiling_name[: 4 * MAX_WORDS].partition("(")
     backend, _, name = called.rpartition(":")
     return backend, name, tensors.removesuffix(")")
@@ -220,13 +209,12 @@ def _tensors(entry: _Entry) -> str:
 
 
 def _first(value: object, most: int) -> list[Any]:
-    """A part of what should be a list, so that no more of it is copied."""
+    """The beginning of a list, so that a long one is not copied."""
     if not isinstance(value, list):
-        raise ValueError("what should be a list is none")
+        raise ValueError("a value is not a list")
     return value[:most]
 
 
 def cut(text: str) -> str:
-    """What may stand in a sentence: one line, short, with nothing in it that a terminal or an encoder takes amiss."""
-    shown = visible(text[: MAX_WORDS + 1])
-    return shown if len(shown) <= MAX_WORDS else shown[: MAX_WORDS - 1] + "…"
+    """A short, printable form of a text, for a sentence."""
+    return limited(visible(text[: MAX_WORDS + 1]), MAX_WORDS)

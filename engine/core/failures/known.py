@@ -12,10 +12,10 @@ from engine.core.failures.causes import CAUSES
 from engine.core.failures.causes.cause import Cause, Kind, Speaker
 
 MAX_WORD = 200
-"""Characters that a named group contributes to a sentence."""
+"""Longest text of a named group in a sentence, in characters."""
 
 _PLACEHOLDERS = {"node": "NODE", "python": "PYTHON"}
-"""Words for causes of connections, in a log that does not name the node."""
+"""Used in sentences about connections if the log does not name the node."""
 
 
 class Found(NamedTuple):
@@ -28,12 +28,12 @@ class Found(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What it means; empty if the program's own message says it best."""
+        """What it means; empty if the program's own message is clear."""
         return self.cause.detail.format_map(self.words)
 
     @property
     def hint(self) -> str:
-        """What helps."""
+        """The next step."""
         return self.cause.hint.format_map(self.words)
 
     @property
@@ -54,7 +54,7 @@ def find(text: str, kind: Kind = "cause", *, letters: str = "") -> Found | None:
     Args:
         text: of any length, with `\\n` as the only line end.
         kind: of the failure.
-        letters: with which its id begins; empty: with any.
+        letters: first letters of ids that count; empty: all.
     """
     general: Found | None = None
     for cause in CAUSES:
@@ -70,7 +70,7 @@ def find(text: str, kind: Kind = "cause", *, letters: str = "") -> Found | None:
 
 
 def find_all(text: str, kind: Kind) -> Iterator[Found]:
-    """Every failure of a kind that a text shows, once for each match."""
+    """Every match of every known failure of a kind."""
     for cause in CAUSES:
         if cause.kind == kind:
             for match in _compiled(cause.pattern).finditer(text):

@@ -1,7 +1,7 @@
-"""Takes the log of a whole job apart: which rank wrote what, and what its launcher said of how ranks ended.
+"""Splits the log of a job by rank, and reads what its launcher reports about the ends of ranks.
 
-Logs of torchrun, of Open MPI's and MPICH's mpirun, of rankdeck itself, and of a single process. Lines are told apart by the tags
-that launchers put before them, and by torch's own `[rank3]:`; what has no tag is the launcher's, or nobody knows whose.
+Reads logs of torchrun, of Open MPI's and MPICH's mpirun, of rankdeck, and of a single process. Tags at the beginning of lines name the
+rank: the launcher's, or torch's own `[rank3]:`. A line without a tag is the launcher's, or its rank is unknown.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from engine.core.failures.tracebacks import all_chains
 from engine.core.failures.verdict import Witness
 from engine.core.terminal_text import SEQUENCE
 
-LAST = 1 << 14
-"""Characters at the end of what a rank wrote that are looked at where nobody tells how it ended."""
+MAX_TAIL = 1 << 14
+"""Characters at the end of a rank's output that are searched if its exit status is unknown."""
 
 MAX_LINE = 8192
-"""Characters of a line that are looked at."""
+"""Characters of a line that are read."""
 
 _TAGS = re.compile(
     r"\[rank(?P<rank>\d{1,5})\]: ?"  # torch's excepthook, and its messages from C++
@@ -30,10 +30,10 @@ _TAGS = re.compile(
     r"|\[(?P<hydra>\d{1,5})\] "  # mpirun.mpich -prepend-rank
 )
 _INNER_TAG = re.compile(r"\[\d{1,9},\d{1,6}\]<std\w{3}>:|(?:(?<=\S)|(?<=    ))\[\d{1,6}\] ")
-"""Open MPI 4 and MPICH tag each piece that a process writes, not each line."""
+"""Open MPI 4 and MPICH tag each write of a process, not each line."""
 
 _LABEL = re.compile(r" {0,4}(\d{1,5}): ")
-"""srun's, which is one only where most lines have it."""
+"""The tag of `srun --label`; it counts only if most lines have it."""
 
 _BLOCK = re.compile(r"^(?:\[\d+\]:|Root Cause \(first observed failure\):)$")
 _FIELD = re.compile(r"^  (?P<name>time|rank|exitcode|error_file|traceback) *: ?(?P<value>.*)$")
@@ -46,33 +46,33 @@ _LOCAL_END = re.compile(r"failed \(exitcode: (?P<status>-?\d{1,9})\) local_rank:
 _HYDRA_SIGNAL = re.compile(r"EXIT STRING: [^\n]{1,80}\(signal (?P<signal>\d{1,3})\)")
 _HYDRA_RANK = re.compile(r"^=\s+RANK (?P<rank>\d{1,5}) PID \d+ RUNNING AT", re.MULTILINE)
 _LONGEST_TRACEBACK = 200
-"""Lines that torchrun's own traceback has at most."""
+"""Longest traceback of torchrun itself, in lines."""
 
 _DECK_END = re.compile(r"^rankdeck: [^\n]{1,200} failed: (?P<ends>rank \d[^\n]{0,300})", re.MULTILINE)
 
 
 class _Process:
-    """What one rank, or whoever writes without a tag, is known to have said and done."""
+    """What the log shows about one rank, or about lines without a tag."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.status: int | None = None
         self.claimed = False
         self.time = ""
-        self.word: Found | None = None
+        self.report: Found | None = None
         self.line = ""
         self.begin: int | None = None
-        """The number of the line at which its trouble began."""
+        """Number of the line of its first error."""
 
 
 def read_log(text: str) -> list[Witness]:
-    """The processes that a log tells of.
+    """The processes in a log.
 
     Args:
         text: the log, or its beginning and its end.
 
     Returns:
-        Every rank by its number, then what has no tag, if there is something that failed in it.
+        Every rank in order; then the lines without a tag as one process, if they show a failure.
     """
     ranks: dict[int, _Process] = {}
     untagged = _Process()
@@ -91,13 +91,13 @@ def read_log(text: str) -> list[Witness]:
 
 
 def _clean_lines(text: str) -> list[str]:
-    """The lines as they would stand on a terminal without colours; progress bars in one line are lines of their own."""
+    """The lines without control sequences; each state of a progress bar is a line."""
     plain = SEQUENCE.sub("", text) if "\x1b" in text or "\x9b" in text else text
     return [line[:MAX_LINE] for line in plain.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n").split("\n")]
 
 
 def _labelled(lines: list[str]) -> Iterator[tuple[int | None, str]]:
-    """Each line without the task number that `srun --label` sets before it. Under torchrun a task is a node, not a rank."""
+    """Each line without the task number of `srun --label`. With torchrun a task is a node, not a rank."""
     labels = [_LABEL.match(line) for line in lines]
     if 2 * sum(label is not None for label in labels) <= sum(bool(line.strip()) for line in lines):
         yield from ((None, line) for line in lines)
@@ -108,7 +108,7 @@ def _labelled(lines: list[str]) -> Iterator[tuple[int | None, str]]:
 
 
 def _tagged(lines: list[str]) -> Iterator[tuple[int | None, str]]:
-    """Each line without its tags, and the rank that they name. A global rank counts for more than a local one."""
+    """Each line without its tags, and the rank that they name. A global rank wins over a local one."""
     globals_of: dict[int, int] = {}
     for task, line in _labelled(lines):
         rank, local = None, None
@@ -127,15 +127,11 @@ def _tagged(lines: list[str]) -> Iterator[tuple[int | None, str]]:
         yield rank, line
 
 
-# --- what launchers say of ends --------------------------------------------------------------------------------------
+# --- reports of launchers --------------------------------------------------------------------------------------------
 
 
 def _read_torchrun(lines: list[str], ranks: dict[int, _Process]) -> list[str]:
-    """Takes torchrun's own lines out of what has no tag, and the ends of ranks out of those.
-
-    Returns:
-        The lines that are not torchrun's.
-    """
+    """Reads the ends of ranks from torchrun's own lines. Returns the other lines."""
     own: list[tuple[int, str]] = []
     begin: int | None = None
     rules = 0
@@ -148,7 +144,7 @@ def _read_torchrun(lines: list[str], ranks: dict[int, _Process]) -> list[str]:
                 own.pop()
         elif begin is not None:
             rules += line.startswith("=") and _RULE.match(line) is not None
-            if rules == 2:  # it stands between two
+            if rules == 2:  # the block is between two rules
                 _read_block(lines[begin:at], ranks)
                 begin = None
         elif _AGENT_LINE.match(line):
@@ -162,7 +158,7 @@ def _read_torchrun(lines: list[str], ranks: dict[int, _Process]) -> list[str]:
 
 
 def _read_block(lines: list[str], ranks: dict[int, _Process]) -> None:
-    """What `ChildFailedError` lists."""
+    """Reads the list of failures in `ChildFailedError`."""
     claimed = False
     fields: dict[str, list[str]] = {}
     for line in [*lines, "[0]:"]:
@@ -182,7 +178,7 @@ def _take_fields(fields: dict[str, list[str]], ranks: dict[int, _Process], *, cl
         return
     process = _end_of(ranks, int(numbers[0][0]), int(numbers[1][0]))
     if process.time:
-        return  # an attempt before this one has listed it
+        return  # an earlier attempt has listed it
     process.claimed, process.time = claimed, fields.get("time", ["?"])[0]
     said = fields.get("traceback", [""])
     if said[0].startswith("Traceback") and not all_chains("\n".join(process.lines), fatal=True):
@@ -192,7 +188,7 @@ def _take_fields(fields: dict[str, list[str]], ranks: dict[int, _Process], *, cl
 
 
 def _read_ends(launcher: str, ranks: dict[int, _Process], untagged: _Process) -> None:
-    """What mpirun and rankdeck say of ranks that ended."""
+    """Reads the ends of ranks from messages of mpirun and rankdeck."""
     everything = [launcher, *("\n".join(process.lines) for process in ranks.values())]
     for found in (one for text in everything for one in find_all(text, "end")):
         number = found.words.get("rank", "")
@@ -201,9 +197,9 @@ def _read_ends(launcher: str, ranks: dict[int, _Process], untagged: _Process) ->
         status = _status(found, launcher)
         if number:
             process = _end_of(ranks, int(number), status)
-            process.claimed, process.word = True, process.word or found
+            process.claimed, process.report = True, process.report or found
         elif untagged.status is None:
-            untagged.status, untagged.word = status, found
+            untagged.status, untagged.report = status, found
     if ends := _DECK_END.search(launcher):
         for rank, word in re.findall(r"rank (\d{1,5}):? (exit \d{1,3}|SIG[A-Z]{2,6})", ends["ends"]):
             if status := _status_of_word(word):
@@ -219,7 +215,7 @@ def _status(found: Found, launcher: str) -> int:
 
 
 def _status_of_word(word: str) -> int:
-    """The number of `exit 3` or `SIGKILL`; 0 of a signal that there is not."""
+    """The status of `exit 3` or `SIGKILL`; 0 for an unknown signal."""
     if word.startswith("exit"):
         return int(word.removeprefix("exit "))
     return -signal.Signals[word].value if word in signal.Signals.__members__ else 0
@@ -234,7 +230,7 @@ def _end_of(ranks: dict[int, _Process], rank: int, status: int, *, line: str = "
 
 
 def _give_away(own: str, ranks: dict[int, _Process], untagged: _Process) -> None:
-    """Who wrote what has no tag: the rank that its launcher says failed first, where that left nothing else."""
+    """Gives lines without a tag to the rank that the launcher reports as the first failure, if that has no error of its own."""
     untagged.lines = own.split("\n")
     for process in ranks.values():
         if not process.claimed or process.status in (None, 0, -signal.SIGTERM):
@@ -252,7 +248,7 @@ def _give_away(own: str, ranks: dict[int, _Process], untagged: _Process) -> None
 
 
 def _without_help(lines: Iterable[str]) -> list[str]:
-    """The lines without what Open MPI sets between two rules."""
+    """The lines without Open MPI's help texts, which are between two rules."""
     kept, inside = [], False
     for line in lines:
         if _HELP_RULE.match(line):
@@ -267,21 +263,22 @@ def _witness(rank: int | None, process: _Process) -> Witness:
     if rank is None:
         failed = process.status is not None or bool(all_chains(text, fatal=True)) or _shows_failure(text)
     else:
-        failed = process.status not in (None, 0) or bool(all_chains(text, fatal=True)) or find(text[-LAST:]) is not None
+        has_error = bool(all_chains(text, fatal=True)) or find(text[-MAX_TAIL:]) is not None
+        failed = process.status not in (None, 0) or has_error
     return Witness(
         rank=rank,
-        said=text,
+        output=text,
         failed=failed,
         status=process.status,
         order=(process.time, process.begin if process.begin is not None else 1 << 60),
         claimed=process.claimed,
-        word=process.word,
+        report=process.report,
         line=process.line,
     )
 
 
 def _telling(text: str) -> str:
-    """Of what a process wrote, the part that tells of its failure, as much as is explained."""
+    """The part of a process's output that shows its failure, at most `TAIL` characters."""
     tail = text[-TAIL:]
     if len(text) <= TAIL or all_chains(tail, fatal=True) or find(tail):
         return tail
@@ -292,4 +289,4 @@ def _telling(text: str) -> str:
 
 
 def _shows_failure(text: str) -> bool:
-    return find(text) is not None or find(text[-LAST:], "consequence") is not None
+    return find(text) is not None or find(text[-MAX_TAIL:], "consequence") is not None

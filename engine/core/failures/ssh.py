@@ -1,7 +1,7 @@
-"""Explains why no agent could be started on a node, from an exit status and some lines of text.
+"""Explains why no agent could be started on a node, from an exit status and the output.
 
-The status tells who wrote the text: 255 is ssh itself, or a command that was killed; 126 and 127 are a shell; 97 to 99 are
-rankdeck's own; all others are what ran on the node. The known causes are data in `causes/ssh.py` and `causes/nodes.py`.
+The status shows who wrote the output: 255 is ssh itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from
+rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.py` and `causes/nodes.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from engine.core.failures.causes.cause import Speaker
 from engine.core.failures.known import find_connection_cause
 from engine.core.run.state import status_words
 from engine.core.terminal_text import decoded, terminal_line, visible
+from engine.core.words import limited
 
 EXIT_SETUP_FAILED = 97
 """Status of a boot command if `launch.setup` failed."""
@@ -30,7 +31,7 @@ MAX_LINES = 200
 """Last lines of the output that are searched."""
 
 MAX_LINE = 300
-"""Characters of a line that are searched, and of a line that is shown."""
+"""Longest line that is searched or shown, in characters."""
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,25 +80,25 @@ _NOISE = re.compile(
     r"|(?:stty|tput|mesg|tset|setterm|bind|biff|dircolors): |.*no job control in this shell|.*terminal process group"
     r"|.*setlocale: |.*[Ww]arning: |debug\d: |[Cc]ontrol ?[Ss]ocket |mux_client|usage: |Try `|.*X11 |Disconnected from "
 )
-"""Lines that explain nothing: login files that expect a terminal, ssh's debug output."""
+"""Lines without an explanation: of login files that expect a terminal, and ssh's debug output."""
 
 _ON_THE_WAY = re.compile(r"^Connection (?:closed|reset) by UNKNOWN port", re.MULTILINE)
 _EXIT_OF_SHELL = 128
 
 
 def explain(node: str, *, status: int | None, said: str | bytes, python: str, setup: bool) -> Trouble:
-    """Says why no agent answered on a node.
+    """Explains why no agent answered on a node.
 
     Args:
         node: its name.
         status: of the command that starts the agent: an exit code, or minus the number of the signal that ended it on this
-            machine; None: no answer in time; `EXIT_REFUSED`, with the reason as `said`, if the agent started and gave up.
-        said: what the command wrote to stderr, and to stdout in place of the agent's first message. It is not trusted.
+            machine; None: no answer in time; `EXIT_REFUSED`, with the reason as `said`, if the agent started and exited.
+        said: its output on stderr, and on stdout before the agent's first message. Not trusted.
         python: `launch.python` of that node.
         setup: whether `launch.setup` ran before.
 
     Returns:
-        Printable text on one line each, of bounded length.
+        Printable text of bounded length, one line each.
     """
     lines = _lines(said)
     last = _last_words(lines)
@@ -161,9 +162,9 @@ def _one_line(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"
+    return limited(text, MAX_LINE)
 
 
 def _last_words(lines: list[str]) -> str:
-    """The last line that may explain something."""
+    """The last line that may have an explanation."""
     return next((line for line in reversed(lines) if not _NOISE.match(line)), lines[-1] if lines else "")

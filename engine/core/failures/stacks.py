@@ -1,4 +1,4 @@
-"""Python stacks of the ranks, as `faulthandler` writes them: taken apart, said in a few words, and folded where ranks are alike."""
+"""Parses and summarises the ranks' Python stacks, as `faulthandler` writes them; ranks with the same stack are shown once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from engine.core.failures.collectives import Wait, compare
-from engine.core.failures.flight_recorder import read_told
+from engine.core.failures.flight_recorder import read_record
 from engine.core.words import rank_ranges
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 _TEMPLATE = re.compile(r"/library/[0-9a-f]+/template\.py$")
 _ANSWERING = "/rankdeck/_collectives.py"
-"""The thread of ours that tells of collectives is nobody's concern."""
+"""rankdeck's own thread, which is left out."""
 _ELASTIC = "/rankdeck/elastic/"
 _ELASTIC_WAITS = {
     "_await_next": "waiting for a dead rank to come back",
@@ -61,17 +61,17 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class RankStack(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank said; `text` is `faulthandler`'s, and where there is none `reason` says why."""
+    """The answer of a rank: `text` as `faulthandler` writes it, or the `reason` why there is none."""
 
     rank: int
     text: str = ""
     reason: str = ""
     collectives: str = ""
-    """What its process groups are at, as `collectives.read_told` takes it."""
+    """The state of its process groups, for `read_record`."""
 
 
 class Fold(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks whose main thread is in the same place. `threads`: how many others the first of them has."""
+    """Ranks whose main thread has the same stack. `threads`: how many other threads the first of them has."""
 
     ranks: tuple[int, ...]
     doing: str
@@ -80,11 +80,7 @@ class Fold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> list[tuple[Frame, ...]]:
-    """The threads of one dump, the main thread last as `faulthandler` has it.
-
-    Args:
-        text: one or more dumps; the last one counts.
-    """
+    """The threads of the last dump in a text, the main thread last, as in `faulthandler`'s output."""
     threads: list[list[Frame]] = []
     finished = False
     for line in text.splitlines():
@@ -103,7 +99,7 @@ def parse(text: str) -> list[tuple[Frame, ...]]:
 
 
 def doing(frames: Sequence[Frame]) -> str:
-    """What a main thread is at, in a few words."""
+    """What a main thread does, in a few words."""
     for frame in frames:
         if _ELASTIC in frame.file and frame.function in _ELASTIC_WAITS:
             return _ELASTIC_WAITS[frame.function]
@@ -125,10 +121,10 @@ def doing(frames: Sequence[Frame]) -> str:
 
 
 def fold(stacks: Mapping[int, str]) -> list[Fold]:
-    """Puts ranks together that are in the same place, the most common place first.
+    """Groups ranks by the stack of their main thread, most common first.
 
     Args:
-        stacks: what each rank wrote.
+        stacks: each rank's dump.
     """
     groups: dict[tuple[Frame, ...], list[int]] = {}
     threads: dict[tuple[Frame, ...], int] = {}
@@ -145,12 +141,12 @@ def fold(stacks: Mapping[int, str]) -> list[Fold]:
 
 
 def waits(stacks: Sequence[RankStack]) -> list[Wait]:
-    """Who waits for whom in collectives."""
-    return compare({one.rank: read_told(one.collectives) for one in stacks})
+    """Which ranks wait for which in collectives."""
+    return compare({one.rank: read_record(one.collectives) for one in stacks})
 
 
 def story(stacks: Sequence[RankStack]) -> list[str]:
-    """All of it as lines for people: who waits for whom, then where ranks are."""
+    """Lines for people: which ranks wait for which, then the stacks."""
     lines = [wait.sentence for wait in waits(stacks)]
     lines += [""] if lines else []
     for group in fold({one.rank: one.text for one in stacks if one.text}):

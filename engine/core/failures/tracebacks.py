@@ -1,4 +1,4 @@
-"""Python's tracebacks in what a rank printed: the one that ended it, those that it is chained to, and how they are shown."""
+"""Finds Python tracebacks in a rank's output, with the ones they are chained to, and shortens them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import msgspec
 
 MAX_LINES = 60
 MAX_BYTES = 8192
-"""How much of a traceback is shown: both its ends, since the beginning says where and the end says what."""
+"""Longest traceback that is shown. Of a longer one, beginning and end are kept: where it started, and what was raised."""
 
 MAX_LINE = 500
-"""Characters of one line of it: some messages hold a whole tensor."""
+"""Longest line, in characters: some messages contain a whole tensor."""
 
 _KEPT_BEGIN = 5
 _CUT = "  …"
 
 _HEADER = re.compile(r"(?:  \+ Exception Group )?Traceback \(most recent call last\):[ \t]*$")
 _INNER_HEADER = re.compile(r"^(?:\s*\||.*\bOriginal Traceback)")
-"""A traceback that is part of a message: of an exception group's member, of a DataLoader's worker."""
+"""A traceback inside a message: of a member of an exception group, or of a DataLoader worker."""
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
 _HARMLESS = ("Exception ignored in", "Exception in thread", "Error in atexit.")
-"""Begins of the line before a traceback that did not end the process."""
+"""Beginnings of the line before a traceback that did not end the process."""
 _UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')
-"""Where a script that can't be compiled is shown without a traceback."""
+"""First line of a syntax error, which has no traceback."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
 _GROUP_EXCEPTION = re.compile(r"  \| \S")
 EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*)(?:: ?(?P<message>.*))?$")
@@ -34,11 +34,11 @@ _NATIVE_FRAME = re.compile(r"^frame #\d+: |^Exception raised from .*\(most recen
 _NO_MESSAGE = re.compile(
     r"$|\[[WEIF]\d{4} |terminate called|Fatal Python error|Exception (?:ignored |in thread)|\S+\.py:\d+: "
 )
-"""Ends an exception's message: a blank line, or what others print."""
+"""Ends an exception's message: a blank line, or output of other libraries."""
 
 
 class Traceback(msgspec.Struct, frozen=True, kw_only=True):
-    """One traceback, chained ones apart. `message`: the exception's name and message, of one line or several."""
+    """One traceback, without those it is chained to. `message`: name and message of the exception, one line or several."""
 
     lines: tuple[str, ...]
     message: str
@@ -48,8 +48,8 @@ def last_chain(text: str, *, fatal: bool) -> list[Traceback]:
     """The last traceback and those that it is chained to, oldest first.
 
     Args:
-        text: what a rank printed: no colours, none of torch's prefixes, `\\n` as the only line end.
-        fatal: only what ended the process; otherwise one that ended nothing is taken too, for want of others.
+        text: output of a rank without colours and torch's prefixes, with `\\n` as the only line end.
+        fatal: only tracebacks that ended the process; False: if there are none, others count.
     """
     chains = all_chains(text, fatal=fatal)
     return chains[-1] if chains else []
@@ -93,7 +93,7 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
         lines: the whole text.
         head: index of its first line.
         end: index of the line that it ends before at the latest.
-        chained: whether the next traceback follows from it, so that the line between them is kept.
+        chained: whether the next traceback is chained to it; then the line between them is kept.
     """
     in_group = lines[head].startswith("  + ")
     exception = None
@@ -118,7 +118,7 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
 
 
 def exception_line(raised: Traceback) -> str:
-    """`ValueError: bad batch`, the message's first line that says something."""
+    """The first line of an exception's message that is not empty: `ValueError: bad batch`."""
     lines = raised.message.split("\n")
     named = [line.strip(" |") for line in lines if line.strip(" |")]
     found = EXCEPTION.match(named[0]) if named else None
@@ -128,7 +128,7 @@ def exception_line(raised: Traceback) -> str:
 
 
 def shortened(chain: list[Traceback]) -> str:
-    """A chain of tracebacks as it is shown."""
+    """A chain of tracebacks, limited to `MAX_LINES` and `MAX_BYTES`, without native frames."""
     lines = [line for one in chain for line in one.lines if not _NATIVE_FRAME.match(line)]
     lines = [line if len(line) <= MAX_LINE else line[:MAX_LINE] + "…" for line in lines]
     while lines and not lines[-1].strip():
@@ -146,5 +146,5 @@ def _size(lines: list[str]) -> int:
 
 
 def without_frames(text: str) -> str:
-    """The text without the native frames that C++ exceptions print, which may be longer than all else."""
+    """The text without native frames of C++ exceptions, which may be longer than everything else."""
     return "\n".join(line for line in text.split("\n") if not _NATIVE_FRAME.match(line))

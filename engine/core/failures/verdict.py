@@ -1,8 +1,8 @@
-"""The root cause among several processes of one job: who failed first and why, and what followed from that.
+"""Finds the root cause among several processes of one job, and what followed from it.
 
-A process that blames another ("connection closed by peer") never wins over one that does not. Of the others the first is taken,
-as the launcher or the supervisor learned of them. Where that one says who is to blame, or only that it waited in vain, the rank
-that is to blame is named instead: the one that it names, the one that is behind, or the only one that is silent.
+A process whose error blames another one ("connection closed by peer") is never the cause if there is one that does not. Of those, the
+first failure counts, in the order in which the launcher or the supervisor noticed them. If its error names other ranks, or it only
+timed out waiting, the rank at fault is named instead: the one in the error, the one that is behind, or the only one without output.
 """
 
 from __future__ import annotations
@@ -16,57 +16,54 @@ from typing import NamedTuple
 import msgspec
 
 from engine.core.failures import ssh
-from engine.core.failures.collectives import Wait
+from engine.core.failures.collectives import MAX_NAMED, Wait
 from engine.core.failures.diagnosis import Explanation, explain, is_secondary, plain
 from engine.core.failures.known import Found, find, find_all
 from engine.core.failures.tracebacks import last_chain
-from engine.core.words import rank_words
-
-MAX_NAMED = 8
-"""Ranks that are named in one sentence; more are counted."""
+from engine.core.words import limited, rank_words
 
 MAX_EXPLAINED = 32
-"""Ranks that are explained besides the first; more are counted."""
+"""Ranks that are explained besides the first; the others are counted."""
 
 MAX_LINE = 300
-"""Characters of a line that is shown as evidence, or of a sentence."""
+"""Longest line of evidence and longest sentence, in characters."""
 
-LOOKED_AT = 1 << 14
-"""Bytes at the end of what a rank wrote that tell whether others waited for it."""
+MAX_SEARCHED = 1 << 14
+"""Bytes at the end of a rank's output that show whether others waited for it."""
 
-_QUIET = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
-"""How a rank may have ended that others waited for."""
+_MAYBE_LATE = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
+"""Statuses of ranks that others may have waited for."""
 
 _PROGRESS = re.compile(
     r"\[PG (?P<group>[^\]\n]{0,120}?) ?Rank \d+\][^\n]{0,200}? last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), "
     r"last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
 )
-"""What torch's watchdog of nccl says of how far a rank has come (N13)."""
+"""The progress of a rank in the messages of torch's nccl watchdog (N13)."""
 
 
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of a job: what it wrote, and how it ended."""
+    """One process of a job: its output, and how it ended."""
 
     rank: int | None
-    """None: nobody knows."""
-    said: bytes | str
-    """The newest part of what it wrote."""
+    """None: unknown."""
+    output: bytes | str
+    """The end of its output."""
     failed: bool
     status: int | None = None
-    """The exit code, or minus the number of a signal; None: it has not ended, or nobody knows how."""
+    """The exit code, or minus the number of a signal; None: it has not ended, or its status is unknown."""
     order: tuple[int | str, ...] = ()
-    """Sorts witnesses by when it became known that they failed."""
+    """Sorts processes by the time when their failure was noticed."""
     claimed: bool = False
-    """Whether the launcher took it for the first that failed."""
+    """Whether the launcher names it as the first failure."""
     secondary: bool | None = None
-    """Whether it blames another; None: its words tell."""
+    """Whether its failure is a consequence of another; None: its output decides."""
     reason: str = ""
     by: str = ""
-    """As `explain` takes them."""
-    word: Found | None = None
-    """What the launcher said of its end."""
+    """See `explain`."""
+    report: Found | None = None
+    """What the launcher reports about its end."""
     line: str = ""
-    """The launcher's line on its end, where that is no known failure by itself."""
+    """The launcher's line about its end, if that is no known failure."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,24 +72,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     """The id of the known cause, or a word; see `Explanation.cause`."""
     rank: int | None
-    """The rank that is to blame, where that is known."""
+    """The rank at fault; None: unknown."""
     headline: str
     detail: str
     hint: str = msgspec.field(name="advice")
     fix: str
     traceback: str
     evidence: tuple[str, ...] = ()
-    """Lines that show it, as they were written: raw."""
+    """Lines of output that show it: raw."""
     followed: tuple[str, ...] = ()
-    """What followed from it, one sentence for all ranks that it happened to."""
+    """Its consequences, one sentence for all ranks with the same one."""
 
 
 def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Verdict | None:
-    """The root cause among all processes of a job; None where none failed.
+    """The root cause among all processes of a job; None if none failed.
 
     Args:
-        witnesses: every process that is known, those that did not fail too.
-        waits: who waited for whom in collectives, where that was recorded.
+        witnesses: every known process, including those that did not fail.
+        waits: which ranks waited for which in collectives, if recorded.
     """
     failed = [one for one in witnesses if one.failed]
     if not failed:
@@ -123,7 +120,7 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
             if left
             else f"{headline}; who failed first is not known"
         )
-    lines = [said.line if said.line not in said.traceback else "", first.word.line if first.word else first.line]
+    lines = [said.line if said.line not in said.traceback else "", first.report.line if first.report else first.line]
     return Verdict(
         cause=said.cause,
         rank=rank,
@@ -132,7 +129,7 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
         hint=said.hint,
         fix=said.fix,
         traceback=said.traceback,
-        evidence=tuple(_cut(line) for line in _unlike(lines) if line not in (detail, headline)),
+        evidence=tuple(limited(line, MAX_LINE) for line in _unlike(lines) if line not in (detail, headline)),
         followed=(
             *_followed(first, others, rank, said, secondary),
             *(wait.sentence for wait in waits if wait.sentence != headline),
@@ -141,38 +138,38 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
 
 
 def remarks(witnesses: Iterable[Witness]) -> list[str]:
-    """What else processes said that is known, and did no harm by itself."""
+    """Known problems in the output of processes that did no harm by themselves."""
     seen = {}
     for one in witnesses:
-        for found in find_all(plain(one.said), "remark"):
+        for found in find_all(plain(one.output), "remark"):
             seen[found.cause.id] = f"{found.detail}; {found.hint}"
     return list(seen.values())
 
 
-# --- who is to blame -------------------------------------------------------------------------------------------------
+# --- the rank at fault -----------------------------------------------------------------------------------------------
 
 
 def _explain(one: Witness) -> Explanation:
-    """Why one process failed, also where nobody says how it ended, or only its launcher does."""
+    """Why one process failed, even if its status is unknown or only its launcher reports it."""
     is_lost = one.status is None and bool(one.reason)
-    said = explain(one.rank, one.status if one.status is not None or is_lost else 1, one.said, one.reason, one.by)
-    if one.word is not None and said.cause in ("exit", "E1", "E2"):  # it left nothing itself that says more
+    said = explain(one.rank, one.status if one.status is not None or is_lost else 1, one.output, one.reason, one.by)
+    if one.report is not None and said.cause in ("exit", "E1", "E2"):  # its own output explains no more
         who = "a rank" if one.rank is None else f"rank {one.rank}"
-        words = one.word.cause.blames.format(who=who) or said.headline
+        headline = one.report.cause.blames.format(who=who) or said.headline
         is_text = said.cause == "exit" and bool(said.detail.strip())
-        detail = said.detail if is_text or said.cause != "exit" else one.word.detail
-        return msgspec.structs.replace(said, headline=words, detail=detail, cause=one.word.cause.id)
+        detail = said.detail if is_text or said.cause != "exit" else one.report.detail
+        return msgspec.structs.replace(said, headline=headline, detail=detail, cause=one.report.cause.id)
     if one.status is not None or is_lost or said.traceback:
         return said
     if said.cause.startswith("S"):
-        return _of_ssh(said, plain(one.said))
+        return _of_ssh(said, plain(one.output))
     if one.rank is not None:
         return msgspec.structs.replace(said, headline=f"rank {one.rank} failed")
     return msgspec.structs.replace(said, headline=said.blames or said.detail, detail=said.line)
 
 
 def _of_ssh(said: Explanation, text: str) -> Explanation:
-    """Explains ssh's words as those of a launch that fails."""
+    """Explains ssh's error as `ssh.explain` does for a launch."""
     found = find(text, letters="S")
     node = (found.words.get("host") if found else "") or "NODE"
     trouble = ssh.explain(node, status=ssh.EXIT_SSH, said=text, python="python3", setup=False)
@@ -182,12 +179,12 @@ def _of_ssh(said: Explanation, text: str) -> Explanation:
 def _is_secondary(one: Witness) -> bool:
     if one.secondary is not None:
         return one.secondary
-    silent = one.status == -signal.SIGTERM and not last_chain(plain(one.said), fatal=True)
-    return silent or is_secondary(one.said)
+    silent = one.status == -signal.SIGTERM and not last_chain(plain(one.output), fatal=True)
+    return silent or is_secondary(one.output)
 
 
 def _blamed(said: Explanation, complaints: Iterable[Explanation]) -> frozenset[int]:
-    """Whom the first names; where others say the same of different pairs, the one that is in all of them."""
+    """The ranks that the first failure names; if several processes name different pairs, the ranks in all of them."""
     if not said.ranks:
         return frozenset()
     named = [one.ranks for one in complaints if one.ranks and one.cause == said.cause]
@@ -196,45 +193,47 @@ def _blamed(said: Explanation, complaints: Iterable[Explanation]) -> frozenset[i
 
 
 def _late(witnesses: Sequence[Witness]) -> frozenset[int]:
-    """The ranks that others wait for: those that nccl's watchdog has behind, or those that say nothing at all."""
-    looks = [(one, one.rank, _look(one.said)) for one in witnesses if one.rank is not None]
+    """The ranks that others wait for: those that are behind according to nccl's watchdog, or those without an error."""
+    signs = [(one, one.rank, _signs(one.output)) for one in witnesses if one.rank is not None]
     progress: dict[str, dict[int, tuple[int, int]]] = {}
-    for _, rank, look in looks:
-        for group, enqueued, completed in look.progress:
+    for _, rank, sign in signs:
+        for group, enqueued, completed in sign.progress:
             progress.setdefault(group, {})[rank] = enqueued, completed
     for of_group in progress.values():
         least, most = min(of_group.values()), max(of_group.values())
         if least < most:
             return frozenset(rank for rank, at in of_group.items() if at == least)
-    silent = frozenset(rank for one, rank, look in looks if look.is_quiet and not one.reason and one.status in _QUIET)
-    return silent if len(silent) < len(looks) else frozenset()
+    silent = frozenset(
+        rank for one, rank, sign in signs if sign.is_quiet and not one.reason and one.status in _MAYBE_LATE
+    )
+    return silent if len(silent) < len(signs) else frozenset()
 
 
-class _Look(NamedTuple):
-    """What the newest words of a rank tell of where it is."""
+class _Signs(NamedTuple):
+    """What the end of a rank's output shows about its progress."""
 
     progress: tuple[tuple[str, int, int], ...]
-    """Of each process group of nccl: its name, and the numbers of the works that were enqueued and completed."""
+    """For each nccl process group: its name, and the numbers of the last enqueued and completed work."""
     is_quiet: bool
-    """Whether it neither failed by itself nor complains of others: it waits elsewhere, or has not come."""
+    """Whether there is no error, neither its own nor about others: it waits elsewhere, or has not reached the collective."""
 
 
 @lru_cache(maxsize=8192)
-def _look(said: bytes | str) -> _Look:
-    """Remembered, since ranks fail one after the other, and each time all are looked at."""
-    text = plain(said[-LOOKED_AT:])
+def _signs(output: bytes | str) -> _Signs:
+    """Cached, because ranks fail one after the other, and each failure examines all of them."""
+    text = plain(output[-MAX_SEARCHED:])
     progress = tuple(
         (found["group"], int(found["enqueued"]), int(found["completed"])) for found in _PROGRESS.finditer(text)
     )
     chain = last_chain(text, fatal=True)
     is_interrupted = bool(chain) and chain[-1].message.startswith("KeyboardInterrupt")
-    return _Look(progress, is_interrupted or not (chain or progress or is_secondary(text)))
+    return _Signs(progress, is_interrupted or not (chain or progress or is_secondary(text)))
 
 
 def _late_words(late: Sequence[int], witnesses: Sequence[Witness]) -> str:
     waiting = sorted(one.rank for one in witnesses if one.failed and one.rank is not None and one.rank not in late)
     missing = rank_words(late, MAX_NAMED) if len(late) == 1 else f"one of {rank_words(late, MAX_NAMED)}"
-    return f"{rank_words(waiting, MAX_NAMED)} waited for {missing}" if waiting else f"{missing} did not come"
+    return f"{rank_words(waiting, MAX_NAMED)} waited for {missing}" if waiting else f"{missing} did not arrive"
 
 
 # --- what followed ---------------------------------------------------------------------------------------------------
@@ -257,14 +256,14 @@ def _followed(
             words = "lost the store" if explained.cause == "T4" else "lost the connection to it"
         elif explained.cause == said.cause and (said.ranks or said.waits or explained.detail == said.detail):
             words = "failed in the same way"
-        elif one.status == first.status and not plain(one.said).strip():
+        elif one.status == first.status and not plain(one.output).strip():
             words = "ended in the same way"
         else:
             words = f"failed too, {explained.headline.removeprefix(f'rank {one.rank} ')}: {explained.detail}".rstrip(
                 ": "
             )
         kinds.setdefault(words, []).append(one.rank)
-    return [_cut(_folded(sorted(ranks), words)) for words, ranks in kinds.items()]
+    return [limited(_folded(sorted(ranks), words), MAX_LINE) for words, ranks in kinds.items()]
 
 
 def _folded(ranks: Sequence[int], words: str) -> str:
@@ -276,7 +275,3 @@ def _folded(ranks: Sequence[int], words: str) -> str:
 
 def _unlike(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"

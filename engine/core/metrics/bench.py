@@ -1,6 +1,6 @@
-"""Measured collectives: what rank 0 reported of them, and how runs compare, as data and as lines of text.
+"""Results of measured collectives, as rank 0 reports them, and tables that compare runs.
 
-A rank reports a result by one `rankdeck.log` with the names of `Result`; `docs/bench.md` says what they mean.
+A result is one call of `rankdeck.log` with the fields of `Result`; `docs/bench.md` explains them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ RECIPE = "allreduce"
 """The built-in script that reports results."""
 
 LONGEST_LINE = 4096
-"""Bytes of a line that may hold a result: the file is the rank's, and may hold anything."""
+"""Bytes of the longest line with a result; a rank may write anything to the file."""
 
 MAX_RESULTS = 2000
-"""Results of one run that are read: seven collectives over forty sizes are 280."""
+"""Results of one run that are read: seven collectives with forty sizes are 280."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective on one size. Times are of the slowest rank, in microseconds; bandwidths in 10^9 bytes per second, None where
-    nothing is moved."""
+    """One collective with one size. Times of the slowest rank, in microseconds; bandwidths in 10^9 bytes per second, None if no data
+    is moved."""
 
     collective: str
     dtype: str
@@ -39,7 +39,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes results of two runs comparable."""
+        """Results of two runs with the same key are compared."""
         return self.collective, self.dtype, self.bytes
 
     @property
@@ -63,10 +63,10 @@ _decoder = msgspec.json.Decoder(Result)
 
 
 def parse_results(data: bytes) -> list[Result]:
-    """The results among a rank's metrics, in the order in which they came; of two of the same kind the later.
+    """The results in a rank's metrics, in order; of two with the same key the later.
 
     Args:
-        data: lines of JSON; what is no result is passed over, and so is a last line that is not complete.
+        data: lines of JSON. Other lines and an incomplete last line are skipped.
     """
     found: dict[tuple[str, str, int], Result] = {}
     for line in data.split(b"\n")[:-1]:
@@ -90,7 +90,7 @@ def moved_words(size: int) -> str:
 
 
 def time_words(microseconds: float) -> str:
-    """A time in three digits, in at most seven cells: `8.12 us`, `612 us`, `45.1 ms`, `1.23 s`."""
+    """A time with three digits, in at most seven cells: `8.12 us`, `612 us`, `45.1 ms`, `1.23 s`."""
     for unit, name in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= 0.9995 * unit:
             return f"{_three_digits(microseconds / unit)} {name}"
@@ -98,7 +98,7 @@ def time_words(microseconds: float) -> str:
 
 
 def rate_words(rate: float | None) -> str:
-    """A bandwidth in 10^9 bytes per second, in at most seven cells; `-` where nothing is moved."""
+    """A bandwidth in 10^9 bytes per second, in at most seven cells; `-` if no data is moved."""
     return "-" if rate is None else f"{rate:.3f}" if rate < 99.95 else f"{rate:.1f}" if rate < 9999.5 else f"{rate:.0e}"
 
 
@@ -110,20 +110,20 @@ def _three_digits(value: float) -> str:
 
 
 class Column(NamedTuple):
-    """What is compared: a backend or a run, and its results."""
+    """A backend or a run, and its results."""
 
     title: str
     results: Sequence[Result]
 
 
-def told_apart(one: Result, other: Result) -> bool:
-    """Whether the slower median is above what 95 of 100 calls of the faster one stay below: else it may be noise."""
+def differs(one: Result, other: Result) -> bool:
+    """Whether the slower median is above the 95th percentile of the faster result; otherwise the difference may be noise."""
     faster, slower = sorted((one, other), key=lambda result: result.median_us)
     return slower.median_us > faster.p95_us
 
 
 _SIZE, _FIRST, _OTHER = 8, 28, 38
-"""Cells of the sizes, of the first column, and of each other, which has a ratio."""
+"""Width in cells of the sizes, the first column, and each further column, which has a ratio."""
 
 LEGEND = (
     "median and p95 are of the slowest rank, GB/s is bus bandwidth; * the lowest median; x: times as fast as {}; "
@@ -132,14 +132,11 @@ LEGEND = (
 
 
 def comparison(columns: Sequence[Column], width: int) -> list[str]:
-    """Tables of all sizes that any of the columns has, one for each collective and type.
+    """Lines of tables with all sizes of all columns, one table for each collective and type.
 
     Args:
-        columns: the first is what the others are compared with.
-        width: cells of a line; what does not fit beside the first column comes in tables of its own.
-
-    Returns:
-        Lines.
+        columns: the others are compared with the first.
+        width: cells of a line; columns that do not fit beside the first get further tables.
     """
     fitting = max(1, (width - _SIZE - _FIRST) // _OTHER)
     places = range(len(columns))
@@ -180,11 +177,11 @@ def _row(size: int, results: Sequence[Result | None], best: float) -> str:
         if result is None:
             line += " " * (_OTHER if index else _FIRST)
             continue
-        mark = "*" if result.median_us == best else " "
-        line += f"{time_words(result.median_us):>9}{mark}{time_words(result.p95_us):>9}{rate_words(result.busbw):>9}"
+        star = "*" if result.median_us == best else " "
+        line += f"{time_words(result.median_us):>9}{star}{time_words(result.p95_us):>9}{rate_words(result.busbw):>9}"
         if index:
             ratio = _ratio(first, result)
-            line += f"{ratio:>8}{'~' if first and not told_apart(first, result) else ' '} "
+            line += f"{ratio:>8}{'~' if first and not differs(first, result) else ' '} "
     return line.rstrip()
 
 

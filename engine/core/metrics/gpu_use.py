@@ -1,4 +1,4 @@
-"""How busy and how full the GPU of a rank is, as a node says it. Nothing of it is written down: it holds for seconds."""
+"""Utilisation and memory of a rank's GPU, as its node reports them every two seconds. Not stored."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Sequence
 import msgspec
 
 MAX_BYTES = 1 << 53
-"""More than any GPU has, and what JSON readers keep exactly."""
+"""Limit of a plausible value: more than any GPU has, and exact in JSON."""
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU that a rank computes on. None: the driver does not say."""
+    """The GPU that a rank computes on. None: unknown to the driver."""
 
     utilisation: int | None
     """Percent of the time in which a kernel ran."""
     memory: int | None
+    """Bytes in use by any process."""
     memory_total: int | None
-    """Bytes in use, by whichever process, and in all."""
+    """Bytes in total."""
 
 
-def read_use(said: Sequence[object]) -> GpuUse | None:
-    """What a node says of one GPU; None where nothing is known.
+def read_use(values: Sequence[object]) -> GpuUse | None:
+    """A node's report about one GPU; None if nothing is known.
 
     Args:
-        said: utilisation, bytes in use, bytes in all. A driver that is not well may say anything: what can't be is unknown.
+        values: utilisation, bytes in use, bytes in total. A broken driver may report anything: impossible values become None.
 
     Raises:
-        ValueError: it is not three values.
+        ValueError: there are not three values.
     """
-    utilisation, memory, total = said
+    utilisation, memory, total = values
     use = GpuUse(
         utilisation=_whole(utilisation, 100), memory=_whole(memory, MAX_BYTES), memory_total=_whole(total, MAX_BYTES)
     )

@@ -1,8 +1,8 @@
-"""Thins a flood of like lines down to those that a curve can show: the extremes of every metric, and the ends.
+"""Reduces many similar lines to those that a curve can show: the extremes of every metric, and the first and last line.
 
-A rank that prints 100,000 lines a second has them all stored, but a curve of a few hundred columns keeps no more than the lowest
-and the highest value of many lines. So where every line of a chunk is built like its first, the values are compared at
-memory speed, and only the lines that matter are read with care. A line that is built otherwise always matters.
+A rank may print 100,000 lines a second; all are stored, but a curve of a few hundred columns shows only the lowest and the highest value
+of many lines. If the lines of a chunk have the same format, their values are compared with fast bytes operations, and only the selected
+lines are parsed. Lines of another format are always kept.
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ import re
 from collections.abc import Callable, Iterable
 
 MIN_SIZE = 1 << 14
-"""Bytes below which thinning gains nothing."""
+"""Chunks below this size, in bytes, are not reduced."""
 
 _IN_NUMBERS = b"0123456789.+-"
-"""What a line's shape is without."""
+"""Characters of numbers. A line without them is its format."""
 
 _PLAIN, _WITH_EXPONENTS = (
     bytes(byte if byte in _IN_NUMBERS + exponent else ord(" ") for byte in range(256)) for exponent in (b"", b"eE")
 )
-"""Tables that leave nothing of a line but its numbers; without exponents there is less to take apart."""
+"""Translation tables that replace everything except numbers by spaces; without exponents there are fewer words to split."""
 
 _EXPONENT = re.compile(rb"[\d.]e", re.IGNORECASE)
 
 
 def thin(text: bytes, read: Callable[[bytes], Iterable[tuple[str, float]]]) -> bytes:
-    """The lines of a chunk that matter to its curves.
+    """The lines of a chunk that its curves need.
 
     Args:
         text: whole lines, each with its line feed.
-        read: the metrics of a line, by name.
+        read: returns the metrics of a line, by name.
 
     Returns:
-        The chunk itself where its lines are not alike; else, in their order, its first and last line, every line that is not
-        built like the first, and for every metric of that the lines with the lowest and the highest value and the first that is
-        not finite.
+        The whole chunk if its lines are not similar. Otherwise, in order: the first and the last line, every line that has another
+        format than the first, and for each metric the lines with the lowest, the highest and the first non-finite value.
     """
     if len(text) < MIN_SIZE:
         return text
@@ -61,10 +60,7 @@ def thin(text: bytes, read: Callable[[bytes], Iterable[tuple[str, float]]]) -> b
 
 
 def _extremes(text: bytes, first: bytes, count: int, value: float) -> set[int] | None:
-    """Which of these lines have the lowest and the highest value of the metric that is `value` in the first of them.
-
-    None where that can't be told.
-    """
+    """The lines with the lowest and the highest value of the metric that is `value` in the first line; None if that is ambiguous."""
     table = _WITH_EXPONENTS if _EXPONENT.search(first) else _PLAIN
     words, of_first = text.translate(table).split(), first.translate(table).split()
     columns = [place for place, word in enumerate(of_first) if _is(word, value)]

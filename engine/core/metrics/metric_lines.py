@@ -1,10 +1,10 @@
-"""Reads metrics from what a rank printed, so that a script shows curves without a line of it being changed.
+"""Finds metrics in the output of ranks, so that unchanged scripts get curves.
 
-Whole chunks are searched, never single lines: every shape is anchored on a literal (`loss`, `/s`, `step`) that the regex
-engine finds at memory speed, and looks at a bounded piece of text around it. So the cost is linear in what was printed,
-whatever it is, and a flood of lines that hold no metric costs next to nothing.
+Whole chunks are searched, not single lines: each pattern begins with a literal (`loss`, `/s`, `step`), which the regex engine finds very
+fast, and reads a bounded piece of text around it. So the cost is linear in the size of the output, and lines without metrics cost nearly
+nothing.
 
-A line gives one reading of a key at most, the first; the user's own patterns win over the shapes that are known here.
+Of several values of a key in a line, the first counts; the user's own patterns win over the built-in ones.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ import msgspec
 from engine.core.metrics.line_flood import thin
 
 MAX_LINE = 65_536
-"""Bytes of an unfinished line that are kept. A longer one is no line of metrics, and is given up on."""
+"""Bytes of an unfinished line that are kept; a longer line is skipped."""
 
 MAX_STEP = 1e15
-"""More is a typing error of a pattern, and not exact as a float."""
+"""Largest step: more comes from a wrong pattern, and is not exact as a float."""
 
 
 class Reading(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One value that a rank printed.
 
-    `key`: `loss`, `val_loss`, `lr`, `grad_norm`; `it/s`, `samples/s`, `tokens/s`; `steps`, the number of steps in all, given
-    when it changes; `step`, for a line that tells a step and nothing else; or a group's name of a user's pattern.
-    `step`: what the same line says, or None.
+    `key`: `loss`, `val_loss`, `lr`, `grad_norm`; `it/s`, `samples/s`, `tokens/s`; `steps`, the total number of steps, when it changes;
+    `step`, for a line with only a step; or a group of a user's pattern. `step`: of the same line, or None.
     """
 
     key: str
@@ -37,9 +36,9 @@ class Reading(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 Hit = tuple[int, str, float, bool]
-"""Where a value begins, its key, the value, and whether a pattern of the user found it."""
+"""Position of a value, its key, the value, and whether a user's pattern found it."""
 
-# --- what a number looks like ----------------------------------------------------------------------------------------
+# --- numbers ---------------------------------------------------------------------------------------------------------
 
 _NUMBER = (
     rb"[-+]?(?:(?:(?:\d{1,3}(?:,\d{3}){1,6}(?![\d,])|\d{1,40}+)(?:\.\d{0,40}+)?|\.\d{1,40}+)(?:e[-+]?\d{1,4}+)?"
@@ -47,7 +46,7 @@ _NUMBER = (
 )
 _ENDS = rb"(?![\w%])"
 _IS = rb"""(?=[ \t=:'"|>-])['"]?[ \t]{0,16}+(?:->|[=:|])?[ \t]{0,16}+['"(\[]?(?:tensor\()?"""
-"""What stands between a name and its value: `=`, `: `, a space, `': '`, `=tensor(`."""
+"""Between a name and its value: `=`, `: `, a space, `': '`, `=tensor(`."""
 
 _MULTIPLES = {b"": 1.0, b"k": 1e3, b"m": 1e6, b"g": 1e9}
 _LEADING_NUMBER = re.compile(rb"""[\s'"(\[=:]{0,16}(""" + _NUMBER + rb")([kmg]?)(?![a-z0-9])")
@@ -55,18 +54,18 @@ _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]")
 
 
 def _number(text: bytes, multiple: bytes = b"") -> float:
-    """The value of what `_NUMBER` matched."""
+    """The value of a match of `_NUMBER`."""
     value = float(text.replace(b",", b"") if b"," in text else text)
     return value * _MULTIPLES[multiple] if multiple else value
 
 
-# --- names with a value behind them ----------------------------------------------------------------------------------
-# The searched text is in lower case. Each pattern begins with a literal, and what must not stand before that is a
-# look-behind after it: a regex that begins with a look-behind is searched byte by byte.
+# --- names followed by a value ---------------------------------------------------------------------------------------
+# The searched text is in lower case. Each pattern begins with a literal, and look-behinds come after it: a regex that begins
+# with a look-behind is searched byte by byte.
 
 
 def _after(literal: bytes, *words: bytes) -> bytes:
-    """Alternatives of look-behinds: one of these words stands before the literal that has just been matched."""
+    """Look-behinds: one of these words is before the literal that was just matched."""
     return b"|".join(rb"(?<=(?<![a-z0-9])" + word + literal + rb")" for word in words)
 
 
@@ -89,7 +88,7 @@ _DATA_BEFORE = re.compile(
     rb"[ _/.-]\Z"
 )
 _HELD_OUT_LINE = re.compile(rb"[ \t\[]*(?:val|valid|validation|eval|evaluation|test|testing|dev)(?![\w./-]|[ ]loss)")
-"""How a line begins that tells of data which is not trained on: `Test set: Average loss: 0.05`."""
+"""Beginning of a line about held-out data: `Test set: Average loss: 0.05`."""
 
 _NAMED = tuple(
     (key, re.compile(literal + rb"(?:(?<![a-z0-9_]" + literal + rb")|(?<=train[_/]" + literal + rb"))" + shape))
@@ -126,13 +125,13 @@ _STEPS = tuple(
     for literal, rest in ((rb"step", rb""), (rb"iter", rb"(?:ation)?"))
 )
 _IN_ALL = re.compile(rb"(?:(?<![a-z0-9])(?:max|num|total|train|optimization)[ _]|[\n({,'\"][ \t]?['\"]?)\Z")
-"""What stands before `steps=1000` where that is the number of steps in all, and not of warm-up or accumulation."""
+"""Before `steps=1000` if that is the total number of steps, and not of warm-up or accumulation."""
 
 _BAR = re.compile(rb"\[(?:\d{1,4}:)?\d{2,3}:\d\d[<,]")
-"""tqdm: `12/100 [00:01<00:09, …`, and `12it [00:01, …` where it knows no end."""
+"""tqdm: `12/100 [00:01<00:09, …`, or `12it [00:01, …` without a known end."""
 _BEFORE_BAR = re.compile(rb"(?<![\d.])(\d{1,12})(?:/(\d{1,12})|it) \Z")
 _BAR_STEP = "12/100 ["
-"""Key of a progress bar's step, which counts where the line names no other. No group of a pattern can have this name."""
+"""Key of a progress bar's step, which counts if the line has no other. No group of a pattern can have this name."""
 
 # --- rates -----------------------------------------------------------------------------------------------------------
 
@@ -151,8 +150,7 @@ _RATE_WORDS = {
         *((suffix, suffix) for suffix in _MULTIPLES if suffix),
     )
 }
-"""What may stand before `/s`, with its key: `tokens`, `train_samples`, and `ktok` of `2.3ktok/s`, whose number is to be
-multiplied."""
+"""Words before `/s`, with key and multiple: `tokens`, `train_samples`, and `ktok` of `2.3ktok/s`, whose number is multiplied by 1000."""
 _RATES = tuple(
     re.compile(
         per
@@ -168,7 +166,7 @@ _PACE = re.compile(rb"s/(?:it|iter|step|batch)(?![a-z0-9_])")
 """Seconds for one step: `1.52s/it`, `24ms/step`."""
 _PLAIN_NUMBER = re.compile(_NUMBER + rb"\Z")
 _REACH = 64
-"""Bytes before a unit in which its number must stand."""
+"""Bytes before a unit that are searched for its number."""
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz_"
 _IN_NUMBERS = b"0123456789.,e+-"
 _BLANK = b" \t"
@@ -178,7 +176,7 @@ class MetricReader:
     """Finds readings in the output of one rank, chunk by chunk.
 
     Args:
-        patterns: regexes of the profile. Each named group is a metric of that name, but `step`, which is the line's step.
+        patterns: regexes of the profile. Each named group is a metric of that name, except `step`, the step of the line.
     """
 
     def __init__(self, patterns: tuple[str, ...] = ()) -> None:
@@ -188,13 +186,13 @@ class MetricReader:
         self._steps: float | None = None
 
     def feed(self, data: bytes) -> list[Reading]:
-        """Takes the next bytes that the rank printed.
+        """Reads the next bytes of the output.
 
         Args:
-            data: any bytes. A line ends with `\\n` or, as progress bars have it, with `\\r`; the last one waits for its end.
+            data: any bytes. A line ends with `\\n` or, in progress bars, with `\\r`; an unfinished line is kept for the next call.
 
         Returns:
-            The readings of all lines that ended, in order of occurrence.
+            The readings of all finished lines, in order.
         """
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:
@@ -210,7 +208,7 @@ class MetricReader:
         return self._read(text)
 
     def _keep(self, data: bytes) -> None:
-        """Holds the beginning of a line back, up to `MAX_LINE` bytes of it."""
+        """Keeps an unfinished line, up to `MAX_LINE` bytes."""
         if self._giving_up or len(self._unfinished) + len(data) > MAX_LINE:
             self._giving_up = True
             self._unfinished.clear()
@@ -218,7 +216,7 @@ class MetricReader:
             self._unfinished += data
 
     def _read(self, text: bytes) -> list[Reading]:
-        """Reads whole lines: finds the values wherever they are, then puts those of a line together."""
+        """Reads whole lines: finds all values, then groups them by line."""
         if b"\x1b" in text:
             text = _CONTROL_SEQUENCE.sub(b"", text)
         if b"\r" in text:
@@ -243,7 +241,7 @@ class MetricReader:
         return readings
 
     def _hits(self, text: bytes) -> list[Hit]:
-        """Every value in whole lines, by place."""
+        """Every value in whole lines, by position."""
         hits = _known_hits(text.lower())
         for pattern in self._patterns:
             hits += _own_hits(pattern, text)
@@ -251,7 +249,7 @@ class MetricReader:
         return hits
 
     def _metrics_of(self, line: bytes) -> list[tuple[str, float]]:
-        """What a line tells besides where the training is."""
+        """The metrics of a line without steps."""
         return [(key, value) for _, key, value, _ in self._hits(line) if key not in ("step", "steps", _BAR_STEP)]
 
     def _take_line(self, line: dict[str, float], readings: list[Reading]) -> None:
@@ -271,7 +269,7 @@ class MetricReader:
 
 
 def _known_hits(text: bytes) -> list[Hit]:
-    """Every value of a known shape, in text of lower case."""
+    """Every value of a built-in pattern, in lower-case text."""
     hits: list[Hit] = []
     if b"loss" in text:
         _find_losses(text, hits)
@@ -299,7 +297,7 @@ def _find_losses(text: bytes, hits: list[Hit]) -> None:
 
 
 def _is_held_out(text: bytes, begin: int) -> bool:
-    """Whether the loss that is named there was taken on data that is not trained on."""
+    """Whether the loss at this position is of held-out data."""
     named = _DATA_BEFORE.search(text, max(0, begin - _REACH), begin)
     if named is not None:
         return named[1] is not None
@@ -329,9 +327,9 @@ def _find_bars(text: bytes, hits: list[Hit]) -> None:
 
 
 def _find_rates(pattern: re.Pattern[bytes], text: bytes, hits: list[Hit]) -> None:
-    """Rates with the number before (`812 tokens/s`) or behind (`tokens/s: 812`, `loss 2.3 tokens/s 812`).
+    """Rates with the number before (`812 tokens/s`) or after (`tokens/s: 812`, `loss 2.3 tokens/s 812`).
 
-    What stands before is taken apart from its end by `rstrip`: a regex would try every byte as a beginning.
+    The text before is split from its end with `rstrip`: a regex would try every byte as a beginning.
     """
     for found in pattern.finditer(text):
         begin = found.start()
@@ -350,7 +348,7 @@ def _find_rates(pattern: re.Pattern[bytes], text: bytes, hits: list[Hit]) -> Non
 
 
 def _number_before(text: bytes, suffixes: bytes) -> tuple[bytes, bytes]:
-    """The number that a text ends with, and the suffix of one letter behind it; both empty where it ends otherwise."""
+    """The number at the end of a text, and the one-letter suffix after it; both empty if there is no number."""
     text = text.rstrip(_BLANK)
     suffix = text[-1:] if text[-1:] in suffixes else b""
     text = text[: len(text) - len(suffix)]
@@ -359,14 +357,14 @@ def _number_before(text: bytes, suffixes: bytes) -> tuple[bytes, bytes]:
 
 
 def _is_named(text: bytes, number: bytes) -> bool:
-    """Whether the number near a text's end belongs to a name before it: `loss 2.3`."""
+    """Whether the number at the end of a text belongs to a name before it: `loss 2.3`."""
     before = text[: text.rindex(number)]
     name = before.rstrip(b" \t=:")
     return name != before and name[-1:].isalpha()
 
 
 def _own_hits(pattern: re.Pattern[bytes], text: bytes) -> Iterator[Hit]:
-    """What a pattern of the user finds."""
+    """Every value of a user's pattern."""
     for found in pattern.finditer(text):
         for key in pattern.groupindex:
             value = found[key]

@@ -1,7 +1,7 @@
-"""Turns what ranks report into the numbers that are shown: the newest values, and points of the curves.
+"""Turns reports of ranks into the newest values and points of curves.
 
-A rank reports in two ways: records of `rankdeck.log`, and what it prints. A metric that a rank has once reported by a
-record is not taken from its output as well, or every point would be there twice.
+A rank reports metrics by `rankdeck.log` or in its output. Once a metric was logged, its values in the output are ignored: otherwise
+every point would appear twice.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from engine.core.metrics.metric_lines import Reading
 from engine.core.metrics.series import Point
 
 THROUGHPUT_WINDOW = 0.25
-"""Seconds over which samples are counted for one throughput point: four points a second are what a screen can show."""
+"""Seconds of samples in one point of the throughput: a screen shows at most four points a second."""
 
-UNITS = {"samples": "samples", "tokens": "tok", "it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
-"""What a throughput counts, by the keyword or by the shape of the line that told it."""
+_UNITS = {"it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
+"""Units of throughput, by the key of a reading."""
 
-_RATES = ("tokens/s", "samples/s", "it/s")
 _MAX_KEYS = 64
-"""Metrics of one rank that get a curve; a script that invents names would otherwise fill the memory."""
+"""Most curves of one rank; a script that generates names would otherwise fill the memory."""
 
 
 class RankProgress(msgspec.Struct, kw_only=True):
@@ -38,7 +37,7 @@ class RankProgress(msgspec.Struct, kw_only=True):
     checkpoint_at: float | None = None
     seen: float | None = None
     meeting: Literal["", "joining", "joined"] = ""
-    """What the rank said last of its process group: it waits there for the others, or all have met."""
+    """The rank's last report about its process group: it waits for the others, or all have joined."""
     last_line: str = ""
     out_size: int = 0
     err_size: int = 0
@@ -46,20 +45,20 @@ class RankProgress(msgspec.Struct, kw_only=True):
     """Samples or tokens since `counted_since`."""
     counted_since: float | None = None
     recorded: set[str] = set()
-    """Metrics that came by a record."""
+    """Metrics reported by `rankdeck.log`."""
     keys: set[str] = set()
 
 
 def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) -> list[Point]:
-    """Takes one line of a rank's metrics file in.
+    """Adds one line of a rank's metrics file.
 
     Args:
-        rank: whose it is.
+        rank: the rank that wrote it.
         progress: changed in place.
-        record: `{"t": seconds since the epoch, "step": …, "loss": …, "samples": …, …}`; values of other types are passed over.
+        record: `{"t": seconds since the epoch, "step": …, "loss": …, "samples": …, …}`; values of other types are skipped.
 
     Returns:
-        The points that it makes.
+        New points of curves.
     """
     at = _number(record.get("t"))
     if at is None or not math.isfinite(at):
@@ -95,17 +94,17 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
 
 
 def take_readings(rank: int, progress: RankProgress, at: float, readings: Iterable[Reading]) -> list[Point]:
-    """Takes in what was read from a rank's output.
+    """Adds readings from a rank's output. Returns new points of curves.
 
     Args:
-        rank: whose it is.
+        rank: the rank that printed them.
         progress: changed in place.
-        at: when it was read, seconds since the epoch.
+        at: when they were read, seconds since the epoch.
         readings: in the order in which they were printed.
     """
     points = []
-    for key, step, value in ((reading.key, reading.step, reading.value) for reading in readings):
-        step = _whole(step)
+    for reading in readings:
+        key, step, value = reading.key, _whole(reading.step), reading.value
         if step is not None and "step" not in progress.recorded:
             progress.step = step
         if key == "step":
@@ -113,11 +112,11 @@ def take_readings(rank: int, progress: RankProgress, at: float, readings: Iterab
         if key == "steps":
             progress.steps = progress.steps if (steps := _whole(value)) is None else steps
             continue
-        name = "throughput" if key in _RATES else key
+        name = "throughput" if key in _UNITS else key
         if name in progress.recorded or not _admit(progress, name):
             continue
         if name == "throughput":
-            progress.throughput, progress.unit = value, UNITS.get(key, progress.unit)
+            progress.throughput, progress.unit = value, _UNITS.get(key, progress.unit)
         elif name == "loss":
             progress.loss = value
         points.append(_point(rank, name, at, step if step is not None else progress.step, value))
@@ -129,7 +128,7 @@ def _point(rank: int, key: str, at: float, step: int | None, value: float) -> Po
 
 
 def _count(rank: int, progress: RankProgress, at: float, step: int | None, count: float, unit: str) -> list[Point]:
-    """Throughput of a window: what was counted since its beginning, over the time since then."""
+    """Adds samples to the current window; returns a point of throughput if the window is complete."""
     progress.unit = unit
     if progress.counted_since is None or at < progress.counted_since:
         progress.counted_since, progress.counted = at, 0.0

@@ -1,9 +1,8 @@
-"""A metric over time in bounded memory, in which a spike stays visible for ever.
+"""Stores a metric over time in bounded memory, so that a spike stays visible forever.
 
-Points fall into buckets of equal count, each with its lowest and highest value. When the buckets are full, neighbours are
-merged and every later bucket takes twice as many points: the oldest and the newest part of a curve keep the same grain, and
-`capacity` buckets hold a run of any length. A value that is not finite never enters a minimum; it is counted, so that a view
-can mark where a loss diverged.
+Each bucket holds the same number of points, with their lowest and highest value. When all buckets are full, neighbours are merged and
+later buckets take twice as many points, so the whole curve has the same resolution, and `CAPACITY` buckets hold a run of any length.
+Non-finite values do not change the extremes; they are counted, so that a chart can show where a loss diverged.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ from collections.abc import Iterable
 import msgspec
 
 CAPACITY = 256
-"""Buckets of one series: twice the columns of a wide chart, so that no chart shows a merge."""
+"""Buckets of one series: twice the columns of a wide chart, so that merging is not visible."""
 
 RECENT = 64
-"""Newest points that are kept one by one: the width of the widest sparkline."""
+"""Newest points that are kept individually: the width of the widest sparkline."""
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
     """One value of one metric of one rank.
 
-    `at`: seconds since the epoch; `step`: as the rank counts, or None; `value`: None stands for NaN and the infinities,
-    which JSON has no words for.
+    `at`: seconds since the epoch; `step`: of the rank, or None; `value`: None stands for NaN and infinities, which JSON lacks.
     """
 
     rank: int
@@ -36,7 +34,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bucket(msgspec.Struct, array_like=True):
-    """Points that stand together. `low` and `high` are None while no value was finite; `odd` counts those that were not."""
+    """Consecutive points. `low` and `high` are None if no value was finite; `odd` counts non-finite values."""
 
     begin: float
     end: float
@@ -49,14 +47,14 @@ class Bucket(msgspec.Struct, array_like=True):
 
 
 class SeriesDump(msgspec.Struct, frozen=True, kw_only=True):
-    """A series as it travels and as it is stored."""
+    """A series as it is sent and stored."""
 
     rank: int
     key: str
     per_bucket: int
     buckets: list[Bucket]
     recent: list[tuple[float, int | None, float | None]]
-    """(at, step, value) of the newest points; None stands for a value that is not finite."""
+    """(at, step, value) of the newest points; value None: not finite."""
 
 
 class Series:
@@ -141,14 +139,14 @@ class SeriesSet:
         self._series = {(dump.rank, dump.key): Series.load(dump) for dump in dumps}
 
     def append(self, point: Point) -> None:
-        """Adds a point to its series, which comes to be with its first point."""
+        """Adds a point to its series, which is created with its first point."""
         series = self._series.get((point.rank, point.key))
         if series is None:
             series = self._series[point.rank, point.key] = Series(point.rank, point.key)
         series.append(point.at, point.step, math.nan if point.value is None else point.value)
 
     def get(self, rank: int, key: str) -> Series | None:
-        """The series of one rank, or None where it never reported that metric."""
+        """The series of one rank, or None if it never reported that metric."""
         return self._series.get((rank, key))
 
     def keys(self) -> list[str]:

@@ -238,7 +238,7 @@ def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
         case Done(status=status, order=order, secondary=secondary, reason=reason, by=by) if failed or status == 0:
             return Witness(
                 rank=rank,
-                said=tail,
+                output=tail,
                 failed=failed,
                 status=status,
                 order=(order,),
@@ -247,6 +247,8 @@ def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
                 by=by,
             )
         case Gone(order=order, reason=reason) if failed:
-            return Witness(rank=rank, said=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN)
+            return Witness(
+                rank=rank, output=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN
+            )
         case _:  # it had not ended by itself
-            return Witness(rank=rank, said=tail, failed=False)
+            return Witness(rank=rank, output=tail, failed=False)

@@ -1,4 +1,4 @@
-"""What one entry of the known failures holds."""
+"""The fields of a known failure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Literal
 import msgspec
 
 Kind = Literal["cause", "consequence", "remark", "end", "connection"]
-"""`consequence`: blames another process, so it never wins over one that does not. `remark`: did no harm by itself. `end`: how a
-process ended according to its launcher, with groups out of `rank`, `signal` and `status`. `connection`: why no agent could be
-started; recognised only in the output of a connection that failed."""
+"""`consequence`: blames another process, so it is never the root cause if another failure is known. `remark`: harmless by itself.
+`end`: the launcher's report of how a process ended, with groups named `rank`, `signal` and `status`. `connection`: why no agent
+could be started; recognised only in the output of a connection that failed."""
 
 Speaker = Literal["", "login", "ssh", "node"]
-"""Who writes the text, for causes of failed connections: PAM or the login shell, ssh, or what runs on the node."""
+"""Who writes the text of a failed connection: PAM or the login shell, ssh, or the command on the node."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,15 +28,15 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
     """A line to copy: a command, or a setting of a profile."""
     blames: str = ""
-    """A headline. Groups of `pattern` whose names begin with `rank` hold the ranks whose fault it is: `{who}`."""
+    """A headline. Groups of `pattern` whose names begin with `rank` contain the ranks at fault: `{who}`."""
     kind: Kind = "cause"
     waits: bool = False
-    """Whether the process only waited for others, so that a rank that is silent is the cause."""
+    """Whether the process only waited for others, so that a rank without an error is the cause."""
     yields_to: str = ""
-    """First letters of ids that win over this one if the same process shows them: this cause says little by itself."""
+    """First letters of ids that win over this one in the same process, because they are more specific."""
     speaker: Speaker = ""
-    """Of a failed connection: who writes it."""
+    """Of a failed connection: who writes the text."""
     statuses: tuple[int, ...] = ()
-    """Of a failed connection: exit statuses with which the pattern counts; empty: all."""
+    """Of a failed connection: exit statuses for which the pattern counts; empty: all."""
     retry: bool = False
     """Of a failed connection: whether a second try within seconds may succeed."""
