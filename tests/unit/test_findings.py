@@ -120,12 +120,12 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
         ("limits", "ok", "65536 open files, no limit of memory", {}, {}),
         ("limits", "ok", "no limit of open files, 4 GiB of memory", {"open_files": None, "memory": 4 * GIB}, {}),
         ("limits", "ok", "1024 open files", {"open_files": 1024}, {"nodes": 16, "ranks": 8}),
-        ("limits", "warn", "1024 open files at most; 512 ranks may want 2148", {"open_files": 1024}, {"nodes": 64, "ranks": 8}),
+        ("limits", "warn", "at most 1024 open files; 512 ranks may need 2148", {"open_files": 1024}, {"nodes": 64, "ranks": 8}),
         ("limits", "ok", "open files", {"locked_memory": 65536}, {}),
-        ("limits", "warn", "64 KiB of memory may be locked", {"locked_memory": 65536, "has_infiniband": True}, {}),
+        ("limits", "warn", "only 64 KiB of memory can be locked", {"locked_memory": 65536, "has_infiniband": True}, {}),
         ("limits", "warn", "its control group allows 1 GiB of memory for 4 ranks", {"memory": GIB}, {"ranks": 4}),
         ("leftovers", "ok", "none", {}, {}),
-        ("leftovers", "ok", "none; mine-ab2c runs there", {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
+        ("leftovers", "ok", "none; mine-ab2c is active there", {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
         ("leftovers", "warn", "2 processes of mine-ab2c, with no agent: 7 9",
          {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7, 9), owned=False), Leftover(mark="n", run="", pids=(1,), owned=True))}, {}),
         ("leftovers", "warn", "1 process of m, with no agent: 7; and of 1 more run",
@@ -133,9 +133,9 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
         ("interface", "skip", "one node needs no network", {}, {"nodes": 1}),
         ("interface", "ok", "lo, 127.0.0.1, by GLOO_SOCKET_IFNAME", {}, {"nodes": 1, "env": {"GLOO_SOCKET_IFNAME": "lo"}}),
         ("interface", "ok", "eth0, 10.0.0.1, by GLOO_SOCKET_IFNAME", {}, {"env": {"GLOO_SOCKET_IFNAME": "eth0"}}),
-        ("interface", "fail", "GLOO_SOCKET_IFNAME is 'lo', which leads to no other node", {}, {"env": {"GLOO_SOCKET_IFNAME": "lo"}}),
-        ("interface", "fail", "no interface with an address is called so", {}, {"env": {"GLOO_SOCKET_IFNAME": "eth"}}),
-        ("interface", "fail", "no interface with an address is called so", {}, {"env": {"GLOO_SOCKET_IFNAME": "ib0"}}),
+        ("interface", "fail", "GLOO_SOCKET_IFNAME is 'lo', which reaches no other node", {}, {"env": {"GLOO_SOCKET_IFNAME": "lo"}}),
+        ("interface", "fail", "no interface with an address has that name", {}, {"env": {"GLOO_SOCKET_IFNAME": "eth"}}),
+        ("interface", "fail", "no interface with an address has that name", {}, {"env": {"GLOO_SOCKET_IFNAME": "ib0"}}),
         ("interface", "ok", "eth0, 10.0.0.1, by NCCL_SOCKET_IFNAME", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "eth"}}),
         ("interface", "fail", "NCCL_SOCKET_IFNAME is '=eth'", {}, {"backend": NCCL, "env": {"NCCL_SOCKET_IFNAME": "=eth"}}),
     ],
@@ -159,7 +159,7 @@ def test_variables_that_do_nothing_are_told_once_for_all_nodes():
 
     assert warned("A") == [
         warn("gpu1", "env", "job.toml:9: env.A does nothing", "leave A out"),
-        skip("gpu2", "env", "as said of gpu1"),
+        skip("gpu2", "env", "see gpu1"),
     ]
     both = warned("A", "B")[0]
     assert both.text == "job.toml:9: env.A does nothing; job.toml:9: env.B does nothing"
@@ -196,7 +196,7 @@ NO_FILES = replace(SPACE, files=3)
     [
         ("workdir", "ok", "/shared", {}, "script"),
         ("workdir", "fail", "/shared: no such file or directory", {"workdir": "No such file or directory"}, "script"),
-        ("workdir", "warn", "/shared can't be written to", {"workdir_writable": False}, "script"),
+        ("workdir", "warn", "/shared is not writable", {"workdir_writable": False}, "script"),
         ("script", "ok", "2 KiB, SHA-256 12ab34cd", {}, "script"),
         ("script", "fail", "/shared/train.py: no such file", {"script": Script(size=0, sha256="", trouble="No such file")}, "script"),
         ("script", "warn", "/shared/train.py is empty", {"script": Script(size=0, sha256="e3", trouble="")}, "script"),
@@ -205,15 +205,15 @@ NO_FILES = replace(SPACE, files=3)
         ("script", "fail", "there is no module pkg", {"script": None, "module": False}, "module"),
         ("script", "skip", "Python does not start", {"script": None, "module": None, "start": "boom"}, "module"),
         ("python", "fail", "it does not start as a rank would: boom", {"start": "boom"}, "script"),
-        ("disk", "ok", "the temporary folder /tmp has room for 20 GiB", {}, "script"),
-        ("disk", "warn", "room for 512 MiB", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
-        ("disk", "fail", "room for 1 MiB", {"spaces": (SPACE, FULL_DISK)}, "script"),
-        ("disk", "fail", "room for 20 GiB and 3 more files", {"spaces": (NO_FILES,)}, "script"),
+        ("disk", "ok", "the temporary folder /tmp has 20 GiB free", {}, "script"),
+        ("disk", "warn", "512 MiB free", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
+        ("disk", "fail", "1 MiB free", {"spaces": (SPACE, FULL_DISK)}, "script"),
+        ("disk", "fail", "20 GiB free, for 3 more files", {"spaces": (NO_FILES,)}, "script"),
         ("disk", "fail", "nothing can be written to the temporary folder /tmp: disk quota", {"spaces": (replace(SPACE, trouble="Disk quota exceeded"),)}, "script"),
-        ("disk", "ok", "room for", {"spaces": (SPACE, Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
+        ("disk", "ok", " free", {"spaces": (SPACE, Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
         ("disk", "warn", "/dev/shm has 64 MiB", {"shared_memory": 1 << 26}, "script"),
-        ("disk", "fail", "room for 1 MiB", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
-        ("disk", "ok", "room for", {"shared_memory": None}, "script"),
+        ("disk", "fail", "1 MiB free", {"shared_memory": 1 << 26, "spaces": (FULL_DISK,)}, "script"),
+        ("disk", "ok", " free", {"shared_memory": None}, "script"),
         ("torch", "ok", "2.13.0+cpu, not imported by a quick check", {}, "script"),
         ("torch", "ok", "of unknown version", {"torch": ""}, "script"),
         ("torch", "fail", "/venv/bin/python has no torch", {"torch": "", "has_torch": False}, "script"),
@@ -241,7 +241,7 @@ def test_a_full_check_leaves_torch_and_backend_to_the_import():
         ("torch", "fail", "/venv/bin/python has no torch", replace(TORCH, facts=None, trouble="ModuleNotFoundError: No module named 'torch'"), {}),
         ("torch", "fail", "it can't be imported: ModuleNotFoundError: No module named 'numpy'", replace(TORCH, facts=None, trouble="ModuleNotFoundError: No module named 'numpy'"), {}),
         ("torch", "fail", "it can't be imported: it ended with SIGSEGV", replace(TORCH, facts=None, trouble="it ended with SIGSEGV"), {}),
-        ("torch", "warn", "its import did not end in time", replace(TORCH, facts=None, timed_out=True), {}),
+        ("torch", "warn", "its import timed out", replace(TORCH, facts=None, timed_out=True), {}),
         ("backend", "skip", "torch can't be imported", replace(TORCH, facts=None, trouble="x"), {}),
         ("backend", "skip", "not imported in time", replace(TORCH, facts=None, timed_out=True), {}),
         ("backend", "ok", "gloo is in this torch", TORCH, {}),
@@ -252,7 +252,7 @@ def test_a_full_check_leaves_torch_and_backend_to_the_import():
         ("backend", "fail", "no torch.distributed", replace(TORCH, facts=replace(FACTS, distributed=False)), {}),
         ("backend", "fail", "OSError: libcudnn", replace(TORCH, facts=replace(FACTS, trouble="OSError: libcudnn")), {}),
         ("backend", "ok", "/usr/bin/mpirun, mpi4py 4.1.2", TORCH, {"backend": MPI}),
-        ("backend", "skip", "rankdeck's own, over the libucc", TORCH, {"backend": UCC}),
+        ("backend", "skip", "rankdeck's own, with the libucc", TORCH, {"backend": UCC}),
         ("backend", "ok", "ucc is in this torch", replace(TORCH, facts=replace(FACTS, backends=("gloo", "ucc"))), {"backend": UCC}),
         ("gpus", "fail", "torch can use 1 GPU of 2, for 2 ranks", replace(TORCH, facts=replace(FACTS, gpus=1)), {"backend": NCCL}),
         ("gpus", "ok", "2 GPUs", TORCH, {"backend": NCCL}),
@@ -327,13 +327,13 @@ def test_how_a_node_reaches_the_head():
     launch = planned()
     assert said(route_findings(launch, "gpu2", DOOR, BY_SECOND)) == [
         ("head", "ok", "gpu1 is reached at 192.168.0.1"),
-        ("interface", "ok", "eth1 leads to gpu1"),
+        ("interface", "ok", "eth1 connects to gpu1"),
     ]
     assert said(route_findings(launch, "gpu2", DOOR, BY_NONE)) == [
         ("head", "fail", "gpu1 can't be reached from there: 10.0.0.1: no answer; 192.168.0.1: connection refused"),
-        ("interface", "skip", "none leads to gpu1"),
+        ("interface", "skip", "none connects to gpu1"),
     ]
-    assert "no address but its own" in route_findings(launch, "gpu2", DOOR, Routes(reached=(), missed=()))[0].text
+    assert "only local addresses" in route_findings(launch, "gpu2", DOOR, Routes(reached=(), missed=()))[0].text
     assert {state for _, state, _ in said(route_findings(launch, "gpu2", None, None))} == {"skip"}
 
 

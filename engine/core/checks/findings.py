@@ -1,8 +1,7 @@
-"""Preflight: what is looked at on every node before a launch, and what is said about it.
+"""Checks of nodes before a launch: their names, their findings, and the answers of the probe.
 
-The probe on a node (`engine.node.probe`) gives answers, which have their types here; `engine.core.node_findings` makes findings
-of one node's, `engine.core.cluster_findings` of all of them side by side. A later finding about the same node and check takes
-the place of an earlier one: some things show only beside other nodes.
+The probe on a node (`engine.node.probe`) gives the answers. `node_findings` and `job_findings` turn them into findings about one node,
+`cluster_findings` compares all nodes. A later finding about the same node and check replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -15,50 +14,36 @@ import msgspec
 
 from engine.core.plan.plan import LaunchPlan
 
-Check = Literal[
-    "ssh",
-    "python",
-    "torch",
-    "backend",
-    "env",
-    "gpus",
-    "workdir",
-    "script",
-    "disk",
-    "clock",
-    "head",
-    "interface",
-    "limits",
-    "leftovers",
-]
-"""What is looked at, in the order in which it is shown: what comes first is needed for what comes after."""
+Check = Literal["ssh", "python", "torch", "backend", "env", "gpus", "workdir", "script", "disk", "clock", "head", "interface",
+                "limits", "leftovers"]  # fmt: skip
+"""In the order in which checks are shown; later ones depend on earlier ones."""
 
 CHECKS: tuple[Check, ...] = typing.get_args(Check)
 
 CHECK_WORDS: dict[Check, str] = {
     "ssh": "the node can be reached",
-    "python": "launch.python starts there, and is alike on all nodes",
+    "python": "launch.python starts there, with the same version on all nodes",
     "torch": "that Python has torch, the same on all nodes; the full check imports it",
-    "backend": "that torch can do backend.name",
-    "env": "the variables of the profile exist, and do what was meant",
-    "gpus": "there is a free GPU for each rank, where ranks compute on GPUs",
-    "workdir": "launch.workdir is there, can be entered and read",
-    "script": "recipe.script is there, with the same content on all nodes",
-    "disk": "there is room in the temporary folder, the working directory and shared memory",
-    "clock": "the clock is that of this machine",
+    "backend": "that torch supports backend.name",
+    "env": "the variables of the profile exist and have valid values",
+    "gpus": "there is a free GPU for each rank, if ranks compute on GPUs",
+    "workdir": "launch.workdir exists and is readable",
+    "script": "recipe.script exists, with the same content on all nodes",
+    "disk": "the temporary folder, the working directory and shared memory have free space",
+    "clock": "the clock agrees with this machine's",
     "head": "the first node, which hosts the store, can be reached from there",
-    "interface": "the network interface that ranks will use is there",
-    "limits": "open files, locked memory and memory suffice for the ranks",
+    "interface": "the network interface that ranks will use exists",
+    "limits": "the limits of open files, locked memory and memory suffice for the ranks",
     "leftovers": "no process of an earlier run is left there",
 }
-"""What each check comes to, for the documentation and the app."""
+"""What each check tests, for the documentation and the app."""
 
 State = Literal["ok", "warn", "fail", "skip"]
-"""`warn`: a launch may well work. `fail`: it would not, or not for long. `skip`: not looked at, the text says why."""
+"""`warn`: a launch may work. `fail`: ranks will fail. `skip`: not checked, the text has the reason."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one check on one node. `hint`: the next step, where there is one to take."""
+    """The result of one check on one node. `hint`: the next step; empty: none."""
 
     node: str
     check: Check
@@ -74,7 +59,7 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_question(plan: LaunchPlan) -> dict[str, object]:
-    """What the probe is told of a plan when it is asked for `Job`, `Torch` or `ProgramOutput`."""
+    """The parameters of a plan for questions whose answer is `Job`, `Torch` or `ProgramOutput`."""
     program = plan.program
     return {
         "python": plan.python,
@@ -88,27 +73,27 @@ def job_question(plan: LaunchPlan) -> dict[str, object]:
 
 
 def ok(node: str, check: Check, text: str) -> Finding:
-    """All is well."""
+    """A finding without a problem."""
     return Finding(node=node, check=check, state="ok", text=text)
 
 
 def skip(node: str, check: Check, text: str) -> Finding:
-    """It was not looked at."""
+    """A finding about a check that was not made."""
     return Finding(node=node, check=check, state="skip", text=text)
 
 
 def warn(node: str, check: Check, text: str, hint: str) -> Finding:
-    """It may go well."""
+    """A finding that ranks may fail."""
     return Finding(node=node, check=check, state="warn", text=text, hint=hint)
 
 
 def fail(node: str, check: Check, text: str, hint: str) -> Finding:
-    """It can't go well."""
+    """A finding that ranks will fail."""
     return Finding(node=node, check=check, state="fail", text=text, hint=hint)
 
 
 class Grid:
-    """Findings as they come, by node and check.
+    """Findings by node and check, while they arrive.
 
     Args:
         nodes: every node that is checked, in order.
@@ -119,15 +104,15 @@ class Grid:
         self._found: dict[tuple[str, Check], Finding] = {}
 
     def take(self, finding: Finding) -> None:
-        """Takes a finding in."""
+        """Adds a finding, or replaces an earlier one."""
         self._found[finding.node, finding.check] = finding
 
     def at(self, node: str, check: Check) -> Finding | None:
-        """What is known of a check on a node; None as long as nothing is."""
+        """The finding of a check on a node, or None."""
         return self._found.get((node, check))
 
     def of(self, node: str) -> tuple[Finding, ...]:
-        """What is known of a node, in the order of the checks."""
+        """The findings about a node, in the order of the checks."""
         return tuple(found for check in CHECKS if (found := self.at(node, check)))
 
     def is_complete(self, node: str) -> bool:
@@ -143,17 +128,17 @@ class Grid:
         return tuple(found for node in self.nodes for found in self.of(node))
 
 
-# --- what a probe answers ----------------------------------------------------------------------------------------------
+# --- answers of the probe ----------------------------------------------------------------------------------------------
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """What time it is on a node, in seconds since the epoch."""
+    """The time on a node, in seconds since the epoch."""
 
     time: float
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes of one run of this user. `owned`: an agent looks after them. `run`: its id, where one of them knows it."""
+    """Processes of one run of this user. `owned`: they have an agent. `run`: the run's id; empty: unknown."""
 
     mark: str
     run: str
@@ -162,7 +147,7 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has. Sizes in bytes; None: there is no limit."""
+    """Properties of a node. Sizes in bytes; None: no limit."""
 
     python: str
     executable: str
@@ -187,7 +172,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
-    """Room in a folder: free bytes and free files, None where they are not known. `trouble`: why nothing can be written there."""
+    """Free space of a folder: bytes and files, None: unknown. `trouble`: why nothing can be written there."""
 
     what: str
     path: str
@@ -197,10 +182,10 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank would find.
+    """What a rank would find on a node.
 
-    `workdir`: why it could not start in that folder. `start`: why its Python could not start. `torch_cuda`: the CUDA that torch
-    was built for, empty for a build without; None: not known.
+    `workdir`: why it could not start in that folder. `start`: why its Python could not start. `torch_cuda`: the CUDA version of
+    torch's build, empty for a build without CUDA; None: unknown.
     """
 
     workdir: str
@@ -217,7 +202,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TorchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an imported torch says of itself. `trouble`: what one of its parts raised."""
+    """Properties of an imported torch. `trouble`: an exception that it raised."""
 
     version: str
     cuda: str
@@ -237,7 +222,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Torch(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import of torch came to: facts, or how it failed."""
+    """The result of importing torch: facts, or why it failed."""
 
     facts: TorchFacts | None
     trouble: str
@@ -246,14 +231,14 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeListener(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node listens: a port on all of these addresses."""
+    """A port on which a node listens, and its addresses."""
 
     port: int
     addresses: tuple[str, ...]
 
 
 class Routes(msgspec.Struct, frozen=True, kw_only=True):
-    """How another node's listener was reached: `(address, own interface)`, and `(address, reason)` where it was not."""
+    """Addresses of another node: `(address, own interface)` of those that were reached, `(address, reason)` of the others."""
 
     reached: tuple[tuple[str, str], ...]
     missed: tuple[tuple[str, str], ...]

@@ -1,35 +1,35 @@
-"""What one node's answers say about the job: its files, its Python, torch and the backend. One function for each check."""
+"""Findings about one node that depend on the job: its files, Python, torch and backend. One function for each check."""
 
 from __future__ import annotations
 
 from engine.core.checks.findings import Finding, Job, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
-from engine.core.checks.node_findings import STATES
+from engine.core.checks.node_findings import worst
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, size_words
 
 LOW_SPACE, NO_SPACE = 1 << 30, 1 << 24
 LOW_FILES, NO_FILES = 1000, 50
-"""Free bytes and free files below which a folder is said to be nearly full, and to be full."""
+"""A folder with fewer free bytes or files is nearly full, or full."""
 
 LOW_SHARED = 1 << 28
-"""Bytes of /dev/shm: containers have 64 MiB unless told otherwise, and a DataLoader's workers end by SIGBUS there."""
+"""Bytes of /dev/shm: containers have 64 MiB by default, with which DataLoader workers die by SIGBUS."""
 
 BUSY = 0.1
-"""Part of a GPU's memory from which on somebody computes there."""
+"""A GPU with more than this part of its memory used is in use."""
 
 SHARE = "keep it in a folder that all nodes share, or copy it there"
 
 
 def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, full: bool) -> list[Finding]:
-    """What can be said without an import of torch.
+    """Findings that do not need an import of torch.
 
     Args:
         plan: what would be launched.
-        node: where.
-        machine: what the node has.
+        node: the node.
+        machine: properties of the node.
         job: what a rank would find there.
-        full: torch will be imported, which says more of torch and the backend than its files do.
+        full: torch will be imported, so its files are not judged.
     """
     found = [_workdir(plan, node, job), _script(plan, node, job), _disk(node, job)]
     if job.start:
@@ -42,11 +42,11 @@ def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, ful
 
 def _workdir(plan: LaunchPlan, node: str, job: Job) -> Finding:
     if job.workdir:
-        hint = "make it there, or set launch.workdir to a folder that all nodes share"
+        hint = "create it there, or set launch.workdir to a folder that all nodes share"
         return fail(node, "workdir", f"{plan.workdir}: {_small(job.workdir)}", hint)
     if not job.workdir_writable:
-        hint = "ranks that write relative paths would fail: set launch.workdir to a folder of yours"
-        return warn(node, "workdir", f"{plan.workdir} can't be written to", hint)
+        hint = "ranks that write relative paths would fail: set launch.workdir to a writable folder"
+        return warn(node, "workdir", f"{plan.workdir} is not writable", hint)
     return ok(node, "workdir", plan.workdir)
 
 
@@ -56,9 +56,9 @@ def _script(plan: LaunchPlan, node: str, job: Job) -> Finding:
         case "recipe":
             return ok(node, "script", f"{target} comes with rankdeck")
         case "module" if job.module is None:
-            return skip(node, "script", "Python does not start as a rank would")
+            return skip(node, "script", "Python does not start")
         case "module" if not job.module:
-            hint = "install it for launch.python, or set launch.workdir to the folder that it is in"
+            hint = "install it for launch.python, or set launch.workdir to its folder"
             return fail(node, "script", f"there is no module {target.partition('.')[0]}", hint)
         case "module":
             return ok(node, "script", f"module {target}")
@@ -67,27 +67,27 @@ def _script(plan: LaunchPlan, node: str, job: Job) -> Finding:
     if job.script.trouble:
         return fail(node, "script", f"{target}: {_small(job.script.trouble)}", SHARE)
     if not job.script.size:
-        return warn(node, "script", f"{target} is empty", "was it ever copied there whole?")
+        return warn(node, "script", f"{target} is empty", "copy it there again")
     return ok(node, "script", f"{size_words(job.script.size)}, SHA-256 {job.script.sha256[:8]}")
 
 
 def _disk(node: str, job: Job) -> Finding:
-    worst = min((_space(node, space) for space in job.spaces), key=lambda found: STATES.index(found.state))
-    if worst.state == "ok" and job.shared_memory is not None and job.shared_memory < LOW_SHARED:
-        text = f"/dev/shm has {size_words(job.shared_memory)}: a DataLoader's workers may end by SIGBUS"
+    found = worst(_space(node, space) for space in job.spaces)
+    if found.state == "ok" and job.shared_memory is not None and job.shared_memory < LOW_SHARED:
+        text = f"/dev/shm has {size_words(job.shared_memory)}: DataLoader workers may die by SIGBUS"
         return warn(node, "disk", text, "give the container more: docker run --shm-size=8g, or --ipc=host")
-    return worst
+    return found
 
 
 def _space(node: str, space: Space) -> Finding:
     temporary = space.what.startswith("temporary")
-    hint = "remove what is not needed any more" + (", or set TMPDIR" if temporary else "")
+    hint = "delete files there" + (", or set TMPDIR" if temporary else "")
     if space.trouble and temporary:
         text = f"nothing can be written to the {space.what} {space.path}: {_small(space.trouble)}"
         return fail(node, "disk", text, hint)
-    text = f"the {space.what} {space.path} has room for {'?' if space.bytes is None else size_words(space.bytes)}"
+    text = f"the {space.what} {space.path} has {'?' if space.bytes is None else size_words(space.bytes)} free"
     if space.files is not None and space.files < LOW_FILES:
-        text += f" and {count(space.files, 'more file')}"
+        text += f", for {count(space.files, 'more file')}"
     if _is_below(space, NO_SPACE, NO_FILES):
         return fail(node, "disk", text, hint)
     if _is_below(space, LOW_SPACE, LOW_FILES):
@@ -100,14 +100,14 @@ def _is_below(space: Space, size: int, files: int) -> bool:
 
 
 def _no_torch(node: str, text: str) -> Finding:
-    return fail(node, "torch", text, "set launch.python to the Python that has torch, or let launch.setup load it")
+    return fail(node, "torch", text, "set launch.python to a Python that has torch, or load one in launch.setup")
 
 
 def _installed_torch(node: str, machine: Machine, job: Job) -> Finding:
     if job.has_torch:
         return ok(node, "torch", f"{job.torch or 'of unknown version'}, not imported by a quick check")
     if job.start:
-        return skip(node, "torch", "Python does not start as a rank would")
+        return skip(node, "torch", "Python does not start")
     return _no_torch(node, f"{machine.executable} has no torch")
 
 
@@ -121,13 +121,13 @@ def _quick_backend(plan: LaunchPlan, node: str, machine: Machine, job: Job) -> F
         return fail(
             node, "backend", f"torch {job.torch} is a build for CPUs", "install torch from PyTorch's wheels for CUDA"
         )
-    return skip(node, "backend", "not looked at by a quick check")
+    return skip(node, "backend", "not part of a quick check")
 
 
 def _mpi(node: str, machine: Machine, job: Job, built_in: tuple[str, ...]) -> Finding:
-    """MPI wants an mpirun, and mpi4py unless torch was built with MPI."""
+    """MPI needs an mpirun, and mpi4py unless torch was built with MPI."""
     if not machine.mpirun:
-        hint = 'let launch.setup load it ("module load openmpi"), or install Open MPI or MPICH'
+        hint = 'load it in launch.setup ("module load openmpi"), or install Open MPI or MPICH'
         return fail(node, "backend", "there is no mpirun", hint)
     if not job.mpi4py and "mpi" not in built_in:
         return fail(
@@ -141,17 +141,17 @@ def _mpi(node: str, machine: Machine, job: Job, built_in: tuple[str, ...]) -> Fi
 
 
 def _ucc(node: str) -> Finding:
-    """Where it is not known better: the backend's program tells of a libucc, if it answers."""
-    return skip(node, "backend", "rankdeck's own, over the libucc that a rank finds when it starts")
+    """Replaced later if the backend's program finds a libucc."""
+    return skip(node, "backend", "rankdeck's own, with the libucc that ranks find when they start")
 
 
 def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: Job, torch: Torch) -> list[Finding]:
-    """What an import of torch says."""
+    """Findings from an import of torch."""
     name = node.name
     if torch.timed_out:
-        hint = "is a file server slow? On that node: python -X importtime -c 'import torch'"
+        hint = "a file server may be slow; on that node: python -X importtime -c 'import torch'"
         return [
-            warn(name, "torch", "its import did not end in time", hint),
+            warn(name, "torch", "its import timed out", hint),
             skip(name, "backend", "torch was not imported in time"),
         ]
     if torch.facts is None:
@@ -168,9 +168,9 @@ def torch_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine, job: J
 
 def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: TorchFacts) -> Finding:
     if facts.trouble:
-        return fail(node, "backend", f"torch raises when asked what it has: {facts.trouble}", "install torch anew")
+        return fail(node, "backend", f"torch raises an exception: {facts.trouble}", "reinstall torch")
     if not facts.distributed:
-        return fail(node, "backend", "this torch has no torch.distributed", "install one of PyTorch's own wheels")
+        return fail(node, "backend", "this torch has no torch.distributed", "install a wheel from PyTorch")
     wanted = backends_in(plan.backend.name)
     if "mpi" in wanted:
         return _mpi(node, machine, job, facts.backends)
@@ -184,16 +184,16 @@ def _backend(plan: LaunchPlan, node: str, machine: Machine, job: Job, facts: Tor
 
 
 def _visible_gpus(node: PlannedNode, machine: Machine, torch: Torch, facts: TorchFacts) -> Finding:
-    """GPUs as torch sees them, and whether somebody uses them."""
+    """GPUs as torch sees them, and whether they are in use."""
     if facts.gpus < len(node.ranks):
         text = f"torch can use {count(facts.gpus, 'GPU')} of {machine.gpus}, for {count(len(node.ranks), 'rank')}"
-        hint = "is CUDA_VISIBLE_DEVICES set, or torch built without CUDA, or the driver too old? nvidia-smi tells"
+        hint = "check CUDA_VISIBLE_DEVICES, whether torch was built with CUDA, and the driver (nvidia-smi)"
         return fail(node.name, "gpus", text, hint)
     busy = [number for number, one in enumerate(torch.devices) if one.total - one.free > BUSY * one.total]
     if busy:
         one = torch.devices[busy[0]]
         text = f"GPU {' '.join(map(str, busy))} in use; on {busy[0]}, {size_words(one.free)} of {size_words(one.total)} free"
-        return warn(node.name, "gpus", text, "by whom: nvidia-smi on that node")
+        return warn(node.name, "gpus", text, "nvidia-smi on that node shows the processes")
     names = ", ".join(dict.fromkeys(one.name for one in torch.devices))
     free = min((one.free for one in torch.devices), default=None)
     text = f"{count(facts.gpus, 'GPU')}{f', {names}' if names else ''}"
@@ -201,5 +201,5 @@ def _visible_gpus(node: PlannedNode, machine: Machine, torch: Torch, facts: Torc
 
 
 def _small(text: str) -> str:
-    """The kernel's words inside a sentence."""
+    """An error text of the kernel, inside a sentence."""
     return text[:1].lower() + text[1:]

@@ -1,31 +1,38 @@
-"""What one node's answers come to: a function for each check."""
+"""Findings about one node that do not depend on the job: one function for each check."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from engine.core.checks.findings import Finding, Machine, State, fail, ok, skip, warn
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, size_words
 
-SKEW = 1.0
-"""Seconds that a clock may differ: with more, the story of a run can't be told in order from its logs."""
+SKEW_TO_WARN = 1.0
+"""Seconds. If clocks differ by more, the logs of several nodes can't be put in order."""
 
-SKEW_AT_MOST = 300.0
-"""Seconds from which on Kerberos, and with it many a home folder, refuses a machine."""
+SKEW_TO_FAIL = 300.0
+"""Seconds. Kerberos, and file servers that use it, refuse machines whose clocks differ by more."""
 
 LOW_LOCKED = 1 << 30
-"""Bytes that InfiniBand wants to lock: with the usual 8 MiB its queues can't be made."""
+"""Bytes of locked memory: InfiniBand can't create its queues with the usual 8 MiB."""
 
 LOW_MEMORY = 1 << 29
-"""Bytes for each rank: an imported torch alone takes half of it."""
+"""Bytes for each rank: importing torch takes half of it."""
 
-FILES_PER_PEER, FILES_OF_ITS_OWN = 4, 100
-"""Open files of a rank: connections to each other rank for a few process groups, and what Python and torch open."""
+FILES_PER_PEER, FILES_PER_RANK = 4, 100
+"""Open files of a rank: connections to each other rank for a few process groups, and files that Python and torch open."""
 
 INTERFACE_NAMES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 
 STATES: tuple[State, ...] = ("fail", "warn", "ok", "skip")
-"""What matters most comes first."""
+"""Most severe first."""
+
+
+def worst(findings: Iterable[Finding]) -> Finding:
+    """The most severe finding; of equal ones the first."""
+    return min(findings, key=lambda found: STATES.index(found.state))
 
 
 # --- the node itself -----------------------------------------------------------------------------------------------------
@@ -35,31 +42,31 @@ def reach_finding(node: PlannedNode, seconds: float) -> Finding:
     """A node whose probe has answered.
 
     Args:
-        node: which.
-        seconds: that it took from the start of the command.
+        node: the node.
+        seconds: from the start of the command to its answer.
     """
     return ok(node.name, "ssh", "this machine" if node.transport == "local" else f"answered after {seconds:.1f} s")
 
 
 def clock_finding(node: str, ahead: float, uncertain: float) -> Finding:
-    """How a node's clock differs.
+    """How much a node's clock differs from this machine's.
 
     Args:
-        node: which.
-        ahead: seconds that it shows more than this machine's.
-        uncertain: seconds that this may be wrong by: the answer's way.
+        node: the node.
+        ahead: seconds that its clock is ahead.
+        uncertain: possible error in seconds, from the time that the answer took.
     """
     surely = max(0.0, abs(ahead) - uncertain)
     if not surely:
         return ok(node, "clock", "as this machine's")
     text = f"{_seconds(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's"
-    if surely <= SKEW:
+    if surely <= SKEW_TO_WARN:
         return ok(node, "clock", text)
-    return (fail if surely > SKEW_AT_MOST else warn)(node, "clock", text, "let chrony or ntpd set it")
+    return (fail if surely > SKEW_TO_FAIL else warn)(node, "clock", text, "let chrony or ntpd set it")
 
 
 def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> list[Finding]:
-    """What can be said of a node before the job's files are looked at."""
+    """Findings that do not need the job's files."""
     return [
         ok(node.name, "python", f"{machine.python}, {machine.executable}, {machine.architecture}"),
         _environment(plan, node),
@@ -71,13 +78,13 @@ def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> l
 
 
 def _environment(plan: LaunchPlan, node: PlannedNode) -> Finding:
-    """It is the same for all nodes, and said once."""
+    """Warnings about variables are the same for all nodes, so only the first one has them."""
     if not plan.warnings:
         return ok(
             node.name, "env", f"{count(len(plan.env), 'variable')} of the profile" if plan.env else "nothing is set"
         )
     if node != plan.nodes[0]:
-        return skip(node.name, "env", f"as said of {plan.nodes[0].name}")
+        return skip(node.name, "env", f"see {plan.nodes[0].name}")
     text = "; ".join(warning.fact for warning in plan.warnings)
     hint = "; ".join(f"{warning.name}: {warning.hint}" for warning in plan.warnings)
     return warn(node.name, "env", text, hint if len(plan.warnings) > 1 else plan.warnings[0].hint)
@@ -88,25 +95,25 @@ def _gpus(plan: LaunchPlan, node: PlannedNode, gpus: int) -> Finding:
         return skip(node.name, "gpus", "ranks compute on the CPU")
     text = f"{count(gpus, 'GPU')} for {count(len(node.ranks), 'rank')}"
     if len(node.ranks) > gpus:
-        hint = "each rank needs a GPU of its own: give the node fewer ranks, or leave it out"
+        hint = "each rank needs its own GPU: give the node fewer ranks, or remove it"
         return fail(node.name, "gpus", text, hint)
     return ok(node.name, "gpus", text)
 
 
 def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
     """The first limit that is too low."""
-    files = FILES_OF_ITS_OWN + FILES_PER_PEER * plan.world_size
+    files = FILES_PER_RANK + FILES_PER_PEER * plan.world_size
     if machine.open_files is not None and machine.open_files < files:
-        text = f"{machine.open_files} open files at most; {plan.world_size} ranks may want {files}"
+        text = f"at most {machine.open_files} open files; {plan.world_size} ranks may need {files}"
         hint = 'launch.setup = "ulimit -n 65536", or a higher limit in /etc/security/limits.conf'
         return warn(node.name, "limits", text, hint)
     if machine.has_infiniband and machine.locked_memory is not None and machine.locked_memory < LOW_LOCKED:
-        text = f"{size_words(machine.locked_memory)} of memory may be locked, and InfiniBand needs more"
-        hint = "set memlock to unlimited in /etc/security/limits.conf, and start sshd anew"
+        text = f"only {size_words(machine.locked_memory)} of memory can be locked; InfiniBand needs more"
+        hint = "set memlock to unlimited in /etc/security/limits.conf, and restart sshd"
         return warn(node.name, "limits", text, hint)
     if machine.memory is not None and machine.memory < LOW_MEMORY * len(node.ranks):
         text = f"its control group allows {size_words(machine.memory)} of memory for {count(len(node.ranks), 'rank')}"
-        return warn(node.name, "limits", text, "ask for more memory, or start fewer ranks there")
+        return warn(node.name, "limits", text, "request more memory, or start fewer ranks there")
     memory = "no limit of memory" if machine.memory is None else f"{size_words(machine.memory)} of memory"
     files_words = "no limit of open files" if machine.open_files is None else f"{machine.open_files} open files"
     return ok(node.name, "limits", f"{files_words}, {memory}")
@@ -116,60 +123,57 @@ def _leftovers(node: str, machine: Machine) -> Finding:
     left = [one for one in machine.leftovers if not one.owned]
     if not left:
         runs = ", ".join(one.run or one.mark for one in machine.leftovers)
-        return ok(node, "leftovers", f"none; {runs} runs there" if runs else "none")
+        return ok(node, "leftovers", f"none; {runs} is active there" if runs else "none")
     first, *more = left
     pids = " ".join(map(str, first.pids))
     text = f"{count(len(first.pids), 'process', 'processes')} of {first.run or first.mark}, with no agent: {pids}"
     text += f"; and of {count(len(more), 'more run')}" if more else ""
-    return warn(node, "leftovers", text, f"unless you want them, on that node: kill -9 {pids}")
+    return warn(node, "leftovers", text, f"to end them, on that node: kill -9 {pids}")
 
 
 def names_interface(plan: LaunchPlan) -> list[str]:
-    """The variables by which the profile or the backend says which interface is used."""
+    """The variables of the profile or the backend that set the interface."""
     env = {**plan.env_defaults, **plan.env}
     variables = (INTERFACE_NAMES.get(backend, "") for backend in backends_in(plan.backend.name))
     return [variable for variable in variables if env.get(variable)]
 
 
 def _interface(plan: LaunchPlan, node: str, machine: Machine) -> list[Finding]:
-    """What can be said before it is known how the head is reached: all of it, where a variable names the interface."""
+    """The interface if a variable sets it, or with one node; otherwise the route to the head shows it later."""
     variables = names_interface(plan)
     if not variables:
         return [skip(node, "interface", "one node needs no network")] if len(plan.nodes) == 1 else []
     found = [_named_interface(plan, node, machine, variable) for variable in variables]
-    return [min(found, key=lambda one: STATES.index(one.state))]
+    return [worst(found)]
 
 
 def _named_interface(plan: LaunchPlan, node: str, machine: Machine, variable: str) -> Finding:
     wanted = {**plan.env_defaults, **plan.env}[variable]
     names = list(dict.fromkeys(name for name, address in machine.interfaces if address))
     chosen = [name for name in names if is_meant(name, wanted, prefixes=variable == INTERFACE_NAMES["nccl"])]
-    hint = f"set {variable} to one of {', '.join(names)}, or leave it out"
+    hint = f"set {variable} to one of {', '.join(names)}, or remove it"
     if not chosen:
-        text = f"{variable} is {wanted!r}, and no interface with an address is called so"
+        text = f"{variable} is {wanted!r}, but no interface with an address has that name"
         return fail(node, "interface", text, hint)
     if len(plan.nodes) > 1 and chosen == ["lo"]:
-        return fail(node, "interface", f"{variable} is {wanted!r}, which leads to no other node", hint)
+        return fail(node, "interface", f"{variable} is {wanted!r}, which reaches no other node", hint)
     address = next(address for name, address in machine.interfaces if name == chosen[0])
     return ok(node, "interface", f"{chosen[0]}, {address}, by {variable}")
 
 
 def is_meant(name: str, wanted: str, *, prefixes: bool) -> bool:
-    """Whether an interface is meant by a variable's value.
+    """Whether a variable's value selects an interface.
 
     Args:
         name: of the interface.
         wanted: the value.
-        prefixes: as NCCL reads it: beginnings of names, `=eth0` for a whole name, `^docker,lo` for all others. Gloo takes names.
+        prefixes: NCCL's format: prefixes of names, `=eth0` for a complete name, `^docker,lo` for all others. Gloo takes names.
     """
     if not prefixes:
         return name in wanted.split(",")
     others, exact = wanted.startswith("^"), wanted.lstrip("^").startswith("=")
     words = wanted.lstrip("^").lstrip("=").split(",")
     return any(name == word if exact else name.startswith(word) for word in words) != others
-
-
-# --- torch and the backend ---------------------------------------------------------------------------------------------
 
 
 def _seconds(seconds: float) -> str:
