@@ -1,11 +1,13 @@
-"""One module for each backend. To add one: a module with what `BackendModule` names, and its line below.
+"""One module for each backend. To add a backend, write a module with the names in `BackendModule`, and add it below.
 
-A profile may name several, one for each device: what they want is put together here, and each is asked whether it can run.
+A profile may name several backends, one for each device: this module combines their settings and checks each of them.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from engine.backends import gloo, mpi, nccl, ucc
 from engine.core.errors import CheckError
@@ -13,36 +15,36 @@ from engine.core.plan.backend_names import backends_in, devices_in
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
 
 AUTOMATIC = ("nccl", "gloo")
-"""What `auto` tries, the first that can run; see decision 16."""
+"""Backends that `auto` tries, in this order; see decision 16."""
 
 AUTO_SUMMARY = "nccl where every rank has a GPU, else gloo"
 
 
 class BackendModule(Protocol):
-    """What a backend module offers."""
+    """A module of a backend."""
 
     SUMMARY: str
 
     ASKS_NODES: bool
-    """Whether `check` wants to know what the nodes have: each is asked before a plan is made."""
+    """Whether `check` needs facts about nodes: each node is asked before a plan is made."""
 
     PROGRAM: str
-    """What the Python of the ranks is to run on each node before a plan is made, for `judge`; empty: nothing."""
+    """A program that the ranks' Python runs on each node before a plan is made, for `judge`; empty: none."""
 
     def settings(self, *, one_machine: bool) -> BackendSettings:
-        """The environment that every rank gets, and the device that ranks compute on."""
+        """The settings of the backend. Raises CheckError if it can't run here."""
         ...
 
     def check(self, ranks: int, facts: NodeFacts) -> None:
-        """Raises CheckError where this many ranks can't run on that node."""
+        """Raises CheckError if this number of ranks can't run on that node."""
         ...
 
     def judge(self, output: ProgramOutput, plan: LaunchPlan) -> str:
-        """What ranks find where PROGRAM said that, in words; empty: nobody knows. Raises CheckError where they can't run."""
+        """What ranks will use, in words, from the output of PROGRAM; empty: unknown. Raises CheckError if they can't run."""
         ...
 
     def check_plan(self, plan: LaunchPlan) -> None:
-        """Raises CheckError where the whole can't run."""
+        """Raises CheckError if the plan can't run."""
         ...
 
 
@@ -50,65 +52,58 @@ BACKENDS: dict[str, BackendModule] = {"gloo": gloo, "nccl": nccl, "mpi": mpi, "u
 
 
 def asks_nodes(name: str) -> bool:
-    """Whether nodes have to be asked before it is known that a backend can run there."""
+    """Whether a backend needs facts about nodes before a plan is made."""
     return any(BACKENDS[backend].ASKS_NODES for backend in backends_in(name))
 
 
 def program_of(name: str) -> str:
-    """What is to be run on each node before it is known that a backend can run there; empty: nothing."""
-    return "".join(BACKENDS[backend].PROGRAM for backend in backends_in(name))  # only one that stands alone has one
+    """The program to run on each node before a plan is made; empty: none."""
+    return "".join(
+        BACKENDS[backend].PROGRAM for backend in backends_in(name)
+    )  # a backend with a program is never combined
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """What ranks find on a node whose Python said that, in words; empty: nobody knows. Raises CheckError where they can't run."""
+    """What ranks will use, in words, from the output of the program; empty: unknown. Raises CheckError if they can't run."""
     return "".join(BACKENDS[backend].judge(output, plan) for backend in backends_in(plan.backend.name))
 
 
 def settings_of(name: str, *, one_machine: bool) -> BackendSettings:
-    """What a backend adds to a plan, or several together.
+    """The combined settings of the backends in a name.
 
     Args:
-        name: as a profile has it.
+        name: `backend.name` of a profile.
         one_machine: whether all ranks are on one node.
 
     Raises:
-        CheckError: it can't run here.
+        CheckError: a backend can't run here.
     """
     backends = backends_in(name)
     parts = [BACKENDS[backend].settings(one_machine=one_machine) for backend in backends]
     alone = [part for part in parts if part.device == "cpu" and part.name != "gloo"]
     if len(parts) > 1 and alone:
         raise CheckError(
-            f"{alone[0].name} can't be one of several backends: torch would use it for every device",
+            f"{alone[0].name} can't be combined with other backends: torch would use it for every device",
             hint=f'set backend.name to "{alone[0].name}", or to "cpu:gloo,cuda:nccl"',
         )
     for device, backend in devices_in(name).items():
         if (device, backend) == ("cpu", "nccl") or (device == "cuda" and backend in ("mpi", "ucc")):
             raise CheckError(
                 f"{backend} can't be the backend for {device} alone",
-                hint="cpu:gloo,cuda:nccl is what most want; mpi and ucc are named without a device",
+                hint="use cpu:gloo,cuda:nccl, or name mpi or ucc without a device",
             )
     first = next((part for part in parts if part.device == "cuda"), parts[0])
     env = {variable: value for part in parts for variable, value in part.env.items()}
-    return BackendSettings(
-        name=name,
-        device=first.device,
-        env=env,
-        mpi=first.mpi,
-        start_together=first.start_together,
-        found=first.found,
-        library_path=first.library_path,
-        library_links=first.library_links,
-    )
+    return replace(first, name=name, env=env)
 
 
 def check_node(name: str, ranks: int, facts: NodeFacts) -> None:
-    """Raises CheckError where this many ranks can't run on that node, with every backend that the name is made of."""
+    """Raises CheckError if this number of ranks can't run on that node with every backend in a name."""
     for backend in backends_in(name):
         BACKENDS[backend].check(ranks, facts)
 
 
 def check_plan(plan: LaunchPlan) -> None:
-    """Raises CheckError where a plan can't run."""
+    """Raises CheckError if a plan can't run."""
     for backend in backends_in(plan.backend.name):
         BACKENDS[backend].check_plan(plan)

@@ -1,6 +1,6 @@
-"""What is wrong with the environment that a plan gives its ranks: names that nothing reads, values that nothing understands.
+"""Warnings about the environment of a plan's ranks: variables that nothing reads, and invalid values.
 
-Nobody else says so: gloo, NCCL and Open MPI ignore names that they do not know.
+gloo, NCCL and Open MPI ignore unknown names without a message.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from engine.core.plan.mpirun import NAMES, Mpi
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 
-VAGUE = 0.5
-"""Likeness from which on a name is offered for one that surely does not exist."""
+MIN_LIKENESS = 0.5
+"""Similarity for suggesting a name instead of one that does not exist."""
 
 INHERITED = "your environment"
-"""Where a variable stands that the profile does not name."""
+"""The place of a variable that the profile does not set."""
 
-LONGEST = 40
-"""Characters of a value that are repeated."""
+MAX_VALUE = 40
+"""Characters of a value in a message."""
 
 _NAMES = frozenset().union(*(family.names for family in FAMILIES))
 
@@ -42,13 +42,13 @@ class Trouble(NamedTuple):
 def environment_warnings(
     profile: Profile, plan: LaunchPlan, inherited: Mapping[str, str], places: Places | None = None
 ) -> tuple[EnvWarning, ...]:
-    """What to say of a plan's environment.
+    """The warnings about a plan's environment.
 
     Args:
-        profile: what the user asked for.
-        plan: what it comes to.
-        inherited: the user's own environment, which ranks on this machine get as well.
-        places: where the keys of the profile stand; None: nobody knows.
+        profile: the user's profile.
+        plan: its plan.
+        inherited: the user's own environment, which ranks on this machine inherit.
+        places: of the keys of the profile; None: unknown.
     """
     found: list[EnvWarning] = []
     for path, env in ((("backend", "env"), profile.backend.env), (("env",), profile.env)):
@@ -59,18 +59,18 @@ def environment_warnings(
     if any(node.transport == "local" for node in plan.nodes):
         for name, value in inherited.items():
             trouble = None if name in plan.env else _trouble_with_inherited(name, value, plan)
-            if trouble is not None and name.isascii():  # a plan is JSON, and bytes of no encoding can't be
+            if trouble is not None and name.isascii():  # a plan is JSON, which can't contain undecodable bytes
                 found.append(EnvWarning(place=INHERITED, table="", name=name, **trouble._asdict()))
     return tuple(found)
 
 
 def trouble_with(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
-    """What is wrong with a variable that a profile sets; None: nothing that is known.
+    """What is wrong with a variable of a profile; None: nothing is known.
 
     Args:
         name: of the variable.
         value: of the variable.
-        plan: that it belongs to.
+        plan: of the profile.
     """
     family = family_of(name)
     if family is None:
@@ -91,7 +91,7 @@ def trouble_with(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
 
 
 def _trouble_with_inherited(name: str, value: str, plan: LaunchPlan) -> Trouble | None:
-    """Modules and shells set variables for all that may ever run: only what was meant for this backend is looked at."""
+    """Modules and shells set variables for many programs, so only those of this backend are checked."""
     family = family_of(name)
     if family is None or _no_effect(family, plan) is not None:
         return None
@@ -102,7 +102,7 @@ def _trouble_with_inherited(name: str, value: str, plan: LaunchPlan) -> Trouble 
 
 
 def _no_effect(family: Family, plan: LaunchPlan) -> Trouble | None:
-    """A variable of another backend, or of another MPI. A script of the user's own may still make a group that reads it."""
+    """A variable of another backend or another MPI. The user's own script may still create a group that reads it."""
     mpi, title = plan.backend.mpi, plan.backend.name
     backends = {backend for one in (plan.backend, *plan.fallback) for backend in backends_in(one.name)}
     if backends & family.backends:
@@ -111,7 +111,7 @@ def _no_effect(family: Family, plan: LaunchPlan) -> Trouble | None:
             return None
         title = NAMES[mpi.implementation]
     elif family.backends == {"nccl"} and plan.program.kind != "recipe":
-        return Trouble(f"has no effect with {title}", "leave it out, unless the script itself makes an nccl group")
+        return Trouble(f"has no effect with {title}", "leave it out, unless the script itself creates an nccl group")
     return Trouble(f"has no effect with {title}", f"leave it out: only {family.reader} reads it")
 
 
@@ -124,7 +124,7 @@ def _old_name(name: str) -> Trouble | None:
 
 
 def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
-    """A name of Open MPI 4 for 5, or the other way round."""
+    """A variable of Open MPI 4 with Open MPI 5, or vice versa."""
     if known is None or mpi is None or VARIABLES[known.name][0] is not OPENMPI:
         return None
     theirs = known.until if mpi.has_prrte else known.since
@@ -137,18 +137,18 @@ def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
 def _misunderstood(known: Variable | None, family: Family, value: str) -> Trouble | None:
     if known is None or known.takes is None or not value or known.takes.allows(value):
         return None
-    said = value if len(value) <= LONGEST else f"{value[:LONGEST]}…"
+    said = value if len(value) <= MAX_VALUE else f"{value[:MAX_VALUE]}…"
     return Trouble(f"is {said!r}, which {family.reader} does not understand", f"it takes {known.takes.words}")
 
 
 def _unknown(name: str, family: Family) -> Trouble | None:
-    """A name that nothing reads: surely, where all names are known, and else where it is much like one that is."""
+    """A name that nothing reads: if all names of the family are known, or if the name is very similar to a known one."""
     prefix = max((prefix for prefix in family.prefixes if name.startswith(prefix)), key=len, default="")
     if not prefix or name in _NAMES:
         return None
     rests = [known.removeprefix(prefix) for known in _NAMES if known.startswith(prefix)]
     near = difflib.get_close_matches(
-        name.removeprefix(prefix), rests, 1, VAGUE if family.is_complete else family.likeness
+        name.removeprefix(prefix), rests, 1, MIN_LIKENESS if family.is_complete else family.likeness
     )
     if not near and not family.is_complete:
         return None

@@ -12,8 +12,8 @@ PROGRAM = ""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
-    """Gloo looks its address up by host name, which on many machines is unroutable or wrong (pytorch#26166): on one
-    machine the loopback interface is always right, and nobody else can connect to it."""
+    """Gloo resolves its address from the host name, which is unroutable or wrong on many machines (pytorch#26166). On one machine, the
+    loopback interface always works, and other machines can't connect to it."""
     return BackendSettings(name="gloo", device="cpu", env={"GLOO_SOCKET_IFNAME": "lo"} if one_machine else {})
 
 
@@ -22,7 +22,7 @@ def check(ranks: int, facts: NodeFacts) -> None:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """There is nothing to run."""
+    """Not needed."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""mpi: CPU tensors through MPI, on a stock torch: `mpirun` starts the ranks and `rankdeck.c10d.mpi` is the process group."""
+"""mpi: CPU tensors through MPI, with any torch: `mpirun` starts the ranks, and `rankdeck.c10d.mpi` is the process group."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ SUMMARY = "CPU tensors through MPI's shared memory; needs mpirun and mpi4py"
 ASKS_NODES = False
 
 _OPEN_MPI = "libmpi.so.40"
-_WANTED, _DEBIANS = "libmpi.so.12", "libmpich.so.12"
+_MPICH, _DEBIAN_MPICH = "libmpi.so.12", "libmpich.so.12"
 _COMMANDS = ("mpirun", "mpiexec")
 _DAEMONS = ("orted", "prted", "hydra_pmi_proxy")
 _SIGNS: tuple[tuple[Implementation, str], ...] = (
     ("openmpi", r"\(Open ?MPI\) (\S+)|OpenRTE\) (\S+)|prterun \(.*\) (\S+)"),
     ("mpich", r"HYDRA build details:\s+Version:\s+(\S+)"),
 )
-"""How each tells itself and its version in the answer to `--version`."""
+"""Implementation and version in the output of `mpirun --version`."""
 
 _LIBRARIES: tuple[tuple[Implementation, str], ...] = (
     ("openmpi", r"Open MPI v([\d.]+)"),
     ("mpich", r"MPICH Version:\s*([\d.]+)"),
 )
-"""How their libraries tell it."""
+"""Implementation and version as their libraries report them."""
 
-_OTHER_HINT = "is its module loaded whole? Another mpirun may come first on PATH"
+_OTHER_HINT = "check that its module is fully loaded, and that no other mpirun comes first on PATH"
 
 _MISSING = "no mpi4py"
 PROGRAM = f"""
@@ -52,11 +52,11 @@ else:
     from mpi4py import MPI
     print(MPI.Get_library_version())
 """
-"""Says which MPI a rank would have: that of mpi4py, or else of a torch that was built with one. It imports no torch."""
+"""Prints which MPI a rank would use: that of mpi4py, or of a torch that was built with MPI. It does not import torch."""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
-    """The MPI of this machine. Its name tells mpi4py which of the libraries that it can use belongs to that `mpirun`.
+    """The MPI of this machine. `MPI4PY_MPIABI` makes mpi4py load the library of the same MPI.
 
     Raises:
         CheckError: there is none.
@@ -76,16 +76,13 @@ def settings(*, one_machine: bool) -> BackendSettings:
 
 
 def check_plan(plan: LaunchPlan) -> None:
-    """Finds out before the launch what `mpirun` could not do.
-
-    Raises:
-        CheckError: ranks are placed as this MPI can't place them.
-    """
+    """Raises CheckError if the MPI can't place ranks as planned."""
     mpi = plan.backend.mpi
     assert mpi is not None
     if not can_place(mpi, [place.node for place in plan.places]):
         raise CheckError(
-            "MPICH can't deal an uneven number of ranks to nodes in turn", hint='set layout.order to "block"'
+            "MPICH can't place ranks in cyclic order on nodes with different numbers of ranks",
+            hint='set layout.order to "block"',
         )
 
 
@@ -106,7 +103,7 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
             f"{plan.python} has no mpi4py, and its torch no MPI of its own", hint=f"{plan.python} -m pip install mpi4py"
         )
     found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, output.text))), None)
-    if output.status or found is None:  # whatever else there is may well speak what that mpirun does
+    if output.status or found is None:  # an unknown library may be compatible
         return ""
     kind, version = found
     same = kind == "mpich" or version.split(".")[0] == mpi.version.split(".")[0]
@@ -120,7 +117,7 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
 
 
 def check(ranks: int, facts: NodeFacts) -> None:
-    """Any number of ranks can run: they share cores where there are too few."""
+    """Any number of ranks can run: they share cores if there are too few."""
 
 
 def find_mpi() -> Mpi:
@@ -144,14 +141,14 @@ def find_mpi() -> Mpi:
         if match := re.search(sign, said):
             version = next(group for group in match.groups() if group)
             if not any(os.path.exists(os.path.join(os.path.dirname(path), daemon)) for daemon in _DAEMONS):
-                path = os.path.realpath(path)  # each looks for its parts beside the name that it is called by
+                path = os.path.realpath(path)  # mpirun finds its daemons relative to the path of its command
             return Mpi(implementation=implementation, version=version, path=path, slots=len(os.sched_getaffinity(0)))
     first = said.strip().partition("\n")[0][:80]
-    raise CheckError(f"{path} is no MPI that is known here: {first!r}", hint="Open MPI and MPICH are")
+    raise CheckError(f"{path} is not a supported MPI: {first!r}", hint="install Open MPI or MPICH")
 
 
 def _library_path(mpi: Mpi) -> str:
-    """The folder in which ranks find the library of that Open MPI; empty where they find it by themselves."""
+    """The folder with the library of that Open MPI; empty if ranks find it without help."""
     own = Path(mpi.path).resolve().parent.parent / "lib"
     if mpi.implementation != "openmpi" or own == Path("/usr/lib") or not (own / _OPEN_MPI).exists():
         return ""
@@ -159,16 +156,16 @@ def _library_path(mpi: Mpi) -> str:
 
 
 def _library_links(mpi: Mpi) -> dict[str, str]:
-    """mpi4py's wheels ask for MPICH as `libmpi.so.12`, and Debian and its kin call it `libmpich.so.12`: a link of that name helps."""
+    """mpi4py's wheels load MPICH as `libmpi.so.12`, which Debian names `libmpich.so.12`: the link that ranks need."""
     if mpi.implementation != "mpich":
         return {}
     folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     folders += [Path(mpi.path).resolve().parent.parent / "lib", Path("/usr/lib64"), Path("/usr/lib")]
     folders += [Path("/usr/lib", sysconfig.get_config_var("MULTIARCH") or ".")]
-    found = next((folder / _DEBIANS for folder in folders if (folder / _DEBIANS).exists()), None)
-    if found is None or any((folder / _WANTED).exists() for folder in folders):
+    found = next((folder / _DEBIAN_MPICH for folder in folders if (folder / _DEBIAN_MPICH).exists()), None)
+    if found is None or any((folder / _MPICH).exists() for folder in folders):
         return {}
-    return {_WANTED: str(found)}
+    return {_MPICH: str(found)}
 
 
 @functools.lru_cache(maxsize=4)
@@ -183,6 +180,6 @@ def _version_text(path: str, changed: float) -> str:
         raise CheckError(f"{path} can't be started: {error.strerror}", hint=_OTHER_HINT) from None
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).decode(errors="replace").split())
-        said = words[-200:] if words.isprintable() else "it said nothing that can be read"
+        said = words[-200:] if words.isprintable() else "its output is not readable"
         raise CheckError(f"{path} --version ended with status {done.returncode}: {said}", hint=_OTHER_HINT)
     return (done.stdout + done.stderr).decode(errors="replace")

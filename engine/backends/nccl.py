@@ -11,27 +11,23 @@ ASKS_NODES = True
 
 PROGRAM = ""
 
-_NO_GPU = 'choose another backend, or set backend.fallback = ["gloo"] to go on without GPUs'
-_FEW_GPUS = 'start fewer ranks there, or set backend.fallback = ["gloo"] to go on without GPUs'
+_NO_GPU = 'choose another backend, or set backend.fallback = ["gloo"] to run without GPUs'
+_FEW_GPUS = 'start fewer ranks there, or set backend.fallback = ["gloo"] to run without GPUs'
 _NO_CUDA = "install torch from PyTorch's wheels for CUDA, or set launch.python to a Python that has one"
 
 _DIAGNOSTICS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "2000"}
-"""So that a hang can be explained: torch's flight recorder keeps the newest collectives, and is written down when one of them
-takes longer than the profile's timeout. It is off in some releases of torch, and costs a record for each collective."""
+"""Turns on torch's flight recorder, which is off in some releases: it records the newest collectives, and writes them to a file when one
+takes longer than the profile's timeout."""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
-    """On one machine, NCCL's first words go over the loopback interface, which is always there."""
+    """On one machine, NCCL connects over the loopback interface, which always exists."""
     env = {**_DIAGNOSTICS, **({"NCCL_SOCKET_IFNAME": "lo"} if one_machine else {})}
     return BackendSettings(name="nccl", device="cuda", env=env)
 
 
 def check(ranks: int, facts: NodeFacts) -> None:
-    """A GPU for each rank, and a torch that can use it.
-
-    Raises:
-        CheckError: one of them is missing.
-    """
+    """Raises CheckError unless there is a GPU for each rank, and a torch that can use it."""
     if not facts.gpus:
         raise CheckError(f"{facts.name} has no NVIDIA GPU", hint=_NO_GPU)
     if facts.torch_cuda == "":
@@ -42,9 +38,9 @@ def check(ranks: int, facts: NodeFacts) -> None:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """There is nothing to run."""
+    """Not needed."""
     return ""
 
 
 def check_plan(plan: LaunchPlan) -> None:
-    """Nothing shows only in the whole."""
+    """Any plan can run."""

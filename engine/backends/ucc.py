@@ -1,4 +1,4 @@
-"""ucc: CPU tensors through UCC and UCX, on a stock torch: `rankdeck.c10d.ucc` is the process group, over the library of the system."""
+"""ucc: CPU tensors through UCC and UCX, with any torch: `rankdeck.c10d.ucc` is the process group, and uses the system's libucc."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
 ASKS_NODES = False
 
 PROGRAM = (Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc/library.py").read_text()
-"""Tells whether the Python which runs it can load libucc, in the words of a rank."""
+"""Prints whether Python can load libucc."""
 
-_SIGN = "ucc: "
-"""With which its words begin."""
+_PREFIX = "ucc: "
+"""Beginning of its output."""
 
 _START_TOGETHER = "with ucc all ranks start together"
-"""Decision 15: a group that was formed anew among survivors has ended in an abort inside the libraries."""
+"""Decision 15: the libraries may abort when surviving ranks create a group again."""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
-    """On one machine UCX needs shared memory and the loopback interface: it looks at no other device, and nobody else reaches it."""
+    """On one machine UCX uses only shared memory and the loopback interface, which other machines can't reach."""
     env = {"RANKDECK_BACKEND": "ucc", "UCX_ERROR_SIGNALS": ""}
     if one_machine:
         env |= {"UCX_TLS": "self,sm,tcp", "UCX_NET_DEVICES": "lo"}
@@ -30,7 +30,7 @@ def settings(*, one_machine: bool) -> BackendSettings:
 
 
 def check(ranks: int, facts: NodeFacts) -> None:
-    """Any number of ranks can run: they share cores where there are too few."""
+    """Any number of ranks can run: they share cores if there are too few."""
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
@@ -43,7 +43,7 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     Raises:
         CheckError: there is no libucc, or a part of it is missing, and torch was built without.
     """
-    _, sign, words = output.text.rpartition(_SIGN)
+    _, sign, words = output.text.rpartition(_PREFIX)
     fact, _, hint = words.strip().partition("\n")
     if not sign or output.status not in (0, 1):
         return ""
@@ -54,4 +54,4 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
 
 
 def check_plan(plan: LaunchPlan) -> None:
-    """Nothing shows only in the whole."""
+    """Any plan can run."""

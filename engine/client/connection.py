@@ -1,4 +1,4 @@
-"""The process that owns a run, seen from a front end: started, and talked to over its socket."""
+"""Starts supervisors, and connects to them over the socket of their run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from engine.runs.paths import RunPaths, peer_user
 from engine.runs.record import socket_of
 
 MARK = "RANKDECK_MARK"
-"""By which an agent finds what its ranks have started; see `engine.node.agent`."""
+"""Variable by which an agent finds processes of its run; see `engine.node.agent`."""
 
 MAX_LINE = 1 << 28
-"""Bytes of one line from a supervisor: a snapshot with the curves of thousands of ranks."""
+"""Bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks."""
 
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 _COMMAND = Path(__file__).resolve().parents[2] / "rankdeck_command.py"
 
 
 async def start_supervisor(paths: RunPaths, *, restart_by: str | None = None) -> None:
-    """Starts the process that owns a run. It leaves this one's session, and is nobody's child.
+    """Starts the supervisor of a run, in its own session.
 
     Raises:
-        SupervisorError: it did not come up; the message is its own.
+        SupervisorError: it did not start; the message is its own.
     """
     said = await asyncio.to_thread(_start_supervisor, paths, restart_by)
     if said != "ready":
@@ -46,17 +46,14 @@ def _start_supervisor(paths: RunPaths, restart_by: str | None) -> str:
 
 
 def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """Starts a command of rankdeck's own, in a session of its own, whose errors go to a run's log.
+    """Starts a rankdeck command in its own session. Its standard output is a pipe; errors go to the supervisor's log.
 
     Args:
         paths: of the run.
         words: after `rankdeck`.
         stdin: as for Popen.
-
-    Returns:
-        What was started; its standard output is a pipe.
     """
-    # What a rank's script starts must not be taken for a stray child of its run.
+    # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
         argv = [sys.executable, "-P", str(_COMMAND), *words]
@@ -66,7 +63,7 @@ def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DE
 
 
 class Connection:
-    """One connection to a supervisor, after both sides have said who they are."""
+    """One connection to a supervisor, after the handshake."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -77,8 +74,8 @@ class Connection:
         """Connects.
 
         Raises:
-            ConnectionError: nobody listens.
-            SupervisorError: somebody does, but does not talk to us.
+            ConnectionError: no process listens.
+            SupervisorError: the supervisor refuses the connection.
         """
         path = socket_of(paths)
         try:
@@ -93,11 +90,11 @@ class Connection:
         welcome = await connection.read()
         if welcome is None:
             connection.close()
-            raise ConnectionError("it hung up")
+            raise ConnectionError("it closed the connection")
         if not isinstance(welcome, Welcome):
             connection.close()
-            reason = welcome.reason if isinstance(welcome, Refused) else "it said something else than welcome"
-            raise SupervisorError(f"run {paths.run} does not talk to this rankdeck: {reason}")
+            reason = welcome.reason if isinstance(welcome, Refused) else "unexpected reply"
+            raise SupervisorError(f"the supervisor of {paths.run} refuses this connection: {reason}")
         connection.pid = welcome.pid
         return connection
 
@@ -113,8 +110,8 @@ class Connection:
         except ConnectionError:
             return None
         except msgspec.DecodeError as error:
-            raise SupervisorError(f"the supervisor said what this rankdeck does not understand: {error}") from None
+            raise SupervisorError(f"the supervisor sent an invalid message: {error}") from None
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         self._writer.close()

@@ -1,7 +1,7 @@
-"""What a front end may ask of the engine. The app and the command line know these protocols and nothing behind them.
+"""The interface of the engine for front ends.
 
-`EngineClient` is this machine: profiles, previews, runs. `RunClient` is one run, through its supervisor's socket. Log text
-does not travel through it: a rank's output is a file of the run, and a front end reads the part that it shows.
+`EngineClient` is this machine: profiles, plans, runs. `RunClient` is one run, through its supervisor's socket. The output of ranks is
+not sent: it is in files of the run, of which a front end reads the part that it shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.core.views.view import RunSummary, Snapshot, Update
 
 
 class RunClient(Protocol):
-    """One run. Every request answers with a sentence for the user: what happens now, or why nothing does."""
+    """One run. Every request returns a sentence for the user: what happens now, or why nothing does."""
 
     run: str
     folder: Path
@@ -36,7 +36,7 @@ class RunClient(Protocol):
     async def restart(
         self, scope: Scope = "smallest", *, attempt: int | None = None, generation: int | None = None
     ) -> str:
-        """Brings the run back; see `engine.core.run.events.RestartRequested` for the arguments."""
+        """Restarts ranks; see `engine.core.run.events.RestartRequested` for the arguments."""
         ...
 
     async def kill(self, rank: int, signal: int) -> str:
@@ -44,7 +44,7 @@ class RunClient(Protocol):
         ...
 
     async def stacks(self) -> list[str]:
-        """Who waits for whom, and the Python stacks of every rank, as lines for people, alike ones folded. Works on ranks that hang.
+        """Lines for people: which ranks wait for which, and the Python stacks of all ranks. Works on ranks that hang.
 
         Raises:
             RankdeckError: the run has ended.
@@ -52,15 +52,15 @@ class RunClient(Protocol):
         ...
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
-        """The file that holds what a rank wrote. It grows; it may not exist yet."""
+        """The file with a rank's output. It grows, and may not exist yet."""
         ...
 
     def results(self, attempt: int) -> list[Result]:
-        """What an attempt of the recipe allreduce has measured so far. Reads a file; call it off the event loop."""
+        """The results of an attempt of the recipe allreduce so far. Reads a file; call it off the event loop."""
         ...
 
     async def close(self) -> None:
-        """Lets go of the run. The run goes on."""
+        """Disconnects. The run keeps running."""
         ...
 
 
@@ -68,7 +68,7 @@ class EngineClient(Protocol):
     """This machine's profiles and runs. The plain functions read small files; call them off the event loop."""
 
     def profiles(self) -> list[ProfileEntry]:
-        """Every profile of every folder, nearest first; a name that was found nearer hides a farther one."""
+        """Every profile of every folder, nearest folder first; the first profile of a name wins."""
         ...
 
     def recipes(self) -> list[RecipeInfo]:
@@ -76,15 +76,15 @@ class EngineClient(Protocol):
         ...
 
     def backends(self) -> list[BackendInfo]:
-        """What `backend.name` may be."""
+        """The values of `backend.name`."""
         ...
 
     def available(self, profile: Profile) -> list[BackendInfo]:
-        """What `backend.name` may be, and which of it can run on a profile's nodes. Raises ProfileError or CheckError."""
+        """The values of `backend.name`, and which can run on a profile's nodes. Raises ProfileError or CheckError."""
         ...
 
     def preview(self, profile: Profile) -> LaunchPlan:
-        """What would run. Raises ProfileError or CheckError."""
+        """The plan of a launch. Raises ProfileError or CheckError."""
         ...
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
@@ -108,23 +108,23 @@ class EngineClient(Protocol):
         ...
 
     def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
-        """Finds out on every node what would fail late; see `engine.planning.check.check`. Raises ProfileError or CheckError.
+        """Checks every node; see `engine.planning.check.check`. Raises ProfileError or CheckError.
 
-        Close it (`contextlib.aclosing`): the nodes are asked as long as it is open.
+        Close the generator (`contextlib.aclosing`) to end the check.
         """
         ...
 
     async def prewarm(self, profile: Profile | None) -> None:
-        """Gets ready for the launch of a profile that is being looked at; call it again now and then while it is.
+        """Prepares for the launch of a profile while it is selected. Call it again regularly.
 
-        What nobody has asked for within a minute is given up, and None gives it up at once. Never raises.
+        Expires unless refreshed within a minute; None ends it immediately. Never raises.
         """
         ...
 
     async def launch(self, profile: Profile) -> str:
-        """Starts a run and returns its id. Raises ProfileError or CheckError before anything has started."""
+        """Starts a run and returns its id. Raises ProfileError or CheckError if it can't start."""
         ...
 
     async def attach(self, run: str) -> RunClient:
-        """Connects to a run, starting a new supervisor where the old one is gone. Raises RankdeckError."""
+        """Connects to a run; starts a new supervisor if the old one is gone. Raises RankdeckError."""
         ...

@@ -21,8 +21,8 @@ from engine.core.wire import front_end as msg
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import host_elsewhere, read_results
 
-MOST_STARTS, START_WINDOW = 8, 60.0
-"""Supervisors that one client starts for a run within so many seconds: one that crashes at once would crash for ever."""
+MAX_STARTS, START_WINDOW = 8, 60.0
+"""Supervisors that one client starts for a run in this many seconds, in case each crashes immediately."""
 
 
 def _stored_snapshot(paths: RunPaths) -> Snapshot:
@@ -43,14 +43,14 @@ class LocalRun:
         self.paths = paths
         self.run = paths.run
         self.folder = paths.folder
-        self._starts: deque[float] = deque(maxlen=MOST_STARTS)
+        self._starts: deque[float] = deque(maxlen=MAX_STARTS)
         """When supervisors were started from here."""
 
     async def _connect(self) -> Connection | None:
-        """A connection to the supervisor, which is started anew where it was lost; None once the run has ended.
+        """A connection to the supervisor, which is started again if it was lost; None once the run has ended.
 
         Raises:
-            SupervisorError: it lives on another host, or can't be started.
+            SupervisorError: it is on another host, or can't be started.
         """
         for _ in range(3):
             with contextlib.suppress(ConnectionError):
@@ -69,11 +69,11 @@ class LocalRun:
         )
 
     def _count_start(self) -> None:
-        """Raises SupervisorError where supervisors of this run end again and again soon after they have started."""
+        """Raises SupervisorError if too many supervisors of this run have ended within a short time."""
         now = time.monotonic()
-        if len(self._starts) == MOST_STARTS and now - self._starts[0] < START_WINDOW:
+        if len(self._starts) == MAX_STARTS and now - self._starts[0] < START_WINDOW:
             raise SupervisorError(
-                f"{MOST_STARTS} supervisors of {self.run} have ended within {START_WINDOW:g} s",
+                f"{MAX_STARTS} supervisors of {self.run} have ended within {START_WINDOW:g} s",
                 hint=f"the ranks keep running; why they ended is at the end of {self.paths.supervisor_log}",
             )
         self._starts.append(now)
@@ -96,7 +96,7 @@ class LocalRun:
         if not ended:
             last = await asyncio.to_thread(_stored_snapshot, self.paths)
             if last.run.state not in ENDED_WORDS:
-                raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks go on")
+                raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks keep running")
             yield last
         await _wait_process_gone(connection.pid)
 
@@ -122,8 +122,8 @@ class LocalRun:
         if isinstance(answer, msg.Refused):
             raise SupervisorError(f"the supervisor of {self.run} refused: {answer.reason}")
         if not isinstance(answer, msg.Answer):
-            hint = f"rankdeck status {self.run} shows whether it came through"
-            raise SupervisorError(f"the supervisor of {self.run} hung up before it answered", hint=hint)
+            hint = f"rankdeck status {self.run} shows whether the request was received"
+            raise SupervisorError(f"the supervisor of {self.run} closed the connection without an answer", hint=hint)
         return answer
 
     async def stop(self, *, at_once: bool = False) -> str:
@@ -159,11 +159,7 @@ class LocalRun:
         return story(await self.rank_stacks())
 
     async def rank_stacks(self) -> tuple[RankStack, ...]:
-        """What every rank says of where it is.
-
-        Raises:
-            RankdeckError: the run has ended.
-        """
+        """The stacks of every rank. Raises RankdeckError if the run has ended."""
         connection = await self._connect()
         if connection is None:
             raise RankdeckError(f"{self.run} has ended: no rank has a stack")
@@ -173,7 +169,7 @@ class LocalRun:
         finally:
             connection.close()
         if not isinstance(answer, msg.Stacks):
-            raise SupervisorError(f"the supervisor of {self.run} did not say what its ranks are at")
+            raise SupervisorError(f"the supervisor of {self.run} did not send the stacks of its ranks")
         return answer.ranks
 
     def log_path(self, attempt: int, rank: int, stream: Stream) -> Path:
@@ -189,7 +185,7 @@ class LocalRun:
 
 
 async def _wait_process_gone(pid: int) -> None:
-    """Returns when a process has ended, or after a second: a run's last message comes just before its supervisor's end."""
+    """Returns when a process has ended, or after a second: a supervisor ends shortly after its last message."""
     for _ in range(200):
         try:
             if process_state(pid) == "Z":
@@ -200,12 +196,12 @@ async def _wait_process_gone(pid: int) -> None:
 
 
 def process_state(pid: int) -> str:
-    """The kernel's letter for a process: `R`, `S`, `Z`, … Raises OSError where there is none."""
+    """The kernel's letter for the state of a process: `R`, `S`, `Z`, … Raises OSError if there is no such process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def user_name() -> str:
-    """Who asks, for the journal."""
+    """The user's name, for the journal."""
     import getpass
 
     try:

@@ -1,7 +1,4 @@
-"""A supervisor and a template that a front end has got ready for a launch that may come.
-
-What the standby itself does is in `engine.supervisor.warm_up`.
-"""
+"""Starts a supervisor and a template before a launch, so that the launch is faster. `engine.supervisor.warm_up` is the other side."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ from engine.core.plan.plan import LaunchPlan
 from engine.runs.paths import STANDBY, RunPaths, private_folder, runs_folder
 from engine.runs.record import replace_file
 
-BEGINNING = 60.0
-"""Seconds within which a standby has taken its lock, however slow the machine is."""
+START_LIMIT = 60.0
+"""Seconds within which a standby takes its lock, even on a slow machine."""
 
 
 class Standby:
-    """One of them.
+    """A supervisor without a run.
 
     Args:
-        plan: the first run that may be launched.
+        plan: of the run that may be launched.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
@@ -41,18 +38,18 @@ class Standby:
         paths = RunPaths(folder)
         replace_file(paths.plan, msgspec.json.encode(plan))
         self._process = start_detached(paths, ["standby", str(folder)], stdin=subprocess.PIPE)
-        self._process.wait()  # its child goes on
+        self._process.wait()  # its child keeps running
 
     def serves(self, plan: LaunchPlan) -> bool:
-        """Whether ranks of this plan can be forked from what is warming."""
+        """Whether its template can fork the ranks of a plan."""
         return plan.warm and (self._plan.python, _environment(self._plan)) == (plan.python, _environment(plan))
 
     def keep(self) -> bool:
-        """Says that it is still wanted. Returns whether it is still there."""
+        """Refreshes it. Returns whether it is alive."""
         return self._say("")
 
     def take(self, paths: RunPaths) -> bool:
-        """Lets it become the supervisor of a run. Returns whether it has."""
+        """Makes it the supervisor of a run. Returns whether that succeeded."""
         if not self._say(str(paths.folder)):
             return False
         assert self._process.stdout is not None
@@ -61,7 +58,7 @@ class Standby:
         return said == b"ready"
 
     def drop(self) -> None:
-        """Gives it up: it ends when it hears nothing any more."""
+        """Closes its pipes, at which it ends."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -78,16 +75,16 @@ class Standby:
 
 
 def _environment(plan: LaunchPlan) -> dict[str, str]:
-    """What an agent of this machine makes of a plan's environment."""
+    """The environment of ranks on this machine."""
     return {**plan.env_defaults, **os.environ, **plan.env}
 
 
 def _remove_stale_standbys(runs: Path) -> None:
-    """Takes away what standbys have left that were killed; one that has no lock yet may have only just begun."""
+    """Removes folders of killed standbys. A new standby may not have taken its lock yet."""
     for folder in runs.glob(f"{STANDBY}*"):
         with contextlib.suppress(OSError):
-            begins = time.time() - folder.stat().st_mtime < BEGINNING
-            lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if begins else os.O_CREAT), 0o600)
+            is_new = time.time() - folder.stat().st_mtime < START_LIMIT
+            lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if is_new else os.O_CREAT), 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)

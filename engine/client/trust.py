@@ -1,8 +1,7 @@
-"""Profiles of the working directory that the user has launched or trusted, remembered by content.
+"""Remembers which profiles of working directories the user has launched or trusted.
 
-A profile can name programs of its own (`launch.setup`, `launch.python`, a script), and a folder may come from anybody: what
-was found there runs nothing before the user says so. What is remembered is a digest of the folder and of the profile's
-content, so that a change of either asks again.
+A profile can name programs (`launch.setup`, `launch.python`, a script), and a folder may come from anyone. So nothing of a profile found
+there runs before the user agrees. A digest of the folder and the profile's content is stored, so a change of either asks again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def is_trusted(profile: Profile) -> bool:
 
 
 def trust(profile: Profile) -> None:
-    """Remembers a profile. Where it can't be remembered, the user is asked again."""
+    """Remembers a profile. If that fails, the user is asked again next time."""
     if is_trusted(profile):
         return
     try:

@@ -1,4 +1,4 @@
-"""What a front end lists: profiles, recipes and backends, as plain values that planning makes and the client hands on."""
+"""Entries of lists in front ends: profiles, recipes and backends. Planning makes them, and the client returns them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from engine.core.plan.profile import Profile
 
 
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile file that was found. Exactly one of `profile` and `error` is set."""
+    """A profile file. Exactly one of `profile` and `error` is set. `source`: here, yours or shipped."""
 
     name: str
     path: Path
     source: str
-    """here | yours | shipped"""
     profile: Profile | None
     error: str | None
 
@@ -29,7 +28,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     default: int | float | str
     help: str
     pattern: str = ""
-    """Regular expression that the whole of a value matches; empty: any does."""
+    """Regular expression for the whole value; empty: any value is valid."""
 
 
 class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +41,8 @@ class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend that a profile may name. `trouble`: why it can't run, and `hint`, what helps; empty where it can, or nobody asked.
-    `found`: what it would run with, in words."""
+    """A backend that a profile may name. `trouble`: why it can't run; `hint`: the next step; both are empty if it can run or was not
+    checked. `found`: the libraries that it would use."""
 
     name: str
     summary: str

@@ -1,12 +1,12 @@
 """Every error that a user may see, as one tree.
 
 RankdeckError                 exit status 1
-├── UsageError                2   a word on the command line is wrong
+├── UsageError                2   the command line is wrong
 │   ├── ProfileError          2   a profile is wrong: file, line, key, reason, nearest valid key
 │   └── RunNotFoundError      2   no run, or more than one, has that name
 ├── CheckError                3   something is missing; nothing was started
-└── SupervisorError           1   the process that owns a run can't be reached or speaks another protocol
-    └── SupervisorLostError   1   it was there and is gone: asking again starts a new one
+└── SupervisorError           1   the process that owns a run can't be reached or uses another protocol
+    └── SupervisorLostError   1   it ended during a request; the next request starts a new one
 
 A message has the fact and the place; `hint` has the next step.
 """
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 
 class RankdeckError(Exception):
-    """Base of everything that rankdeck tells a user about.
+    """Base of all errors that a user may see.
 
     Args:
-        message: the fact and the place, one line, no final stop.
-        hint: the next step, or None where there is none.
+        message: the fact and the place, one line, without a full stop.
+        hint: the next step; None: none.
     """
 
     exit_status = 1
@@ -40,13 +40,13 @@ class UsageError(RankdeckError):
 
 
 class ProfileError(UsageError):
-    """A profile can't be used.
+    """A profile is invalid.
 
     Args:
-        file: where it was read from, or how it came to be (`--set layout.order`).
-        line: counted from 1; None where the file has no such line.
-        key: dotted, `layout.ranks_per_node`; empty for the file as a whole.
-        reason: what is wrong with it.
+        file: the file, or the option that set the key (`--set layout.order`).
+        line: counted from 1; None: unknown.
+        key: dotted, `layout.ranks_per_node`; empty: the whole file.
+        reason: what is wrong.
         hint: the nearest valid key or value.
     """
 
@@ -57,7 +57,7 @@ class ProfileError(UsageError):
 
 
 class RunNotFoundError(UsageError):
-    """No run goes by that name, or several do."""
+    """No run has that name, or several do."""
 
 
 class CheckError(RankdeckError):
@@ -67,8 +67,8 @@ class CheckError(RankdeckError):
 
 
 class SupervisorError(RankdeckError):
-    """The supervisor of a run is not there, is somebody else's, or speaks another protocol."""
+    """The supervisor of a run can't be reached, belongs to another user, or uses another protocol."""
 
 
 class SupervisorLostError(SupervisorError):
-    """The supervisor of a run ended while it was listened to. The ranks go on, and asking again starts a new one."""
+    """The supervisor of a run ended during a request. The ranks keep running, and the next request starts a new one."""

@@ -1,7 +1,6 @@
-"""What may reach a terminal of what ranks and users wrote: text and, where wanted, SGR colours. Nothing else.
+"""Removes everything but text and SGR colours from foreign output before it reaches a terminal.
 
-Stored bytes stay as they are; this is applied once, where they are shown. The patterns are the one place that says what a
-control sequence is.
+Stored bytes stay unchanged; these functions are applied where text is shown. Only this module defines control sequences.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 
 SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)(?P<parameters>[0-?]{0,128})[ -/]{0,16}(?P<final>[@-~]?)"  # CSI, complete or cut short
-    # OSC, DCS, SOS, PM, APC with their payload, where they end; else only what opens them: text is never swallowed.
+    # OSC, DCS, SOS, PM, APC with their payload if it is terminated; otherwise only the opening, so that no text is lost.
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])(?:[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c))?"
     r"|\x1b[ -/]{0,16}[0-~]?"  # every other escape
 )
@@ -30,14 +29,14 @@ _RESET = "\x1b[0m"
 
 
 def decoded(data: bytes | str) -> str:
-    """Text that can be encoded again, whatever came in."""
+    """The text, without surrogates, so that it can be encoded again."""
     if isinstance(data, bytes):
         return data.decode("utf-8", "replace")
     return data if data.isascii() else SURROGATE.sub("\ufffd", data)
 
 
 def visible(text: str) -> str:
-    """Text in which nothing is missing: what can't be printed stands there as its escape, `\\x1b`."""
+    """The text with unprintable characters as escapes, `\\x1b`."""
     return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
@@ -45,8 +44,8 @@ def terminal_line(data: bytes | str, *, colour: bool = True) -> str:
     """One line that is safe to print to a terminal.
 
     Args:
-        data: what somebody wrote, without its line feed. Of what a carriage return overwrote, nothing is kept.
-        colour: keeps SGR sequences and ends them at the end of the line.
+        data: foreign text without its line feed. Text that a carriage return overwrites is removed.
+        colour: keeps SGR sequences, and resets colours at the end of the line.
     """
     text = decoded(data)
     if text.isascii() and text.isprintable():

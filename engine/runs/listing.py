@@ -1,4 +1,4 @@
-"""The runs that are kept on this machine: made, found by name, and listed."""
+"""Creates, finds and lists the runs of this machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from engine.runs.paths import RunPaths, private_folder, runs_folder
 from engine.runs.record import read_summary, socket_of, summary_of
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
-"""Letters of a run's id: none that is mistaken for another when read aloud or typed from a screen."""
+"""Letters of a run's id, without those that look or sound alike."""
 
 
 def all_runs() -> list[RunPaths]:
-    """Every run that is kept, newest first."""
+    """Every run, newest first."""
     try:
-        entries = [entry for entry in os.scandir(runs_folder()) if not entry.name.startswith(".")]  # those are standbys
+        entries = [entry for entry in os.scandir(runs_folder()) if not entry.name.startswith(".")]  # without standbys
         folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -31,7 +31,7 @@ def all_runs() -> list[RunPaths]:
 
 
 def _launched_at(folder: Path) -> float:
-    """When a run was launched: its plan is written once, just before. 0 for a folder that is no run."""
+    """When a run was launched, from the time of its plan, which is written once. 0: the folder is not a run."""
     try:
         return RunPaths(folder).plan.stat().st_mtime
     except OSError:
@@ -39,7 +39,7 @@ def _launched_at(folder: Path) -> float:
 
 
 def find_run(word: str) -> RunPaths:
-    """The run of that id, of that unique beginning of an id, or, for `-`, the newest.
+    """The run with that id or unique prefix of an id; `-`: the newest.
 
     Raises:
         RunNotFoundError: none, or several.
@@ -65,12 +65,11 @@ def new_run(name: str) -> RunPaths:
     try:
         folder = private_folder(runs_folder())
         while True:
-            mark = "".join(secrets.choice(_ALPHABET) for _ in range(4))
+            paths = RunPaths(folder / f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(4))}")
             try:
-                (folder / f"{name}-{mark}").mkdir(mode=0o700)
+                paths.folder.mkdir(mode=0o700)
             except FileExistsError:
                 continue
-            paths = RunPaths(folder / f"{name}-{mark}")
             try:
                 _ = paths.socket
             except RankdeckError:
@@ -79,18 +78,18 @@ def new_run(name: str) -> RunPaths:
             return paths
     except OSError as error:
         raise CheckError(
-            f"can't keep a run in {runs_folder()}: {error.strerror}", hint="point RANKDECK_HOME elsewhere"
+            f"can't create a run in {runs_folder()}: {error.strerror}", hint="set RANKDECK_HOME to another folder"
         ) from None
 
 
 def summaries() -> list[RunSummary]:
-    """The lines of `rankdeck ps`: runs that go on or wait for somebody, then those that have ended; newest first."""
+    """The lines of `rankdeck ps`: active runs, then ended ones; newest first."""
     found = [summary for paths in all_runs() if (summary := summarise(paths))]
     return sorted(found, key=lambda summary: summary.state in ENDED_WORDS)
 
 
 def summarise(paths: RunPaths) -> RunSummary | None:
-    """The line of `rankdeck ps` for a run; None where its files make none."""
+    """The line of `rankdeck ps` for a run; None if its files can't be read."""
     summary = read_summary(paths)
     if summary is None:
         try:

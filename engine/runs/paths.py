@@ -1,7 +1,7 @@
-"""One place that knows every file and folder name that rankdeck uses.
+"""All file and folder names that rankdeck uses.
 
-A run's folder may lie on NFS, shared by several login nodes, so sockets never go there: they live in the user's runtime
-directory, or in a private folder of the temporary directory.
+A run's folder may be on NFS, shared by several login nodes, so sockets are elsewhere: in the user's runtime directory, or in a private
+folder of the temporary directory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from engine.core.errors import CheckError, RankdeckError
 Stream = Literal["out", "err"]
 
 RankFile = Literal["out", "err", "metrics", "stacks", "error.json", "state"]
-"""What a rank's files are called after its number."""
+"""Suffixes of a rank's files."""
 
 MAX_SOCKET_PATH = 107
-"""Bytes of a unix socket's path on Linux."""
+"""Longest path of a unix socket on Linux, in bytes."""
 
 
 def home() -> Path:
@@ -36,7 +36,7 @@ def home() -> Path:
 
 
 def profile_folders() -> list[tuple[str, Path]]:
-    """Folders that profiles are looked up in, nearest first, each with the word that the user sees for it."""
+    """Folders of profiles, nearest first, each with its name for users."""
     config = Path(
         os.path.expanduser(os.environ.get("RANKDECK_HOME") or os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     )
@@ -62,7 +62,7 @@ def private_folder(path: Path) -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise RankdeckError(
-            f"{path} is not a folder of yours", hint="remove it, or point XDG_RUNTIME_DIR or TMPDIR elsewhere"
+            f"{path} is not your own folder", hint="remove it, or set XDG_RUNTIME_DIR or TMPDIR to another folder"
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         path.chmod(0o700)
@@ -98,11 +98,10 @@ def peer_user(wire: socket.socket) -> int:
 
 
 TRACE = "nccl_trace_rank_"
-"""What the names of NCCL's recorded collectives begin with, in the folder of an attempt; torch adds the rank."""
-
+"""Prefix of torch's flight recorder files in the folder of an attempt; torch adds the rank."""
 
 STANDBY = ".standby-"
-"""What the folder of a supervisor that waits for its run begins with, among those of runs."""
+"""Prefix of folders of standby supervisors, among those of runs."""
 
 
 class RunPaths:
@@ -128,11 +127,11 @@ class RunPaths:
 
     @property
     def mark(self) -> str:
-        """What tells this run from all others on a machine, two of the same id in different homes too. Short: it names sockets."""
+        """Identifies this run on a machine, even among runs of the same id in different homes. Short, because it is part of socket names."""
         return f"{self.run[:24]}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
 
     def node_mark(self, index: int) -> str:
-        """The same for the part of the run on another machine: nodes may share folders, and even see each other's processes.
+        """The mark of the run on another node: nodes may share folders, and may even see each other's processes.
 
         Args:
             index: of the node.
@@ -148,12 +147,12 @@ class RunPaths:
         """
         path = runtime_folder() / f"{self.mark}.sock"
         if len(os.fsencode(path)) + len("agent-") > MAX_SOCKET_PATH:
-            hint = "point XDG_RUNTIME_DIR at a shorter path"
+            hint = "set XDG_RUNTIME_DIR to a shorter path"
             raise CheckError(f"{path.parent} is too long a path for a socket", hint=hint)
         return path
 
     def attempt(self, attempt: int) -> Path:
-        """The folder of one attempt. Never used twice, so nothing is overwritten."""
+        """The folder of one attempt."""
         return self.folder / f"attempt_{attempt}"
 
     def rank_file(self, attempt: int, rank: int, kind: RankFile) -> Path:
@@ -161,35 +160,35 @@ class RunPaths:
         return self.attempt(attempt) / f"rank_{rank}.{kind}"
 
     def log(self, attempt: int, rank: int, stream: Stream) -> Path:
-        """What a rank wrote: its bytes, unchanged."""
+        """The unchanged output of a rank."""
         return self.rank_file(attempt, rank, stream)
 
     def metrics(self, attempt: int, rank: int) -> Path:
-        """What a rank reported by `rankdeck.log`: JSON lines."""
+        """The reports of `rankdeck.log`: JSON lines."""
         return self.rank_file(attempt, rank, "metrics")
 
     def traces(self, attempt: int) -> Path:
-        """What the paths of NCCL's recorded collectives begin with; torch adds the rank."""
+        """Prefix of the paths of torch's flight recorder files; torch adds the rank."""
         return self.attempt(attempt) / TRACE
 
     def store_log(self, attempt: int) -> Path:
-        """What the store's process printed."""
+        """The output of the store's process."""
         return self.attempt(attempt) / "store.log"
 
     def store_news(self, attempt: int) -> Path:
-        """The named pipe by which the agent passes news to the store's process."""
+        """The named pipe from the agent to the store's process, for news to ranks."""
         return self.attempt(attempt) / "store.news"
 
     def mpirun_log(self, attempt: int) -> Path:
-        """What mpirun printed, or its daemon."""
+        """The output of mpirun or its daemon."""
         return self.attempt(attempt) / "mpirun.log"
 
     def node(self, node: str) -> Path:
-        """The folder of a node's agent: its memory and the package that ranks import. On another machine it is elsewhere."""
+        """The folder of a local agent: its state and the package that ranks import. Agents on other machines have one there."""
         return self.nodes / node
 
     def node_folder_note(self, node: str) -> Path:
-        """Where the agent of another machine has its folder there."""
+        """A file with the path of the agent's folder on another machine."""
         return self.node(node) / "where"
 
 

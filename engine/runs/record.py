@@ -1,4 +1,4 @@
-"""The small files of a run, readable whether or not its supervisor lives; `engine.runs.replay` reads its journal and curves."""
+"""Reads and writes the small files of a run, with or without its supervisor; `engine.runs.replay` reads its journal and curves."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from engine.core.views.view import RunSummary, RunView
 from engine.runs.paths import RunPaths
 
 TAIL = 1 << 16
-"""Bytes of a failed rank's stderr that an explanation is made from: several long tracebacks."""
+"""Bytes of a failed rank's stderr that are read for its explanation: several long tracebacks."""
 
-
-MOST_READ = 1 << 22
-"""Bytes of rank 0's metrics that are looked at for results of collectives."""
+MAX_METRICS = 1 << 22
+"""Bytes of rank 0's metrics that are searched for results of collectives."""
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """`supervisor.json`: on which host a run's supervisor lives, for front ends on other login nodes."""
+    """`supervisor.json`: the host and socket of a run's supervisor."""
 
     host: str
     pid: int
@@ -37,14 +36,11 @@ NOT_REGULAR = "it is not a regular file"
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Opens a file that a rank may have replaced by a pipe, a device or a link: it never blocks, and nothing but a file is opened.
+    """Opens a regular file, and returns its descriptor. Never blocks, even if a rank has replaced the file by a pipe, device or link.
 
     Args:
         path: of the file.
         flags: of `os.open`.
-
-    Returns:
-        A descriptor.
 
     Raises:
         OSError: there is no such file, or it is not a regular one.
@@ -52,7 +48,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket, or a pipe that nobody reads
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket, or a pipe without a reader
             raise OSError(errno.EINVAL, NOT_REGULAR, str(path)) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -62,7 +58,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_tail(path: Path, size: int = TAIL) -> bytes:
-    """The last `size` bytes of a file; nothing where there is none."""
+    """The last `size` bytes of a file; empty if it can't be read."""
     try:
         with open(open_regular(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
@@ -72,7 +68,7 @@ def read_tail(path: Path, size: int = TAIL) -> bytes:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Writes a file so that a reader sees the old or the new content, never a part.
+    """Replaces a file atomically: readers see the old or the new content.
 
     Args:
         path: the file.
@@ -99,7 +95,7 @@ def read_plan(paths: RunPaths) -> LaunchPlan:
 
 
 def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
-    """Where the run's supervisor is, or was when it was killed; None once the run has ended."""
+    """The host and socket of the run's supervisor, even if it was killed; None once the run has ended."""
     try:
         return msgspec.json.decode(paths.supervisor.read_bytes(), type=Whereabouts)
     except (OSError, msgspec.MsgspecError):
@@ -107,7 +103,7 @@ def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
 
 
 def socket_of(paths: RunPaths) -> str:
-    """Where a run's supervisor listens: where it says, since its environment may be another login's; or where one would."""
+    """The socket of a run's supervisor: the recorded one, because another login may have another environment; else the default."""
     where = read_whereabouts(paths)
     return where.socket if where is not None else str(paths.socket)
 
@@ -139,12 +135,12 @@ def summary_of(run: RunView) -> RunSummary:
 
 
 def write_summary(paths: RunPaths, run: RunView) -> None:
-    """Keeps the line of `rankdeck ps`, so that a list of many runs needs no replay."""
+    """Stores the line of `rankdeck ps`, so that listing many runs needs no replay."""
     replace_file(paths.summary, msgspec.json.encode(summary_of(run)))
 
 
 def read_summary(paths: RunPaths) -> RunSummary | None:
-    """The kept line of `rankdeck ps`."""
+    """The stored line of `rankdeck ps`; None if it can't be read."""
     try:
         return msgspec.json.decode(paths.summary.read_bytes(), type=RunSummary)
     except (OSError, msgspec.MsgspecError):
@@ -152,9 +148,9 @@ def read_summary(paths: RunPaths) -> RunSummary | None:
 
 
 def read_results(paths: RunPaths, attempt: int) -> list[Result]:
-    """What rank 0 of an attempt has reported of collectives so far; nothing where it reported none."""
+    """The results of collectives that rank 0 of an attempt has reported so far."""
     try:
         with open(open_regular(paths.metrics(attempt, 0)), "rb") as file:
-            return parse_results(file.read(MOST_READ))
+            return parse_results(file.read(MAX_METRICS))
     except OSError:
         return []

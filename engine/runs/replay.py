@@ -1,6 +1,6 @@
-"""A run as its journal and curves tell it, without a supervisor.
+"""Builds the snapshot of a run from its journal and curves, without a supervisor.
 
-Apart from `engine.runs.record`, since replaying needs most of the core, which a list of runs does not wait for.
+Separate from `engine.runs.record`, because it imports most of the core, and lists of runs should be fast.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
 
 
 def stored_snapshot(paths: RunPaths) -> Snapshot:
-    """A run as its files tell it, without asking a supervisor.
+    """The snapshot of a run from its files, without a supervisor.
 
     Raises:
         SupervisorError: the files can't be read.

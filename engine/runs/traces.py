@@ -1,6 +1,6 @@
-"""What torch's flight recorder has written down of nccl's collectives: a pickle for each rank, in the folder of its attempt.
+"""Reads files of torch's flight recorder for nccl's collectives: a pickle for each rank, in the folder of its attempt.
 
-Ranks write these files, so they are read as plain values: one that names a class or a function is refused.
+Ranks write these files, so only plain values are accepted: a pickle that names a class or a function is refused.
 """
 
 from __future__ import annotations
@@ -18,29 +18,27 @@ from engine.runs.paths import TRACE
 from engine.runs.record import open_regular
 
 MAX_SIZE = 1 << 24
-"""Bytes of one file; torch keeps 2,000 collectives, which take a few MiB with the lines of Python that called them."""
+"""Largest file, in bytes; torch keeps 2,000 collectives, which take a few MiB with their Python stacks."""
 
-MOST_READ = 256
+MAX_FILES = 256
 """Ranks whose files are read."""
 
 
 class Traces(NamedTuple):
-    """What the files of an attempt tell."""
+    """The content of an attempt's files. `waits`: which ranks waited for which. `damaged`: a sentence for each unreadable file."""
 
     waits: tuple[Wait, ...]
-    """Who waited for whom."""
     damaged: tuple[str, ...]
-    """A sentence on each file that can't be read."""
 
 
 def read_traces(folder: Path, world_size: int, since: float) -> Traces:
-    """Who waited for whom when a collective timed out; nothing where torch has written nothing. Ranks on machines that do not
-    share the folder are silent.
+    """Which ranks waited for which when a collective timed out; empty if torch has written no files. Files of ranks on machines that
+    do not share the folder are missing.
 
     Args:
         folder: of the attempt.
-        world_size: ranks of the run.
-        since: when the newest generation of the attempt began: what was written before tells of a group that is gone.
+        world_size: number of ranks.
+        since: beginning of the newest generation, seconds since the epoch: older files are about a previous group.
     """
     records: dict[int, RankRecord | None] = dict.fromkeys(range(world_size))
     damaged = []
@@ -48,7 +46,7 @@ def read_traces(folder: Path, world_size: int, since: float) -> Traces:
         names = frozenset(os.listdir(folder))
     except OSError:
         return Traces((), ())
-    for rank in [rank for rank in records if f"{TRACE}{rank}" in names][:MOST_READ]:
+    for rank in [rank for rank in records if f"{TRACE}{rank}" in names][:MAX_FILES]:
         path = folder / f"{TRACE}{rank}"
         try:
             with open(open_regular(path), "rb") as file:
@@ -64,19 +62,19 @@ def read_traces(folder: Path, world_size: int, since: float) -> Traces:
 def _value(file: BinaryIO) -> object:
     if os.fstat(file.fileno()).st_size > MAX_SIZE:
         raise ValueError(f"it is larger than {MAX_SIZE >> 20} MiB")
-    data = io.BytesIO(file.read(MAX_SIZE))  # of which no more can be had than there is, whatever length a pickle names
+    data = io.BytesIO(file.read(MAX_SIZE))  # bounded, even if the pickle declares a larger length
     try:
         return _Values(data).load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:
-        raise ValueError("it is torn, or not torch's") from error
+        raise ValueError("it is damaged, or not a file of torch") from error
 
 
 class _Values(pickle._Unpickler):
-    """Numbers, texts, lists and dictionaries. It is the one in Python: nine bytes let the public one, in C, take a GiB for its memo."""
+    """Unpickles numbers, texts, lists and dictionaries. In Python: a pickle of nine bytes makes the C version allocate a GiB."""
 
-    # Without what torch does not write, and what takes much memory for few bytes.
+    # Without opcodes that torch does not write and that take much memory for few bytes.
     dispatch = {  # noqa: RUF012
         opcode: load
         for opcode, load in pickle._Unpickler.dispatch.items()
@@ -84,5 +82,5 @@ class _Values(pickle._Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuses whatever could be called."""
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and torch's records name nothing")
+        """Refuses classes and functions."""
+        raise pickle.UnpicklingError(f"it names {module}.{name}; files of torch contain only plain values")

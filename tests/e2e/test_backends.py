@@ -135,8 +135,8 @@ def test_a_python_without_mpi4py_is_found_before_the_launch(
         ({"name": "glo"}, "did you mean gloo?"),
         ({"name": "cpu:gloo,cuda:ncl"}, "did you mean nccl?"),
         ({"name": "gloo", "fallback": ["gloo"]}, "would be tried twice"),
-        ({"name": "nccl", "fallback": ["auto"]}, "auto is a choice by itself"),
-        ({"name": "auto", "fallback": ["gloo"]}, "goes with a backend that you name"),
+        ({"name": "nccl", "fallback": ["auto"]}, "auto can't be a fallback"),
+        ({"name": "auto", "fallback": ["gloo"]}, "can't be combined with auto"),
     ],
 )
 def test_a_backend_that_makes_no_sense_is_an_error_with_its_line(rankdeck: Deck, write, backend, reason):

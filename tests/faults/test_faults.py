@@ -577,7 +577,7 @@ def test_a_user_of_another_version_reads_a_sentence(rankdeck, supervised, tmp_pa
         check=False,
     )
     assert done.returncode == 1
-    assert "does not talk to this rankdeck" in done.stderr
+    assert "refuses this connection" in done.stderr
     assert "Traceback" not in done.stderr
 
 

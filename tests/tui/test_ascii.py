@@ -71,7 +71,7 @@ async def test_home_the_form_the_help_and_the_palette(engine: FakeEngine, size: 
         await until_seen(pilot, "on failure" if size[1] > 40 else "backend")
         await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the first line")
         await pilot.press("slash", "ctrl+s")
-        await until_seen(pilot, "can't be a name", "this line is not valid")
+        await until_seen(pilot, "is not a valid name", "this line is not valid")
         assert_ascii(pilot)
         await pilot.press("backspace", "f4")
         await until_seen(pilot, "Save as")

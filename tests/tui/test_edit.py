@@ -122,8 +122,8 @@ def test_an_own_script_takes_the_recipes_place():
 @pytest.mark.parametrize(
     ("line", "value", "said"),
     [
-        ("name", "", "can't be a name"),
-        ("name", "a/b", "can't be a name"),
+        ("name", "", "is not a valid name"),
+        ("name", "a/b", "is not a valid name"),
         ("layout.nodes", "gpu01:x", "not a number of ranks"),
         ("layout.ranks_per_node", "many", "there is no choice 'many'"),
         ("layout.ranks_per_node", "0", "must be 1 to"),
@@ -302,13 +302,13 @@ async def test_an_error_stands_at_its_line_and_goes_when_it_is_mended(app: Rankd
         name = line(app, "name")
         name.focus()
         await pilot.press("home", "slash", "left_square_bracket")
-        await until_seen(pilot, "'/[quickstart' can't be a name")
+        await until_seen(pilot, "'/[quickstart' is not a valid name")
         line(app, "layout.nodes").focus()
         await pilot.press("f5")
         await until(pilot, lambda: name.has_focus, "the cursor on the line that is wrong")
         assert engine.launched == []
         await pilot.press("home", "delete", "delete")
-        await until_gone(pilot, "can't be a name")
+        await until_gone(pilot, "is not a valid name")
 
 
 async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(app: RankdeckApp, engine: FakeEngine):
@@ -320,7 +320,7 @@ async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(
         line(app, "launch.python").focus()
         await pilot.press("ctrl+s", "ctrl+s", "ctrl+s")
         text = await until_seen(
-            pilot, "'a/b' can't be a name", "no choice 'many'", "not 'ten'", "3 lines are not right"
+            pilot, "'a/b' is not a valid name", "no choice 'many'", "not 'ten'", "3 lines are not right"
         )
         assert text.count("not valid") == 1
         assert line(app, "name").has_focus
@@ -333,7 +333,7 @@ async def test_the_cursor_stays_where_the_user_goes_after_a_save_that_was_refuse
         screen = app.screen
         assert isinstance(screen, EditScreen)
         line(app, "name").value = "a/b"
-        await until_seen(pilot, "can't be a name")
+        await until_seen(pilot, "is not a valid name")
         line(app, "launch.python").focus()
         await until(pilot, lambda: line(app, "launch.python").has_focus, "the last lines")
         screen.action_save()

@@ -51,7 +51,7 @@ def after(*events: AnyEvent) -> RunState:
         ((UP,), "opening_store", "opening the store"),
         ((UP, STORE, *STARTED[:1]), "starting_ranks", "starting ranks, 1 of 3"),
         ((UP, STORE, *STARTED), "", ""),
-        ((UP, STORE, *STARTED, AWAY), "node_away", "no link to a; its ranks go on"),
+        ((UP, STORE, *STARTED, AWAY), "node_away", "no connection to a; its ranks keep running"),
         (
             (UP, STORE, *STARTED, ev.StoreLost(at=5.0, attempt=0, reason="gone")),
             "store_lost",

@@ -24,17 +24,17 @@ def test_a_name_is_made_of_backends(name: str, backends: tuple[str, ...]):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", "is not a backend"),
-        ("GLOO", "is not a backend"),
-        ("tpu:xla", "is not a backend"),
-        ("cpu:gloo,", "is not a backend"),
-        ("cpu:gloo, cuda:nccl", "is not a backend"),
-        ("gloo\n", "is not a backend"),
+        ("", "is neither a backend"),
+        ("GLOO", "is neither a backend"),
+        ("tpu:xla", "is neither a backend"),
+        ("cpu:gloo,", "is neither a backend"),
+        ("cpu:gloo, cuda:nccl", "is neither a backend"),
+        ("gloo\n", "is neither a backend"),
         ("gloo,nccl", "not the device of each"),
         ("gloo,cuda:nccl", "not the device of each"),
         ("cpu:gloo,cpu:mpi", "two backends for one device"),
-        ("cpu:auto", "stands alone"),
-        ("cpu:gloo,cuda:auto", "stands alone"),
+        ("cpu:auto", "must be the whole name"),
+        ("cpu:gloo,cuda:auto", "must be the whole name"),
     ],
 )
 def test_a_name_that_makes_no_sense_says_why(name: str, reason: str):

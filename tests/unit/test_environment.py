@@ -358,7 +358,7 @@ def test_a_script_of_ones_own_may_have_a_group_of_its_own():
     with_script = planned("gloo", None, recipe={"script": "train.py"})
     trouble = trouble_with("NCCL_DEBUG", "INFO", with_script)
     assert trouble is not None
-    assert trouble.hint == "leave it out, unless the script itself makes an nccl group"
+    assert trouble.hint == "leave it out, unless the script itself creates an nccl group"
 
 
 @pytest.mark.parametrize(

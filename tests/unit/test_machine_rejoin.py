@@ -71,7 +71,7 @@ def test_news_of_the_process_that_was_replaced_is_none() -> None:
     ("story", "why"),
     [
         (lambda: Story().run().end(1, 1), "does not use rankdeck.elastic"),
-        (lambda: Story().run().join().end(1, 1).end(0, 1), "no rank is left"),
+        (lambda: Story().run().join().end(1, 1).end(0, 1), "no rank that has the state is left"),
         (lambda: Story(TWO).run().join().end(0, 1).end(1, 0), "rank 1 has finished"),
         (lambda: given_up(Story(TWO).run().join()), "b was given up"),
         (lambda: _store_gone(Story(TWO).run().join()).end(2, 1), "the store is lost"),

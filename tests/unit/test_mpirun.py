@@ -117,7 +117,7 @@ def test_an_mpirun_tells_which_it_is(
 
 def test_an_mpirun_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mpirun(tmp_path, "echo run what?\n", monkeypatch)
-    with pytest.raises(CheckError, match="no MPI that is known here: 'run what\\?'"):
+    with pytest.raises(CheckError, match="not a supported MPI: 'run what\\?'"):
         mpi.find_mpi()
 
 

@@ -125,7 +125,7 @@ def test_without_groups_of_ones_own_the_examples_of_clustershell_are_not_taken_f
 
 
 def test_a_groups_name_never_gets_as_far_as_a_shell(groups: Path) -> None:
-    assert "can't be a group" in refused(Layout(nodes=f"@gpu$(touch {groups}/pwned)")).message
+    assert "is not a valid group name" in refused(Layout(nodes=f"@gpu$(touch {groups}/pwned)")).message
     assert not (groups / "pwned").exists()
 
 

@@ -212,5 +212,5 @@ def test_one_for_each_device_gives_ranks_both_environments(nodes: Nodes):
 
 def test_mpi_can_not_be_one_of_several(nodes: Nodes):
     nodes.gpus = {"localhost": 2}
-    with pytest.raises(CheckError, match="mpi can't be one of several"):
+    with pytest.raises(CheckError, match="mpi can't be combined with other"):
         planned("cpu:mpi,cuda:nccl", nodes="localhost")

@@ -1,6 +1,6 @@
-"""Environment variables of torch and of what moves its tensors: which there are, what they do, and which do nothing.
+"""Environment variables of torch and its communication libraries: which exist, what they do, and which names do nothing.
 
-One module for each library; facts are its source's, headers' or own tools', and tests compare them with what is installed.
+One module for each library. The facts come from its source, headers or tools; tests compare them with installed versions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAMILIES: tuple[Family, ...] = (
     torch.TORCH,
     torch.LAUNCH,
 )
-"""In the order in which they are shown: what is a backend's own comes first."""
+"""In the order in which they are shown: the backends' own first."""
 
 VARIABLES: dict[str, tuple[Family, Variable]] = {
     one.name: (family, one) for family in FAMILIES for one in family.variables
@@ -32,12 +32,12 @@ GONE: dict[str, tuple[Family, Gone]] = {one.name: (family, one) for family in FA
 
 
 def families_of(backend: str) -> list[Family]:
-    """Those that matter to a backend."""
+    """The families of a backend."""
     return [family for family in FAMILIES if backend in family.backends]
 
 
 def family_of(name: str) -> Family | None:
-    """Whose a name is: by its prefix, the longest of those that fit, or because it is known."""
+    """The family of a name: by the name itself, or by the longest matching prefix."""
     for known in (VARIABLES, ALIASES, GONE):
         if name in known:
             return known[name][0]

@@ -1,4 +1,4 @@
-"""What is known of an environment variable, as data."""
+"""Types for facts about environment variables."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 
 class Takes(msgspec.Struct, frozen=True, kw_only=True):
-    """Which values a variable takes. `pattern`: a regular expression for all of a value; `words`: the same for people.
-    `exact`: whether capitals matter."""
+    """Valid values of a variable. `pattern`: a regular expression for the whole value; `words`: the same in words. `exact`: whether case
+    matters."""
 
     words: str
     pattern: str
     exact: bool = False
 
     def allows(self, value: str) -> bool:
-        """Whether that is a value for it."""
+        """Whether a value is valid."""
         return re.fullmatch(self.pattern, value, 0 if self.exact else re.IGNORECASE) is not None
 
 
@@ -30,7 +30,7 @@ def one_of(*values: str, exact: bool = False) -> Takes:
 WHOLE = Takes(words="a whole number", pattern=r"\s*[+-]?(?:0x[0-9a-f]+|\d+)\s*")
 
 SWITCH = Takes(words="0 or 1", pattern=WHOLE.pattern)
-"""A number that is a switch: other numbers are read as well, words are not."""
+"""A switch that is read as a number: words are invalid."""
 
 TORCH_SWITCH = Takes(words="0 or 1", pattern="y|yes|1|t|true|n|no|0|f|false")
 """torch refuses anything else, with an error."""
@@ -43,15 +43,15 @@ class Variable(msgspec.Struct, frozen=True):
 
     Args:
         name: of the variable.
-        default: what holds where it is not set.
-        does: a sentence without its full stop.
-        when: it should be set, as a clause; empty: where the sentence says it all.
-        takes: None: nothing is checked.
-        since: first version, of torch, of NCCL or of Open MPI.
+        default: value if it is not set.
+        does: its effect, a sentence without the full stop.
+        when: to set it, as a clause; empty: the effect explains it.
+        takes: valid values; None: not checked.
+        since: first version of torch, NCCL or Open MPI.
         until: last version.
-        instead: what the other versions of Open MPI call it, with a value in brackets where that differs.
+        instead: its name in other versions of Open MPI, with the value in brackets if that differs.
         aliases: old names that are still read.
-        sets: what rankdeck sets it to; empty: it leaves it alone.
+        sets: value set by rankdeck; empty: rankdeck does not set it.
         fixed: whether rankdeck's value wins over the profile's.
     """
 
@@ -69,12 +69,12 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A variable that people set and nobody reads.
+    """A name that users set, but that does nothing.
 
     Args:
         name: of the variable.
-        why: it does nothing, as the end of a sentence.
-        hint: what does what was meant.
+        why: the reason, as the end of a sentence.
+        hint: what to set instead.
     """
 
     name: str
@@ -86,15 +86,15 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """The variables of one library.
 
     Args:
-        title: whose they are.
-        reader: who reads them, as a word in a sentence.
-        prefixes: that all names which begin so are its own.
-        backends: that it matters to.
-        variables: those that are worth a description.
-        gone: those that do nothing.
-        others: names that exist, of which no more is said, as words.
-        is_complete: whether there are no more names with these prefixes.
-        likeness: of names, from which on one is taken for another that is misspelt; high where many real names are alike.
+        title: heading of the list.
+        reader: the library, as a word in a sentence.
+        prefixes: all names with these prefixes belong to the library.
+        backends: that use the library.
+        variables: with descriptions.
+        gone: names that do nothing.
+        others: further existing names, separated by spaces.
+        is_complete: whether all names with these prefixes are listed.
+        likeness: minimum similarity for treating a name as misspelt; high if many real names are similar.
     """
 
     title: str

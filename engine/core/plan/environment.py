@@ -1,4 +1,4 @@
-"""What is said of a variable that a plan gives its ranks and that will not do what was meant."""
+"""Warnings about environment variables of a plan."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """Something is wrong with a variable. It stops nothing.
+    """A variable without the intended effect. The launch continues.
 
     Args:
-        place: file and line, or what else it came from; empty where that is not known.
-        table: of the profile, `backend.env` or `env`; empty where the user's own environment has it.
+        place: file and line, or another source; empty: unknown.
+        table: of the profile, `backend.env` or `env`; empty: the user's own environment.
         name: of the variable.
         problem: what is wrong, as the end of a sentence that begins with the name.
         hint: the next step.
@@ -24,15 +24,15 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The variable as a profile's errors name it: `backend.env.NCCL_TIMEOUT`."""
+        """The variable as errors of profiles name it: `backend.env.NCCL_TIMEOUT`."""
         return f"{self.table}.{self.name}" if self.table else self.name
 
     @property
     def fact(self) -> str:
-        """Where, and what is wrong."""
+        """The place and the problem."""
         return f"{self.place}: {self.key} {self.problem}" if self.place else f"{self.key} {self.problem}"
 
     @property
     def line(self) -> str:
-        """All of it."""
+        """Place, problem and hint."""
         return f"{self.fact}; {self.hint}"

@@ -1,7 +1,7 @@
-"""Hostfiles, as Open MPI, MPICH, DeepSpeed and PBS write them, to nodes and their numbers of ranks.
+"""Reads hostfiles of Open MPI, MPICH, DeepSpeed and PBS: nodes and their numbers of ranks.
 
-One host a line: `gpu01`, `gpu01 slots=4 max_slots=8` (Open MPI; DeepSpeed), `gpu01:4 binding=…` (MPICH). Where a host
-has several lines, as in PBS's files, every line without a count is one rank.
+One host a line: `gpu01`, `gpu01 slots=4 max_slots=8` (Open MPI; DeepSpeed), `gpu01:4 binding=…` (MPICH). If a host has several lines,
+as in PBS's files, every line is one rank.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ from engine.core.plan.layout import MAX_RANKS, LayoutError, Slots, count_of, par
 
 _MOST = frozenset({"max_slots", "max-slots", "slots_max", "slots-max"})
 _IGNORED = frozenset({"binding"})
-"""Where ranks are pinned is for the launcher of MPICH; it changes no count."""
+"""`binding` pins ranks to cores in MPICH; it does not change the number of ranks."""
 
-_FORMS = "a line is a host, with its ranks or without: gpu01, gpu01:4 or gpu01 slots=4"
+_FORMS = "a line is a host, with or without its number of ranks: gpu01, gpu01:4 or gpu01 slots=4"
 
 
 def parse_hostfile(text: str, file: str) -> tuple[Slots, ...]:
     """Reads a hostfile.
 
     Args:
-        text: what is in it.
-        file: what to call it in errors.
+        text: its content.
+        file: its name in errors.
 
     Returns:
-        Each host once, in the order of their first lines. `ranks` is None for a host without a count, if none has several
-        lines.
+        Each host once, in the order of the first lines. `ranks` is None for a host without a count, if no host has several lines.
 
     Raises:
-        ProfileError: file and line of the first thing that is wrong.
+        ProfileError: a line is invalid.
     """
     lines: dict[str, list[int]] = {}
     counts: dict[str, int] = {}
@@ -62,7 +61,7 @@ def _read(line: str) -> Slots:
     """One line that is not empty.
 
     Raises:
-        LayoutError: it is none of the forms.
+        LayoutError: it is invalid.
     """
     host, *words = " ".join(line.split()).replace(" =", "=").replace("= ", "=").split()
     try:
@@ -78,13 +77,13 @@ def _read(line: str) -> Slots:
             continue
         count = count_of(value)
         if count is None:
-            raise LayoutError(f"{quoted(word)} gives no number of ranks", hint=f"1 to {MAX_RANKS}: {name}=4")
+            raise LayoutError(f"{quoted(word)} has no valid number of ranks", hint=f"1 to {MAX_RANKS}: {name}=4")
         if name in _MOST:
             most = count
         elif slots is not None:
-            raise LayoutError("gives the number of ranks twice", hint=_FORMS)
+            raise LayoutError("has two numbers of ranks", hint=_FORMS)
         else:
             slots = count
     if most is not None and slots is not None and slots > most:
-        raise LayoutError(f"slots={slots} is more than max_slots={most}", hint="lower the one or raise the other")
+        raise LayoutError(f"slots={slots} is more than max_slots={most}", hint="reduce slots or increase max_slots")
     return Slots(node=node.node, ranks=slots)

@@ -1,4 +1,4 @@
-"""Where the keys of a profile are written: file, line or `--set` option, for errors and warnings."""
+"""Finds where the keys of a profile are written: file, line or `--set` option, for errors and warnings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine.core.plan.toml_lines import line_of
 
 
 def printable(text: str) -> str:
-    """The text as one line that a terminal can show: keys of a file may hold any character."""
+    """The text as one printable line: keys of a file may contain any character."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
@@ -28,7 +28,7 @@ class Places:
         return ProfileError(self.file, line_of(self.lines, path), key, reason, hint=hint)
 
     def where(self, path: tuple[str, ...]) -> str:
-        """Where a key stands: `profile.toml:12`, or `--set`."""
+        """The place of a key: `profile.toml:12`, or `--set`."""
         if any(path[: len(overridden)] == overridden for overridden in self.overridden):
             return "--set"
         line = line_of(self.lines, path)

@@ -1,7 +1,6 @@
-"""Layout to rank placement: what may name a node, how many ranks it takes, and which rank runs on which node.
+"""Reads the nodes of a layout and their numbers of ranks, and places ranks on nodes.
 
-Names end up in argv of ssh and in a terminal, and profiles are shared, so a name is refused unless every character of it is
-harmless.
+Names of nodes become arguments of ssh and appear in terminals, and profiles are shared, so only harmless characters are allowed.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ from typing import Literal
 import msgspec
 
 MAX_RANKS = 65_536
-"""Far above any run; a profile that asks for more has a typing error."""
+"""Far above any real run, to catch typing errors."""
 
 MAX_NODES = 4_096
-"""The same for nodes. Ranges are counted before they are expanded: a typing error in one costs nothing."""
+"""The same for nodes. Ranges are counted before they are expanded."""
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names that always mean this machine, whatever a resolver says."""
+"""Names that always mean this machine, regardless of the resolver."""
 
 _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?"
 _NODE_NAME = re.compile(rf"(?:{_NAME}@)?{_NAME}\Z")
-"""What may name a node: never an option (no leading dash) and nothing that a shell or a terminal would read."""
+"""A node's name: no option (leading dash), and no characters with a meaning for shells or terminals."""
 _IPV6 = re.compile(rf"((?:{_NAME}@)?)([0-9A-Fa-f:.]+)\Z")
 _IPV6_WITH_COUNT = re.compile(rf"((?:{_NAME}@)?)\[([0-9A-Fa-f:.]+)\](?::(.*))?\Z", re.DOTALL)
 _GROUP = re.compile(rf"@(?:{_NAME}:)?{_NAME}\Z")
-"""A group of ClusterShell's, `@gpu` or `@source:gpu`. ClusterShell puts its name into a shell command."""
+"""A node group of ClusterShell, `@gpu` or `@source:gpu`. ClusterShell puts its name into a shell command."""
 
 _LONGEST_NAME = 511
-"""Characters of two names and what joins them: no name is made, thousands of times, to be found too long."""
+"""Characters of user, host and `@`. Longer names are refused before a range is expanded."""
 
 _COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _WORD = re.compile(r"((?:[^,\[]|\[[^\]]*\]?)*),")
@@ -44,14 +43,14 @@ _EXAMPLES = 'for example: "gpu01", "gpu[01-16]:8" or "me@10.0.0.7"'
 
 
 class Slots(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of a layout and how many ranks it was asked to take; None: as many as it has devices."""
+    """One node of a layout and its number of ranks; None: as many as it has devices."""
 
     node: str
     ranks: int | None
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one rank runs. `group_rank` is the node's index, as torchrun counts."""
+    """The place of one rank. `group_rank` is the node's index, as in torchrun."""
 
     rank: int
     node: str
@@ -61,7 +60,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayoutError(ValueError):
-    """Nodes that can't be a layout: the reason, and the next step as `hint`."""
+    """Invalid nodes of a layout: the reason, and the next step as `hint`."""
 
     def __init__(self, reason: str, *, hint: str) -> None:
         super().__init__(reason)
@@ -75,12 +74,11 @@ def parse_nodes(
 
     Args:
         nodes: one word or several.
-        ranks_per_node: for nodes that say no count of their own.
-        groups: the nodes of each of `groups_of(nodes)`.
+        ranks_per_node: for nodes without a count.
+        groups: the nodes of each group in `groups_of(nodes)`.
 
     Raises:
-        LayoutError: an invalid node name, an invalid count, a group that is not in `groups`, or nodes that
-            can't be together (see `complete`).
+        LayoutError: a name or a count is invalid, a group is missing in `groups`, or nodes are not compatible (see `complete`).
     """
     words = _words(nodes)
     if not words:
@@ -89,7 +87,7 @@ def parse_nodes(
     for word in words:
         if word.startswith("@"):
             if word not in (groups or {}):
-                raise LayoutError(f"{quoted(word)} is a group, and there is none here", hint=_EXAMPLES)
+                raise LayoutError(f"{quoted(word)} is a group, which is not allowed here", hint=_EXAMPLES)
             names = (groups or {})[word]
         else:
             names = _unfolded(word)
@@ -102,13 +100,13 @@ def groups_of(nodes: str | Sequence[str]) -> tuple[str, ...]:
     """The node groups among the words of `layout.nodes`: `@gpu` or `@source:gpu`.
 
     Raises:
-        LayoutError: a group that has a character in its name which no group has.
+        LayoutError: the name of a group is invalid.
     """
     groups = tuple(word for word in _words(nodes) if word.startswith("@"))
     for group in groups:
         if not _GROUP.match(group):
             raise LayoutError(
-                f"{quoted(group)} can't be a group of nodes",
+                f"{quoted(group)} is not a valid group name",
                 hint='for example: "@gpu" or "@source:gpu"; its ranks are layout.ranks_per_node',
             )
     return groups
@@ -118,7 +116,7 @@ def parse_node(word: str) -> Slots:
     """Reads one node with or without a number of ranks: `gpu01:8`, `me@gpu01`, `10.0.0.7:8`, `fe80::2`, `[fe80::2]:8`.
 
     Raises:
-        LayoutError: an invalid node name, or an invalid count.
+        LayoutError: the name or the count is invalid.
     """
     count: str | None
     if matched := _IPV6_WITH_COUNT.match(word):
@@ -130,7 +128,7 @@ def parse_node(word: str) -> Slots:
         node, count = word, None
     if not _NODE_NAME.match(node) and not _is_ipv6(node):
         raise LayoutError(f"{quoted(word)} is not a valid node name", hint=_EXAMPLES)
-    if host_of(node).isdigit():  # a resolver takes 4 for the address 0.0.0.4
+    if host_of(node).isdigit():  # a resolver reads 4 as the address 0.0.0.4
         raise LayoutError(f"{quoted(word)} is a number, not a node", hint='ranks of this machine: "localhost:4"')
     ranks = None if count is None else count_of(count)
     if count is not None and ranks is None:
@@ -147,14 +145,14 @@ def count_of(text: str) -> int | None:
 
 
 def complete(slots: Iterable[Slots], ranks_per_node: int | Literal["auto"]) -> tuple[Slots, ...]:
-    """The nodes of a layout, checked together.
+    """Fills in missing counts, and checks the nodes of a layout together.
 
     Args:
-        slots: in order, from wherever.
-        ranks_per_node: for nodes that have no number yet.
+        slots: in order.
+        ranks_per_node: for nodes without a count.
 
     Raises:
-        LayoutError: a node is there twice, this machine together with others, or there are too many of them.
+        LayoutError: a node appears twice, this machine appears by a local name together with others, or there are too many nodes.
     """
     default = None if ranks_per_node == "auto" else ranks_per_node
     found = tuple(slot if slot.ranks else Slots(node=slot.node, ranks=default) for slot in slots)
@@ -185,24 +183,21 @@ def host_of(node: str) -> str:
 
 
 def _words(nodes: str | Sequence[str]) -> tuple[str, ...]:
-    """Takes texts apart at every comma that is not in brackets."""
+    """Splits texts at every comma outside of brackets."""
     texts = [nodes] if isinstance(nodes, str) else nodes
     return tuple(matched[1].strip() for text in texts for matched in _WORD.finditer(f"{text},"))
 
 
 def _unfolded(word: str) -> list[str]:
-    """Every name that a folded one stands for, in the order of its numbers: `gpu[01-02]:8` is `gpu01:8` and `gpu02:8`.
+    """Expands a folded name, in the order of its numbers: `gpu[01-02]:8` is `gpu01:8` and `gpu02:8`.
 
-    ClusterShell reads the ranges only. Its NodeSet takes `rack1[1-12]` for the 102 names from `rack11` to `rack112`
-    (ClusterShell 1.10.1), makes all of them before it can be asked how many there are, and takes ten times as long to import.
+    Only ClusterShell's ranges are used. Its NodeSet expands `rack1[1-12]` to the 102 names from `rack11` to `rack112` (ClusterShell
+    1.10.1), can't count names without expanding them, and takes ten times as long to import.
     """
     text = _FOLD.split(word)
     if len(text) == 1:
         return [word]
-    from ClusterShell.RangeSet import (
-        RangeSet,
-        RangeSetException,
-    )  # milliseconds, for a first screen that has few such names
+    from ClusterShell.RangeSet import RangeSet, RangeSetException  # takes milliseconds, and few layouts need it
 
     ranges = text[1::2]
     if sum(map(len, text[::2])) + len(ranges) > _LONGEST_NAME:
@@ -222,7 +217,7 @@ def _unfolded(word: str) -> list[str]:
 
 
 def _size(word: str, ranges: str) -> int:
-    """How many numbers are in `01-16,20-40/2`, told without making them."""
+    """How many numbers `01-16,20-40/2` has, without expanding it."""
     size = 0
     for each in ranges.split(","):
         matched = _RANGE.match(each)
@@ -247,28 +242,28 @@ def _is_ipv6(node: str) -> bool:
 
 
 def quoted(word: str) -> str:
-    """As much of a word as a message can hold, with nothing in it that a terminal would read."""
+    """A word in quotes for a message: short and printable."""
     return repr(word if len(word) <= 60 else f"{word[:57]}…")
 
 
 def place_ranks(counts: tuple[tuple[str, int], ...], order: Literal["block", "cyclic"]) -> tuple[Place, ...]:
-    """Numbers the ranks of a gang.
+    """Places ranks on nodes.
 
     Args:
         counts: nodes in order, each with its number of ranks (at least 1).
-        order: `block` fills a node before the next one; `cyclic` deals one rank to each node in turn.
+        order: `block` fills a node before the next one; `cyclic` gives one rank to each node in turn.
 
     Returns:
-        Every rank's place, by rank. Local ranks of a node grow with its ranks.
+        Every rank's place, by rank. On each node, local ranks increase with ranks.
     """
     if order == "block":
-        homes = [group for group, (_, count) in enumerate(counts) for _ in range(count)]
+        groups = [group for group, (_, count) in enumerate(counts) for _ in range(count)]
     else:
         rounds = max(count for _, count in counts)
-        homes = [group for turn in range(rounds) for group, (_, count) in enumerate(counts) if turn < count]
+        groups = [group for turn in range(rounds) for group, (_, count) in enumerate(counts) if turn < count]
     taken = [0] * len(counts)
     places: list[Place] = []
-    for rank, group in enumerate(homes):
+    for rank, group in enumerate(groups):
         node, count = counts[group]
         places.append(Place(rank=rank, node=node, local_rank=taken[group], local_world_size=count, group_rank=group))
         taken[group] += 1

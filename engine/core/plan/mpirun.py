@@ -12,23 +12,23 @@ import msgspec
 Implementation = Literal["openmpi", "mpich"]
 
 NAMES: dict[Implementation, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
-"""What people call them."""
+"""Names for users."""
 
 LAUNCHER = "launcher"
-"""Shell script in the folder that `mpirun` starts in: `sh launcher HOST COMMAND…` runs a command on another node."""
+"""Shell script in the working directory of `mpirun`: `sh launcher HOST COMMAND…` runs a command on another node."""
 
 HEAD = "localhost"
-"""What the node is called to `mpirun` that it runs on."""
+"""Name of mpirun's own node in its arguments."""
 
 
 class Mpi(msgspec.Struct, frozen=True, kw_only=True):
-    """An MPI that was found.
+    """An MPI installation.
 
     Args:
-        implementation: which.
-        version: as it says itself.
+        implementation: Open MPI or MPICH.
+        version: as `mpirun --version` prints it.
         path: of its `mpirun`.
-        slots: processes that the machine has cores for.
+        slots: number of cores of this machine.
     """
 
     implementation: Implementation
@@ -38,16 +38,16 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_prrte(self) -> bool:
-        """Whether its `mpirun` is PRRTE, as Open MPI's is from 5 on."""
+        """Whether its `mpirun` is PRRTE: Open MPI 5 and newer."""
         return self.implementation == "openmpi" and self.version.split(".")[0] >= "5"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that follow one another on one node.
+    """Consecutive ranks on one node.
 
     Args:
-        host: as `host_name` calls the node.
-        ranks: how many.
+        host: from `host_name`.
+        ranks: number of ranks.
         program: argv of each.
     """
 
@@ -57,10 +57,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_name(index: int) -> str:
-    """What a node is called to `mpirun`.
+    """The name of a node in the arguments of `mpirun`.
 
-    No name of the network: `mpirun` would look it up, take it for its own machine, or cut its domain off, and it need not
-    reach it either, since the agents do.
+    It is not a network name: `mpirun` would resolve it, mistake it for its own machine, or remove its domain. The agents connect to
+    nodes, not `mpirun`.
 
     Args:
         index: of the node in the plan.
@@ -71,13 +71,13 @@ def host_name(index: int) -> str:
 def mpirun_argv(mpi: Mpi, parts: Sequence[Part], address: str = "") -> list[str]:
     """The command that starts the program of each part once for each of its ranks.
 
-    More ranks than cores are allowed; on one machine Open MPI then lets waiting ranks yield, which is why it must know the true
-    number of cores. Ranks are not bound to cores, as they aren't anywhere else in rankdeck.
+    More ranks than cores are allowed. On one machine Open MPI then makes waiting ranks yield, so it must know the real number of cores.
+    Ranks are not bound to cores, as with all backends.
 
     Args:
-        mpi: which MPI.
+        mpi: the MPI.
         parts: in the order of their ranks.
-        address: at which other nodes reach the one that this runs on.
+        address: at which other nodes reach mpirun's node.
     """
     match mpi.implementation:
         case "openmpi":
@@ -91,10 +91,20 @@ def _openmpi_argv(mpi: Mpi, parts: Sequence[Part]) -> list[str]:
     if _is_spread(parts):
         # Whatever batch system is around: its own way to other nodes may not be the agents'. The daemons must stay
         # children of those who start them, and all be started from here.
-        option, ways, remote = ("--prtemca", "plm_ssh", "ssh") if mpi.has_prrte else ("--mca", "plm_rsh", "rsh")
-        argv += [option, "plm", remote, option, f"{ways}_agent", f"sh {LAUNCHER}", option, f"{ways}_no_tree_spawn", "1"]
+        option, component, remote = ("--prtemca", "plm_ssh", "ssh") if mpi.has_prrte else ("--mca", "plm_rsh", "rsh")
+        argv += [
+            option,
+            "plm",
+            remote,
+            option,
+            f"{component}_agent",
+            f"sh {LAUNCHER}",
+            option,
+            f"{component}_no_tree_spawn",
+            "1",
+        ]
         others = len({part.host for part in parts} - {HEAD})
-        argv += [option, f"{ways}_num_concurrent", str(others), "--leave-session-attached"]
+        argv += [option, f"{component}_num_concurrent", str(others), "--leave-session-attached"]
     argv += ["--map-by", ":OVERSUBSCRIBE"] if mpi.has_prrte else ["--oversubscribe"]
     argv += ["--bind-to", "none"]
     for index, part in enumerate(parts):
@@ -118,19 +128,19 @@ def _mpich_argv(mpi: Mpi, parts: Sequence[Part], address: str) -> list[str]:
     return argv
 
 
-def can_place(mpi: Mpi, homes: Sequence[str]) -> bool:
-    """Whether an MPI can place ranks so. MPICH fills its hosts in order and then begins anew.
+def can_place(mpi: Mpi, nodes: Sequence[str]) -> bool:
+    """Whether an MPI supports this placement. MPICH fills its hosts in order and then starts again with the first.
 
     Args:
-        mpi: which.
-        homes: the node of each rank.
+        mpi: the MPI.
+        nodes: the node of each rank.
     """
-    hosts = _turn([(home, len(list(run))) for home, run in groupby(homes)])
-    return mpi.implementation != "mpich" or len({home for home, _ in hosts}) == len(hosts)
+    hosts = _turn([(node, len(list(ranks))) for node, ranks in groupby(nodes)])
+    return mpi.implementation != "mpich" or len({node for node, _ in hosts}) == len(hosts)
 
 
 def _turn(hosts: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The shortest beginning that the whole repeats."""
+    """The shortest prefix of which the list is a repetition."""
     for length in range(1, len(hosts)):
         turns, rest = divmod(len(hosts), length)
         if not rest and hosts == hosts[:length] * turns:
@@ -143,11 +153,11 @@ def _is_spread(parts: Sequence[Part]) -> bool:
 
 
 def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
-    """What `mpirun` and its daemons need in their environment.
+    """Environment variables of `mpirun` and its daemons.
 
     Args:
-        mpi: which MPI.
-        uid: of the user: Open MPI refuses root unless told twice.
+        mpi: the MPI.
+        uid: of the user: Open MPI refuses root unless two variables allow it.
         spread: whether there are other nodes.
     """
     if mpi.implementation == "mpich":
@@ -160,20 +170,20 @@ def mpirun_environment(mpi: Mpi, uid: int, *, spread: bool) -> dict[str, str]:
 
 
 def launcher_script(argv: Sequence[str]) -> str:
-    """What `LAUNCHER` says.
+    """The content of `LAUNCHER`.
 
     Args:
-        argv: of the program that has a command run on another node; it is given the host and the command.
+        argv: of the program that runs a command on another node; host and command are appended.
     """
     return f'exec {shlex.join(argv)} "$@"\n'
 
 
 def interface_environment(mpi: Mpi, interface: str) -> dict[str, str]:
-    """What makes ranks use an interface for TCP; faster networks are found by MPI itself.
+    """The variable that selects the interface for TCP; MPI finds faster networks itself.
 
     Args:
-        mpi: which MPI.
-        interface: its name; empty: nothing is known.
+        mpi: the MPI.
+        interface: its name; empty: unknown.
     """
     if not interface:
         return {}

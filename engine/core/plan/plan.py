@@ -1,7 +1,7 @@
-"""What a profile comes to on real nodes: every rank's node, argv and environment, as pure data.
+"""The plan of a launch: every rank's node, command line and environment, as pure data.
 
-The preview, `rankdeck plan` and the runner use the same object, so what is shown is what runs. Only what can't be known
-before an attempt (the store's port, the attempt's number, paths of the run) is filled in by `rank_environment`.
+The app, `rankdeck plan` and the supervisor use the same object. Only values that are unknown before an attempt (the store's port, the
+number of the attempt, paths of the run) are filled in by `rank_environment`.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ SECRET_VALUE = re.compile(
 """Values that look like tokens, passwords or private keys, whatever the name of their variable."""
 
 TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Where torch's flight recorder writes to, by the name that torch 2.8 and newer have, and the older one."""
+"""Variables with the path of torch's flight recorder: of torch 2.8 and newer, and of older versions."""
 
 HIDDEN = "•••"
-"""Stands for a value that must not be shown."""
+"""Shown instead of a secret."""
 
 
 class ProgramOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program wrote, and the status that it ended with, negative for a signal. None: it had not ended in time."""
+    """The output of a program and its exit status, negative for a signal; None: it timed out."""
 
     text: str
     status: int | None
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked of a node before planning. `torch`: its version, where that was asked; `torch_cuda`: the CUDA that it was
-    built for, empty for a build without, None where that is not known. `output`: of the backend's program, where it has one."""
+    """Facts about a node for planning. `torch`: its version, empty: unknown. `torch_cuda`: the CUDA version of its build, empty for a
+    build without CUDA, None: unknown. `output`: of the backend's program, if it has one."""
 
     name: str
     cores: int
@@ -61,8 +61,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend module adds to a plan: the environment of every rank, the device that ranks compute on, and the MPI whose
-    `mpirun` starts them, where one does."""
+    """What a backend adds to a plan: the environment of every rank, the device that ranks compute on, and the MPI that starts them."""
 
     name: str
     env: dict[str, str]
@@ -71,15 +70,15 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     library_path: str = ""
     """Folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none."""
     start_together: str = msgspec.field(name="one_fate", default="")
-    """Why its ranks can only start together; empty where one may start alone."""
+    """Why its ranks can only start together; empty: one may start alone."""
     found: str = ""
-    """What it runs with, in words: which MPI, which library."""
+    """The MPI or library that it uses, in words."""
     library_links: dict[str, str] = {}
-    """Libraries that ranks ask for by another name than they have on the nodes: the name, and the file."""
+    """Shared libraries that the nodes have under another name: the name that ranks need, and the file."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What every rank runs."""
+    """The program of every rank."""
 
     kind: Literal["recipe", "script", "module"]
     target: str
@@ -96,7 +95,7 @@ Transport = Literal["local", "ssh"]
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user wants of every connection to a node: options of `ssh`, and shell lines that come before the agent's Python."""
+    """The user's settings for connections to nodes: options of `ssh`, and shell lines that run before the agent."""
 
     ssh_options: tuple[str, ...] = ()
     setup: str = ""
@@ -118,19 +117,19 @@ class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One launch, decided.
+    """One launch.
 
-    `env` is what the profile says, for every rank; `env_defaults` holds only where the node's own environment has no such
-    variable; `rank_environment` adds what differs from rank to rank.
+    `env`: the profile's variables for every rank; `env_defaults`: variables that apply unless the node's own environment sets them;
+    `rank_environment` adds those that differ between ranks.
     """
 
     name: str
     description: str
     backend: BackendSettings
     backend_note: str = ""
-    """Why it is that backend and no other, where the profile did not decide it alone."""
+    """Why this backend was chosen, if the profile leaves the choice open."""
     fallback: tuple[BackendSettings, ...] = ()
-    """Backends that take over, one after another, when ranks can't set their process group up."""
+    """Backends to use, in this order, if ranks can't set up their process group."""
     timeout: float
     nodes: tuple[PlannedNode, ...]
     places: tuple[Place, ...]
@@ -148,17 +147,16 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     stop_ladder: tuple[tuple[str, float], ...]
     metric_patterns: tuple[str, ...]
     warnings: tuple[EnvWarning, ...] = ()
-    """What will not do what was meant. It changes nothing of what runs."""
+    """Warnings about variables. They do not change the launch."""
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Number of ranks."""
         return len(self.places)
 
 
 class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one rank of one attempt keeps its files, on its own node. `traces`: what names of NCCL's recorded collectives begin
-    with; torch adds the rank."""
+    """Paths of one rank's files in an attempt, on its node. `traces`: prefix of torch's flight recorder files; torch adds the rank."""
 
     library: str
     error: str
@@ -172,17 +170,14 @@ class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
 def build_plan(
     profile: Profile, slots: tuple[Slots, ...], facts: tuple[NodeFacts, ...], backend: BackendSettings, *, workdir: str
 ) -> LaunchPlan:
-    """Decides a launch.
+    """The plan of a profile.
 
     Args:
-        profile: what the user asked for.
+        profile: the user's profile.
         slots: the nodes of its layout, from `parse_nodes`.
-        facts: what each of these nodes has, in the same order.
-        backend: what the chosen backend adds.
-        workdir: absolute path that the ranks start in.
-
-    Returns:
-        The plan; it holds no reference to the clock, the process or the machine that made it.
+        facts: of each of these nodes, in the same order.
+        backend: settings of the chosen backend.
+        workdir: absolute path in which ranks start.
     """
     counts = tuple(
         (slot.node, slot.ranks or _automatic_ranks(fact, backend)) for slot, fact in zip(slots, facts, strict=True)
@@ -224,11 +219,11 @@ def build_plan(
 
 
 def with_backend(plan: LaunchPlan, backend: str) -> LaunchPlan:
-    """The same plan with another of its backends.
+    """The plan with another of its backends.
 
     Args:
         plan: the launch.
-        backend: name of the one that it has, or of one of its fallback.
+        backend: name of its backend, or of one of its fallback.
     """
     if backend in ("", plan.backend.name):
         return plan
@@ -238,12 +233,12 @@ def with_backend(plan: LaunchPlan, backend: str) -> LaunchPlan:
 
 
 def store_address(plan: LaunchPlan) -> str:
-    """Where ranks find the store, in words: on several nodes the address is only known once they have tried each other's."""
+    """The address of the store, in words: with several nodes it is found at launch."""
     return "127.0.0.1" if len(plan.nodes) == 1 else "an address that all nodes reach"
 
 
 def _transport(wanted: Transport | None, node: str) -> Transport:
-    """This machine needs no ssh, unless somebody asks for it."""
+    """This machine needs no ssh, unless the profile sets it."""
     return wanted or ("local" if node in LOCAL_NAMES else "ssh")
 
 
@@ -281,20 +276,20 @@ def rank_environment(
     paths: AttemptPaths,
     generation: int = 0,
 ) -> dict[str, str]:
-    """What a rank finds in its environment besides what its node already has.
+    """The environment of a rank, in addition to its node's.
 
-    The names and values are torchrun's contract (torch 2.13, `LocalElasticAgent._start_workers`), so that a script which
-    runs under torchrun runs here unchanged. `RANKDECK_*` is ours.
+    Names and values follow torchrun (torch 2.13, `LocalElasticAgent._start_workers`), so that scripts for torchrun run unchanged.
+    `RANKDECK_*` are rankdeck's own.
 
     Args:
         plan: the launch.
         place: the rank.
         run: id of the run.
         attempt: counted from 0, torchrun's restart count.
-        address: of the node that hosts this attempt's store, as the others reach it.
-        port: of the store, which is hosted outside the ranks.
+        address: of the node that hosts this attempt's store, as other nodes reach it.
+        port: of the store, which runs outside the ranks.
         paths: files of this rank.
-        generation: that it is started for; above 0 where it takes a dead rank's place.
+        generation: for which it is started; above 0 if it replaces a dead rank.
     """
     traces = dict.fromkeys(TRACES, paths.traces) if "nccl" in plan.backend.name else {}
     return {

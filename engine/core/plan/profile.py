@@ -1,7 +1,6 @@
-"""Schema 1 of a profile: what a user saves and shares.
+"""Schema 1 of a profile.
 
-Every key is a field here, and every field works. The structs are the only list of keys: the checks, the hints of the nearest key
-and the editor read it.
+The structs are the only list of keys: checks, hints with the nearest key and the editor read it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 SCHEMA = 1
-"""The version that is read and written. A file of a newer version is refused; an older one would be converted."""
+"""The version that is read and written. Files of a newer version are refused."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +20,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Backend(Section, frozen=True, kw_only=True):
-    """`[backend]`: which process group, and what only it needs."""
+    """`[backend]`: the process group and its settings."""
 
     name: str = "gloo"
     fallback: tuple[str, ...] = ()
@@ -30,7 +29,7 @@ class Backend(Section, frozen=True, kw_only=True):
 
 
 class Layout(Section, frozen=True, kw_only=True):
-    """`[layout]`: where ranks go. At most one of `nodes`, `hostfile`, `slurm` and `pbs`."""
+    """`[layout]`: nodes and ranks. At most one of `nodes`, `hostfile`, `slurm` and `pbs`."""
 
     nodes: str | tuple[str, ...] = "localhost"
     hostfile: str | None = None
@@ -43,7 +42,7 @@ class Layout(Section, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Where ranks go, in a few words for lists: `gpu[01-04]:8`, `hosts.txt`, `slurm current`."""
+        """The nodes in a few words, for lists: `gpu[01-04]:8`, `hosts.txt`, `slurm current`."""
         if self.hostfile is not None:
             return self.hostfile
         for name in ("slurm", "pbs"):
@@ -54,7 +53,7 @@ class Layout(Section, frozen=True, kw_only=True):
 
 
 class Recipe(Section, frozen=True, kw_only=True):
-    """`[recipe]`: what every rank runs. Exactly one of `name`, `script` and `module`."""
+    """`[recipe]`: the program of every rank. Exactly one of `name`, `script` and `module`."""
 
     name: str | None = None
     script: str | None = None
@@ -110,7 +109,7 @@ def all_keys(section: type[Section] = Profile, path: tuple[str, ...] = ()) -> di
 
 
 def to_toml_data(profile: Profile) -> dict[str, Any]:
-    """The profile as tables and values, without what has its default."""
+    """The profile as tables and values, without defaults."""
 
     def trim(section: Section) -> dict[str, Any]:
         data: dict[str, Any] = {}
@@ -133,7 +132,7 @@ def to_toml_data(profile: Profile) -> dict[str, Any]:
 
 
 def type_words(kind: Any) -> str:
-    """A type as a user reads it: `block | cyclic`, `number`, `list of [text, number]`."""
+    """A type in words: `block | cyclic`, `number`, `list of [text, number]`."""
     if typing.get_origin(kind) is Literal:
         return " | ".join(str(choice) for choice in typing.get_args(kind))
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:

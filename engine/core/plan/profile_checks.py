@@ -16,7 +16,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGK
 
 _BACKEND_HINT = 'write one, such as "gloo", or one for each device: "cpu:gloo,cuda:nccl"'
 _SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
-"""A job or a task of a job array. `squeue` can't take it for an option."""
+"""A job or a task of a job array. `squeue` can't mistake it for an option."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -29,8 +29,8 @@ def check_choices(profile: Profile, choices: Choices, places: Places | str) -> N
 
     Args:
         profile: the profile.
-        choices: for each such key, the names that exist.
-        places: a name to call the document in errors.
+        choices: for each such key, the valid names.
+        places: of the keys, or a name of the document for errors.
 
     Raises:
         ProfileError: a name is unknown; the hint has the nearest one.
@@ -59,7 +59,9 @@ def check_sense(profile: Profile, places: Places) -> None:
     """
     if not _PROFILE_NAME.match(profile.name):
         raise places.error(
-            ("name",), f"{profile.name!r} can't be a name", hint="letters, digits, dot, dash and underscore, at most 64"
+            ("name",),
+            f"{profile.name!r} is not a valid name",
+            hint="letters, digits, dot, dash and underscore, at most 64",
         )
     _check_recipe(profile.recipe, places)
     _check_backend(profile.backend, places)
@@ -68,9 +70,9 @@ def check_sense(profile: Profile, places: Places) -> None:
     for table, env in ((("env",), profile.env), (("backend", "env"), profile.backend.env)):
         for name, value in env.items():
             if not _ENV_NAME.match(name):
-                raise places.error((*table, name), "can't be the name of an environment variable")
+                raise places.error((*table, name), "is not a valid name of an environment variable")
             if "\0" in value:
-                raise places.error((*table, name), "holds a NUL byte")
+                raise places.error((*table, name), "contains a NUL byte")
     for pattern in profile.metrics.patterns:
         _check_pattern(pattern, places)
 
@@ -91,7 +93,7 @@ def _check_recipe(recipe: Recipe, places: Places) -> None:
     if program == "":
         raise places.error(("recipe", chosen[0]), "is empty")
     if any("\0" in text for text in (*recipe.args, program)):
-        raise places.error(("recipe",), "holds a NUL byte")
+        raise places.error(("recipe",), "contains a NUL byte")
 
 
 def _check_launch(launch: Launch, places: Places) -> None:
@@ -115,12 +117,12 @@ def _check_launch(launch: Launch, places: Places) -> None:
     if launch.stop_ladder[-1][0] != "SIGKILL":
         raise places.error(
             ("launch", "stop_ladder"),
-            "must end with SIGKILL, or a rank could outlive its run",
+            "must end with SIGKILL; otherwise a rank could outlive its run",
             hint='add ["SIGKILL", 5]',
         )
     for key, text in (("workdir", launch.workdir), ("python", launch.python or ""), ("setup", launch.setup)):
         if "\0" in text:
-            raise places.error(("launch", key), "holds a NUL byte")
+            raise places.error(("launch", key), "contains a NUL byte")
 
 
 def _check_backend(backend: Backend, places: Places) -> None:
@@ -132,11 +134,10 @@ def _check_backend(backend: Backend, places: Places) -> None:
             except ValueError as error:
                 raise places.error(("backend", key), f"{name!r} {error}", hint=_BACKEND_HINT) from None
     if AUTO in backend.fallback:
-        raise places.error(("backend", "fallback"), "auto is a choice by itself", hint='set backend.name = "auto"')
+        raise places.error(("backend", "fallback"), "auto can't be a fallback", hint='set backend.name = "auto"')
     if backend.name == AUTO and backend.fallback:
-        raise places.error(
-            ("backend", "fallback"), "goes with a backend that you name", hint="leave it out: auto goes on by itself"
-        )
+        hint = "leave it out: auto has its own fallback"
+        raise places.error(("backend", "fallback"), "can't be combined with auto", hint=hint)
     again = [name for name in backend.fallback if name == backend.name or backend.fallback.count(name) > 1]
     if again:
         raise places.error(("backend", "fallback"), f"{again[0]} would be tried twice")
@@ -144,7 +145,7 @@ def _check_backend(backend: Backend, places: Places) -> None:
 
 def _check_layout(layout: Layout, places: Places) -> None:
     given = [name for name in ("hostfile", "slurm", "pbs") if getattr(layout, name) is not None]
-    if layout.nodes != "localhost":  # which is also what it is where nobody says anything
+    if layout.nodes != "localhost":  # the default
         given.insert(0, "nodes")
     if len(given) > 1:
         raise places.error(
@@ -169,7 +170,7 @@ def _check_layout(layout: Layout, places: Places) -> None:
         )
     for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
         if any("\0" in text for text in texts):
-            raise places.error(("layout", key), "holds a NUL byte")
+            raise places.error(("layout", key), "contains a NUL byte")
 
 
 def _is_slurm_job(job: int | str) -> bool:

@@ -1,4 +1,4 @@
-"""Reads a profile from TOML text or from parsed data, and explains in plain words what is wrong with it."""
+"""Reads a profile from TOML text or from parsed data, and explains errors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choice
 
     Args:
         text: the document.
-        file: what to call it in errors.
+        file: its name in errors.
         overrides: `section.key=value` words of the command line; the value is TOML, or else a plain string.
         choices: see `check_choices`.
 
     Raises:
-        ProfileError: at the first thing that is wrong, in the order syntax, unknown key, type, sense.
+        ProfileError: the first error, in the order syntax, unknown key, type, value.
     """
     return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]
 
@@ -44,13 +44,12 @@ def parse_with_places(
     try:
         data = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
-        raise ProfileError(
-            file, error.lineno, "", _sentence(error.msg), hint="see https://toml.io for the syntax"
-        ) from None
+        reason = error.msg[:1].lower() + error.msg[1:]
+        raise ProfileError(file, error.lineno, "", reason, hint="see https://toml.io for the syntax") from None
     except RecursionError:
         raise ProfileError(file, None, "", "is nested too deeply to be a profile") from None
-    except ValueError:  # Python reads no number of more digits
-        raise ProfileError(file, None, "", "holds a number of thousands of digits") from None
+    except ValueError:  # Python limits the digits of a number
+        raise ProfileError(file, None, "", "contains a number with thousands of digits") from None
     places = Places(file, key_lines(text))
     for word in overrides:
         path = _apply_override(data, word)
@@ -64,11 +63,11 @@ def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
     """Checks a document that is already parsed (the editor's form, or `parse_profile`).
 
     Args:
-        data: tables and values as tomli gives them.
-        places: a name to call the document in errors.
+        data: tables and values as from tomli.
+        places: of the keys, or a name of the document for errors.
 
     Raises:
-        ProfileError: at the first thing that is wrong.
+        ProfileError: the first error.
     """
     if isinstance(places, str):
         places = Places(places, {})
@@ -92,23 +91,16 @@ def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
 
 
 def _first_odd_name(data: dict[str, Any], path: tuple[str, ...]) -> str | None:
-    """The variable whose value is not a string: msgspec names the table only."""
+    """The variable whose value is not a string: msgspec names only the table."""
     table: Any = data
     for part in path:
         table = table[part]
-    return (
-        next((name for name, value in table.items() if not isinstance(value, str)), None)
-        if isinstance(table, dict)
-        else None
-    )
-
-
-def _sentence(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    items = table.items() if isinstance(table, dict) else ()
+    return next((name for name, value in items if not isinstance(value, str)), None)
 
 
 def _readable(message: str) -> tuple[str, tuple[str, ...]]:
-    """Takes msgspec's message apart into a sentence and a key path."""
+    """Splits msgspec's message into a sentence and a key path."""
     matched = _AT.match(message)
     assert matched is not None
     path = tuple(

@@ -1,7 +1,7 @@
-"""Finds the line of every key in a TOML text, so that an error can say where to look.
+"""Finds the line of every key in a TOML text, for errors.
 
-tomli tells values and tomlkit keeps the text, but neither tells a line. This reads just enough TOML for that: table
-headers, keys, and how far a value of several lines reaches. A text that tomli refuses never gets here.
+Neither tomli nor tomlkit reports lines. This module reads only table headers, keys, and the extent of multi-line values. tomli has
+already accepted the text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
 
 
 def _note(found: dict[tuple[str, ...], int], table: tuple[str, ...], key: tuple[str, ...], number: int) -> None:
-    """Notes the line of a key, and of the tables that a dotted key brings into being."""
+    """Notes the line of a key, and of the tables that a dotted key creates."""
     for length in range(1, len(key) + 1):
         found.setdefault(table + key[:length], number)
 
@@ -76,7 +76,7 @@ def _after(rest: str, depth: int, quote: str) -> tuple[int, str]:
 
 
 def line_of(lines: dict[tuple[str, ...], int], path: tuple[str, ...]) -> int | None:
-    """The line of a key path, or of the nearest thing around it that has one."""
+    """The line of a key path, or of the nearest table around it that has one."""
     while path:
         if path in lines:
             return lines[path]

@@ -51,7 +51,7 @@ class TellRanks(Action, frozen=True, kw_only=True):
 
 
 class StopRanks(Action, frozen=True, kw_only=True):
-    """Walk the stop ladder for every rank of an attempt on a node. Answer, for each: RankEnded."""
+    """Send the signals of the stop ladder to every rank of an attempt on a node. Answer, for each: RankEnded."""
 
     node: str
     attempt: int
@@ -68,7 +68,7 @@ class SignalRank(Action, frozen=True, kw_only=True):
 
 
 class ClearNode(Action, frozen=True, kw_only=True):
-    """End whatever an attempt left on a node: its store, and children that left their rank's group. Answer: NodeCleared.
+    """End all remaining processes of an attempt on a node: its store, and children that left their rank's group. Answer: NodeCleared.
 
     `at_once`: do not wait until the output of its ranks is stored.
     """
@@ -85,7 +85,7 @@ class CloseNode(Action, frozen=True, kw_only=True):
 
 
 class Ignore(Action, frozen=True, kw_only=True):
-    """Do nothing, on purpose. The reason is told to whoever asked."""
+    """Do nothing. `reason`: the answer to the sender of the event."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""What follows when a rank fails: another backend, a rejoin, or what the profile's `launch.on_failure` says."""
+"""Decides what follows when a rank fails: another backend, a rejoin, or the profile's `launch.on_failure`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FRUITLESS_LIMIT = 2
 them, the failure is not chance."""
 
 EXIT_TO_BE_REPLACED = 75
-"""Exit status of a rank that can't leave a lost generation, and whose state another rank has or its successor will find.
-`rankdeck.elastic` uses the same number. A script may use it too, so the status alone decides nothing: see `_wants_replacement`."""
+"""Exit status of a rank that can't leave a lost generation and asks for a new process. `rankdeck.elastic` uses the same number. A
+script may use it too, so the status alone is not enough: see `_wants_replacement`."""
 
 
 def on_failure(state: RunState, at: float) -> Step:
@@ -35,16 +35,16 @@ def on_failure(state: RunState, at: float) -> Step:
 
 
 def _wants_replacement(state: RunState, rank: int, phase: Done) -> bool:
-    """Whether a rank ended so that a new process can take its place in the rejoin under way: nobody has to decide on that.
+    """Whether a rank ended to be replaced in the current rejoin, which needs no decision of the user.
 
-    Besides its exit status, its process is older than the generation that forms, and has not joined it.
+    Besides the exit status, its process must be older than the new generation, and must not have joined it.
     """
     is_left_behind = state.generation_of(rank) < state.generation and rank not in state.joined
     return phase.status == EXIT_TO_BE_REPLACED and is_left_behind and _may_rejoin_free(state)
 
 
 def _may_rejoin_free(state: RunState) -> bool:
-    """Whether dead ranks may rejoin without counting as a restart. Each rank may do so once until all ranks have met."""
+    """Whether dead ranks may rejoin without counting as a restart: at most once for each rank until all have joined."""
     return state.free_rejoins < len(state.ranks) and not why_no_rejoin(state)
 
 
@@ -53,9 +53,9 @@ def _rejoin_free(state: RunState, at: float) -> Step:
 
 
 def may_fall_back(state: RunState) -> bool:
-    """Whether the root cause is a process group that could not be set up, and the profile has another backend for it.
+    """Whether the root cause is a process group that could not be set up, and the profile has a fallback.
 
-    A rank that was killed, or that only lost its connection to others, says nothing about the backend.
+    A rank that was killed, or that only lost its connection to others, does not trigger the fallback.
     """
     cause = root_cause(state)
     if cause is None or not state.fallback or state.joined or state.generation:
@@ -77,9 +77,9 @@ def _follow_policy(state: RunState, reached: int | None, rank: int, reason: str,
 
 
 def _restart_or_fail(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
-    forming = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
-    if forming and state.generation_of(rank) < state.generation and _may_rejoin_free(state):
-        return _rejoin_free(state, at)  # several ranks died together: one restart is enough for all of them
+    is_incomplete = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
+    if is_incomplete and state.generation_of(rank) < state.generation and _may_rejoin_free(state):
+        return _rejoin_free(state, at)  # several ranks died together: they count as one restart
     if state.restarts >= state.max_restarts:
         return stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
     fruitless = state.fruitless

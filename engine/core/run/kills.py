@@ -1,4 +1,4 @@
-"""Which user's signal a rank died from."""
+"""Remembers which user's signal ended a rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.core.run.events import AnyEvent
 
 
 class Kills:
-    """The newest signal that a user sent to each rank. The end of the rank uses it up: it explains no later death.
+    """The newest signal that a user sent to each process of a rank. It explains only the end of that process.
 
     Args:
         events: of the journal so far.
@@ -29,7 +29,7 @@ class Kills:
                 self._newest.pop(event.rank, None)
 
     def sender(self, rank: int, status: int) -> str:
-        """The user whose signal a rank died from; empty: nobody's.
+        """The user whose signal ended a rank; empty: no user's.
 
         Args:
             rank: that has ended.

@@ -1,7 +1,7 @@
-"""The run as one pure function: `step(state, event) -> (state, actions)`.
+"""The state machine of a run as one pure function: `step(state, event) -> (state, actions)`.
 
-Two rules. Only this package changes a run's state. And every event is decided in every phase: each handler matches on all
-phases, `assert_never` lets the type checker prove it, and "nothing to do" is an `Ignore` with its reason.
+Two rules: only this package changes a run's state, and every event is decided in every phase. Each handler matches on all phases, which
+the type checker proves by `assert_never`; "nothing to do" is an `Ignore` with a reason.
 
     Opening ── nodes up ──> Starting ── all spawned ──> Running ── all exited 0 ──> Clearing ──> Closing ──> Ended
                                 │                          │                          ▲  │

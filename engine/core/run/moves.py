@@ -32,8 +32,8 @@ from engine.core.run.state import (
 )
 
 UNREACHABLE_PATIENCE = 20.0
-"""Seconds that a run which is ending waits for a node that is away. A short network failure is over by then, and a user who
-stops a run does not wait for ever. What still runs on the node ends with its lease."""
+"""Seconds that an ending run waits for an unreachable node: enough for a short network failure. Processes on the node end with
+their lease."""
 
 Step = tuple[RunState, tuple[AnyAction, ...]]
 
@@ -44,7 +44,7 @@ def ignore(state: RunState, reason: str) -> Step:
 
 
 def outdated(state: RunState, event: AnyEvent) -> str:
-    """Why an event says nothing about the present state: another attempt, an earlier process, an unknown rank or node.
+    """Why an event is not about the current state: another attempt, an earlier process, an unknown rank or node.
 
     Returns:
         The reason; empty if the event counts.
@@ -89,7 +89,7 @@ def up_nodes(state: RunState) -> list[Node]:
 def any_rank(state: RunState, kind: type[Pending | Alive]) -> bool:
     """Whether any rank is in this phase.
 
-    It is called for each of thousands of ranks. They start and end roughly in order, so the search begins at the last one.
+    Called for each of thousands of ranks. Ranks start and end roughly in order, so the search begins at the last one.
     """
     return kind in map(type, reversed(state.ranks))
 
@@ -223,7 +223,7 @@ def _with_reason(outcome: Outcome, more: str) -> Outcome:
 
 
 def close(state: RunState, outcome: Outcome, at: float) -> Step:
-    """Ends the agents. This includes nodes that are still being opened: their links know how to give up."""
+    """Ends the agents, including those of nodes that are still being opened."""
     if abandoned := [f"{pid} on {node.name}" for node in state.nodes for pid in node.abandoned]:
         outcome = _with_reason(outcome, f"could not kill process {', '.join(abandoned)}")
     closes: tuple[AnyAction, ...] = tuple(
@@ -241,7 +241,7 @@ def when_closed(state: RunState, actions: tuple[AnyAction, ...], at: float) -> S
         if away := [node.name for node in state.nodes if node.link == "given-up" and node.was_up]:
             left = "its" if len(away) == 1 else "their"
             outcome = _with_reason(
-                outcome, f"{', '.join(away)} could not be reached: what runs there ends with {left} lease"
+                outcome, f"{', '.join(away)} could not be reached: processes there end with {left} lease"
             )
         state = replace(state, phase=Ended(outcome=outcome, at=at))
     return state, actions

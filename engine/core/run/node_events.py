@@ -55,7 +55,7 @@ def supervisor_started(state: RunState, event: ev.SupervisorStarted) -> Step:
 
 
 def node_connected(state: RunState, event: ev.NodeConnected) -> Step:
-    """Takes over what the agent knows, and asks it for what the phase still needs."""
+    """Updates the state with what the agent knows, and sends what the phase still needs."""
     match state.phase:
         case Ended():
             return state, (act.CloseNode(node=event.node),)
@@ -85,7 +85,7 @@ def _clear_older(state: RunState, event: ev.NodeConnected) -> tuple[AnyAction, .
 
 
 def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
-    """Takes over what the agent knows of this attempt: ranks that started, ended or vanished while the link was down."""
+    """Notes ranks of this attempt that started, ended or vanished while the link was down."""
     actions: tuple[AnyAction, ...] = ()
     node = state.node(event.node)
     assert node is not None
@@ -122,7 +122,7 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
 
 
 def _learn(state: RunState, event: RankEvent) -> Step:
-    """Takes an event in that follows from another one. What came before it may have made it outdated."""
+    """Handles an event that follows from another one. Earlier ones may have made it outdated."""
     if reason := outdated(state, event):
         return ignore(state, reason)
     match event:
@@ -137,7 +137,7 @@ def _learn(state: RunState, event: RankEvent) -> Step:
 
 
 def _resume(state: RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
-    """Asks a node that is up (again) for what the phase needs from it. Ranks in `asked` were asked for already."""
+    """Sends a connected node what the phase needs from it. Ranks in `asked` were requested already."""
     name = event.node
     node = state.node(name)
     assert node is not None
@@ -226,13 +226,13 @@ def node_cleared(state: RunState, event: ev.NodeCleared) -> Step:
                 return ignore(state, f"{event.node} is cleared already")
             return when_cleared(set_node(state, event.node, cleared=True, abandoned=event.abandoned), (), event.at)
         case Opening() | Starting() | Running() | Holding() | Stopping() | Closing() | Ended():
-            return ignore(state, "nobody asked for that node to be cleared")
+            return ignore(state, "the node was not being cleared")
         case _ as never:
             assert_never(never)
 
 
 def node_closed(state: RunState, event: ev.NodeClosed) -> Step:
-    """Ends the run once all agents have ended. An agent that nobody asked to end is opened again."""
+    """Ends the run once all agents have ended. An agent that ended unexpectedly is opened again."""
     match state.phase:
         case Closing():
             return when_closed(set_node(state, event.node, link="closed", since=event.at), (), event.at)

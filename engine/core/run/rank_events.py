@@ -39,7 +39,7 @@ def store_opened(state: RunState, event: ev.StoreOpened) -> Step:
             state = replace(state, store_port=event.port, store_address=event.address, interfaces=event.interfaces)
             return state, tuple(action for node in up_nodes(state) for action in spawn(state, node))
         case Opening() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
-            return ignore(state, "nobody waits for a store")
+            return ignore(state, "the run does not wait for a store")
         case _ as never:
             assert_never(never)
 
@@ -59,7 +59,7 @@ def store_lost(state: RunState, event: ev.StoreLost) -> Step:
         case Starting() | Running() | Holding():
             return replace(state, store_trouble=event.reason), ()
         case Opening() | Stopping() | Clearing() | Closing() | Ended():
-            return ignore(state, "nobody needs the store")
+            return ignore(state, "the store is no longer needed")
         case _ as never:
             assert_never(never)
 
@@ -115,7 +115,7 @@ def rejoin_overdue(state: RunState, event: ev.RejoinOverdue) -> Step:
 
 
 def rank_joined(state: RunState, event: ev.RankJoined) -> Step:
-    """Notes that a rank is in a generation, which also says that its script can rejoin."""
+    """Notes that a rank has joined a generation, which also shows that its script can rejoin."""
     match state.phase:
         case Starting() | Running() | Holding():
             joined = state.joined | {event.rank} if event.generation == state.generation else state.joined

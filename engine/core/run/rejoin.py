@@ -1,6 +1,6 @@
-"""Rejoin: start the dead ranks alone, in a new generation of the attempt, and tell the others through the store.
+"""Rejoin: starts only the dead ranks, in a new generation of the attempt, and informs the others through the store.
 
-The ranks must then meet in that generation. Where they do not within a limit, all start again as the next attempt.
+If the ranks do not all join that generation within a limit, all start again as the next attempt.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def why_no_rejoin(state: RunState) -> str:
     if state.start_together:
         return state.start_together
     if not state.elastic:
-        return "the script does not use rankdeck.elastic, or had not got there"
+        return "the script does not use rankdeck.elastic, or had not reached it"
     if len(dead) == len(state.ranks):
-        return "no rank is left that has the state"
+        return "no rank that has the state is left"
     if finished:
         return f"rank {finished[0]} has finished already"
     if state.store_trouble or state.store_port is None:
@@ -47,7 +47,7 @@ def why_no_rejoin(state: RunState) -> str:
 
 
 def is_forming(state: RunState) -> bool:
-    """Whether ranks meet again after a rejoin, and not all of them have joined."""
+    """Whether a rejoin is under way: not all ranks have joined the new generation."""
     return state.generation > 0 and len(state.joined) < len(state.ranks)
 
 
@@ -108,7 +108,7 @@ def tell_again(state: RunState, node: Node) -> tuple[AnyAction, ...]:
 
 
 def rejoin(state: RunState, at: float) -> Step:
-    """Starts the dead ranks for a new generation, and tells the others to wait for it."""
+    """Starts the dead ranks for a new generation, and informs the others."""
     generation = state.generation + 1
     dead = {rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)}
     count = range(len(state.ranks))

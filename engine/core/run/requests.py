@@ -29,8 +29,8 @@ from engine.core.run.state import (
 )
 
 RESTART_GUARD = 5.0
-"""Seconds after the start of an attempt in which another request to restart counts as the same one: a key pressed twice, a
-script that retries. Once a rank has failed again, a new request counts at once."""
+"""Seconds after the start of an attempt in which another restart request counts as the same one: a key pressed twice, a script that
+retries. After another failure, a new request counts immediately."""
 
 
 def stop_requested(state: RunState, event: ev.StopRequested) -> Step:

@@ -36,8 +36,8 @@ class Alive(Value, frozen=True, kw_only=True):
 
 
 class Done(Value, frozen=True, kw_only=True):
-    """Its process ended. `asked`: the attempt was being stopped. `order`: its place in the order in which the supervisor learned of
-    ends. `setup_error`: why its process group could not be set up, if it ended before that."""
+    """Its process ended. `asked`: the attempt was being stopped. `order`: counts the ends in the order in which the supervisor noticed
+    them. `setup_error`: why its process group could not be set up, if it ended before that."""
 
     pid: int | None
     status: int
@@ -150,7 +150,7 @@ RankNews = tuple[Literal["lost", "generation"], int]
 
 
 class RunState(Value, frozen=True, kw_only=True):
-    """Everything that is known of a run. `restarts`: automatic restarts since a user last asked for one."""
+    """The whole state of a run. `restarts`: automatic restarts since a user's last restart."""
 
     run: str
     name: str
@@ -171,7 +171,7 @@ class RunState(Value, frozen=True, kw_only=True):
     best_step: int | None = None
     fruitless: int = 0
     free_rejoins: int = 0
-    """Rejoins that did not count as restarts, since all ranks last met."""
+    """Rejoins that did not count as restarts, since all ranks were last joined."""
     ends: int = 0
     generation: int = 0
     """Number of the process group in this attempt: each rejoin makes a new one."""
@@ -185,7 +185,7 @@ class RunState(Value, frozen=True, kw_only=True):
     elastic: bool = False
     """Whether any rank of this attempt has reported that it joined."""
     start_together: str = ""
-    """Why ranks can only start together; empty if one may start alone."""
+    """Why ranks can only start together; empty: one may start alone."""
     backend: str = ""
     """Of this attempt."""
     fallback: tuple[FallbackBackend, ...] = ()

@@ -1,4 +1,4 @@
-"""What a run is doing now, and what a restart would do: a typed value for decisions, and a sentence for people. Pure."""
+"""What a run is doing now, and what a restart would do: a typed value for decisions, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
             return CurrentActivity("starting_ranks", f"starting ranks, {started} of {len(state.ranks)}")
         case Running() | Holding():
             if away := _nodes_not_up(state):
-                return CurrentActivity("node_away", f"no link to {away}; its ranks go on")
+                return CurrentActivity("node_away", f"no connection to {away}; its ranks keep running")
             if state.store_trouble:
                 return CurrentActivity("store_lost", f"the store is lost: {state.store_trouble}")
             if isinstance(state.phase, Running) and is_forming(state):
@@ -78,7 +78,7 @@ def current_activity(state: RunState, progress: Sequence[RankProgress]) -> Curre
         case Stopping(then=Outcome(reason=reason)) | Clearing(then=Outcome(reason=reason)) if reason:
             return CurrentActivity("stopping", f"stopping ({reason})")
         case Stopping() | Clearing() | Closing():
-            return CurrentActivity("clearing", "clearing away")
+            return CurrentActivity("clearing", "ending remaining processes")
         case Ended(outcome=outcome):
             return CurrentActivity("ended", outcome.reason)
 
@@ -96,7 +96,7 @@ def _rejoining_words(state: RunState) -> str:
 
 
 def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
-    """Who is waited for where ranks meet to make their process group; empty where none waits."""
+    """Which ranks have not joined while others wait in the setup of their process group; empty: none waits."""
     alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive)]
     waiting = sum(progress[rank].meeting == "joining" for rank in alive)
     missing = [rank for rank in alive if not progress[rank].meeting]

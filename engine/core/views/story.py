@@ -1,4 +1,4 @@
-"""A run's events as sentences for people. What every rank does alike is told once, not once for each rank."""
+"""A run's events as sentences. What all ranks do is one sentence, not one for each rank."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from engine.core.views.view import EventLine
 
 
 def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) -> EventLine | None:
-    """One line about an event that changed the run, or None where it is not news by itself.
+    """One line about an event that changed the run; None if it needs no line of its own.
 
     Args:
         seq: number of the line.
-        event: what happened.
-        before: the state it came upon; None for the first.
-        after: the state it led to.
+        event: the event.
+        before: the state before it; None for the first.
+        after: the state after it.
     """
     text, level = _words(event, before, after)
     if isinstance(after.phase, Ended) and (before is None or not isinstance(before.phase, Ended)):

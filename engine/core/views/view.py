@@ -1,7 +1,7 @@
-"""What a front end sees of a run: small frozen values, the same in `status --json`, on the socket and in the app.
+"""The values that front ends show of a run, the same in `status --json`, on the socket and in the app.
 
-A subscriber gets one `Snapshot`, then `Update`s that hold only what changed since the last message that it got. How many
-arrive depends on how fast it reads; nothing is lost by reading slowly but intermediate values of a row.
+A subscriber receives one `Snapshot`, then `Update`s with what has changed since the last message. A slow reader receives fewer updates:
+it misses only intermediate values of rows.
 """
 
 from __future__ import annotations
@@ -14,28 +14,15 @@ from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.series import Point, SeriesDump
 from engine.core.run.state import RankWord, RunWord
 
-Activity = Literal[
-    "",
-    "connecting",
-    "opening_store",
-    "starting_ranks",
-    "joining",
-    "rejoining",
-    "node_away",
-    "store_lost",
-    "restarting",
-    "stopping",
-    "clearing",
-    "ended",
-    "unknown",
-]
+Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "node_away", "store_lost",
+                   "restarting", "stopping", "clearing", "ended", "unknown"]  # fmt: skip
 """What a run is doing; empty: nothing to report, `unknown`: its supervisor is older than this field."""
 
 RestartKind = Literal["none", "rejoin", "attempt", "unknown"]
 """What a restart would do: nothing, start the dead ranks, or start all ranks. `unknown`: as for `Activity`."""
 
 PROTOCOL = 1
-"""Version of what is spoken on a run's socket. Both sides say theirs first; different versions part with a clear word."""
+"""Version of the protocol on a run's socket. Both sides send theirs first; different versions end the connection with an error."""
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +41,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     throughput: float | None = None
     unit: str = ""
     gpu: GpuUse | None = None
-    """How it uses its GPU; None where it has none, or nothing is known."""
+    """How it uses its GPU; None: it has none, or unknown."""
     since: float | None = None
     """When the state began, seconds since the epoch."""
     seen: float | None = None
@@ -62,7 +49,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why it is in that state, in a few words: `SIGKILL`, `exit 1: ValueError: …`."""
     last_line: str = ""
-    """The newest line that it printed: raw, to be sanitised where it is shown."""
+    """The newest line that it printed: raw."""
     out_size: int = 0
     err_size: int = 0
     """Bytes in the rank's stdout and stderr files so far."""
@@ -79,25 +66,25 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the run is not well: the root cause, in words."""
+    """The root cause of a failure, in words."""
 
     rank: int | None
     headline: str
     """`rank 2 was killed by SIGKILL`"""
     detail: str
-    """The exception of the traceback, or what is known about a signal; one line."""
+    """The exception of the traceback, or the meaning of the signal; one line."""
     traceback: str
-    """The last traceback that the rank printed: raw text of several lines, or empty."""
+    """The last traceback that the rank printed: raw text of several lines; empty: none."""
     hint: str = msgspec.field(name="advice")
     """The next step."""
     others: tuple[int, ...] = ()
-    """Ranks that failed too, as a consequence or by themselves."""
+    """Other ranks that failed."""
     fix: str = ""
-    """A line to be copied that may help: a command, or a setting of a profile. Raw; empty where there is none."""
+    """A line to copy: a command, or a setting of a profile. Raw; empty: none."""
     cause: str = ""
-    """The id of the known cause, or a word; see `engine.core.diagnosis.Explanation`."""
+    """The id of the known cause, or a word; see `Explanation.cause`."""
     followed: tuple[str, ...] = ()
-    """What followed from it, a sentence for all ranks that it happened to: raw."""
+    """Its consequences, one sentence for all ranks with the same one: raw."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +94,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: RunWord
     doing: str
-    """What is under way, in words: `waiting for localhost`, `stopping (stopped by alice)`. Empty: nothing special."""
+    """What the run is doing, in words: `waiting for localhost`, `stopping (stopped by alice)`; empty: nothing to report."""
     attempt: int
     generation: int
     world_size: int
@@ -120,7 +107,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose process exists."""
     step: int | None
     steps: int | None
-    """Steps in all, where the script said so."""
+    """Total number of steps, if the script reports it."""
     loss: float | None
     throughput: float | None
     """Of all ranks together, `unit` per second."""
@@ -129,10 +116,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_at: float | None
     failure: FailureView | None
     restart: str
-    """What a restart would do now, in words for people; empty where it would do nothing."""
+    """What a restart would do now, in words; empty: nothing."""
     nodes: tuple[NodeView, ...]
     activity: Activity = "unknown"
-    """What is under way. Decisions read it; `doing` is for people."""
+    """What the run is doing. Decisions read it; `doing` is for people."""
     restart_kind: RestartKind = "unknown"
     """What a restart would do now. Decisions read it; `restart` is for people."""
     restart_ranks: tuple[int, ...] = ()
@@ -146,7 +133,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     text: str
     level: str = "info"
-    """info | notice | warning | error; those above info are told by commands too"""
+    """info | notice | warning | error; commands also print those above info"""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot", tag_field="type"):

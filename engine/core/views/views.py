@@ -1,5 +1,4 @@
-"""Builds what front ends see from the state of a run and the numbers of its ranks. Pure: `status`, the socket and the app
-show the same because they all get it from here."""
+"""Builds the values that front ends show from the state of a run and the numbers of its ranks."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ def _rank_view(
 
 
 def _waiting_note(state: RunState) -> str:
-    """What the ranks do that are left, while those that are dead can come back."""
+    """The note of living ranks while dead ones can rejoin; else empty."""
     if not (state.elastic and isinstance(state.phase, Holding)):
         return ""
     return f"waits for {rank_words(dead_ranks(state))}"
@@ -191,7 +190,7 @@ def run_view(
 
 
 def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = ()) -> FailureView | None:
-    """Why the run is not well, or None while no rank has failed and the run did not fail by itself."""
+    """Why a rank or the run failed; None if neither did."""
     cause = root_cause(state)
     if cause is None:
         if isinstance(state.phase, Ended) and state.phase.outcome.word == "failed":
@@ -199,10 +198,10 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
                 rank=None, headline="the run could not start", detail=state.phase.outcome.reason, traceback="", hint=""
             )
         return None
-    verdict = _remembered_verdict(witnesses(state, tails), waits)
+    verdict = _cached_verdict(witnesses(state, tails), waits)
     assert verdict is not None
     rank = verdict.rank
-    if rank is None or rank >= len(state.ranks):  # a rank's words may name any number
+    if rank is None or rank >= len(state.ranks):  # a rank's output may name any number
         rank = cause[0]
     others = tuple(
         other for other, one in enumerate(state.ranks) if other != rank and rank_word(one) in ("failed", "lost")
@@ -220,35 +219,27 @@ def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait,
     )
 
 
-UNKNOWN = "nobody knows how it ended"
-"""Why a rank is lost where no reason is known."""
+UNKNOWN_END = "it ended for an unknown reason"
+"""Detail of a lost rank without a reason."""
 
-_remembered_verdict = lru_cache(maxsize=4)(find_verdict)
-"""A run that holds is looked at ten times a second."""
+_cached_verdict = lru_cache(maxsize=4)(find_verdict)
+"""The view of a holding run is built ten times a second."""
 
 
 def witnesses(state: RunState, tails: Mapping[int, bytes]) -> tuple[Witness, ...]:
-    """What is known of each rank of the current attempt, for the verdict."""
+    """Each rank of the current attempt, for the verdict."""
     return tuple(_witness(rank, phase, tails.get(rank, b"")) for rank, phase in enumerate(state.ranks))
 
 
 def _witness(rank: int, phase: RankPhase, tail: bytes) -> Witness:
     failed = rank_word(phase) in ("failed", "lost")
     match phase:
-        case Done(status=status, order=order, secondary=secondary, reason=reason, by=by) if failed or status == 0:
-            return Witness(
-                rank=rank,
-                output=tail,
-                failed=failed,
-                status=status,
-                order=(order,),
-                secondary=secondary,
-                reason=reason,
-                by=by,
-            )
+        case Done() as done if failed or done.status == 0:
+            return Witness(rank=rank, output=tail, failed=failed, status=done.status, order=(done.order,),
+                           secondary=done.secondary, reason=done.reason, by=done.by)  # fmt: skip
         case Gone(order=order, reason=reason) if failed:
             return Witness(
-                rank=rank, output=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN
+                rank=rank, output=tail, failed=True, order=(order,), secondary=False, reason=reason or UNKNOWN_END
             )
         case _:  # it had not ended by itself
             return Witness(rank=rank, output=tail, failed=False)

@@ -1,4 +1,4 @@
-"""What a front end and a supervisor say to each other: one JSON object a line, either way.
+"""Messages between a front end and a supervisor: one JSON object a line.
 
 client      Hello, then any of Subscribe, Stop, Restart, Kill, AskStacks
 supervisor  Welcome or Refused, then an Answer (or Stacks) to each request in order, and, after Subscribe, Snapshot and Updates
@@ -39,7 +39,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 
 class Restart(Message, frozen=True, kw_only=True, tag="restart"):
-    """Go on after a failure; see `RestartRequested`, which has the same fields."""
+    """Restart ranks; see `RestartRequested`, which has the same fields."""
 
     by: str
     scope: Scope = "smallest"
@@ -72,15 +72,15 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """The supervisor does not talk to this client."""
+    """The supervisor does not serve this client."""
 
     reason: str
 
 
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
-    """What follows from a request. `done` is False where it was ignored, and `text` says why.
+    """The answer to a request. `done`: False if it was ignored; `text` has the reason.
 
-    `ending`: it came after the run's last event; once the supervisor has ended, another one may take it.
+    `ending`: the request came after the run's last event; the next supervisor may accept it.
     """
 
     text: str
@@ -89,7 +89,7 @@ class Answer(Message, frozen=True, kw_only=True, tag="answer"):
 
 
 class Stacks(Message, frozen=True, kw_only=True, tag="stacks"):
-    """What every rank is at."""
+    """The stacks of every rank."""
 
     ranks: tuple[RankStack, ...]
 
