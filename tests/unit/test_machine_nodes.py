@@ -37,7 +37,7 @@ def test_a_run_that_ends_while_a_node_is_away_says_what_may_be_left() -> None:
     story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="no route"))
     assert story.clear().close().outcome() == (
         "stopped",
-        "stopped by alice; b could not be reached: what runs there ends with its lease",
+        "stopped by alice; b could not be reached: processes there end with its lease",
     )
 
 
