@@ -327,7 +327,7 @@ def test_a_run_whose_node_is_away_can_be_stopped_and_says_so(rankdeck: Deck, lau
     node.cut()
     rankdeck("stop", run)
     status = rankdeck.wait_state(run, "stopped")
-    assert "node2 could not be reached: what runs there ends with its lease" in status["doing"]
+    assert "node2 could not be reached: processes there end with its lease" in status["doing"]
     wait_until(lambda: not node.processes(), what="its lease is over")
 
 
