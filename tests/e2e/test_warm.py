@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+
+from tests.support import kill_hard
 
 SAY = "import json, sys\ndef say(**what): print('SAID ' + json.dumps(what, default=str), flush=True)\n"
 
@@ -108,7 +113,60 @@ def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKDECK_TESTS_TORCH", "whole")
 
 
-@pytest.mark.parametrize("case", SAME)
+ALONE = ("training", "thread counts of torch")
+"""What one rank has to itself. All others are attempts of a few runs, or each would wait for a template that imports torch."""
+
+SECOND_RANK = "import os, signal\nwhile os.environ['RANK'] == '1': signal.pause()\n"
+"""Keeps a run going when rank 0 has ended. The test kills it, and then the run can be restarted at once."""
+
+IN_COMPANY = [case for case in SAME if case not in ALONE]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_forked_ranks_are_like_executed_ones(rankdeck, write_script, write_profile, work, part):
+    (work / "neighbour.py").write_text("IT = 'beside'\n")
+    cases = IN_COMPANY[part::4]
+    cold, warm = (attempts_of(rankdeck, write_script, write_profile, cases, warm) for warm in (False, True))
+    assert [case for case in cases if warm[case] != cold[case]] == [], (cold, warm)
+
+
+def attempts_of(rankdeck, write_script, write_profile, cases: list[str], warm: bool) -> dict[str, tuple[Any, ...]]:
+    """Runs each case as an attempt of one run. Returns what became of rank 0 by case: its exit, what it printed, and its errors."""
+    script = write_script("script.py", "")
+    launch = {"warm": warm, "on_failure": "hold", "stop_ladder": [["SIGKILL", 5]]}
+    threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}  # as for a rank that is alone
+    recipe = {"script": str(script), "args": ["--a", "b c"]}
+    profile, run, exits = write_profile(recipe, ranks=2, launch=launch, env=threads), "", []
+    for attempt, case in enumerate(cases):
+        script.write_text(SAY + SECOND_RANK + SAME[case], encoding="utf-8")
+        if attempt == 0:
+            run = rankdeck.launch(profile)
+        else:
+            assert f"attempt {attempt}" in rankdeck("restart", run).stdout
+        status = rankdeck.wait_status(run, has_ended(attempt), what=case)
+        exits.append(status["ranks"][0]["exit"])
+        kill_hard(status["ranks"][1]["pid"])
+        rankdeck.wait_state(run, "holding")
+    rankdeck("stop", run)
+    rankdeck.wait_state(run, "stopped")
+    assert (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists() == warm
+    said = [
+        [rankdeck.log(run, 0, stream, attempt).decode().replace(run, "RUN") for stream in ("out", "err")]
+        for attempt in range(len(cases))
+    ]
+    return {case: (exits[number], *said[number]) for number, case in enumerate(cases)}
+
+
+def has_ended(attempt: int) -> Callable[[dict[str, Any]], bool]:
+    """Whether rank 0 of an attempt has ended, and rank 1 has a process."""
+    return lambda status: (
+        status["attempt"] == attempt
+        and all(rank["attempt"] == attempt and rank["pid"] for rank in status["ranks"])
+        and status["ranks"][0]["exit"] is not None
+    )
+
+
+@pytest.mark.parametrize("case", ALONE)
 def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, write_profile, work, case):
     (work / "neighbour.py").write_text("IT = 'beside'\n")
     script = write_script("script.py", SAY + SAME[case])
