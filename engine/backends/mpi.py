@@ -87,10 +87,10 @@ def check_plan(plan: LaunchPlan) -> None:
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
-    """Finds out before the launch that ranks would not meet. What they find is told otherwise.
+    """Refuses a launch whose ranks would not meet. Returns an empty text.
 
     Args:
-        said: by the program.
+        output: of the program.
         plan: what would be launched.
 
     Raises:

@@ -37,7 +37,7 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """Which UCC ranks find.
 
     Args:
-        said: by the program. A crash and a hang prove nothing.
+        output: of the program. A crash and a hang prove nothing.
         plan: what would be launched.
 
     Raises:

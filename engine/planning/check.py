@@ -204,7 +204,7 @@ class _NodesCheck:
 
 
 def _program_findings(plan: LaunchPlan, node: str, said: ProgramOutput) -> list[Finding]:
-    """Findings from the backend's program; none if it did not answer."""
+    """Findings from the output of the backend's `PROGRAM`; none if that output says nothing certain."""
     try:
         found = judge(said, plan)
     except CheckError as error:

@@ -167,7 +167,7 @@ class _Draft:
         return bool(self._here)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
-        """The plan with a backend.
+        """The plan if the run uses a backend with these settings.
 
         Args:
             settings: of the backend.

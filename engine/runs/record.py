@@ -24,7 +24,7 @@ MAX_METRICS = 1 << 22
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """`supervisor.json`: the host and socket of a run's supervisor."""
+    """`supervisor.json`: host, pid, version and socket of a run's supervisor."""
 
     host: str
     pid: int
@@ -95,7 +95,7 @@ def read_plan(paths: RunPaths) -> LaunchPlan:
 
 
 def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
-    """The host and socket of the run's supervisor, even if it was killed; None once the run has ended."""
+    """Host, pid, version and socket of the run's supervisor, even if it was killed; None once the run has ended."""
     try:
         return msgspec.json.decode(paths.supervisor.read_bytes(), type=Whereabouts)
     except (OSError, msgspec.MsgspecError):

@@ -28,6 +28,7 @@ CHUNK = 1 << 16
 """Bytes that are read at a time, and kept of the command's errors."""
 
 Bridge = asyncio.subprocess.Process
+"""The local end of a bridge: the command (Python on this machine, or ssh) that boots it."""
 
 PROGRAM = bundle.compressed("agent", "boot:boot")
 """The agent, in the form that its boot command reads."""

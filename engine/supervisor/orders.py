@@ -31,7 +31,7 @@ class Orders:
         self._run, self._agents, self._questions, self._relay = run, agents, questions, relay
         self._mpirun = self._new_mpirun()
         self._routes: asyncio.Task[None] | None = None
-        """Finds the address of the store."""
+        """The task that finds the address of the store; None: none is needed."""
         self.store_interfaces: tuple[tuple[str, str], ...] = ()
         """Interfaces by which nodes reach the store that is being opened."""
 
@@ -266,7 +266,7 @@ class Orders:
         return self._mpirun is not None
 
     def take_daemon(self, node: str, wanted: wire.DaemonWanted) -> None:
-        """Handles a request of mpirun, on the first node, for a daemon on another. Raises ValueError for an invalid one."""
+        """Starts a daemon on another node for mpirun, which runs on the first. Raises ValueError if the request is invalid."""
         run = self._run
         is_on = isinstance(run.state.phase, Starting | Running | Holding) and wanted.attempt == run.state.attempt
         if is_on and self._mpirun is not None and node == run.head:

@@ -1,4 +1,4 @@
-"""What the parts of a supervisor share of their run."""
+"""The data of one run that all parts of its supervisor share."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 Each call comes after a barrier, and its time is that of the slowest rank. The first call of each size is checked: a wrong result ends
 the run. What is found is printed by rank 0, and reported by `rankdeck.log` with the names in `docs/bench.md`, from where
-`rankdeck bench` and the app have it. What the arguments are is said in `allreduce.json`.
+`rankdeck bench` and the app have it. `allreduce.json` describes the arguments.
 """
 
 from __future__ import annotations

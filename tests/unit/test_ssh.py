@@ -517,14 +517,14 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "memory, ld.so",
         127,
         "/usr/bin/python3: error while loading shared libraries: libc.so.6: failed to map segment from shared object\n",
-        "it has not enough memory to start a process",
+        "it does not have enough memory to start a process",
         "ulimit -v",
     ),
     (
         "memory, Python",
         1,
         'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nMemoryError\n',
-        "it has not enough memory to start a process",
+        "it does not have enough memory to start a process",
         "ulimit -v",
     ),
     (

@@ -21,7 +21,7 @@ LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130), (120, 114, 
 """Colours that people of every colour vision can tell apart (Okabe and Ito, 2008), for each kind of theme."""
 
 ALARM = (213, 94, 0)
-"""Of the same palette: marks where a value was not finite."""
+"""A colour of the same palette. It marks where a value was not finite."""
 
 MARKERS = {"braille": "⣤", "hd": "▟", "+": "+", "o": "o", "x": "x", "#": "#"}
 ASCII_MARKERS = {"*": "*", "+": "+", "o": "o", ".": ".", "x": "x", "#": "#"}

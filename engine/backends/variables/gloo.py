@@ -71,6 +71,6 @@ FAMILY = Family(
         Gone("GLOO_TIMEOUT_SECONDS", "gloo has no such variable", "set backend.timeout = 600 (seconds)"),
         Gone("GLOO_IFACE", "gloo has no such variable", "set GLOO_SOCKET_IFNAME"),
         Gone("GLOO_SOCKET_INTERFACE", "gloo has no such variable", "set GLOO_SOCKET_IFNAME"),
-        Gone("GLOO_DEBUG", "gloo has no such variable", "set GLOO_LOG_LEVEL = DEBUG"),
+        Gone("GLOO_DEBUG", "gloo has no such variable", "set GLOO_LOG_LEVEL to DEBUG"),
     ),
 )

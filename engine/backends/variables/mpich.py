@@ -71,7 +71,7 @@ MPICH = Family(
     gone=(
         Gone(
             "HYDRA_BOOTSTRAP",
-            "it is the old name of HYDRA_LAUNCHER, and rankdeck's agents start daemons",
+            "it is the old name of HYDRA_LAUNCHER, which has no effect either: rankdeck's agents start the daemons",
             "leave it out",
         ),
         Gone("MPICH_INTERFACE_HOSTNAME", "MPICH reads it no more", "set MPIR_CVAR_INTERFACE_HOSTNAME"),

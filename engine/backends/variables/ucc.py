@@ -74,7 +74,7 @@ UCX = Family(
     gone=(
         Gone("UCX_TIMEOUT", "UCX has no such variable", "set UCX_RC_TIMEOUT for InfiniBand, or backend.timeout"),
         Gone("UCX_IFACE", "UCX has no such variable", "set UCX_NET_DEVICES"),
-        Gone("UCX_DEBUG", "UCX has no such variable", "set UCX_LOG_LEVEL = debug"),
+        Gone("UCX_DEBUG", "UCX has no such variable", "set UCX_LOG_LEVEL to debug"),
     ),
 )
 

@@ -56,7 +56,7 @@ _STATUSES: dict[int | None, tuple[str, str]] = {
     None: ("it did not answer in time", "check the node, and how long {python} takes to start there"),
     0: (
         "another program ran there instead of the agent, and ended",
-        "check whether a login file there ends the shell or starts another one, or sshd forces a command",
+        "check whether a login file there ends the shell or starts another one, and whether sshd forces a command",
     ),
     EXIT_NOT_EXECUTABLE: ("{python} is not executable there", "set launch.python to one that you can run"),
     EXIT_NOT_FOUND: (

@@ -58,7 +58,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Slots, ...]:
 
 
 def _read(line: str) -> Slots:
-    """One line that is not empty.
+    """Reads one line, which must not be empty.
 
     Raises:
         LayoutError: it is invalid.

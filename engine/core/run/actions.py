@@ -14,8 +14,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class OpenNode(Action, frozen=True, kw_only=True):
     """Connect to the node's agent, starting one where there is none. Answer: NodeConnected or NodeGivenUp.
 
-    `patience`: seconds from now after which the node is given up. None: at the first failure if its agent never answered, else as
-    soon as the lease of its ranks is over. If the node is already being connected, only the patience changes.
+    `patience`: seconds from now after which the node is given up. None: at the first failure if its agent never answered, else 30 s
+    after the lease of its ranks (`RECONNECT_MARGIN`). If the node is already being connected, only the patience changes.
     """
 
     node: str

@@ -125,7 +125,7 @@ class StoreOpened(Event, frozen=True, kw_only=True):
 
 
 class StoreLost(Event, frozen=True, kw_only=True):
-    """The store of an attempt ended while ranks may need it."""
+    """The store of an attempt ended, or could not be opened."""
 
     attempt: int
     reason: str

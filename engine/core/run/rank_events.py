@@ -45,7 +45,7 @@ def store_opened(state: RunState, event: ev.StoreOpened) -> Step:
 
 
 def store_lost(state: RunState, event: ev.StoreLost) -> Step:
-    """Fails a run whose store can't start.
+    """Decides what follows when the store ends or can't start: the run fails, all ranks start again, or the loss is only noted.
 
     Ranks that have joined no longer need the store and keep running. Ranks that are about to rejoin can't meet without it, so all
     start again as the next attempt.

@@ -6,7 +6,7 @@ Nothing is installed on a node. Booting it makes three processes:
     warden   own session; parent of the agent. It restarts a killed agent and records how ranks ended meanwhile
     agent    own socket, 0600, in the user's private runtime folder; starts, watches and ends ranks
 
-The bridge ends with its connection. Warden and agent stay until the lease ends. Ranks write to files and lead their own sessions, so they
+The bridge ends with its connection. Warden and agent stay until the supervisor closes them or, without a supervisor, until the lease ends. Ranks write to files and lead their own sessions, so they
 survive the end of each of the three. The agent kills a rank's process group *before* it reaps the leader: until then, the kernel
 can't give that number to another process.
 

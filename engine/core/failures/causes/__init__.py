@@ -1,6 +1,6 @@
 """Known failures as data: how each is recognised, what it means, and the next step.
 
-The first letter of an id says where it comes from: P the program, R memory, C CUDA, G gloo, K rankdeck's own mpi and ucc, T the store, N nccl, D training in
+The first letter of an id says where it comes from: P the program, R memory, C CUDA, G gloo, K rankdeck's own mpi and ucc, B `monitored_barrier`, T the store, rendezvous and setup of groups, N nccl, D training in
 parallel, E torchrun and how processes end, M MPI, U ucc, S ssh.
 """
 

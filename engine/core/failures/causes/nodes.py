@@ -52,7 +52,7 @@ CAUSES: tuple[Cause, ...] = (
     _node(
         id="S36",
         pattern=r"MemoryError|[Cc]annot allocate memory|failed to map segment|[Oo]ut of memory",
-        detail="it has not enough memory to start a process",
+        detail="it does not have enough memory to start a process",
         hint="end processes that use it, or increase `ulimit -v` there",
     ),
     _node(
