@@ -320,7 +320,7 @@ async def test_saving_marks_every_wrong_line_goes_to_the_first_and_says_so_once(
         line(app, "launch.python").focus()
         await pilot.press("ctrl+s", "ctrl+s", "ctrl+s")
         text = await until_seen(
-            pilot, "'a/b' is not a valid name", "no choice 'many'", "not 'ten'", "3 lines are not right"
+            pilot, "'a/b' is not a valid name", "no choice 'many'", "not 'ten'", "3 lines are not valid"
         )
         assert text.count("not valid") == 1
         assert line(app, "name").has_focus
