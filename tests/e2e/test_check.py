@@ -255,7 +255,7 @@ def test_every_node_tries_the_way_to_the_first(rankdeck: Deck, on: Any):
         return
     assert found["host1", "head"]["text"].startswith("all others reach it at ")
     assert found["host3", "head"]["text"].startswith("host1 is reached at ")
-    assert found["host3", "interface"]["text"].endswith(" leads to host1")
+    assert found["host3", "interface"]["text"].endswith(" connects to host1")
 
 
 def test_a_head_that_is_silent_is_not_blamed_on_the_others(rankdeck: Deck, on: Any):
