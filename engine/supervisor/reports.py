@@ -182,8 +182,10 @@ class Reports:
         match news:
             case wire.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
                 self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
-            case wire.RankLost(attempt=attempt, rank=rank, reason=reason, generation=generation):
-                self._run.handle(ev.RankLost(at=now, attempt=attempt, rank=rank, reason=reason, generation=generation))
+            case wire.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
+                self._run.handle(
+                    ev.RankLost(at=now, attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation)
+                )
             case wire.RankEnded():
                 self._take_rank_end(news)
             case _ as never:
