@@ -132,8 +132,9 @@ def test_a_step_that_no_journal_can_hold_is_not_written_into_it(run: Runner, ste
     assert end.step == 3
 
 
-def test_a_rank_that_nothing_can_end_is_told_as_that(run: Runner):
-    hear(run, {"type": "lost", "attempt": 0, "rank": 0, "reason": "SIGKILL", "alive": True, "generation": 0})
+async def test_a_rank_that_nothing_can_end_is_told_as_that(run: Runner):
+    async with asyncio.TaskGroup() as run.run.tasks:
+        hear(run, {"type": "lost", "attempt": 0, "rank": 0, "reason": "SIGKILL", "alive": True, "generation": 0})
     (lost,) = [event for event in read_journal(run.run.paths.journal) if isinstance(event, ev.RankLost)]
     assert lost.alive
 
