@@ -342,7 +342,7 @@ def test_every_shipped_profile_can_be_planned_or_says_what_is_missing(inside):
     [
         ('launch.workdir = "~nobody-of-that-name/a"', 3, "~nobody-of-that-name/a does not exist"),
         ('launch.python = "~nobody-of-that-name/python"', 3, "there is no Python"),
-        (f"launch.max_restarts = {'9' * 5000}", 2, "p.toml: holds a number of thousands of digits"),
+        (f"launch.max_restarts = {'9' * 5000}", 2, "p.toml: contains a number with thousands of digits"),
     ],
 )
 def test_odd_values_are_a_user_s_mistake_and_no_traceback(inside, work, line, status, reason):
