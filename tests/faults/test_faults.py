@@ -71,8 +71,16 @@ class Counting:
 
     @property
     def warden(self) -> int:
-        """The one of the agent's family that leads its session."""
-        return wait_until(lambda: next((p.pid for p in self.family() if os.getsid(p.pid) == p.pid), 0))
+        """The one of the agent's family that leads its session and has no connection, as a bridge has."""
+
+        def find() -> int:
+            with contextlib.suppress(OSError):  # a bridge that has just ended
+                for pid in (process.pid for process in self.family()):
+                    if os.getsid(pid) == pid and os.readlink(f"/proc/{pid}/fd/0") == os.devnull:
+                        return pid
+            return 0
+
+        return wait_until(find, what="there is a warden")
 
     @property
     def bridge(self) -> int:
