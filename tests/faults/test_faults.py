@@ -75,7 +75,8 @@ class Counting:
 
         def find() -> int:
             with contextlib.suppress(OSError):  # a bridge that has just ended
-                for pid in (process.pid for process in self.family()):
+                for process in self.family():
+                    pid: int = process.pid
                     if os.getsid(pid) == pid and os.readlink(f"/proc/{pid}/fd/0") == os.devnull:
                         return pid
             return 0
