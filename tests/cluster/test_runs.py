@@ -16,7 +16,7 @@ import pytest
 from engine.node.agent.mpirun import ABORT_GRACE
 from tests.cluster.nodes import Cluster, Node
 from tests.e2e import test_elastic
-from tests.support import LIGHT, WHEEL, Deck, is_alive, kill_hard, use_mpi, wait_gone, wait_until
+from tests.support import WHEEL, Deck, is_alive, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,6 @@ def launch(cluster: Cluster, rankdeck: Deck, write_script, write_profile) -> Cal
         recipe = {"script": str(write_script("train.py", text)), "args": list(args)}
         layout = {"nodes": nodes, "order": order, "ssh_options": cluster.ssh_options}
         settings = {"warm": False, "stop_ladder": LADDER, **sections.pop("launch", {})}
-        sections.setdefault("env", {"PYTHONPATH": str(LIGHT)})  # a session of ssh has none of our environment
         profile = write_profile(recipe, layout=layout, launch=settings, **sections)
         run: str = rankdeck.launch(profile)
         for rank in range(len(rankdeck.status(run)["ranks"]) if ready else 0):

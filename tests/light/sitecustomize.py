@@ -129,8 +129,8 @@ FINDER = DynamoFinder()
 if os.environ.get("RANKDECK_TESTS_TORCH") != "whole":
     sys.meta_path.insert(0, FINDER)
 for _word in sys.orig_argv[1:3]:
-    if _word.endswith("/rankdeck/store_host.py"):
-        if "/nodes/" in _word and not ranks_need_torch(_word):
+    if _word.endswith("/rankdeck/store_host.py") and "/nodes/" in _word:
+        if not ranks_need_torch(_word):
             sys.path.insert(0, f"{__file__.rpartition('/')[0]}/store")
         elif FINDER in sys.meta_path:
             bare_torch()
