@@ -77,15 +77,15 @@ class Connection:
             ConnectionError: no process listens.
             SupervisorError: the supervisor refuses the connection.
         """
-        path = socket_of(paths)
         try:
+            path = socket_of(paths)
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE)
         except (FileNotFoundError, ConnectionError) as error:
             raise ConnectionError(str(error)) from None
         connection = cls(reader, writer)
         if peer_user(writer.get_extra_info("socket")) != os.geteuid():
             connection.close()
-            raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint="remove it: " + path)
+            raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint=f"remove it: {path}")
         connection.write(Hello(protocol=PROTOCOL, version=__version__))
         welcome = await connection.read()
         if welcome is None:

@@ -176,9 +176,12 @@ def test_a_repository_on_pythonpath_takes_the_place_of_nothing_of_ours(
     assert "[r0 localhost] theirs\n" in done.stdout
 
 
-def test_a_pythonpath_of_the_user_stays_behind_the_rank_package(rankdeck, write_script, write_profile, tmp_path):
+@pytest.mark.parametrize("where", ["environment", "profile"])
+def test_a_pythonpath_of_the_user_stays_behind_the_rank_package(rankdeck, write_script, write_profile, where):
     script = write_script("path.py", "import os; print(os.environ['PYTHONPATH'])")
-    done = rankdeck("launch", write_profile(script), env={"PYTHONPATH": "/a:/b"})
+    own = {"PYTHONPATH": "/a:/b"}
+    profile = write_profile(script, **({"env": own} if where == "profile" else {}))
+    done = rankdeck("launch", profile, env=own if where == "environment" else {})
     library, *rest = done.stdout.splitlines()[1].removeprefix("[r0 localhost] ").split(":")
     assert rest == ["/a", "/b"]
     assert str(rankdeck.home) in library

@@ -178,6 +178,13 @@ def test_a_profile_adds_variables_but_can_not_move_a_rank() -> None:
     assert (env["DATA"], env["B"]) == ("/d", "2")
 
 
+def test_a_rank_gets_search_paths_from_its_node_which_adds_folders_to_the_profiles() -> None:
+    env = environment(make({"env": {"PYTHONPATH": "/a", "LD_LIBRARY_PATH": "/b", "PATH": "/c"}}), 0)
+    assert "PYTHONPATH" not in env
+    assert "LD_LIBRARY_PATH" not in env
+    assert env["PATH"] == "/c"
+
+
 @pytest.mark.parametrize(("ranks", "there"), [(1, False), (2, True), (6, True)])
 def test_omp_num_threads_is_a_default_where_ranks_share_a_node(ranks: int, there: bool) -> None:
     decided = make({"layout": {"ranks_per_node": ranks}})

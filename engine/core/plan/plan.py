@@ -36,6 +36,9 @@ SECRET_VALUE = re.compile(
 TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Variables with the path of torch's flight recorder: of torch 2.8 and newer, and of older versions."""
 
+SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+"""Variables to which a node's agent adds folders of its own, for all ranks of the node."""
+
 HIDDEN = "•••"
 """Shown instead of a secret."""
 
@@ -292,9 +295,10 @@ def rank_environment(
         generation: for which it is started; above 0 if it replaces a dead rank.
     """
     traces = dict.fromkeys(TRACES, paths.traces) if "nccl" in plan.backend.name else {}
+    own = {name: value for name, value in plan.env.items() if name not in SEARCH_PATHS}
     return {
         **traces,
-        **plan.env,
+        **own,
         "RANK": str(place.rank),
         "LOCAL_RANK": str(place.local_rank),
         "WORLD_SIZE": str(plan.world_size),

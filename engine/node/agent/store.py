@@ -35,12 +35,15 @@ class Store:
         self._state, self.send, self._start = state, send, start
         self._asked = -1
         """The attempt whose store is there or on its way."""
+        self._is_adopted = False
+        """Whether an earlier agent has started the store's process, so that its end is not reported here."""
         self._news: tuple[str, int] | None = None
 
     def adopt(self) -> None:
         """Takes over the store that an earlier agent has started."""
         if self._state.store is not None:
             self._asked = self._state.store["attempt"]
+            self._is_adopted = True
 
     def open_store(self, message: Message) -> None:
         """`open_store`: takes a port from the kernel and keeps it. The store's process gets the listening socket itself, so no
@@ -69,7 +72,7 @@ class Store:
 
         def started(pid: int, start: int) -> None:
             self._state.store = {**about, "pid": pid, "start": start}
-            self._state.dirty = True
+            self._state.dirty, self._is_adopted = True, False
             self._tell_address(about)
 
         def start_cold() -> None:
@@ -124,7 +127,7 @@ class Store:
     def watch(self) -> None:
         """Notices the end of a store that an earlier agent has started: another process reaps it, and does not report it."""
         store = self._state.store
-        if store is not None and not lives(store["pid"], store["start"]):
+        if self._is_adopted and store is not None and not lives(store["pid"], store["start"]):
             self._lose(store, "its process has ended")
 
     def _lose(self, store: Message, reason: str) -> None:
