@@ -109,6 +109,15 @@ class Story:
         )
         return self
 
+    def lose(self, rank: int, *, after: int | None = None) -> Story:
+        """Nobody saw how this rank ended."""
+        attempt, generation = self.state.attempt, self.state.generation_of(rank)
+        lost = ev.RankLost(
+            at=self.at(), attempt=attempt, rank=rank, reason="nobody saw it", step=after, generation=generation
+        )
+        self.tell(lost)
+        return self
+
     def join(self, *ranks: int) -> Story:
         generation = self.state.generation
         for rank in ranks or range(len(self.state.ranks)):

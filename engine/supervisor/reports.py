@@ -183,8 +183,17 @@ class Reports:
             case wire.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
                 self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
             case wire.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
+                step = self._ingest.last_step(rank) if attempt == self._ingest.attempt else None
                 self._run.handle(
-                    ev.RankLost(at=now, attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation)
+                    ev.RankLost(
+                        at=now,
+                        attempt=attempt,
+                        rank=rank,
+                        reason=reason,
+                        alive=alive,
+                        step=step,
+                        generation=generation,
+                    )
                 )
             case wire.RankEnded():
                 self._take_rank_end(news)

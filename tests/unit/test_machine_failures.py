@@ -134,6 +134,28 @@ def test_progress_keeps_automatic_restarts_going() -> None:
     assert (story.state.restarts, story.state.fruitless, story.state.best_step) == (5, 0, 50)
 
 
+def test_a_lost_rank_that_got_further_is_progress() -> None:
+    story = Story(on_failure="restart", restarts=99).run()
+    for after in range(10, 60, 10):
+        story.lose(1, after=after).end(0, -2).clear().open_store().spawn()
+    assert (story.state.restarts, story.state.fruitless, story.state.best_step) == (5, 0, 50)
+
+
+def test_a_lost_rank_of_which_no_step_is_known_is_not_counted_as_no_progress() -> None:
+    story = Story(on_failure="restart", restarts=99).run().end(1, 1, after=50)
+    for _ in range(FRUITLESS_LIMIT):
+        story.end(0, -2).clear().open_store().spawn().lose(1)
+    assert (story.state.restarts, story.state.fruitless, story.state.best_step) == (3, 0, 50)
+
+
+def test_lost_ranks_that_get_no_further_end_automatic_restarts() -> None:
+    story = Story(on_failure="restart", restarts=99).run().end(1, 1, after=50)
+    for _ in range(FRUITLESS_LIMIT):
+        story.end(0, -2).clear().open_store().spawn().lose(1, after=50)
+    story.end(0, -2).clear().close()
+    assert story.outcome() == ("failed", "rank 1: lost; 2 attempts in a row got no further than step 50")
+
+
 def test_the_root_cause_is_the_first_failure_that_blames_nobody_else() -> None:
     story = Story(TWO).run().end(0, 1, secondary=True).end(2, -9).end(1, 1)
     cause = root_cause(story.state)

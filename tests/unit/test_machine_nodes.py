@@ -70,6 +70,13 @@ def test_a_store_that_ends_under_running_ranks_is_noted_and_nothing_else() -> No
     assert story.state.store_trouble == "killed"
 
 
+def test_a_store_is_lost_once_however_many_agents_report_it() -> None:
+    story = Story().run()
+    for _ in range(3):
+        story.tell(ev.StoreLost(at=story.at(), attempt=0, reason="killed"))
+    assert [type(event) for event in story.journal].count(ev.StoreLost) == 1
+
+
 def test_a_link_that_breaks_leaves_its_ranks_alone() -> None:
     story = without_b(Story(TWO).run())
     assert story.actions == (act.OpenNode(node="b"),)

@@ -185,12 +185,13 @@ class RankEnded(Event, frozen=True, kw_only=True):
 
 
 class RankLost(Event, frozen=True, kw_only=True):
-    """A rank is gone for an unknown reason. If it is `alive`, its process could not be killed."""
+    """A rank is gone for an unknown reason, after this step. If it is `alive`, its process could not be killed."""
 
     attempt: int
     rank: int
     reason: str
     alive: bool = False
+    step: int | None = None
     generation: int = 0
 
 

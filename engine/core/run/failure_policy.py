@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from engine.core.run.moves import Step, stop
 from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
-from engine.core.run.state import CRASHES, Done, Holding, Outcome, Restart, RunState, root_cause, status_words
+from engine.core.run.state import CRASHES, Done, Gone, Holding, Outcome, Restart, RunState, root_cause, status_words
 
 FRUITLESS_LIMIT = 2
 """Attempts in a row without progress after which automatic restarts end. If two attempts reach no later step than one before
@@ -30,7 +30,7 @@ def on_failure(state: RunState, at: float) -> Step:
     if isinstance(phase, Done) and _wants_replacement(state, rank, phase):
         state, actions = _rejoin_free(state, at)
         return state, told + actions
-    state, actions = _follow_policy(state, phase.step if isinstance(phase, Done) else None, rank, reason, at)
+    state, actions = _follow_policy(state, rank, phase, reason, at)
     return state, told + actions
 
 
@@ -66,24 +66,25 @@ def may_fall_back(state: RunState) -> bool:
     return phase.status > 0 or -phase.status in CRASHES
 
 
-def _follow_policy(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
+def _follow_policy(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
     match state.on_failure:
         case "hold":
             return replace(state, phase=Holding()), ()
         case "restart":
-            return _restart_or_fail(state, reached, rank, reason, at)
+            return _restart_or_fail(state, rank, phase, reason, at)
         case _:
             return stop(state, Outcome(word="failed", reason=reason), at)
 
 
-def _restart_or_fail(state: RunState, reached: int | None, rank: int, reason: str, at: float) -> Step:
+def _restart_or_fail(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
     is_incomplete = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
     if is_incomplete and state.generation_of(rank) < state.generation and _may_rejoin_free(state):
         return _rejoin_free(state, at)  # several ranks died together: they count as one restart
     if state.restarts >= state.max_restarts:
         return stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
-    fruitless = state.fruitless
-    if reached is not None or state.best_step is not None:
+    reached, fruitless = phase.step, state.fruitless
+    # How far a lost rank got may be unknown; a rank that failed would have reported a step.
+    if reached is not None or (state.best_step is not None and isinstance(phase, Done)):
         fruitless = 0 if (reached or 0) > (state.best_step or 0) else fruitless + 1
     best = max((step for step in (reached, state.best_step) if step is not None), default=None)
     state = replace(state, best_step=best, fruitless=fruitless)

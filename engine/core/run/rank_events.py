@@ -57,6 +57,8 @@ def store_lost(state: RunState, event: ev.StoreLost) -> Step:
             reason = f"the store was lost while ranks rejoined: {event.reason}"
             return stop(replace(state, store_trouble=event.reason), Restart(reason=reason), event.at)
         case Starting() | Running() | Holding():
+            if state.store_trouble:
+                return ignore(state, "that is known")
             return replace(state, store_trouble=event.reason), ()
         case Opening() | Stopping() | Clearing() | Closing() | Ended():
             return ignore(state, "the store is no longer needed")
@@ -164,6 +166,7 @@ def rank_lost(state: RunState, event: ev.RankLost) -> Step:
         at=event.at,
         order=state.ends,
         asked=is_ending(state) and not event.alive,
+        step=event.step,
     )
     return _take_end(replace(set_rank(state, event.rank, gone), ends=state.ends + 1), event.at, failed=True)
 

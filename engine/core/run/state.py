@@ -52,13 +52,14 @@ class Done(Value, frozen=True, kw_only=True):
 
 
 class Gone(Value, frozen=True, kw_only=True):
-    """It ended for an unknown reason. `asked`: the attempt was being stopped."""
+    """It ended for an unknown reason. `asked`: the attempt was being stopped. `step`: the last one that is known."""
 
     pid: int | None
     reason: str
     at: float
     order: int
     asked: bool
+    step: int | None = None
 
 
 RankPhase = Pending | Alive | Done | Gone
