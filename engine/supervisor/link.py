@@ -22,6 +22,9 @@ BUSY_PATIENCE = 60.0
 """Seconds in which a first connection is tried again if the server refuses it because it is busy, as sshd does with many at once
 (MaxStartups 10:30:100)."""
 
+KILLED_RETRIES = 3
+"""Times that a first connection is tried again if bridge or agent end before the agent has answered: something killed them."""
+
 STEADY_TIME = 10.0
 """Seconds after which a connection resets the count of retries."""
 
@@ -86,7 +89,7 @@ class Link:
         self._released = False
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-        self._is_up = self._is_silent = self._has_closed = self._keep = False
+        self._is_up = self._is_silent = self._has_closed = self._keep = self._was_killed = False
         self._complaints: set[asyncio.Task[bytes]] = set()
         self._unknown: set[str] = set()
         """Message types that this supervisor does not know, from an agent of another version."""
@@ -130,10 +133,11 @@ class Link:
         while True:
             await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)] * random.uniform(1.0, 1.5))
             self._is_up, self._is_silent, was_taken_over, is_busy = False, False, self._bridge is not None, False
+            self._was_killed = False
             try:
                 reason = await self._serve()
             except BootError as error:
-                reason, is_busy = str(error), error.is_busy
+                reason, is_busy, self._was_killed = str(error), error.is_busy, error.was_killed
             if self._is_up and not self._has_closed:
                 tries = 0 if loop.time() - self._up_since > STEADY_TIME else tries + 1
                 self._down_since = loop.time()
@@ -143,7 +147,9 @@ class Link:
                 continue  # it ended meanwhile: start another
             tries += 1
             if not self._is_up and (
-                loop.time() - self._down_since < self._patience or (is_busy and loop.time() - begun < BUSY_PATIENCE)
+                loop.time() - self._down_since < self._patience
+                or (is_busy and loop.time() - begun < BUSY_PATIENCE)
+                or (self._was_killed and tries <= KILLED_RETRIES)
             ):
                 continue
             self._task = None  # the callbacks may open the link again
@@ -216,6 +222,7 @@ class Link:
                 self._is_silent = True
                 return f"nothing was heard of it for {MISSED_BEATS * self._heartbeat:g} s"
             if not data:
+                self._was_killed = True
                 break
             try:
                 messages = frames.feed(data)

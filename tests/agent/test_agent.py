@@ -31,12 +31,17 @@ def test_the_agent_is_small_enough_to_send_at_every_boot():
 # --- booting
 
 
-async def test_it_boots_past_what_a_login_shell_prints_first(node):
-    """A `.bashrc` that greets, and part of what the agent itself would say, must not look like frames."""
-    noise = "echo 'Welcome to gpu01!'; printf '\\0RANKDECK-AGENT'; head -c 20000 /dev/zero; echo; exec \"$@\""
-    argv = ["sh", "-c", noise, "sh", *boot_command(sys.executable)]
+async def failures_of_boot(node, shell: str) -> list[str]:
+    """Connects through a shell command that ends with `exec "$@"`, and closes the agent. Returns what was reported to fail."""
+    argv = ["sh", "-c", shell, "sh", *boot_command(sys.executable)]
     greeted, closed = asyncio.Event(), asyncio.Event()
     failed: list[str] = []
+
+    def fail(reason: str) -> None:
+        failed.append(reason)
+        greeted.set()
+        closed.set()
+
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         link = Link(
             tasks,
@@ -44,8 +49,8 @@ async def test_it_boots_past_what_a_login_shell_prints_first(node):
             argv,
             msgspec.convert(node.hello(), wire.Greeting),
             on_news=lambda news: greeted.set() if isinstance(news, wire.Hello) else None,
-            on_down=failed.append,
-            on_failed=failed.append,
+            on_down=fail,
+            on_failed=fail,
             on_closed=closed.set,
             explain=lambda status, said: connect_trouble.explain(
                 "localhost", status=status, said=said, python=sys.executable, setup=False
@@ -56,7 +61,27 @@ async def test_it_boots_past_what_a_login_shell_prints_first(node):
         await greeted.wait()
         link.close()
         await closed.wait()
-    assert failed == []
+    return failed
+
+
+async def test_it_boots_past_what_a_login_shell_prints_first(node):
+    """A `.bashrc` that greets, and part of what the agent itself would say, must not look like frames."""
+    noise = "echo 'Welcome to gpu01!'; printf '\\0RANKDECK-AGENT'; head -c 20000 /dev/zero; echo; exec \"$@\""
+    assert await failures_of_boot(node, noise) == []
+
+
+@pytest.mark.parametrize(
+    "death",
+    ["kill -9 $$", f"printf '\\0RANKDECK-AGENT {PROTOCOL}\\n'; exit 0"],
+    ids=["before-it-starts", "before-it-answers"],
+)
+async def test_an_agent_that_is_killed_while_it_starts_is_started_again(node, death):
+    assert await failures_of_boot(node, f'if mkdir {node.folder}/once; then {death}; fi; exec "$@"') == []
+
+
+async def test_an_agent_that_is_killed_again_and_again_is_given_up(node):
+    (reason,) = await failures_of_boot(node, "kill -9 $$")
+    assert "SIGKILL" in reason
 
 
 def test_the_wire_carries_nothing_before_the_sync_string(node):
