@@ -1,10 +1,11 @@
-"""Whether a run survives random deaths: SIGKILL and SIGSTOP of ranks, template, store, agent, warden, bridge and supervisor.
+"""Whether runs survive random faults of every process and of the links between nodes, while they start, train, rejoin and stop.
 
-A small model trains with DDP while one process after the other, or two at once, is killed at a random moment. After each fault
-every rank must finish a step that is further than any before. At the end the parameters must equal those of an undisturbed
-training with the same number of steps, bit by bit, and no process may be left.
+A small model trains with DDP. Processes are killed, stopped for a while, or stopped for good, one or two at a time; links to nodes
+break. After each fault every rank must finish a step that is further than any before, and nobody types a command. The parameters
+after every step must equal those of an undisturbed training, bit by bit, and no process may be left.
 
 With gloo the ranks keep their state and rejoin (`rankdeck.elastic`); with mpi all ranks start again from the last checkpoint.
+A rank is stopped for a while only: what a user's process does for ever is not ours to end.
 """
 
 from __future__ import annotations
@@ -14,23 +15,27 @@ import contextlib
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support import Deck, is_alive, kill_hard, parent_of  # noqa: E402
+from tests.cluster.nodes import Cluster  # noqa: E402
+from tests.support import LIGHT, Deck, Process, is_alive, kill_hard, process_state  # noqa: E402
 
 SCRIPT = """
-import hashlib, os, sys, time, torch, rankdeck
+import os, sys, time, torch, rankdeck
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 folder, rank = sys.argv[1], os.environ["RANK"]
@@ -53,6 +58,14 @@ def last_step():
     dist.broadcast(end, 0)
     return int(end)
 
+def digest():
+    # Changes with every bit of every parameter.
+    total = torch.zeros((), dtype=torch.int64)
+    for value in model.parameters():
+        bits = value.detach().flatten().view(torch.int32).to(torch.int64)
+        total = total * 1000003 + (bits * torch.arange(1, 2 * len(bits), 2)).sum()
+    return int(total)
+
 @rankdeck.elastic.run(state)
 def train():
     ddp = DDP(state.model)
@@ -67,19 +80,12 @@ def train():
         if state.step % 20 == 0 and rank == "0":
             torch.save({"step": state.step, "model": model.state_dict(), "optimizer": state.optimizer.state_dict()}, saved + ".new")
             os.rename(saved + ".new", saved)
-        steps.write(f"{state.step} {os.getpid()}\\n")
+        steps.write(f"{state.step} {os.getpid()} {digest()}\\n")
         time.sleep(0.01)
         end = last_step()
 
 train()
-if rank == "0":
-    whole = b"".join(bytes(value.detach().contiguous().view(torch.uint8).flatten().tolist()) for value in model.parameters())
-    with open(os.path.join(folder, "result"), "w") as file:
-        file.write(f"{state.step} {hashlib.sha256(whole).hexdigest()}")
 """
-
-LIMIT = 180.0
-"""Seconds within which a run trains again after a fault; then a command is typed, and counted."""
 
 PROFILE = """
 schema = 1
@@ -87,7 +93,9 @@ name = "soak"
 [backend]
 name = "{backend}"
 [layout]
+nodes = "{nodes}"
 ranks_per_node = {ranks}
+ssh_options = {options}
 [recipe]
 script = "{script}"
 args = ["{folder}"]
@@ -96,153 +104,428 @@ on_failure = "restart"
 max_restarts = 1000000
 """
 
+LIMIT = 180.0
+"""Seconds within which a run trains again after a fault; then a command is typed, and counted."""
+
+LEAVING_LIMIT = 60.0
+"""Seconds within which a process that was stopped for good is replaced, and within which the processes of an ended run are gone."""
+
+FAULTS_OF_RUN = 12
+"""Faults after which a run ends and the next one starts."""
+
+OURS = ("supervisor", "guard", "agent", "warden", "bridge", "template", "store")
+"""Processes that rankdeck replaces when they are stopped for good."""
+
+AGENT = re.compile(r"python\S* -I -c import os,sys,zlib")
+
+Say = Callable[[str], None]
+
 
 class Soak:
-    """One run, the processes below it, and what it has done.
+    """One run after the other, their processes, and what they have done.
 
     Args:
-        folder: for the run's home and the script's files.
+        folder: for the home and the script's files.
         backend: gloo or mpi.
-        ranks: how many.
+        ranks: how many on each node.
+        cluster: its nodes; None: all ranks are on this machine.
     """
 
-    def __init__(self, folder: Path, backend: str, ranks: int) -> None:
-        self.folder, self.ranks = folder, ranks
-        script = folder / "train.py"
-        script.write_text(SCRIPT)
-        self.profile = folder / "soak.toml"
-        self.profile.write_text(PROFILE.format(backend=backend, ranks=ranks, script=script, folder=folder))
-        os.environ.update(RANKDECK_HOME=str(folder / "home"), XDG_RUNTIME_DIR=str(folder / "r"), OMP_NUM_THREADS="1")
+    def __init__(self, folder: Path, backend: str, ranks: int, cluster: Cluster | None = None) -> None:
+        self.base, self.cluster, self.world = folder, cluster, ranks * (len(cluster.nodes) if cluster else 1)
+        self._settings = {
+            "backend": backend,
+            "ranks": ranks,
+            "nodes": f"node[1-{len(cluster.nodes)}]" if cluster else "localhost",
+            "options": json.dumps(cluster.ssh_options if cluster else []),
+        }
+        os.environ.update(RANKDECK_HOME=str(folder / "home"), XDG_RUNTIME_DIR=str(folder / "r"))
         (folder / "r").mkdir(mode=0o700)
         self.deck = Deck(folder / "home")
-        self.run = ""
+        self.folder, self.run, self._count = folder, "", 0
 
-    def start(self) -> None:
-        """Launches the run and waits for its first steps."""
-        self.run = self.deck.launch(self.profile)
-        self.wait_beyond(3)
+    def launch(self, end: int | None = None) -> None:
+        """Launches the next run.
 
-    def last(self, rank: int) -> tuple[int, int]:
-        """The newest step of a rank, and the process that made it; 0, 0 before the first."""
+        Args:
+            end: the step after which it ends; None: it trains until `finish`.
+        """
+        self._count += 1
+        self.folder = self.base / f"run{self._count}"
+        self.folder.mkdir()
+        (self.folder / "train.py").write_text(SCRIPT)
+        text = PROFILE.format(**self._settings, script=self.folder / "train.py", folder=self.folder)
+        (self.folder / "soak.toml").write_text(text)
+        if end is not None:
+            (self.folder / "finish").write_text(str(end))
+        self.run = self.deck.launch(self.folder / "soak.toml")
+
+    # what it has done
+
+    def steps(self, rank: int) -> list[tuple[int, int, str]]:
+        """The steps that a rank has finished, in order: their number, the process, and a digest of the parameters."""
         path = self.folder / f"steps-{rank}"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        for line in reversed(lines):
-            step, _, pid = line.partition(b" ")
-            if step.isdigit() and pid.isdigit():
-                return int(step), int(pid)
-        return 0, 0
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        found = [re.fullmatch(r"(\d+) (\d+) (-?\d+)", line) for line in lines]
+        return [(int(match[1]), int(match[2]), match[3]) for match in found if match]
+
+    def last(self, rank: int) -> int:
+        """The newest step of a rank; 0 before the first."""
+        return next((step for step, _, _ in reversed(self.steps(rank))), 0)
 
     def furthest(self) -> int:
         """The highest step of any rank."""
-        return max(self.last(rank)[0] for rank in range(self.ranks))
+        return max(self.last(rank) for rank in range(self.world))
 
-    def wait_beyond(self, step: int, seconds: float = LIMIT) -> bool:
-        """Waits until every rank has finished a step after this one; False where the time is over before."""
-        end = time.monotonic() + seconds
-        while not all(self.last(rank)[0] > step for rank in range(self.ranks)):
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.02)
-        return True
+    def are_beyond(self, step: int) -> bool:
+        """Whether every rank has finished a step after this one."""
+        return all(self.last(rank) > step for rank in range(self.world))
+
+    def repeated(self) -> int:
+        """Steps that were done more than once, because their result was lost."""
+        done = [[step for step, _, _ in self.steps(rank)] for rank in range(self.world)]
+        return max(len(steps) - len(set(steps)) for steps in done)
+
+    # its processes
+
+    def processes(self) -> list[Process]:
+        """Every process of ours, here and on nodes."""
+        on_nodes = self.cluster.processes() if self.cluster else {}
+        return self.deck.processes() + [one for found in on_nodes.values() for one in found]
 
     def victims(self) -> dict[str, list[int]]:
         """The processes of the run that live now, by what they are."""
-        found: dict[str, list[int]] = {"rank": [pid for rank in range(self.ranks) if (pid := self.last(rank)[1])]}
+        found: dict[str, list[int]] = defaultdict(list)
         with contextlib.suppress(OSError, ValueError, KeyError):
-            found["supervisor"] = [self.deck.supervisor(self.run)]
-        agents = [event["agent_pid"] for event in self.deck.journal(self.run) if event["event"] == "NodeConnected"]
-        if agents and is_alive(agents[-1]):
-            found["agent"], found["warden"] = [agents[-1]], [parent_of(agents[-1])]
-        with contextlib.suppress(
-            OSError, ValueError, TypeError
-        ):  # a fork of the template has the name of the template's command
-            noted = json.loads((self.deck.folder(self.run) / "nodes" / "localhost" / "agent.json").read_bytes())
-            found["store"] = [noted["store"]["pid"]]
-        for process in self.deck.processes():
-            if "template" in process.command:
-                found.setdefault("template", []).append(process.pid)
-        return {
-            kind: alive for kind, pids in found.items() if (alive := [pid for pid in pids if pid > 1 and is_alive(pid)])
-        }
+            found["supervisor"].append(self.deck.supervisor(self.run))
+        ranks = {steps[-1][1] for rank in range(self.world) if (steps := self.steps(rank))}
+        for pid, command in self.processes():
+            if pid in ranks or "train.py" in command:
+                found["rank"].append(pid)
+            elif "store_host.py" in command:
+                found["store"].append(pid)
+            elif "template.py" in command:
+                found["template"].append(pid)
+            elif "guard_process" in command:
+                found["guard"].append(pid)
+            elif re.match(r"\S*ssh ", command):
+                found["ssh"].append(pid)
+            elif re.match(r"\S*(mpirun|mpiexec|orterun|prterun)", command):
+                found["mpirun"].append(pid)
+            elif AGENT.search(command):
+                with contextlib.suppress(OSError):
+                    is_bridge = os.readlink(f"/proc/{pid}/fd/0") != os.devnull
+                    found["bridge" if is_bridge else "warden" if os.getsid(pid) == pid else "agent"].append(pid)
+        living = {kind: [pid for pid in pids if pid > 1 and is_alive(pid)] for kind, pids in found.items()}
+        return {kind: pids for kind, pids in living.items() if pids}
 
-    def hurt(self, dice: random.Random) -> str:
-        """One fault. Returns what it was."""
-        victims = self.victims()
-        kind = dice.choice(sorted(victims))
-        pid = dice.choice(victims[kind])
-        if kind == "rank" and dice.random() < 0.2:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-            return "rank stopped"
-        kill_hard(pid)
-        return kind
+    # how it ends
 
-    def finish(self, step: int) -> str:
-        """Lets the run end at a step. Returns the step and the digest of the parameters."""
+    def finish(self) -> int:
+        """Asks the run to end. Returns its last step."""
+        step = self.furthest() + 30
         (self.folder / "finish.new").write_text(str(step))
         (self.folder / "finish.new").rename(self.folder / "finish")
-        self.deck.wait_state(self.run, "succeeded", seconds=LIMIT)
-        return (self.folder / "result").read_text()
+        return step
+
+    def state(self) -> str:
+        """The state of the run, as its files say. Starts no supervisor, as a command would."""
+        ends = ("succeeded", "failed", "stopped")
+        with contextlib.suppress(OSError, ValueError):
+            if not (self.deck.folder(self.run) / "supervisor.json").exists():
+                summary = json.loads((self.deck.folder(self.run) / "summary.json").read_bytes())
+                return next((word for word in ends if f'"{word}"' in json.dumps(summary)), "")
+        return ""
+
+    def wait_left(self) -> list[Process]:
+        """Waits until no process is left. Returns those that are."""
+        wait(lambda: not self.processes(), LEAVING_LIMIT)
+        return self.processes()
 
 
-def undisturbed(folder: Path, backend: str, ranks: int, step: int) -> str:
-    """The result of the same training without a fault."""
-    soak = Soak(folder, backend, ranks)
-    (folder / "finish").write_text(str(step))
-    soak.run = soak.deck.launch(soak.profile)
-    return soak.finish(step)
+def wait(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether a condition is met within so many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
-def shake(soak: Soak, kills: int, seed: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Does the faults, one after the other; one of five comes with a second one at once."""
-    dice, faults, seconds, commands = random.Random(seed), Counter[str](), [], 0
-    while sum(faults.values()) < kills:
-        time.sleep(dice.uniform(0.0, 1.5))
-        began = time.monotonic()
-        kinds = [soak.hurt(dice) for _ in range(1 + (dice.random() < 0.2))]
-        before = soak.furthest() + 1  # ranks are one step apart at most: one that was hurt has got no further than this
-        faults.update(kinds)
-        if not soak.wait_beyond(before):
-            commands += 1
-            say(f"no step within {LIMIT:g} s after {kinds}: {soak.deck('status', soak.run).stdout}")
-            if not soak.wait_beyond(before):
-                raise SystemExit(f"the run does not train again after {kinds}")
-        seconds.append(time.monotonic() - began)
-        say(f"{sum(faults.values())}: {' and '.join(kinds)}: next step after {seconds[-1]:.1f} s")
-    ordered = sorted(seconds)
-    return {
-        "faults": dict(faults),
-        "commands": commands,
-        "median_seconds": statistics.median(ordered),
-        "p90_seconds": ordered[int(0.9 * (len(ordered) - 1))],
-        "longest_seconds": ordered[-1],
+class Faults:
+    """Makes random faults, and undoes those that are for a while.
+
+    Args:
+        soak: what they happen to.
+        dice: chooses them.
+    """
+
+    def __init__(self, soak: Soak, dice: random.Random) -> None:
+        self._soak, self._dice = soak, dice
+        self.frozen: dict[int, str] = {}
+        """Processes that were stopped for good, with what they are."""
+        self.began = 0.0
+        """When the newest fault began."""
+        self._timers: list[threading.Timer] = []
+
+    def hurt(self, among: tuple[str, ...] = ()) -> str:
+        """One fault. Returns what it was.
+
+        Args:
+            among: kinds of processes; empty: any, and links.
+        """
+        dice, cluster = self._dice, self._soak.cluster
+        if cluster and not among and dice.random() < 0.2:
+            return self._break_link(cluster)
+        victims = self._soak.victims()
+        kinds = sorted(set(victims).intersection(among) if among else victims)
+        if not kinds:
+            return "nothing"
+        kind = dice.choice(kinds)
+        pid = dice.choice(victims[kind])
+        way, self.began = dice.random(), time.monotonic()
+        with contextlib.suppress(ProcessLookupError):
+            if way < 0.7:
+                os.kill(pid, signal.SIGKILL)
+                return f"{kind} killed"
+            os.kill(pid, signal.SIGSTOP)
+            if way < 0.85 or kind not in OURS:
+                self._later(dice.uniform(0.3, 6.0), lambda: os.kill(pid, signal.SIGCONT))
+                return f"{kind} paused"
+            self.frozen[pid] = kind
+            return f"{kind} stopped"
+        return "nothing"
+
+    def _break_link(self, cluster: Cluster) -> str:
+        node, seconds = self._dice.choice(cluster.nodes), self._dice.uniform(0.5, 20.0)
+        self.began = time.monotonic()
+        match self._dice.choice(("cut", "refused", "ended")):
+            case "cut":
+                node.cut()
+                self._later(seconds, node.mend)
+                return "link cut"
+            case "refused":
+                node.stop_sshd()
+                node.kill_sessions()
+                self._later(seconds, node.start_sshd)
+                return "sshd down"
+            case _:
+                node.kill_sessions()
+                return "link ended"
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        def act() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                action()
+
+        self._timers.append(threading.Timer(seconds, act))
+        self._timers[-1].start()
+
+    def settle(self) -> list[str]:
+        """Waits until links are back, and stopped processes were replaced. Returns those that were not, which are killed."""
+        for timer in self._timers:
+            timer.join()
+        self._timers.clear()
+
+        def left() -> list[int]:
+            return [pid for pid in self.frozen if process_state(pid) == "T"]
+
+        wait(lambda: not left(), LEAVING_LIMIT)
+        kept = [self.frozen[pid] for pid in left()]
+        for pid in left():
+            kill_hard(pid)
+        self.frozen.clear()
+        return kept
+
+
+class Tally:
+    """What has been seen so far."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.faults = Counter[str]()
+        self.seconds: list[float] = []
+        self.by_kind: dict[str, list[float]] = defaultdict(list)
+        self.commands = self.repeated = self.wrong = 0
+        self.not_replaced = Counter[str]()
+        self.left: list[str] = []
+        self.digests: dict[int, set[str]] = defaultdict(set)
+
+    def note(self, phase: str, kinds: list[str], seconds: float) -> None:
+        """Takes one recovery."""
+        self.faults.update(kinds)
+        self.seconds.append(seconds)
+        for kind in kinds:
+            self.by_kind[kind].append(seconds)
+        self.say(f"{sum(self.faults.values())} {phase}: {' and '.join(kinds)}: {seconds:.1f} s")
+
+    def report(self) -> dict[str, object]:
+        """Everything, for JSON."""
+        return {
+            "faults": sum(self.faults.values()),
+            "commands": self.commands,
+            "wrong_ends": self.wrong,
+            "not_replaced": dict(self.not_replaced),
+            "steps_lost": self.repeated,
+            "seconds_to_next_step": figures(self.seconds),
+            "by_fault": {kind: figures(seconds) for kind, seconds in sorted(self.by_kind.items())},
+            "processes_left": self.left,
+        }
+
+
+def figures(seconds: list[float]) -> dict[str, float]:
+    """Count, median, 95th percentile and maximum."""
+    ordered = sorted(seconds) or [0.0]
+    values = {
+        "median": statistics.median(ordered),
+        "p95": ordered[round(0.95 * (len(ordered) - 1))],
+        "max": ordered[-1],
     }
+    return {"count": len(seconds), **{name: round(value, 1) for name, value in values.items()}}
+
+
+def shake(soak: Soak, tally: Tally, dice: random.Random, kills: int, evidence: Path) -> None:
+    """One run: faults while it starts, trains, rejoins and ends.
+
+    Args:
+        soak: what it happens to.
+        tally: of all runs.
+        dice: chooses.
+        kills: how many faults at least.
+        evidence: a folder that takes the files of a run that did not do as it should.
+    """
+    faults, wanted = Faults(soak, dice), sum(tally.faults.values()) + kills
+
+    def recover(phase: str, kinds: list[str], began: float) -> None:
+        before = soak.furthest() + 1  # ranks are one step apart at most: one that was hurt has got no further than this
+        wait(lambda: soak.are_beyond(before) or soak.state() != "", LIMIT)
+        if soak.state():
+            tally.wrong += 1
+            keep(soak, evidence)
+            tally.say(f"{soak.run} has ended ({soak.state()}) after {kinds}")
+        elif not soak.are_beyond(before):
+            tally.commands += 1
+            keep(soak, evidence)
+            tally.say(f"no step within {LIMIT:g} s after {kinds}; {soak.run}: {soak.deck('status', soak.run).stdout}")
+            if not wait(lambda: soak.are_beyond(before), LIMIT):
+                raise SystemExit(f"{soak.run} does not train again after {kinds}")
+        tally.note(phase, kinds, time.monotonic() - began)
+
+    soak.launch()
+    time.sleep(dice.uniform(0.0, 5.0))
+    recover("start", [faults.hurt()], faults.began)
+    while sum(tally.faults.values()) < wanted - 1 and not soak.state():
+        time.sleep(dice.uniform(0.0, 1.5))
+        if dice.random() < 0.25:
+            phase, kinds = "rejoin", [faults.hurt(("rank",))]
+            began = faults.began
+            time.sleep(dice.uniform(0.0, 2.0))
+            kinds.append(faults.hurt())
+        else:
+            phase, kinds = "training", [faults.hurt()]
+            began = faults.began
+            if dice.random() < 0.2:
+                kinds.append(faults.hurt())
+        recover(phase, kinds, began)
+    if not soak.state():
+        end(soak, tally, faults, dice, evidence)
+    look_back(soak, tally, faults, evidence)
+
+
+def end(soak: Soak, tally: Tally, faults: Faults, dice: random.Random, evidence: Path) -> None:
+    """Lets a run finish, or stops it, with a fault meanwhile."""
+    wanted, step = ("succeeded", soak.finish()) if dice.random() < 0.6 else ("stopped", 0)
+    if not step:
+        soak.deck("stop", soak.run)
+    time.sleep(dice.uniform(0.0, 1.0))
+    kinds, began = [faults.hurt()], time.monotonic()
+    if not wait(lambda: soak.state() != "", LIMIT):
+        tally.commands += 1
+        keep(soak, evidence)
+        tally.say(f"no end within {LIMIT:g} s after {kinds}; {soak.run}: {soak.deck('status', soak.run).stdout}")
+        wait(lambda: soak.state() != "", LIMIT)
+    tally.note("stop" if not step else "finish", kinds, time.monotonic() - began)
+    if soak.state() != wanted or (step and any(soak.last(rank) != step for rank in range(soak.world))):
+        tally.wrong += 1
+        keep(soak, evidence)
+        tally.say(f"{soak.run} is {soak.state()!r}, not {wanted!r}, after {kinds}")
+
+
+def look_back(soak: Soak, tally: Tally, faults: Faults, evidence: Path) -> None:
+    """Looks at what a run has left: processes, and its steps."""
+    for kind in faults.settle():
+        tally.not_replaced[kind] += 1
+        keep(soak, evidence)
+        tally.say(f"{soak.run}: nothing has replaced a stopped {kind}")
+    if left := soak.wait_left():
+        keep(soak, evidence)
+        tally.left += [one.command[:200] for one in left]
+        tally.say(f"{soak.run}: left are {left}")
+        for one in left:
+            kill_hard(one.pid)
+    tally.repeated += soak.repeated()
+    for rank in range(soak.world):
+        for number, _, digest in soak.steps(rank):
+            tally.digests[number].add(digest)
+
+
+def keep(soak: Soak, evidence: Path) -> None:
+    """Copies the files of a run, for whoever looks for the cause."""
+    shutil.copytree(soak.deck.folder(soak.run), evidence / soak.run, dirs_exist_ok=True, ignore=_pipes)
+
+
+def _pipes(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not (Path(folder, name).is_file() or Path(folder, name).is_dir())]
+
+
+def are_right(tally: Tally, folder: Path, backend: str, ranks: int) -> bool:
+    """Whether every step has given the same parameters as in a training without a fault."""
+    soak = Soak(folder, backend, ranks)
+    soak.launch(end=max(tally.digests))
+    soak.deck.wait_state(soak.run, "succeeded", seconds=600)
+    right = {step: {digest} for step, _, digest in soak.steps(0)}
+    return all(right[step] == found for step, found in tally.digests.items())
+
+
+@contextlib.contextmanager
+def nodes(count: int, folder: Path) -> Iterator[Cluster | None]:
+    """A cluster of so many nodes; None for this machine alone."""
+    if count == 1:
+        yield None
+        return
+    with Cluster(folder / "c", count=count) as cluster:
+        yield cluster
 
 
 def main() -> None:
     """Prints what was survived, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2, help="on each node")
+    parser.add_argument(
+        "--nodes", type=int, default=1, help="network namespaces with an sshd each, if not 1; needs root"
+    )
     parser.add_argument("--backend", choices=("gloo", "mpi"), default="gloo")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evidence", type=Path, help="takes the files of runs that did not do as they should")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="soak") as first, tempfile.TemporaryDirectory(prefix="soak") as second:
-        soak = Soak(Path(first), options.backend, options.ranks)
+    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(LIGHT))
+    tally, dice = Tally(lambda line: print(line, file=sys.stderr, flush=True)), random.Random(options.seed)
+    with contextlib.ExitStack() as stack:
+        first, second, third = (Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak"))) for _ in range(3))
+        soak = Soak(first, options.backend, options.ranks, stack.enter_context(nodes(options.nodes, third)))
         try:
-            soak.start()
-            found = shake(soak, options.kills, options.seed, lambda line: print(line, file=sys.stderr, flush=True))
-            step = soak.furthest() + 20
-            result = soak.finish(step)
-            found["steps"] = step
+            while (left := options.kills - sum(tally.faults.values())) > 0:
+                shake(soak, tally, dice, min(left, FAULTS_OF_RUN), options.evidence or second)
         finally:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 soak.deck.stop_everything()
-        time.sleep(2)
-        found["processes_left"] = len(soak.deck.processes())
-        found["bit_identical"] = result == undisturbed(Path(second), options.backend, options.ranks, step)
-        print(json.dumps(found, indent=1))
-    if not found["bit_identical"] or found["processes_left"]:
+            print(json.dumps(tally.report(), indent=1), flush=True)
+        (second / "undisturbed").mkdir()
+        is_right = are_right(tally, second / "undisturbed", options.backend, soak.world)
+        print(json.dumps({"bit_identical": is_right}))
+    if not is_right or tally.commands or tally.wrong or tally.not_replaced or tally.left:
         raise SystemExit(1)
 
 
