@@ -80,7 +80,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     CSS_PATH = "rankdeck.tcss"
     TITLE = "rankdeck"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("app")]
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
 
     def __init__(

@@ -41,11 +41,7 @@ def _number(value: float) -> str:
 
 def precise(value: float | None) -> str:
     """A measured value in four digits: `1.612`, `0.008123`, `8.123e-05`, in at most nine cells unless it is negative or
-    beyond 1e-100 or 1e100.
-
-    Args:
-        value: None where there is none.
-    """
+    beyond 1e-100 or 1e100."""
     return NOTHING if value is None else f"{value:#.4g}".rstrip(".")
 
 

@@ -33,11 +33,7 @@ def _stored_snapshot(paths: RunPaths) -> Snapshot:
 
 
 class LocalRun:
-    """A run on this machine; see `RunClient`.
-
-    Args:
-        paths: of the run.
-    """
+    """A run on this machine; see `RunClient`."""
 
     def __init__(self, paths: RunPaths) -> None:
         self.paths = paths

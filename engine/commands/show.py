@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 MAX_LINE = 500
 """Longest line of foreign text that is printed, in characters."""
 
+STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
+               "throughput", "gpu", "note")  # fmt: skip
+"""What `status --json` shows of a rank."""
+
 
 def signal_number(name: str) -> int:
     """The number of a signal.
@@ -150,22 +154,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
     """`rankdeck status`."""
     run = snapshot.run
     if as_json:
-        keys = (
-            "rank",
-            "node",
-            "local_rank",
-            "pid",
-            "state",
-            "exit",
-            "attempt",
-            "generation",
-            "step",
-            "loss",
-            "throughput",
-            "gpu",
-            "note",
-        )
-        ranks = [{key: getattr(rank, key) for key in keys} for rank in snapshot.ranks]
+        ranks = [{key: getattr(rank, key) for key in STATUS_KEYS} for rank in snapshot.ranks]
         failure = msgspec.to_builtins(run.failure) if run.failure else None
         print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
                      "backend": run.backend, "world_size": run.world_size,

@@ -28,13 +28,7 @@ class Chunk(NamedTuple):
 
 
 class Follower:
-    """Reads the files of one attempt from their beginning.
-
-    Args:
-        paths: the run's paths.
-        attempt: which attempt.
-        ranks: which ranks.
-    """
+    """Reads the files of some ranks of one attempt from their beginning."""
 
     def __init__(self, paths: RunPaths, attempt: int, ranks: list[int]) -> None:
         self._paths, self._attempt = paths, attempt

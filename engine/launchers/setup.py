@@ -44,11 +44,7 @@ def with_setup(setup: str, command: Sequence[str]) -> list[str]:
 
 
 def setup_input(setup: str) -> bytes:
-    """What a command made by `with_setup` must receive first on its standard input; empty without lines.
-
-    Args:
-        setup: shell lines.
-    """
+    """What a command made by `with_setup` must receive first on its standard input; empty without shell lines."""
     if not setup:
         return b""
     return _UNSAFE.sub(lambda byte: b"\\0%03o" % byte[0][0], setup.encode("utf-8", "surrogateescape")) + b"\n"

@@ -83,13 +83,7 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
 
 
 class _NodesCheck:
-    """One check of all nodes.
-
-    Args:
-        plan: what would be launched.
-        tell: receives each finding.
-        full: imports torch.
-    """
+    """One check of all nodes. `tell` receives each finding; `full`: torch is imported."""
 
     def __init__(self, plan: LaunchPlan, tell: Callable[[Finding], None], *, full: bool) -> None:
         self._plan, self._tell_anybody, self._full = plan, tell, full

@@ -68,13 +68,7 @@ def read_tail(path: Path, size: int = TAIL) -> bytes:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replaces a file atomically: readers see the old or the new content.
-
-    Args:
-        path: the file.
-        data: its new content.
-        mode: its permissions.
-    """
+    """Replaces a file atomically: readers see the old or the new content."""
     partial = path.with_name(path.name + ".partial")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         os.fchmod(file.fileno(), mode)

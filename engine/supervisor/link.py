@@ -118,8 +118,7 @@ class Link:
     def close(self, *, keep: bool = False) -> None:
         """Asks the agent to end. A link that is being opened is waited for, because a booting agent would be left.
 
-        Args:
-            keep: the agent keeps its files.
+        `keep`: the agent keeps its files.
         """
         is_new = not self._closing or (keep and not self._keep)
         self._closing, self._keep = True, keep or self._keep

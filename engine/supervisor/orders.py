@@ -49,8 +49,7 @@ class Orders:
         send = self._agents.send
         match action:
             case act.OpenNode(node=node, patience=patience):
-                found = self._run.state.node(node)
-                known = self._run.plan.lease + RECONNECT_MARGIN if found is not None and found.was_up else 0.0
+                known = self._run.plan.lease + RECONNECT_MARGIN if self._run.state.node(node).was_up else 0.0
                 self._agents.links[node].open(known if patience is None else patience)
             case act.CloseNode(node=node):
                 self._agents.links[node].close(keep=self._relay.is_unstored(node))

@@ -28,6 +28,10 @@ REPORT_TIME = 0.5
 """Seconds in which what ranks have reported arrives, also from other nodes."""
 
 
+RankEnd = wire.RankEnded | wire.KnownRank
+"""The end of a rank, as its agent reports it at once or after a connection."""
+
+
 class Reports:
     """Handles what the agents of a run send."""
 
@@ -120,16 +124,7 @@ class Reports:
         self._orders.watch_gpus(node)
         for known in hello.ranks:
             if known.status is not None:
-                end = wire.RankEnded(
-                    attempt=known.attempt,
-                    rank=known.rank,
-                    status=known.status,
-                    reason=known.reason,
-                    generation=known.generation,
-                    errors=known.errors,
-                    numbers=known.numbers,
-                )
-                self._take_rank_end(end)
+                self._take_rank_end(known, known.status)
 
     def _take_store(self, node: str, store: wire.StoreOpened) -> None:
         if node == self._run.head:
@@ -196,19 +191,19 @@ class Reports:
                     )
                 )
             case wire.RankEnded():
-                self._take_rank_end(news)
+                self._take_rank_end(news, news.status)
             case _ as never:
                 assert_never(never)
 
-    def _take_rank_end(self, end: wire.RankEnded) -> None:
-        attempt, rank, status = end.attempt, end.rank, end.status
+    def _take_rank_end(self, end: RankEnd, status: int) -> None:
+        attempt, rank = end.attempt, end.rank
         current = attempt == self._ingest.attempt
         numbers = end.numbers.encode(errors="replace")
         if current:
             self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
             if end.errors is not None:
                 self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
-        secondary, setup_error = self._explain(end, numbers) if current and status != 0 else (False, "")
+        secondary, setup_error = self._explain(end, status, numbers) if current and status != 0 else (False, "")
         self._run.handle(
             ev.RankEnded(
                 at=time.time(),
@@ -224,26 +219,26 @@ class Reports:
             )
         )
 
-    def _explain(self, end: wire.RankEnded, numbers: bytes) -> tuple[bool, str]:
+    def _explain(self, end: RankEnd, status: int, numbers: bytes) -> tuple[bool, str]:
         """Returns whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
         try:
             tail = self._ingest.last_errors(end.rank)
-            return is_secondary(tail), self._why_not_formed(end, tail, numbers)
+            return is_secondary(tail), self._why_not_formed(end, status, tail, numbers)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             node = self._run.plan.places[end.rank].node
             self._run.take_failed_reading(node, "the failure of a rank is not explained", error)
             return False, ""
 
-    def _why_not_formed(self, end: wire.RankEnded, tail: bytes, numbers: bytes) -> str:
+    def _why_not_formed(self, end: RankEnd, status: int, tail: bytes, numbers: bytes) -> str:
         """Returns why a rank could not set its process group up, if another backend is left; empty if it ended for another reason."""
         state = self._run.state
         if not state.fallback or not isinstance(state.phase, Starting | Running | Holding):
             return ""
         # mpirun ended before the rank had a place; 126 and 127 mean that a program could not be started.
-        unplaced = self._orders.has_mpirun and isinstance(state.ranks[end.rank], Pending) and end.status == 1
+        unplaced = self._orders.has_mpirun and isinstance(state.ranks[end.rank], Pending) and status == 1
         if not unplaced and not self._ingest.is_joining(end.rank, numbers):
             return ""
-        said = explain(end.rank, end.status, tail, end.reason)
+        said = explain(end.rank, status, tail, end.reason)
         return visible(said.detail or said.headline)
 
     # --- numbers ------------------------------------------------------------------------------------------------------

@@ -68,11 +68,7 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
 
 
 def interface_environment(interface: str) -> dict[str, str]:
-    """Returns variables that make gloo, NCCL and UCC use an interface. Without them they guess, gloo by the host name.
-
-    Args:
-        interface: its name; empty: unknown.
-    """
+    """Returns variables that make gloo, NCCL and UCC use an interface; empty: unknown. Without them they guess, gloo by the host name."""
     if not interface:
         return {}
     names = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}

@@ -45,11 +45,7 @@ class Transfer(Protocol):
 
 
 class Background:
-    """Serves the groups of one backend, in a thread of its own.
-
-    Args:
-        name: of the thread.
-    """
+    """Serves the groups of one backend, in a thread of its own."""
 
     def __init__(self, name: str) -> None:
         self._pid = os.getpid()

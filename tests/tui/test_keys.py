@@ -31,7 +31,7 @@ from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
 OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
-    "everywhere": (RankdeckApp,),
+    "app": (RankdeckApp,),
     "list": (ProfileList, RunList, RankTable, RunLog, TextPane, CheckGrid, NodeGrid),
     "home": (HomeScreen,),
     "profiles": (ProfileList,),
@@ -108,10 +108,6 @@ def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_ke
         outer = {name for key in keys_of(screen) for name in key.keys.split(",")}
         inner = {name for where in widgets for key in keys_of(where) for name in key.keys.split(",")}
         assert outer & inner - allowed == set(), screen
-
-
-def test_the_three_keys_that_end_something_are_marked():
-    assert {key.id for key in KEYS if key.destructive} == {"run.restart", "run.kill", "run.stop"}
 
 
 def test_the_keys_that_users_know_are_there():

@@ -109,7 +109,7 @@ def test_a_rejoin_begins_a_new_pace(run: FakeRun):
         model.apply(Update(points=(Point(0, "loss", run.now + step, step, 1.0),)))
     header = model.header(run.now)
     assert header is not None
-    assert header.generation == 1
+    assert header.run.generation == 1
     assert header.eta == pytest.approx(39.0)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine.core.metrics.series import Point, Series, SeriesSet
-from engine.core.run.state import ENDED_WORDS, RunWord
+from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Update
 
 LOSS = "loss"
@@ -42,27 +42,16 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What the two lines above the table say. Times in seconds; None where nothing is known."""
+    """The two lines above the table: the run, and what follows from it. Times in seconds; None: not known."""
 
-    name: str
-    run: str
-    state: RunWord
-    doing: str
+    run: RunView
     away: Mapping[str, float]
     """Seconds for which each node has been unreachable."""
-    attempt: int
-    generation: int
-    step: int | None
-    steps: int | None
     fraction: float | None
+    """Steps done, of all steps."""
     eta: float | None
     elapsed: float
-    alive: int
-    world_size: int
-    throughput: float | None
-    unit: str
     loss: float | None
-    checkpoint: int | None
     checkpoint_age: float | None
 
 
@@ -207,24 +196,12 @@ class RunModel:
             return None
         fraction = min(1.0, max(0.0, run.step / run.steps)) if run.step is not None and run.steps else None
         return Header(
-            name=run.name,
-            run=run.run,
-            state=run.state,
-            doing=run.doing,
+            run=run,
             away=_away(run, now),
-            attempt=run.attempt,
-            generation=run.generation,
-            step=run.step,
-            steps=run.steps,
             fraction=fraction,
             eta=self._eta(run),
             elapsed=max(0.0, (now if run.ended_at is None else run.ended_at) - run.launched_at),
-            alive=run.alive,
-            world_size=run.world_size,
-            throughput=run.throughput,
-            unit=run.unit,
             loss=self._loss(run),
-            checkpoint=run.checkpoint,
             checkpoint_age=None if run.checkpoint_at is None else max(0.0, now - run.checkpoint_at),
         )
 

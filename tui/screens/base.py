@@ -37,12 +37,7 @@ class DeckScreen(Screen[None]):
         return False
 
     def key_label(self, key: str, label: str) -> str:
-        """The label of a key in the footer.
-
-        Args:
-            key: its id in the table of keys.
-            label: its label there.
-        """
+        """The label in the footer of a key, which is named by its id in the table of keys; `label`: the table's."""
         return label
 
     @property

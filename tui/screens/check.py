@@ -27,11 +27,7 @@ DRAW_SECONDS = 0.15
 
 
 class CheckScreen(DeckScreen):
-    """The grid, and the text of one of its cells.
-
-    Args:
-        profile: what would be launched.
-    """
+    """The grid of a profile's nodes, and the text of one of its cells."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("check")]
     AUTO_FOCUS = "#grid"

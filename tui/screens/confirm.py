@@ -92,13 +92,7 @@ class NoticeScreen(ModalScreen[None]):
 
 
 class AskScreen(ModalScreen[str | None]):
-    """Asks for one line of text.
-
-    Args:
-        question: what is asked for.
-        value: the text to begin with.
-        detail: what happens with it.
-    """
+    """Asks for one line of text, which begins as `value`; `detail` says what happens with it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("ask")]
 

@@ -90,11 +90,7 @@ def _ranks(whose: str, count: int) -> str:
 
 
 class ActingScreen(DeckScreen):
-    """A screen that is attached to a run and can change it.
-
-    Args:
-        run: id of the run.
-    """
+    """A screen that is attached to a run and can change it."""
 
     def __init__(self, run: str) -> None:
         super().__init__()

@@ -39,31 +39,17 @@ _ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse
 
 
 def clean(data: bytes | str) -> str:
-    """Text of several lines without colours, each line as `plain_line` has it.
-
-    Args:
-        data: what somebody wrote.
-    """
+    """Text of several lines without colours, each line as `plain_line` has it."""
     return "\n".join(plain_line(line) for line in decoded(data).split("\n"))
 
 
 def plain_line(data: bytes | str) -> str:
-    """One line of plain text, for a cell of a table. Of several lines, the last that has text.
-
-    Args:
-        data: what somebody wrote.
-    """
+    """One line of plain text, for a cell of a table. Of several lines, the last that has text."""
     return segments_line(data, colour=False)[0]
 
 
 def cut(text: str, width: int, *, ascii: bool = False) -> str:
-    """Text in at most so many cells, cut with an ellipsis.
-
-    Args:
-        text: clean text of one line.
-        width: cells.
-        ascii: cuts with `~`.
-    """
+    """Clean text of one line in at most `width` cells, cut with an ellipsis, or with `~` where only ASCII is drawn."""
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1) + ("~" if ascii else "…") if width > 0 else ""

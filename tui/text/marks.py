@@ -102,13 +102,7 @@ RESULT_WORDS: dict[State | None, str] = {
 
 
 def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:
-    """A progress bar as its done and its open part, together `width` cells.
-
-    Args:
-        fraction: 0 to 1.
-        width: cells.
-        ascii: draws with ASCII characters.
-    """
+    """A progress bar as its done and its open part, together `width` cells. `fraction`: 0 to 1."""
     done = round(max(0.0, min(1.0, fraction)) * width)
     return ("=" * done, "-" * (width - done)) if ascii else ("━" * done, "─" * (width - done))
 

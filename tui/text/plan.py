@@ -118,13 +118,7 @@ def backends_text(infos: Sequence[BackendInfo], chosen: str, width: int, *, asci
 
 
 def boxes(nodes: Sequence[PlannedNode], width: int, *, ascii: bool = False) -> list[str]:
-    """Every node as a box with a cell for each of its ranks, as many side by side as fit.
-
-    Args:
-        nodes: the nodes of a plan.
-        width: cells of a line.
-        ascii: draws with ASCII characters.
-    """
+    """Every node of a plan as a box with a cell for each of its ranks, as many side by side as fit into `width` cells."""
     digits = max(2, len(str(max(rank for node in nodes for rank in node.ranks))))
     rows: list[list[str]] = []
     used = 0

@@ -31,29 +31,24 @@ EVENT_STYLES = {"warning": "$text-warning", "error": "$text-error"}
 
 
 def header_lines(header: Header, width: int, *, ascii: bool) -> tuple[Content, Content]:
-    """The two lines above the rank table. Values keep their place and their width.
-
-    Args:
-        header: the values.
-        width: cells of a line.
-        ascii: draws with ASCII characters.
-    """
+    """The two lines above the rank table, each `width` cells. Values keep their place and their width."""
     first, second = _state_line(header, width, ascii=ascii), _value_line(header, width)
     return shown(first, ascii=ascii), shown(second, ascii=ascii)
 
 
 def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
-    name = plain_line(header.name)
-    mark = RUN_MARKS[header.state]
-    word = f"{mark.sign(ascii=ascii)} {header.state:<9}"
-    step = NOTHING if header.step is None else str(header.step)
-    steps = f"step {step:>{len(str(header.steps or 0))}}" + (f"/{header.steps}" if header.steps else "")
+    run = header.run
+    name = plain_line(run.name)
+    mark = RUN_MARKS[run.state]
+    word = f"{mark.sign(ascii=ascii)} {run.state:<9}"
+    step = NOTHING if run.step is None else str(run.step)
+    steps = f"step {step:>{len(str(run.steps or 0))}}" + (f"/{run.steps}" if run.steps else "")
     parts: list[tuple[str, str]] = [
         (cut(name, min(MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
         (f"  {word}", mark.style),
         (
-            f"  attempt {_attempt(header, width)}",
-            MUTED if header.attempt == header.generation == 0 else "$text-warning",
+            f"  attempt {_attempt(run, width)}",
+            MUTED if run.attempt == run.generation == 0 else "$text-warning",
         ),
         (f"  {steps}", ""),
     ]
@@ -63,7 +58,7 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
         done, rest = bar(header.fraction, min(room, 60), ascii=ascii)
         parts += [
             ("  ", ""),
-            (done, "$success" if header.state == "succeeded" else "$primary"),
+            (done, "$success" if run.state == "succeeded" else "$primary"),
             (rest, "$foreground 25%"),
         ]
     if eta:
@@ -71,29 +66,30 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
     return Content.assemble(*parts)
 
 
-def _attempt(header: Header, width: int) -> str:
+def _attempt(run: RunView, width: int) -> str:
     """Attempt and generation: `1`, `1.3`, or on a wide line `1 · generation 3`."""
-    if header.generation == 0:
-        return str(header.attempt)
-    return f"{header.attempt}{' · generation ' if width >= WIDE else '.'}{header.generation}"
+    if run.generation == 0:
+        return str(run.attempt)
+    return f"{run.attempt}{' · generation ' if width >= WIDE else '.'}{run.generation}"
 
 
 def _value_line(header: Header, width: int) -> Content:
-    unit = plain_line(header.unit)
-    dead = header.alive < header.world_size and header.state in ("running", "holding")
-    ranks = f"{header.alive:>{len(str(header.world_size))}}/{header.world_size} ranks"
-    if header.state in ENDED_WORDS:
-        ranks = count(header.world_size, "rank")
+    run = header.run
+    unit = plain_line(run.unit)
+    dead = run.alive < run.world_size and run.state in ("running", "holding")
+    ranks = f"{run.alive:>{len(str(run.world_size))}}/{run.world_size} ranks"
+    if run.state in ENDED_WORDS:
+        ranks = count(run.world_size, "rank")
     parts: list[tuple[str, str]] = [
         (f"{duration(header.elapsed):<8} ", ""),
         (ranks, "$text-error bold" if dead else ""),
     ]
-    if header.throughput is not None or header.state not in ENDED_WORDS:
-        parts += [(f"  {number(header.throughput, 6)}", ""), (f" {unit}/s" if unit else " per s", MUTED)]
+    if run.throughput is not None or run.state not in ENDED_WORDS:
+        parts += [(f"  {number(run.throughput, 6)}", ""), (f" {unit}/s" if unit else " per s", MUTED)]
     parts += [("  loss", MUTED), (f" {precise(header.loss):>{LOSS_CELLS}}", "")]
-    if header.checkpoint is not None:
+    if run.checkpoint is not None:
         since = f", {age(header.checkpoint_age)} ago" if header.checkpoint_age is not None else ""
-        parts.append((f"  checkpoint {header.checkpoint}{since}", MUTED))
+        parts.append((f"  checkpoint {run.checkpoint}{since}", MUTED))
     if doing := _doing(header):
         parts.append((f"  {plain_line(doing)}", "$text-warning"))
     return Content.assemble(*parts).truncate(width, ellipsis=True)
@@ -103,7 +99,7 @@ def _doing(header: Header) -> str:
     """The activity of the run; while nodes are unreachable, for how long they have been."""
     away = [f"{node} {away_words(seconds)}" for node, seconds in header.away.items()]
     more = f" and {len(away) - 2} more" if len(away) > 2 else ""
-    return ", ".join(away[:2]) + more if away else header.doing
+    return ", ".join(away[:2]) + more if away else header.run.doing
 
 
 def away_words(seconds: float) -> str:

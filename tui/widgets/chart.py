@@ -206,12 +206,7 @@ class Chart(Widget):
 
 
 def lines_of(lengths: Sequence[int], width: int) -> list[int]:
-    """In which line each of some pieces stands, where a line takes as many as fit.
-
-    Args:
-        lengths: cells of the pieces.
-        width: cells of a line.
-    """
+    """In which line each piece stands, where a line of `width` cells takes as many as fit. `lengths`: cells of the pieces."""
     lines: list[int] = []
     line = taken = 0
     for length in lengths:

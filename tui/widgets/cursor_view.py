@@ -54,13 +54,7 @@ class LineKeys:
 
 
 class CursorView(LineKeys, ScrollView, can_focus=True, inherit_bindings=False):
-    """Lines that are drawn one by one, with a cursor.
-
-    Args:
-        ascii: draws with ASCII characters.
-        id: of the widget.
-        classes: of the widget.
-    """
+    """Lines that are drawn one by one, with a cursor. `ascii`: with ASCII characters only."""
 
     ALLOW_SELECT = False
 

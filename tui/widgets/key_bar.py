@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from tui.keys import KEYS, key_name
 
-_KEYS = {key.id: key for key in sorted(KEYS, key=lambda key: key.where == "everywhere")}
+_KEYS = {key.id: key for key in sorted(KEYS, key=lambda key: key.where == "app")}
 """The keys of the table by id, the most useful first."""
 
 

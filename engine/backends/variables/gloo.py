@@ -28,21 +28,14 @@ FAMILY = Family(
             "How ranks connect: TCP, or UV (libuv), or TCP_TLS (encrypted) where torch was built with OpenSSL",
             takes=one_of("TCP", "TCP_TLS", "UV", "IBVERBS", exact=True),
         ),
-        Variable(
-            "GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY", "none", "File of the private key, for GLOO_DEVICE_TRANSPORT=TCP_TLS"
-        ),
-        Variable(
-            "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT", "none", "File of the certificate, for GLOO_DEVICE_TRANSPORT=TCP_TLS"
-        ),
-        Variable(
-            "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE",
-            "none",
-            "File of the authorities that are trusted, for GLOO_DEVICE_TRANSPORT=TCP_TLS",
-        ),
-        Variable(
-            "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_PATH",
-            "none",
-            "Folder of the authorities that are trusted, for GLOO_DEVICE_TRANSPORT=TCP_TLS",
+        *(
+            Variable(f"GLOO_DEVICE_TRANSPORT_TCP_TLS_{name}", "none", f"{does}, for GLOO_DEVICE_TRANSPORT=TCP_TLS")
+            for name, does in (
+                ("PKEY", "File of the private key"),
+                ("CERT", "File of the certificate"),
+                ("CA_FILE", "File of the authorities that are trusted"),
+                ("CA_PATH", "Folder of the authorities that are trusted"),
+            )
         ),
         Variable(
             "GLOO_LOG_LEVEL",

@@ -11,6 +11,13 @@ _LEVEL = Takes(
     words="LOC, NVL, PIX, PXB, PHB, SYS or a number", pattern=r"LOC|NVL|C2C|PIX|PXB|P2C|PXN|PHB|SYS|NODE|\d+"
 )
 
+
+def _switch(name: str, default: str, does: str, *, was_short: bool = False, sets: str = "") -> Variable:
+    """A switch of torch's group. `was_short`: its name had no `TORCH_` once."""
+    aliases = (f"NCCL_{name}",) if was_short else ()
+    return Variable(f"TORCH_NCCL_{name}", default, does, takes=TORCH_SWITCH, aliases=aliases, sets=sets)
+
+
 TORCH_NCCL = Family(
     title="torch's nccl process group",
     reader="torch's nccl group",
@@ -25,16 +32,13 @@ TORCH_NCCL = Family(
             aliases=("NCCL_ASYNC_ERROR_HANDLING",),
             sets="1",
         ),
-        Variable(
-            "TORCH_NCCL_BLOCKING_WAIT",
+        _switch(
+            "BLOCKING_WAIT",
             "0",
             "A wait for a collective waits for the GPU, and raises after the timeout",
-            takes=TORCH_SWITCH,
-            aliases=("NCCL_BLOCKING_WAIT",),
+            was_short=True,
         ),
-        Variable(
-            "TORCH_NCCL_ENABLE_MONITORING", "1", "A thread ends the rank when the watchdog is stuck", takes=TORCH_SWITCH
-        ),
+        _switch("ENABLE_MONITORING", "1", "A thread ends the rank when the watchdog is stuck"),
         Variable(
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
             "480 (600 before torch 2.8)",
@@ -42,12 +46,8 @@ TORCH_NCCL = Family(
             when="loading or compiling holds the GIL for minutes",
             takes=WHOLE,
         ),
-        Variable(
-            "TORCH_NCCL_DUMP_ON_TIMEOUT",
-            "1 (0 to torch 2.5)",
-            "Writes the flight recorder's files after a timeout",
-            takes=TORCH_SWITCH,
-            sets="1",
+        _switch(
+            "DUMP_ON_TIMEOUT", "1 (0 to torch 2.5)", "Writes the flight recorder's files after a timeout", sets="1"
         ),
         Variable(
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
@@ -66,63 +66,26 @@ TORCH_NCCL = Family(
             "Milliseconds between looks whether another rank timed out",
             takes=WHOLE,
         ),
-        Variable(
-            "TORCH_NCCL_DESYNC_DEBUG",
-            "0",
-            "After a timeout, says which ranks are behind",
-            takes=TORCH_SWITCH,
-            aliases=("NCCL_DESYNC_DEBUG",),
-        ),
-        Variable(
-            "TORCH_NCCL_ENABLE_TIMING",
-            "0",
-            "Measures every collective",
-            takes=TORCH_SWITCH,
-            aliases=("NCCL_ENABLE_TIMING",),
-        ),
-        Variable("TORCH_NCCL_NAN_CHECK", "0", "Ends the rank when it sends NaN", takes=TORCH_SWITCH),
-        Variable(
-            "TORCH_NCCL_EXTRA_DUMP_ON_EXEC",
-            "0",
-            "Writes the flight recorder's files after an exception as well",
-            takes=TORCH_SWITCH,
-        ),
-        Variable(
-            "TORCH_NCCL_PROPAGATE_ERROR", "0", "Tells the other ranks of an error through the store", takes=TORCH_SWITCH
-        ),
-        Variable(
-            "TORCH_NCCL_RETHROW_CUDA_ERRORS", "1", "A CUDA error in the watchdog ends the rank", takes=TORCH_SWITCH
-        ),
-        Variable("TORCH_NCCL_HIGH_PRIORITY", "0", "Communication runs on streams of high priority", takes=TORCH_SWITCH),
-        Variable("TORCH_NCCL_CUDA_EVENT_CACHE", "1", "CUDA events are used again", takes=TORCH_SWITCH),
-        Variable(
-            "TORCH_NCCL_AVOID_RECORD_STREAMS",
-            "depends on the version",
-            "Keeps tensors alive by references",
-            takes=TORCH_SWITCH,
-        ),
-        Variable("TORCH_NCCL_BCAST_UNIQUEID", "1", "The id of a group goes from rank 0 to all", takes=TORCH_SWITCH),
+        _switch("DESYNC_DEBUG", "0", "After a timeout, says which ranks are behind", was_short=True),
+        _switch("ENABLE_TIMING", "0", "Measures every collective", was_short=True),
+        _switch("NAN_CHECK", "0", "Ends the rank when it sends NaN"),
+        _switch("EXTRA_DUMP_ON_EXEC", "0", "Writes the flight recorder's files after an exception as well"),
+        _switch("PROPAGATE_ERROR", "0", "Tells the other ranks of an error through the store"),
+        _switch("RETHROW_CUDA_ERRORS", "1", "A CUDA error in the watchdog ends the rank"),
+        _switch("HIGH_PRIORITY", "0", "Communication runs on streams of high priority"),
+        _switch("CUDA_EVENT_CACHE", "1", "CUDA events are used again"),
+        _switch("AVOID_RECORD_STREAMS", "depends on the version", "Keeps tensors alive by references"),
+        _switch("BCAST_UNIQUEID", "1", "The id of a group goes from rank 0 to all"),
         Variable("TORCH_NCCL_RANKS_PER_ROOT", "128", "Ranks for each root while thousands connect", takes=WHOLE),
-        Variable("TORCH_NCCL_USE_COMM_NONBLOCKING", "0", "NCCL's calls return at once", takes=TORCH_SWITCH),
+        _switch("USE_COMM_NONBLOCKING", "0", "NCCL's calls return at once"),
         Variable(
             "TORCH_NCCL_NONBLOCKING_TIMEOUT",
             "1800",
             "Seconds that a call of NCCL may take, where calls return at once",
             takes=WHOLE,
         ),
-        Variable(
-            "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
-            "0",
-            "Registers all memory of torch with NCCL",
-            takes=TORCH_SWITCH,
-            aliases=("NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",),
-        ),
-        Variable(
-            "TORCH_NCCL_LOG_CPP_STACK_ON_UNCLEAN_SHUTDOWN",
-            "1",
-            "Logs C++ stacks when a rank is ended",
-            takes=TORCH_SWITCH,
-        ),
+        _switch("USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "0", "Registers all memory of torch with NCCL", was_short=True),
+        _switch("LOG_CPP_STACK_ON_UNCLEAN_SHUTDOWN", "1", "Logs C++ stacks when a rank is ended"),
     ),
     gone=(
         Gone("TORCH_NCCL_TIMEOUT", "torch has no such variable", _TIMEOUT),

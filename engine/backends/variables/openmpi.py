@@ -5,13 +5,24 @@ PRRTE reads names of ORTE that begin with `orte_`, `oob_` and `plm_rsh_` as its 
 
 from __future__ import annotations
 
+from itertools import permutations
+
 from engine.backends.variables.base import MCA_SWITCH, WHOLE, Family, Gone, Takes, Variable, one_of
 
 _LEVELS = Takes(
     words="a number from 0 to 100, or none, error, warn, info, debug",
     pattern=r"-?\d+|none|error|component|warn|info|trace|debug|max",
 )
-_OURS = "rankdeck's agents start daemons"
+
+
+def _renamed(old: str, new: str, default: str, does: str, takes: Takes | None = None) -> tuple[Variable, Variable]:
+    """A variable that is `OMPI_MCA_{old}` to Open MPI 4 and has another name since 5."""
+    old = f"OMPI_MCA_{old}"
+    return (
+        Variable(old, default, does, takes=takes, until="4", instead=new),
+        Variable(new, default, does, takes=takes, since="5", instead=old),
+    )
+
 
 OPENMPI = Family(
     title="Open MPI",
@@ -20,31 +31,10 @@ OPENMPI = Family(
     backends=frozenset({"mpi"}),
     likeness=0.93,
     variables=(
-        Variable(
-            "OMPI_ALLOW_RUN_AS_ROOT",
-            "0",
-            "Lets root start mpirun, together with OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-            sets="1 for root",
-        ),
-        Variable(
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-            "0",
-            "Lets root start mpirun, together with OMPI_ALLOW_RUN_AS_ROOT",
-            sets="1 for root",
-        ),
-        Variable(
-            "PRTE_ALLOW_RUN_AS_ROOT",
-            "0",
-            "Lets root start mpirun, together with PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-            since="5",
-            sets="1 for root",
-        ),
-        Variable(
-            "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-            "0",
-            "Lets root start mpirun, together with PRTE_ALLOW_RUN_AS_ROOT",
-            since="5",
-            sets="1 for root",
+        *(
+            Variable(name, "0", f"Lets root start mpirun, together with {other}", since=since, sets="1 for root")
+            for prefix, since in (("OMPI", ""), ("PRTE", "5"))
+            for name, other in permutations((f"{prefix}_ALLOW_RUN_AS_ROOT", f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"))
         ),
         Variable(
             "OMPI_MCA_btl_tcp_if_include",
@@ -159,19 +149,11 @@ OPENMPI = Family(
             since="5",
             instead="OMPI_MCA_btl_vader_single_copy_mechanism (none for ^cma)",
         ),
-        Variable(
-            "OMPI_MCA_btl_vader_backing_directory",
-            "/dev/shm",
-            "Folder of the shared memory",
-            until="4",
-            instead="OMPI_MCA_btl_sm_backing_directory",
-        ),
-        Variable(
+        *_renamed(
+            "btl_vader_backing_directory",
             "OMPI_MCA_btl_sm_backing_directory",
             "/dev/shm",
             "Folder of the shared memory",
-            since="5",
-            instead="OMPI_MCA_btl_vader_backing_directory",
         ),
         Variable(
             "OMPI_MCA_btl_openib_allow_ib",
@@ -181,47 +163,15 @@ OPENMPI = Family(
             until="4",
             instead="OMPI_MCA_pml (ucx)",
         ),
-        Variable(
-            "OMPI_MCA_oob_tcp_if_include",
-            "all",
-            "Network interfaces of the daemons",
-            until="4",
-            instead="PRTE_MCA_prte_if_include",
+        *_renamed("oob_tcp_if_include", "PRTE_MCA_prte_if_include", "all", "Network interfaces of the daemons"),
+        *_renamed(
+            "oob_tcp_if_exclude", "PRTE_MCA_prte_if_exclude", "none", "Network interfaces that the daemons do not use"
         ),
-        Variable(
-            "PRTE_MCA_prte_if_include",
-            "all",
-            "Network interfaces of the daemons",
-            since="5",
-            instead="OMPI_MCA_oob_tcp_if_include",
-        ),
-        Variable(
-            "OMPI_MCA_oob_tcp_if_exclude",
-            "none",
-            "Network interfaces that the daemons do not use",
-            until="4",
-            instead="PRTE_MCA_prte_if_exclude",
-        ),
-        Variable(
-            "PRTE_MCA_prte_if_exclude",
-            "none",
-            "Network interfaces that the daemons do not use",
-            since="5",
-            instead="OMPI_MCA_oob_tcp_if_exclude",
-        ),
-        Variable(
-            "OMPI_MCA_plm_rsh_agent",
-            "ssh : rsh",
-            f"The command that starts daemons on other nodes; {_OURS}",
-            until="4",
-            instead="PRTE_MCA_plm_ssh_agent",
-        ),
-        Variable(
+        *_renamed(
+            "plm_rsh_agent",
             "PRTE_MCA_plm_ssh_agent",
             "ssh : rsh",
-            f"The command that starts daemons on other nodes; {_OURS}",
-            since="5",
-            instead="OMPI_MCA_plm_rsh_agent",
+            "The command that starts daemons on other nodes; rankdeck's agents start daemons",
         ),
         Variable(
             "OMPI_MCA_rmaps_base_oversubscribe",
@@ -231,50 +181,14 @@ OPENMPI = Family(
             until="4",
             instead="PRTE_MCA_rmaps_default_mapping_policy (:oversubscribe)",
         ),
-        Variable(
+        *_renamed(
+            "rmaps_base_mapping_policy",
             "PRTE_MCA_rmaps_default_mapping_policy",
             "by slot",
             "How ranks are placed; rankdeck places them itself",
-            since="5",
-            instead="OMPI_MCA_rmaps_base_mapping_policy",
         ),
-        Variable(
-            "OMPI_MCA_rmaps_base_mapping_policy",
-            "by slot",
-            "How ranks are placed; rankdeck places them itself",
-            until="4",
-            instead="PRTE_MCA_rmaps_default_mapping_policy",
-        ),
-        Variable(
-            "OMPI_MCA_orte_tmpdir_base",
-            "$TMPDIR",
-            "Folder of the daemons' files",
-            until="4",
-            instead="PRTE_MCA_prte_tmpdir_base",
-        ),
-        Variable(
-            "PRTE_MCA_prte_tmpdir_base",
-            "$TMPDIR",
-            "Folder of the daemons' files",
-            since="5",
-            instead="OMPI_MCA_orte_tmpdir_base",
-        ),
-        Variable(
-            "OMPI_MCA_plm_base_verbose",
-            "0",
-            "How much the start of daemons says",
-            takes=_LEVELS,
-            until="4",
-            instead="PRTE_MCA_plm_base_verbose",
-        ),
-        Variable(
-            "PRTE_MCA_plm_base_verbose",
-            "0",
-            "How much the start of daemons says",
-            takes=_LEVELS,
-            since="5",
-            instead="OMPI_MCA_plm_base_verbose",
-        ),
+        *_renamed("orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "$TMPDIR", "Folder of the daemons' files"),
+        *_renamed("plm_base_verbose", "PRTE_MCA_plm_base_verbose", "0", "How much the start of daemons says", _LEVELS),
         Variable(
             "PMIX_MCA_gds",
             "best",

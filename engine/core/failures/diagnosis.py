@@ -110,9 +110,6 @@ def is_secondary(stderr_tail: bytes | str) -> bool:
     """Whether the end of a rank's stderr blames another rank, so that its failure is a consequence.
 
     Of chained tracebacks the first decides: a rank that fails and then loses its connection during cleanup is still the cause.
-
-    Args:
-        stderr_tail: the end of its stderr.
     """
     text = plain(stderr_tail)
     chain = last_chain(text, fatal=True)

@@ -25,31 +25,11 @@ _ELASTIC_WAITS = {
 }
 """What a main thread does in these functions of `rankdeck.elastic`."""
 
-_COLLECTIVES = frozenset(
-    [
-        "all_reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "broadcast",
-        "broadcast_object_list",
-        "barrier",
-        "monitored_barrier",
-        "scatter",
-        "gather",
-        "gather_object",
-        "all_to_all",
-        "all_to_all_single",
-        "send",
-        "recv",
-        "isend",
-        "irecv",
-        "batch_isend_irecv",
-    ]
-)
+_COLLECTIVES = frozenset([
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "reduce", "reduce_scatter",
+    "reduce_scatter_tensor", "broadcast", "broadcast_object_list", "barrier", "monitored_barrier", "scatter", "gather",
+    "gather_object", "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv", "batch_isend_irecv",
+])  # fmt: skip
 
 
 class Frame(msgspec.Struct, frozen=True):

@@ -57,13 +57,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_name(index: int) -> str:
-    """The name of a node in the arguments of `mpirun`.
+    """The name of a node, by its index in the plan, in the arguments of `mpirun`.
 
     It is not a network name: `mpirun` would resolve it, mistake it for its own machine, or remove its domain. The agents connect to
     nodes, not `mpirun`.
-
-    Args:
-        index: of the node in the plan.
     """
     return f"rankdeck-{index}" if index else HEAD
 
@@ -129,12 +126,8 @@ def _mpich_argv(mpi: Mpi, parts: Sequence[Part], address: str) -> list[str]:
 
 
 def can_place(mpi: Mpi, nodes: Sequence[str]) -> bool:
-    """Whether an MPI supports this placement. MPICH fills its hosts in order and then starts again with the first.
-
-    Args:
-        mpi: the MPI.
-        nodes: the node of each rank.
-    """
+    """Whether an MPI supports this placement, which gives the node of each rank. MPICH fills its hosts in order and then starts again
+    with the first."""
     hosts = _turn([(node, len(list(ranks))) for node, ranks in groupby(nodes)])
     return mpi.implementation != "mpich" or len({node for node, _ in hosts}) == len(hosts)
 

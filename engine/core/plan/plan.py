@@ -340,11 +340,7 @@ _SHELL_WORD = re.compile(r"""(?:[^\s'";&|]|'[^']*'|"[^"]*")+""")
 
 
 def shown_shell(text: str) -> str:
-    """Shell lines with the secrets in them hidden: assignments to secret names, and words that look like tokens.
-
-    Args:
-        text: such as `launch.setup`.
-    """
+    """Shell lines such as `launch.setup` with the secrets in them hidden: assignments to secret names, and words that look like tokens."""
 
     def shown(match: re.Match[str]) -> str:
         name, equals, value = match[0].partition("=")

@@ -9,11 +9,7 @@ from engine.core.run.events import AnyEvent
 
 
 class Kills:
-    """The newest signal that a user sent to each process of a rank. It explains only the end of that process.
-
-    Args:
-        events: of the journal so far.
-    """
+    """The newest signal that a user sent to each process of a rank. It explains only the end of that process."""
 
     def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
         self._newest: dict[int, ev.KillRequested] = {}

@@ -66,7 +66,7 @@ def outdated(state: RunState, event: AnyEvent) -> str:
     ):
         return f"that was an earlier process of rank {rank}"
     node = getattr(event, "node", None)
-    if node is not None and state.node(node) is None:
+    if node is not None and all(one.name != node for one in state.nodes):
         return f"{node} is not a node of this run"
     return ""
 

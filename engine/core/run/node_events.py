@@ -88,7 +88,6 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
     """Notes ranks of this attempt that started, ended or vanished while the link was down."""
     actions: tuple[AnyAction, ...] = ()
     node = state.node(event.node)
-    assert node is not None
     attempt = state.attempt
     known = {
         rank.rank: rank
@@ -140,7 +139,6 @@ def _resume(state: RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
     """Sends a connected node what the phase needs from it. Ranks in `asked` were requested already."""
     name = event.node
     node = state.node(name)
-    assert node is not None
     match state.phase:
         case Opening():
             return when_opened(state, event.at)
@@ -169,7 +167,6 @@ def node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
             return ignore(state, "the run has ended")
         case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing():
             node = state.node(event.node)
-            assert node is not None
             if node.link in ("closed", "given-up"):
                 return ignore(state, f"{event.node} is {node.link}")
             state = set_node(state, event.node, link="down", reason=event.reason, since=event.at)
@@ -182,7 +179,6 @@ def node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
 def node_warned(state: RunState, event: ev.NodeWarned) -> Step:
     """Notes a warning about a node. It is shown; nothing else follows."""
     node = state.node(event.node)
-    assert node is not None
     if isinstance(state.phase, Ended):
         return ignore(state, "the run has ended")
     text = f"{event.check}: {event.text}"
@@ -201,7 +197,6 @@ def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
             return when_opened(state, event.at)
         case Starting() | Running() | Holding() | Stopping():
             node = state.node(event.node)
-            assert node is not None
             actions: tuple[AnyAction, ...] = ()
             attempt = state.attempt  # the loss of the last rank may start the next attempt
             for rank in node.ranks:

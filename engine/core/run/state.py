@@ -202,9 +202,9 @@ class RunState(Value, frozen=True, kw_only=True):
         """The generation in which a rank waits; -1: it is not known to wait."""
         return self.waits_in[rank] if self.waits_in else -1
 
-    def node(self, name: str) -> Node | None:
-        """The node of that name."""
-        return next((node for node in self.nodes if node.name == name), None)
+    def node(self, name: str) -> Node:
+        """The node of that name, which is one of the run's."""
+        return next(node for node in self.nodes if node.name == name)
 
     def node_of(self, rank: int) -> Node:
         """The node that a rank belongs to."""

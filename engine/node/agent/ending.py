@@ -56,11 +56,8 @@ class Ending:
             self.start_ladder(at_once=message["at_once"])
 
     def start_ladder(self, *, at_once: bool) -> None:
-        """Begins the stop ladder, which goes on by itself; one that is being walked is not begun again, but cut short.
-
-        Args:
-            at_once: SIGKILL is the only step.
-        """
+        """Begins the stop ladder, which goes on by itself; one that is being walked is not begun again, but cut short. `at_once`: SIGKILL
+        is the only step."""
         self._state.stopped = self._state.attempt
         self._on_stop()
         steps = [(getattr(signal, name), seconds) for name, seconds in self._state.terms["stop_ladder"]]
