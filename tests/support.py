@@ -17,6 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from engine.core.plan.profile import Profile
+from engine.core.plan.profile_checks import Choices
+from engine.core.plan.profile_reading import parse_with_places
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -279,6 +283,11 @@ def listener_of_another_user(path: Path) -> Iterator[None]:
             yield
         finally:
             process.kill()
+
+
+def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None) -> Profile:
+    """A profile from TOML text; the arguments are those of `parse_with_places`."""
+    return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]
 
 
 def toml_text(data: dict[str, Any]) -> str:

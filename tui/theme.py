@@ -78,7 +78,6 @@ class NoColours(LineFilter):
         self._background = background
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments without colours."""
         return [Segment(text, style and _plain(style, self._background), control) for text, style, control in segments]
 
 

@@ -113,5 +113,4 @@ class Connection:
             raise SupervisorError(f"the supervisor sent an invalid message: {error}") from None
 
     def close(self) -> None:
-        """Closes the connection."""
         self._writer.close()

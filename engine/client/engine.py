@@ -36,43 +36,34 @@ class LocalEngine:
         self._warming = threading.Lock()
 
     def profiles(self) -> list[ProfileEntry]:
-        """See `EngineClient.profiles`."""
         return profiles.list_profiles()
 
     def recipes(self) -> list[RecipeInfo]:
-        """See `EngineClient.recipes`."""
         return list(recipes.recipes().values())
 
     def backends(self) -> list[BackendInfo]:
-        """See `EngineClient.backends`."""
         return planning.known_backends()
 
     def available(self, profile: Profile) -> list[BackendInfo]:
-        """See `EngineClient.available`."""
         return planning.available_backends(profile)
 
     def preview(self, profile: Profile, places: Places | None = None) -> LaunchPlan:
-        """See `EngineClient.preview`. `places`: where the profile's keys stand, for warnings."""
+        """`places`: where the profile's keys stand, for warnings."""
         return planning.make_plan(profile, places=places)
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
-        """See `EngineClient.save_profile`."""
         return profiles.save_profile(profile, path)
 
     def is_trusted(self, profile: Profile) -> bool:
-        """See `EngineClient.is_trusted`."""
         return trust.is_trusted(profile)
 
     def trust(self, profile: Profile) -> None:
-        """See `EngineClient.trust`."""
         trust.trust(profile)
 
     def runs(self) -> list[RunSummary]:
-        """See `EngineClient.runs`."""
         return summaries()
 
     def launched_profile(self, run: str) -> Profile:
-        """See `EngineClient.launched_profile`."""
         paths = find_run(run)
         profile, plan = profiles.read_profile(paths.profile), read_plan(paths)
         launch = msgspec.structs.replace(profile.launch, workdir=plan.workdir)
@@ -86,7 +77,6 @@ class LocalEngine:
     async def check(
         self, profile: Profile, *, full: bool = True, places: Places | None = None
     ) -> AsyncGenerator[Begun | Finding, None]:
-        """See `EngineClient.check`, and `preview` for `places`."""
 
         def prepare() -> AsyncGenerator[Begun | Finding, None]:
             from engine.planning import check as node_check  # which takes a few frames of the app
@@ -98,7 +88,6 @@ class LocalEngine:
                 yield finding
 
     async def prewarm(self, profile: Profile | None) -> None:
-        """See `EngineClient.prewarm`."""
         await asyncio.to_thread(self._prewarm, profile)
 
     def _prewarm(self, profile: Profile | None) -> None:
@@ -115,7 +104,6 @@ class LocalEngine:
                 self._standby = Standby(wanted)
 
     async def launch(self, profile: Profile, places: Places | None = None) -> str:
-        """See `EngineClient.launch`, and `preview` for `places`."""
         plan = await asyncio.to_thread(planning.make_plan, profile, places=places)
         paths = await asyncio.to_thread(new_run, profile.name)
         replace_file(paths.profile, profiles.to_toml(profile).encode())
@@ -134,5 +122,4 @@ class LocalEngine:
             return standby
 
     async def attach(self, run: str) -> LocalRun:
-        """See `EngineClient.attach`."""
         return LocalRun(find_run(run))

@@ -75,7 +75,6 @@ class LocalRun:
         self._starts.append(now)
 
     async def subscribe(self) -> AsyncGenerator[Snapshot | Update, None]:
-        """See `RunClient.subscribe`."""
         connection = await self._connect()
         if connection is None:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
@@ -123,14 +122,13 @@ class LocalRun:
         return answer
 
     async def stop(self, *, at_once: bool = False) -> str:
-        """See `RunClient.stop`."""
         answer = await self._ask(msg.Stop(by=user_name(), at_once=at_once))
         return answer.text if answer else "the run has ended already"
 
     async def restart(
         self, scope: Scope = "smallest", *, attempt: int | None = None, generation: int | None = None
     ) -> str:
-        """See `RunClient.restart`. A run that has ended gets a new supervisor."""
+        """A run that has ended gets a new supervisor."""
         for _ in range(20):
             request = msg.Restart(by=user_name(), scope=scope, attempt=attempt, generation=generation)
             answer = await self._ask(request)
@@ -144,14 +142,12 @@ class LocalRun:
         return f"now: {words}"
 
     async def kill(self, rank: int, signal: int) -> str:
-        """See `RunClient.kill`."""
         answer = await self._ask(msg.Kill(by=user_name(), rank=rank, signal=signal))
         if answer is None:
             raise RankdeckError(f"rank {rank} can't be signalled: {self.run} has ended")
         return answer.text
 
     async def stacks(self) -> list[str]:
-        """See `RunClient.stacks`."""
         return story(await self.rank_stacks())
 
     async def rank_stacks(self) -> tuple[RankStack, ...]:
@@ -169,15 +165,13 @@ class LocalRun:
         return answer.ranks
 
     def log_path(self, attempt: int, rank: int, stream: Stream) -> Path:
-        """See `RunClient.log_path`."""
         return self.paths.log(attempt, rank, stream)
 
     def results(self, attempt: int) -> list[Result]:
-        """See `RunClient.results`."""
         return read_results(self.paths, attempt)
 
     async def close(self) -> None:
-        """See `RunClient.close`. Nothing is held open between requests."""
+        """Nothing is held open between requests."""
 
 
 async def _wait_process_gone(pid: int) -> None:

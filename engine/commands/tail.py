@@ -91,7 +91,6 @@ class Follower:
         return data
 
     def close(self) -> None:
-        """Closes the files."""
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()

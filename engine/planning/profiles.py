@@ -61,21 +61,13 @@ def find_profile(word: str) -> Path:
     raise UsageError(f"there is no profile {word!r}", hint=hint)
 
 
-def read_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
-    """Reads and checks a profile file.
-
-    Args:
-        path: the file.
-        overrides: `section.key=value` words that win over it.
-
-    Raises:
-        ProfileError: it can't be read, or is not a valid profile.
-    """
-    return read_with_places(path, overrides)[0]
+def read_profile(path: Path) -> Profile:
+    """Reads and checks a profile file. Raises ProfileError if it can't be read, or is not a valid profile."""
+    return read_with_places(path)[0]
 
 
 def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
-    """Like `read_profile`, and also returns the line of each key."""
+    """Like `read_profile`, with `section.key=value` words that win over the file. Also returns the line of each key."""
     try:
         if not path.is_file():
             raise ProfileError(str(path), None, "", "is not a file")

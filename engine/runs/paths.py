@@ -156,7 +156,6 @@ class RunPaths:
         return self.folder / f"attempt_{attempt}"
 
     def rank_file(self, attempt: int, rank: int, kind: RankFile) -> Path:
-        """A file of a rank."""
         return self.attempt(attempt) / f"rank_{rank}.{kind}"
 
     def log(self, attempt: int, rank: int, stream: Stream) -> Path:

@@ -42,7 +42,6 @@ class CodeCopies:
             task.cancel()
 
     def stop_all(self) -> None:
-        """Stops all copies."""
         for node in tuple(self._tasks):
             self.stop(node)
 

@@ -58,5 +58,4 @@ class Journal:
                 raise
 
     def close(self) -> None:
-        """Closes the file."""
         os.close(self._file)

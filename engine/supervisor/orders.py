@@ -45,7 +45,6 @@ class Orders:
             self._routes.cancel()
 
     def do(self, action: AnyAction) -> None:
-        """Performs an action."""
         send = self._agents.send
         match action:
             case act.OpenNode(node=node, patience=patience):

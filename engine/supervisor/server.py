@@ -13,7 +13,7 @@ import msgspec
 from engine import __version__
 from engine.core.errors import RankdeckError
 from engine.core.run import events as ev
-from engine.core.run.state import Ended, RunState
+from engine.core.run.state import Ended
 from engine.core.views.activity import next_restart
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
@@ -173,7 +173,7 @@ class Server:
                     else "the run has stopped"
                 )
             case msg.Restart(by=by, scope=scope, attempt=attempt, generation=generation):
-                text = _will_restart(state, scope)
+                text = f"now: {next_restart(state, scope).words}"
                 ignored = self._runner.handle(
                     ev.RestartRequested(at=now, by=by, scope=scope, attempt=attempt, generation=generation)
                 )
@@ -182,11 +182,6 @@ class Server:
                 text = f"signal {number} was sent to rank {rank}"
         self._snapshots.refresh()
         return msg.Answer(text=ignored or text, done=ignored is None, ending=ending)
-
-
-def _will_restart(state: RunState, scope: ev.Scope) -> str:
-    words = next_restart(state, scope).words
-    return f"now: {words}" if words else f"attempt {state.attempt + 1} is coming"
 
 
 def _write(writer: asyncio.StreamWriter, reply: msg.Reply) -> None:

@@ -49,15 +49,12 @@ class GroupBase(dist.ProcessGroup):
     # names and settings
 
     def getBackendName(self) -> str:
-        """Name of the backend."""
         return self.NAME
 
     def getGroupName(self) -> str:
-        """Name of this group, unique in this process."""
         return self._operations.name
 
     def getGroupDesc(self) -> str:
-        """Description of this group."""
         return self._description
 
     def _set_group_name(self, name: str) -> None:

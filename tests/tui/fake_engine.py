@@ -24,9 +24,9 @@ from engine.core.metrics.series import Point, SeriesSet
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
-from engine.core.plan.profile_reading import parse_profile
 from engine.core.run.events import Scope
 from engine.core.views.view import EventLine, FailureView, NodeView, RankView, RunSummary, RunView, Snapshot, Update
+from tests.support import parse_profile
 
 LAUNCHED_AT = 1_750_000_000.0
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from engine.core.metrics.progress import RankProgress
+from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch, step
@@ -35,9 +36,10 @@ def dies(rank: int) -> ev.RankEnded:
     return ev.RankEnded(at=5.0, attempt=0, rank=rank, status=-9)
 
 
-def after(*events: AnyEvent) -> RunState:
+def after(*events: AnyEvent, on_failure: str = "hold") -> RunState:
     """The state of a run of three ranks after some events."""
-    first = ev.RunLaunched(at=0.0, run="x-1", name="x", nodes=(("a", (0, 1, 2)),), on_failure="hold", max_restarts=3)
+    nodes = (("a", (0, 1, 2)),)
+    first = ev.RunLaunched(at=0.0, run="x-1", name="x", nodes=nodes, on_failure=on_failure, max_restarts=3)
     state, _ = launch(first)
     for event in events:
         state, _ = step(state, event)
@@ -95,6 +97,32 @@ def test_ranks_that_have_not_joined_are_an_activity_of_their_own():
 )  # fmt: skip
 def test_what_a_restart_would_do(events: Sequence[AnyEvent], kind: str, ranks: tuple[int, ...], words: str):
     assert next_restart(after(*events)) == (kind, ranks, words)
+
+
+FAILING = (UP, STORE, *STARTED, dies(2))
+
+
+@pytest.mark.parametrize("events", [FAILING, (*FAILING, dies(1), dies(0))], ids=["Stopping", "Clearing"])
+def test_a_run_that_is_ending_because_it_failed_can_be_restarted(events: Sequence[AnyEvent]):
+    restart = next_restart(after(*events, on_failure="stop"))
+    assert restart == ("attempt", (), "start attempt 1 of all 3 ranks")
+
+
+STAGES = [(), (UP,), (UP, STORE), (UP, STORE, *STARTED), FAILING, (*FAILING, dies(1), dies(0)), (UP, STORE, *STARTED, STOP),
+          (UP, STORE, *STARTED, *JOINED, dies(2)), (UP, STORE, *STARTED, *JOINED, dies(2), REJOIN),
+          (UP, STORE, *STARTED, AGAIN), (*FAILING, dies(1), dies(0), *CLEARED[:1]), (*FAILING, dies(1), dies(0), *CLEARED)]  # fmt: skip
+
+
+@pytest.mark.parametrize("on_failure", ["hold", "stop"])
+@pytest.mark.parametrize("events", STAGES)
+@pytest.mark.parametrize("scope", ["smallest", "all"])
+def test_a_restart_is_offered_exactly_where_it_is_accepted(
+    scope: ev.Scope, events: Sequence[AnyEvent], on_failure: str
+):
+    state = after(*events, on_failure=on_failure)
+    later, actions = step(state, ev.RestartRequested(at=100.0, by="alice", scope=scope))
+    refused = later is state and any(isinstance(action, act.Ignore) for action in actions)
+    assert (next_restart(state, scope).kind == "none") == refused
 
 
 def test_a_restart_that_can_not_be_a_rejoin_says_why():

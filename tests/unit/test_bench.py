@@ -22,9 +22,9 @@ from engine.core.metrics.bench import (
     rate_words,
     time_words,
 )
-from engine.core.plan.profile_reading import parse_profile
 from engine.planning.recipes import recipes
 from rankdeck.recipes._sizes import size_text, time_text
+from tests.support import parse_profile
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.failures.diagnosis import explain, is_secondary, last_traceback
-from engine.core.failures.tracebacks import MAX_BYTES, MAX_LINES
+from engine.core.failures.diagnosis import explain, is_secondary, plain
+from engine.core.failures.tracebacks import MAX_BYTES, MAX_LINES, last_chain, shortened
 from engine.core.run.state import status_words
 
 TORCH = Path("torch") / "distributed" / "distributed_c10d.py"
@@ -27,6 +27,11 @@ def run(folder: Path, source: str, *options: str, **env: str) -> tuple[int, byte
         [sys.executable, "-S", *options, str(script)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
     )
     return done.returncode, done.stderr
+
+
+def last_traceback(stderr_tail: bytes) -> str:
+    """What `explain` shows of the last traceback in a rank's stderr."""
+    return shortened(last_chain(plain(stderr_tail), fatal=False))
 
 
 def traceback_of(message: str, *, rank: int | None = 0) -> bytes:

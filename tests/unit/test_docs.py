@@ -11,8 +11,8 @@ import pytest
 
 from engine.commands.cli import cli
 from engine.core.plan.profile import all_keys
-from engine.core.plan.profile_reading import parse_profile
 from engine.planning.profiles import read_profile
+from tests.support import parse_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = (ROOT / "docs" / "profiles.md").read_text()

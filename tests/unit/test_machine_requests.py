@@ -123,13 +123,15 @@ def test_a_restart_request_without_what_its_sender_saw_is_one_of_an_older_front_
 
 
 def test_a_kill_explains_the_death_that_it_caused_and_no_later_one() -> None:
-    kills = Kills([ev.KillRequested(at=1.0, by="alice", rank=1, signal=9)])
+    kills = Kills()
+    kills.take(ev.KillRequested(at=1.0, by="alice", rank=1, signal=9))
     assert (kills.sender(1, -9), kills.sender(1, -15), kills.sender(0, -9)) == ("alice", "", "")
     kills.take(ev.RankEnded(at=2.0, attempt=0, rank=1, status=-9))
     assert kills.sender(1, -9) == ""
 
 
 def test_a_kill_of_a_process_that_was_replaced_explains_nothing() -> None:
-    kills = Kills([ev.KillRequested(at=1.0, by="alice", rank=1, signal=9)])
+    kills = Kills()
+    kills.take(ev.KillRequested(at=1.0, by="alice", rank=1, signal=9))
     kills.take(ev.RankSpawned(at=2.0, attempt=0, rank=1, pid=7, generation=1))
     assert kills.sender(1, -9) == ""

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from engine.core.errors import ProfileError
 from engine.core.plan.profile import SCHEMA, Profile, all_keys, to_toml_data, type_words
-from engine.core.plan.profile_reading import parse_profile, profile_from_data
+from engine.core.plan.profile_reading import profile_from_data
+from tests.support import parse_profile
 
 GOOD = """\
 schema = 1

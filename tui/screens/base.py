@@ -20,7 +20,6 @@ class DeckScreen(Screen[None]):
 
     @property
     def deck(self) -> Deck:
-        """The app."""
         return cast("Deck", self.app)
 
     @property

@@ -50,7 +50,6 @@ class Choice(Widget, can_focus=True):
         self._ascii = ascii
 
     def choose(self, value: str) -> None:
-        """Chooses."""
         if value != self.value and value in self.options:
             self.value = value
             self.refresh()

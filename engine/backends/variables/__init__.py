@@ -32,7 +32,6 @@ GONE: dict[str, tuple[Family, Gone]] = {one.name: (family, one) for family in FA
 
 
 def families_of(backend: str) -> list[Family]:
-    """The families of a backend."""
     return [family for family in FAMILIES if backend in family.backends]
 
 

@@ -16,7 +16,6 @@ class Takes(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False
 
     def allows(self, value: str) -> bool:
-        """Whether a value is valid."""
         return re.fullmatch(self.pattern, value, 0 if self.exact else re.IGNORECASE) is not None
 
 

@@ -121,18 +121,6 @@ def is_secondary(stderr_tail: bytes | str) -> bool:
     )  # the message has the cause, such as InfiniBand's error in nccl's
 
 
-def last_traceback(stderr_tail: bytes) -> str:
-    """The last Python traceback with those that it is chained to, or an empty string.
-
-    Args:
-        stderr_tail: the end of a rank's stderr.
-
-    Returns:
-        At most `MAX_LINES` lines and `MAX_BYTES` bytes of text, without colours, torch's `[rank0]:` and native frames.
-    """
-    return shortened(last_chain(plain(stderr_tail), fatal=False))
-
-
 @lru_cache(maxsize=64)
 def explain(
     rank: int | None, status: int | None, stderr_tail: bytes | str, reason: str = "", by: str = ""

@@ -22,7 +22,9 @@ _PLAIN_NAMES = {"`object`": "a table", "`array`": "a list", "`str`": "a string",
                 "`float`": "a number", "`bool`": "true or false", "`null`": "nothing"}  # fmt: skip
 
 
-def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None) -> Profile:
+def parse_with_places(
+    text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None
+) -> tuple[Profile, Places]:
     """Reads a profile from TOML text.
 
     Args:
@@ -31,16 +33,12 @@ def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choice
         overrides: `section.key=value` words of the command line; the value is TOML, or else a plain string.
         choices: see `check_choices`.
 
+    Returns:
+        The profile, and where its keys are written.
+
     Raises:
         ProfileError: the first error, in the order syntax, unknown key, type, value.
     """
-    return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]
-
-
-def parse_with_places(
-    text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None
-) -> tuple[Profile, Places]:
-    """Like `parse_profile`; also returns where the keys are written."""
     try:
         data = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
@@ -60,7 +58,7 @@ def parse_with_places(
 
 
 def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
-    """Checks a document that is already parsed (the editor's form, or `parse_profile`).
+    """Checks a document that is already parsed (the editor's form, or `parse_with_places`).
 
     Args:
         data: tables and values as from tomli.

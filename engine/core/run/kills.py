@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 
@@ -11,10 +9,8 @@ from engine.core.run.events import AnyEvent
 class Kills:
     """The newest signal that a user sent to each process of a rank. It explains only the end of that process."""
 
-    def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
+    def __init__(self) -> None:
         self._newest: dict[int, ev.KillRequested] = {}
-        for event in events:
-            self.take(event)
 
     def take(self, event: AnyEvent) -> None:
         """Notes a signal, or the end of a rank."""

@@ -22,6 +22,7 @@ from engine.core.run.state import (
     Outcome,
     Pending,
     Restart,
+    RestartKind,
     Running,
     RunState,
     Starting,
@@ -59,34 +60,59 @@ def stop_requested(state: RunState, event: ev.StopRequested) -> Step:
             assert_never(never)
 
 
-def restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
-    """Lets the dead ranks rejoin where that is possible and enough, else starts the next attempt."""
-    then = Restart(reason=f"restarted by {event.by}")
+def restart_kind(state: RunState, scope: ev.Scope) -> RestartKind:
+    """What a restart would do now: start the dead ranks, start the next attempt, or nothing.
+
+    Args:
+        state: of the run.
+        scope: what the restart is asked for; see `RestartRequested`.
+    """
     match state.phase:
-        case Starting() if state.generation > 0 and event.scope == "all":
-            return stop(replace(state, restarts=0), then, event.at)
-        case Opening() | Starting():
-            return ignore(state, f"attempt {state.attempt} is starting already")
-        case Running() if state.attempt > 0 and 0 <= event.at - state.attempt_since < RESTART_GUARD:
-            return ignore(state, f"attempt {state.attempt} has only just started")
-        case Running() if state.generation > 0 and 0 <= event.at - state.generation_since < RESTART_GUARD:
-            return ignore(state, f"generation {state.generation} has only just begun")
-        case Holding() if event.scope != "all" and not why_no_rejoin(state):
-            return rejoin(replace(state, restarts=0), event.at)
-        case Running() | Holding():
-            return stop(replace(state, restarts=0), then, event.at)
-        case Stopping(then=Restart()) | Clearing(then=Restart()):
-            return ignore(state, f"attempt {state.attempt + 1} is coming already")
-        case Stopping(then=Outcome(word="failed")):
-            return replace(state, phase=replace(state.phase, then=then)), ()
-        case Clearing(then=Outcome(word="failed")):
-            return replace(state, phase=Clearing(then=then)), ()
-        case Stopping() | Clearing() | Closing():
-            return ignore(state, "the run is ending; restart it once it has ended")
-        case Ended():
-            return next_attempt(replace(state, phase=Opening(), restarts=0), event.at)
+        case Holding() if scope != "all" and not why_no_rejoin(state):
+            return "rejoin"
+        case Running() | Holding() | Ended():
+            return "attempt"
+        case Stopping(then=Outcome(word="failed")) | Clearing(then=Outcome(word="failed")):
+            return "attempt"
+        case Starting() if state.generation > 0 and scope == "all":
+            return "attempt"
+        case Opening() | Starting() | Stopping() | Clearing() | Closing():
+            return "none"
         case _ as never:
             assert_never(never)
+
+
+def restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
+    """Lets the dead ranks rejoin where that is possible and enough, else starts the next attempt."""
+    if reason := _why_no_restart(state, event):
+        return ignore(state, reason)
+    then = Restart(reason=f"restarted by {event.by}")
+    match state.phase:
+        case Stopping() | Clearing():
+            return replace(state, phase=replace(state.phase, then=then)), ()
+        case Ended():
+            return next_attempt(replace(state, phase=Opening(), restarts=0), event.at)
+    state = replace(state, restarts=0)
+    is_rejoin = restart_kind(state, event.scope) == "rejoin"
+    return rejoin(state, event.at) if is_rejoin else stop(state, then, event.at)
+
+
+def _why_no_restart(state: RunState, event: ev.RestartRequested) -> str:
+    """Why a restart is refused; empty if it is not."""
+    if isinstance(state.phase, Running):
+        if state.attempt > 0 and 0 <= event.at - state.attempt_since < RESTART_GUARD:
+            return f"attempt {state.attempt} has only just started"
+        if state.generation > 0 and 0 <= event.at - state.generation_since < RESTART_GUARD:
+            return f"generation {state.generation} has only just begun"
+    if restart_kind(state, event.scope) != "none":
+        return ""
+    match state.phase:
+        case Opening() | Starting():
+            return f"attempt {state.attempt} is starting already"
+        case Stopping(then=Restart()) | Clearing(then=Restart()):
+            return f"attempt {state.attempt + 1} is coming already"
+        case _:
+            return "the run is ending; restart it once it has ended"
 
 
 def kill_requested(state: RunState, event: ev.KillRequested) -> Step:

@@ -11,6 +11,9 @@ from engine.core.run.events import FallbackBackend
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
 RunWord = Literal["starting", "running", "holding", "succeeded", "failed", "stopped"]
+RestartKind = Literal["none", "rejoin", "attempt"]
+"""What a restart would do: nothing, start the dead ranks, or start all ranks."""
+
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 """Signals that a process causes by its own fault."""
 
@@ -207,7 +210,6 @@ class RunState(Value, frozen=True, kw_only=True):
         return next(node for node in self.nodes if node.name == name)
 
     def node_of(self, rank: int) -> Node:
-        """The node that a rank belongs to."""
         return next(node for node in self.nodes if rank in node.ranks)
 
 

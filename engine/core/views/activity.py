@@ -8,6 +8,7 @@ from typing import NamedTuple
 from engine.core.metrics.progress import RankProgress
 from engine.core.run.events import Scope
 from engine.core.run.rejoin import apart, is_forming, why_no_rejoin
+from engine.core.run.requests import restart_kind
 from engine.core.run.state import (
     Alive,
     Clearing,
@@ -20,12 +21,13 @@ from engine.core.run.state import (
     Outcome,
     Pending,
     Restart,
+    RestartKind,
     Running,
     RunState,
     Starting,
     Stopping,
 )
-from engine.core.views.view import Activity, RestartKind
+from engine.core.views.view import Activity
 from engine.core.words import rank_words
 
 
@@ -113,19 +115,18 @@ def next_restart(state: RunState, scope: Scope = "smallest") -> NextRestart:
         state: the state of the run.
         scope: what the restart is asked for; see `RestartRequested`.
     """
-    count = len(state.ranks)
-    what = f"start attempt {state.attempt + 1} of {'all ' if count > 1 else ''}{count} rank{'s' if count > 1 else ''}"
-    match state.phase:
-        case Holding() if scope != "all" and not why_no_rejoin(state):
-            dead = dead_ranks(state)
-            alive = count - len(dead)
-            goes_on = f"the other {alive} keep running" if alive > 1 else "the other keeps running"
-            return NextRestart("rejoin", tuple(dead), f"rejoin {rank_words(dead)}; {goes_on}")
-        case Running() | Holding():
-            alive = sum(isinstance(phase, Alive) for phase in state.ranks)
-            why = f" (no rejoin: {why_no_rejoin(state)})" if scope != "all" and isinstance(state.phase, Holding) else ""
-            return NextRestart("attempt", (), (f"stop the {alive} that run and {what}" if alive else what) + why)
-        case Ended():
-            return NextRestart("attempt", (), what)
-        case Opening() | Starting() | Stopping() | Clearing() | Closing():
-            return NextRestart("none", (), "")
+    kind = restart_kind(state, scope)
+    count, dead = len(state.ranks), dead_ranks(state)
+    if kind == "none":
+        return NextRestart(kind, (), "")
+    if kind == "rejoin":
+        alive = count - len(dead)
+        goes_on = f"the other {alive} keep running" if alive > 1 else "the other keeps running"
+        return NextRestart(kind, tuple(dead), f"rejoin {rank_words(dead)}; {goes_on}")
+    words = f"start attempt {state.attempt + 1} of {'all ' if count > 1 else ''}{count} rank{'s' if count > 1 else ''}"
+    alive = sum(isinstance(phase, Alive) for phase in state.ranks)
+    if alive and not isinstance(state.phase, Stopping):
+        words = f"stop the {alive} that run and {words}"
+    if scope != "all" and isinstance(state.phase, Holding):
+        words += f" (no rejoin: {why_no_rejoin(state)})"
+    return NextRestart(kind, (), words)

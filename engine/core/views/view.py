@@ -12,14 +12,11 @@ import msgspec
 
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.series import Point, SeriesDump
-from engine.core.run.state import RankWord, RunWord
+from engine.core.run.state import RankWord, RestartKind, RunWord
 
 Activity = Literal["", "connecting", "opening_store", "starting_ranks", "joining", "rejoining", "node_away", "store_lost",
                    "restarting", "stopping", "clearing", "ended", "unknown"]  # fmt: skip
 """What a run is doing; empty: nothing to report, `unknown`: its supervisor is older than this field."""
-
-RestartKind = Literal["none", "rejoin", "attempt", "unknown"]
-"""What a restart would do: nothing, start the dead ranks, or start all ranks. `unknown`: as for `Activity`."""
 
 PROTOCOL = 1
 """Version of the protocol on a run's socket. Both sides send theirs first; different versions end the connection with an error."""
@@ -120,8 +117,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeView, ...]
     activity: Activity = "unknown"
     """What the run is doing. Decisions read it; `doing` is for people."""
-    restart_kind: RestartKind = "unknown"
-    """What a restart would do now. Decisions read it; `restart` is for people."""
+    restart_kind: RestartKind | Literal["unknown"] = "unknown"
+    """What a restart would do now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
     restart_ranks: tuple[int, ...] = ()
     """Ranks that a rejoin would start."""
 
