@@ -510,6 +510,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--evidence", type=Path, help="takes the files of runs that did not do as they should")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(LIGHT))
     tally, dice = Tally(lambda line: print(line, file=sys.stderr, flush=True)), random.Random(options.seed)
     with contextlib.ExitStack() as stack:

@@ -29,7 +29,8 @@ from engine.supervisor.link import FAN_OUT, Link
 from engine.supervisor.supervised import SupervisedRun
 
 HEARTBEAT = 5.0
-"""Longest seconds between two messages on a link to another machine; a shorter lease needs shorter ones."""
+"""Longest seconds between two messages on a link; a shorter lease needs shorter ones. On this machine, only the supervisor counts
+them: a link breaks there if a signal has stopped a process."""
 
 SHORTEST_HEARTBEAT = 2.0
 """A shorter one would treat a short pause of a process as its death."""
@@ -75,7 +76,7 @@ class Agents:
     def _make_link(self, planned: PlannedNode, on_news: Callable[[str, wire.AnyReport], None]) -> Link:
         run, node = self._run, planned.name
         local = planned.transport == "local"
-        heartbeat = 0.0 if local else max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
+        heartbeat = max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
         greeting = wire.Greeting(
             protocol=PROTOCOL,
             library=pack(LIBRARY).name,
@@ -83,12 +84,11 @@ class Agents:
             folder=self.folder(node) if local else self._known_folder(node),
             relay=not local,
             shared=None if local else (str(run.paths.plan), self._plan_digest),
-            guard=run.guard if local else (),
             terms=wire.Terms(
                 lease=run.plan.lease,
                 on_disconnect=run.plan.on_disconnect,
                 stop_ladder=run.plan.stop_ladder,
-                heartbeat=heartbeat,
+                heartbeat=0.0 if local else heartbeat,
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Keeps a process beside the supervisor that starts the next one if this one dies; see `guard_process`."""
+"""Keeps processes beside the supervisor that start the next one if this one dies; see `guard_process`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import sys
 import time
 from pathlib import Path
 
+from engine.node.agent.stopped import StoppedWatch
 from engine.runs.paths import RunPaths
 from engine.supervisor import guard_process
 from engine.supervisor.log import note
 
 PAUSE = 1.0
-"""Seconds from the start of a guard to the next one, where it was killed before. One that lived longer is replaced at once."""
+"""Seconds from the start of a guard to the next one, where it was killed before. One that lived longer is replaced at once. Also
+seconds between two looks at it."""
+
+PATIENCE = (0.0, 3.0)
+"""One guard for each: seconds that it waits before it starts a supervisor. The second is for the case that the first died with this
+process."""
 
 
-class Guard:
-    """The guard of this process.
+class Guards:
+    """The guards of this process.
 
     Args:
         paths: of the run.
@@ -29,17 +35,19 @@ class Guard:
         # Taken out of the environment, so that no other process inherits it.
         self._deaths = int(os.environ.pop(guard_process.DEATHS, "0"))
         self._arguments = [str(paths.lock), str(Path(sys.argv[0]).resolve()), str(paths.folder)]
-        self._for_bridge = (str(paths.supervisor), str(os.getpid()), str(paths.supervisor_log))
-        self._pipe = -1
+        self._pipes: dict[float, int] = {}
         self._released = False
         self._began = time.monotonic()
 
     async def keep(self) -> None:
-        """Starts the guard, and starts it again when it is killed. Runs until it is cancelled."""
+        """Starts the guards, and starts them again when they are killed. Runs until it is cancelled."""
+        await asyncio.gather(*map(self._keep_one, PATIENCE))
+
+    async def _keep_one(self, patience: float) -> None:
         while not self._released:
             began = time.monotonic()
             try:
-                guard = self._start()
+                guard = self._start(patience)
             except OSError as error:
                 note(f"can't start the process that restarts a dead supervisor: {error}")
             else:
@@ -47,14 +55,15 @@ class Guard:
                 guard.wait()
             await asyncio.sleep(max(0.0, began + PAUSE - time.monotonic()))
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, patience: float) -> subprocess.Popen[bytes]:
         if time.monotonic() - self._began > guard_process.CALM_SECONDS:
             self._deaths = 0
-        self._close()
-        read, self._pipe = os.pipe()
+        self._close(patience)
+        read, self._pipes[patience] = os.pipe()
+        command = [sys.executable, "-I", "-S", guard_process.__file__, str(self._deaths), str(patience)]
         try:
             return subprocess.Popen(
-                self._command(),
+                [*command, *self._arguments],
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
@@ -62,34 +71,32 @@ class Guard:
         finally:
             os.close(read)
 
-    def command_for_bridge(self) -> tuple[str, ...]:
-        """What the bridge on this machine runs once this process has died: its guard may have died with it."""
-        return (*self._command(), *self._for_bridge)
-
-    def _command(self) -> list[str]:
-        return [sys.executable, "-I", "-S", guard_process.__file__, str(self._deaths), *self._arguments]
-
     def release(self) -> None:
-        """Ends the guard: this process ends as it should."""
+        """Ends the guards: this process ends as it should."""
         self._released = True
-        if self._pipe >= 0:
+        for patience in tuple(self._pipes):
             with contextlib.suppress(OSError):  # it has been killed
-                os.write(self._pipe, b".")
-        self._close()
+                os.write(self._pipes[patience], b".")
+            self._close(patience)
 
-    def _close(self) -> None:
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
+    def _close(self, patience: float) -> None:
+        if patience in self._pipes:
+            os.close(self._pipes.pop(patience))
 
 
 async def _wait(pid: int) -> None:
-    """Waits for the end of a child, which stays a zombie. (asyncio's own subprocess would kill it when its loop ends.)"""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    """Waits for the end of a child, which stays a zombie; ends it if a signal has stopped it.
+
+    asyncio's own subprocess would kill it when its loop ends.
+    """
+    loop, ended, watch = asyncio.get_running_loop(), asyncio.Event(), StoppedWatch()
     descriptor = os.pidfd_open(pid)
     loop.add_reader(descriptor, ended.set)
     try:
-        await ended.wait()
+        while not ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), PAUSE)
+            watch.look({pid})
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)

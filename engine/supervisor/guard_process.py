@@ -1,14 +1,14 @@
 """A process that starts the supervisor of a run again when it dies.
 
 The supervisor starts this file, which imports next to nothing. The two share a pipe: a byte from the supervisor means that it
-ends as it should; the end of the file without one means that it died. The bridge to the agent on the same machine starts it too, a
-while after the supervisor has died, in case the guard died with it.
+ends as it should; the end of the file without one means that it died. A supervisor that a signal has stopped is ended first.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import sys
 import time
@@ -16,14 +16,18 @@ import time
 DEATHS = "RANKDECK_SUPERVISOR_DEATHS"
 """Environment variable that tells a supervisor how many died in a row before it."""
 
-MAX_DEATHS = 5
-"""Deaths in a row after which no supervisor is started any more: something ends each of them."""
+MANY_DEATHS = 5
+"""Deaths in a row after which the log says so: something ends each of them."""
 
 CALM_SECONDS = 60.0
 """A supervisor that lived longer than this ends the row."""
 
-FIRST_DELAY = 0.1
-"""Seconds between a death and the next start; doubled with each death in a row."""
+FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0
+"""Seconds between a death and the next start: the first is doubled with each death in a row, up to the second."""
+
+LOOK_PAUSE, STOPPED_LIMIT = 2.0, 5
+"""Seconds between two looks at the supervisor, and looks in which it may be found stopped. They are counted instead of time: where a
+batch system suspends a whole job, this process is stopped too."""
 
 
 def has_supervisor(lock: str) -> bool:
@@ -41,44 +45,53 @@ def has_supervisor(lock: str) -> bool:
     return False
 
 
-def is_newest(whereabouts: str, pid: str) -> bool:
-    """Whether no other supervisor has come since that one; False once the run has ended."""
-    import json
-
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
     try:
-        with open(whereabouts, "rb") as file:
-            return bool(json.load(file)["pid"] == int(pid))
-    except (OSError, ValueError, KeyError, TypeError):
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
         return False
 
 
-def main(
-    deaths: int, lock: str, command: str, folder: str, whereabouts: str = "", pid: str = "", log: str = ""
-) -> None:
+def has_died(supervisor: int) -> bool:
+    """Waits for the end of the supervisor, which is the parent of this process. Returns False if it ends as it should."""
+    looks = 0
+    while not select.select([0], [], [], LOOK_PAUSE)[0]:
+        looks = looks + 1 if os.getppid() == supervisor and is_stopped(supervisor) else 0
+        if looks >= STOPPED_LIMIT:
+            os.kill(supervisor, signal.SIGKILL)
+    return not os.read(0, 1)
+
+
+def main(deaths: int, patience: float, lock: str, command: str, folder: str) -> None:
     """Waits for the end of the supervisor that started this process, and starts the next one if that is needed.
 
     Args:
         deaths: supervisors that died in a row before.
+        patience: seconds in which another guard has started the next one.
         lock: path of the run's lock, which a living supervisor holds.
         command: path of the program `rankdeck`.
         folder: of the run.
-        whereabouts: path of the file that names the newest supervisor, where this is not the guard that the supervisor has started.
-        pid: of the supervisor that died, in that case.
-        log: of the supervisor, likewise.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # a login session that ends sends them
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the next supervisor would inherit
     began = time.monotonic()
-    if os.read(0, 1) or (whereabouts and not is_newest(whereabouts, pid)):
+    if not has_died(os.getppid()):
         return
-    if log:
-        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), 2)
     if time.monotonic() - began > CALM_SECONDS:
         deaths = 0
     import subprocess  # not before it is needed: this process waits for days
 
-    while deaths < MAX_DEATHS:
-        time.sleep(FIRST_DELAY * 2**deaths)
+    time.sleep(patience)
+    while True:
+        delay = min(FIRST_DELAY * 2**deaths, LONGEST_DELAY)
+        if deaths == MANY_DEATHS and not patience:
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            sys.stderr.write(
+                f"{now} {deaths} supervisors died in a row; from now on the next ones wait, up to a minute\n"
+            )
+        time.sleep(delay)
         if has_supervisor(lock):
             return
         deaths += 1
@@ -92,11 +105,8 @@ def main(
             check=False,
         )
         if starter.stdout.strip() == b"ready":
-            return  # it has a guard of its own
-    sys.stderr.write(
-        f"{time.strftime('%Y-%m-%d %H:%M:%S')} {deaths} supervisors died in a row; the next command that asks for this run starts another\n"
-    )
+            return  # it has guards of its own
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:])

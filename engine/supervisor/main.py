@@ -25,7 +25,7 @@ from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_whereabouts, write_summary
 from engine.supervisor.bridge import Bridge
-from engine.supervisor.guard import Guard
+from engine.supervisor.guard import Guards
 from engine.supervisor.journal import Journal
 from engine.supervisor.log import note
 from engine.supervisor.rejoin_watch import RejoinWatch
@@ -54,8 +54,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     runner = Runner(paths, plan, journal, bridge)
     snapshots = Snapshots(runner.run, runner.ingest)
     server = Server(runner, snapshots)
-    guard = Guard(paths)
-    runner.run.guard = guard.command_for_bridge()
+    guards = Guards(paths)
     _remove_old_socket(paths)
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -75,7 +74,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print("ready", flush=True)  # noqa: T201
         _close_starter()
-        chores.append(tasks.create_task(guard.keep()))
+        chores.append(tasks.create_task(guards.keep()))
         await runner.run.ended.wait()
         await runner.wait_closed()
         for chore in chores:
@@ -85,7 +84,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     await server.close()
     _save_quietly(lambda: write_summary(paths, snapshots.run_view))
     journal.close()
-    guard.release()
+    guards.release()
     with contextlib.suppress(FileNotFoundError):
         paths.supervisor.unlink()
 

@@ -38,8 +38,6 @@ class SupervisedRun:
 
     tasks: asyncio.TaskGroup
     """Where everything of this run lives; one that raises is a defect, and ends the supervisor rather than hang it."""
-    guard: tuple[str, ...] = ()
-    """The command that starts the next supervisor where this one and its guard have died."""
     handle: Handle
     """The runner's: every part reports by it what has happened."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
+from engine.supervisor import guard_process
 from tests.support import is_alive, kill_hard, parent_of, wait_gone, wait_until
 
 FOR_EVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
@@ -19,9 +19,14 @@ def guards(deck) -> list[int]:
     return [process.pid for process in deck.processes() if "guard_process" in process.command]
 
 
-def guard_of(deck, supervisor: int) -> int:
-    """Waits for the guard of this supervisor; one that has just started it may still be there."""
-    return wait_until(lambda: next((pid for pid in guards(deck) if parent_of(pid) == supervisor), 0), what="a guard")
+def guards_of(deck, supervisor: int) -> list[int]:
+    """Waits for both guards of this supervisor; those that have just started it may still be there."""
+
+    def both() -> list[int]:
+        found = [pid for pid in guards(deck) if parent_of(pid) == supervisor and is_alive(pid)]
+        return found if len(found) == 2 else []
+
+    return wait_until(both, what="two guards")
 
 
 def current(deck, run: str, old: int = 0) -> int:
@@ -37,11 +42,6 @@ def next_supervisor(deck, run: str, old: int) -> int:
     return wait_until(lambda: current(deck, run, old), what=f"another supervisor than {old}")
 
 
-def next_or_none(deck, run: str, old: int, log: Path) -> int:
-    wait_until(lambda: current(deck, run, old) or b"died in a row" in log.read_bytes(), what="a supervisor, or none")
-    return current(deck, run, old)
-
-
 @pytest.fixture
 def run(rankdeck, write_script, write_profile) -> str:
     run: str = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
@@ -53,10 +53,10 @@ def run(rankdeck, write_script, write_profile) -> str:
 def test_a_supervisor_that_is_killed_comes_back_by_itself(rankdeck, run, number):
     supervisor = current(rankdeck, run)
     for _ in range(2):
-        guard_of(rankdeck, supervisor)
+        guards_of(rankdeck, supervisor)
         os.kill(supervisor, number)
         supervisor = next_supervisor(rankdeck, run, supervisor)
-    guard_of(rankdeck, supervisor)
+    guards_of(rankdeck, supervisor)
 
 
 def test_a_rank_that_dies_after_its_supervisor_is_restarted_without_a_command(
@@ -66,51 +66,79 @@ def test_a_rank_that_dies_after_its_supervisor_is_restarted_without_a_command(
     run = rankdeck.launch(profile)
     rankdeck.wait_log(run, 0, b"up")
     supervisor = current(rankdeck, run)
-    guard_of(rankdeck, supervisor)
+    guards_of(rankdeck, supervisor)
     kill_hard(supervisor)
     (work / "fail").touch()
     second = rankdeck.folder(run) / "attempt_1" / "rank_0.out"
     wait_until(lambda: second.exists() and second.read_bytes() == b"up\n", what="a second attempt")
 
 
-def test_a_guard_that_is_killed_is_started_again(rankdeck, run):
+def test_guards_that_are_killed_are_started_again(rankdeck, run):
     supervisor = current(rankdeck, run)
-    guard = guard_of(rankdeck, supervisor)
-    kill_hard(guard)
-    wait_gone(guard)
-    guard_of(rankdeck, supervisor)
+    old = guards_of(rankdeck, supervisor)
+    for guard in old:
+        kill_hard(guard)
+    wait_gone(*old)
+    guards_of(rankdeck, supervisor)
     kill_hard(supervisor)
     next_supervisor(rankdeck, run, supervisor)
 
 
-def wait_connected(deck, run: str, times: int) -> None:
-    """Waits until supervisors of the run have connected to its agent so many times."""
-    wait_until(lambda: [event["event"] for event in deck.journal(run)].count("NodeConnected") == times, what="a link")
-
-
-def test_a_supervisor_comes_back_that_is_killed_with_its_guard(rankdeck, run):
+def test_a_supervisor_comes_back_that_is_killed_with_one_of_its_guards(rankdeck, run):
     supervisor = current(rankdeck, run)
-    for count in (1, 2):
-        wait_connected(rankdeck, run, count)
-        kill_hard(guard_of(rankdeck, supervisor))
+    for number in (0, 1):
+        kill_hard(sorted(guards_of(rankdeck, supervisor))[number])
         kill_hard(supervisor)
         supervisor = next_supervisor(rankdeck, run, supervisor)
-    guard_of(rankdeck, supervisor)
+    guards_of(rankdeck, supervisor)
+
+
+def test_a_supervisor_that_is_stopped_is_replaced(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    guards_of(rankdeck, supervisor)
+    os.kill(supervisor, signal.SIGSTOP)
+    next_supervisor(rankdeck, run, supervisor)
+    wait_gone(supervisor)
+
+
+def test_guards_that_are_stopped_are_replaced(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    old = guards_of(rankdeck, supervisor)
+    for guard in old:
+        os.kill(guard, signal.SIGSTOP)
+    wait_gone(*old)
+    guards_of(rankdeck, supervisor)
+
+
+def test_a_bridge_that_is_stopped_is_replaced(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    family = [
+        process.pid
+        for process in rankdeck.processes()
+        if "RANKDECK-AGENT" in process.command or " -I -c " in process.command
+    ]
+    (bridge,) = [pid for pid in family if parent_of(pid) == supervisor]
+    os.kill(bridge, signal.SIGSTOP)
+    wait_gone(bridge)
+    kill_hard(rankdeck.status(run)["ranks"][0]["pid"])
+    rankdeck.wait_status(run, lambda status: status["ranks"][0]["exit"] == -signal.SIGKILL)
 
 
 def test_the_guard_ends_with_the_run_and_starts_nothing(rankdeck, run):
-    guard_of(rankdeck, current(rankdeck, run))
+    guards_of(rankdeck, current(rankdeck, run))
     rankdeck("stop", run)
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: rankdeck.processes() == [], what="no process is left")
 
 
-def test_supervisors_that_die_at_once_are_not_started_for_ever(rankdeck, run):
-    """The run is left alone until somebody asks for it."""
+def test_supervisors_that_die_at_once_are_started_ever_more_slowly(rankdeck, run):
     supervisor, log = current(rankdeck, run), rankdeck.folder(run) / "supervisor.log"
-    while supervisor:
-        guard_of(rankdeck, supervisor)
+    for _ in range(guard_process.MANY_DEATHS):
+        guards_of(rankdeck, supervisor)
         kill_hard(supervisor)
-        supervisor = next_or_none(rankdeck, run, supervisor, log)
-    wait_until(lambda: guards(rankdeck) == [], what="no guard is left")
-    assert rankdeck.status(run)["state"] == "running"
+        supervisor = next_supervisor(rankdeck, run, supervisor)
+    assert b"died in a row" not in log.read_bytes()
+    guards_of(rankdeck, supervisor)
+    kill_hard(supervisor)
+    wait_until(lambda: b"died in a row" in log.read_bytes(), what="the log says it")
+    next_supervisor(rankdeck, run, supervisor)

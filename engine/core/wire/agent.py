@@ -47,8 +47,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Greeting(Request, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the run's mark, the agent's folder (empty: it chooses), and the name of the library.
 
-    `guard`: the command that starts a supervisor if no other has come; the bridge runs it where the supervisor has died. Empty on other
-    machines. `relay`: the agent is on another machine. `shared`: path and SHA-256 of a file by which it finds out whether it sees the run's folder.
+    `relay`: the agent is on another machine. `shared`: path and SHA-256 of a file by which it finds out whether it sees the run's folder.
     """
 
     protocol: int
@@ -58,7 +57,6 @@ class Greeting(Request, frozen=True, kw_only=True, tag="hello"):
     library: str
     relay: bool = False
     shared: tuple[str, str] | None = None
-    guard: tuple[str, ...] = ()
 
 
 class Ping(Request, frozen=True, kw_only=True, tag="ping"):

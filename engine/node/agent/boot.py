@@ -5,19 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import struct
-import time
 
 from engine.node.agent.bridge import bridge, connect
 from engine.node.agent.folders import KEEP_FILE, temporary_folder
 from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, encode_frame, read_exactly
-
-EXIT_TIME = 0.5
-"""Seconds in which a process that dies is gone after its pipes are closed."""
-
-ORPHAN_TIME = 3.0
-"""Seconds in which the guard of a supervisor that died has started the next one."""
 
 
 def boot() -> int:
@@ -26,7 +18,6 @@ def boot() -> int:
     Returns:
         The exit status: 0, EXIT_FAILED or EXIT_LINK_LOST.
     """
-    supervisor = os.getppid()
     wire_in, wire_out = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     os.write(wire_out, SYNC)
@@ -47,24 +38,4 @@ def boot() -> int:
         import shutil  # only the last bridge of a run needs it
 
         shutil.rmtree(folder, ignore_errors=True)
-    if not has_closed and hello.get("guard") and has_died(supervisor, wire_in):
-        time.sleep(ORPHAN_TIME)
-        for number in (0, 1):
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-        os.execv(hello["guard"][0], hello["guard"])
     return 0 if has_closed else EXIT_LINK_LOST
-
-
-def has_died(supervisor: int, wire_in: int) -> bool:
-    """Whether the supervisor, which is the parent of this process, has died.
-
-    Args:
-        supervisor: its pid.
-        wire_in: comes from it. Where it has not reached its end, the agent went away.
-    """
-    if not select.select([wire_in], [], [], 0)[0] or os.read(wire_in, 1):
-        return False
-    end = time.monotonic() + EXIT_TIME
-    while os.getppid() == supervisor and time.monotonic() < end:  # its pipes are closed a moment before it is gone
-        time.sleep(0.01)
-    return os.getppid() != supervisor

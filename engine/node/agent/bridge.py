@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
+import signal
 import socket
 import time
 
@@ -66,10 +68,16 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
     selector = selectors.DefaultSelector()
     selector.register(wire_in, selectors.EVENT_READ)
     selector.register(link, selectors.EVENT_READ)
+    limit: float | None = CONNECT_TIME
     while True:
-        for key, _ in selector.select():
+        ready = selector.select(limit)
+        if not ready:
+            limit = None
+            if end_stopped(folder):
+                return False
+        for key, _ in ready:
             if key.fileobj is link:
-                data = link.recv(CHUNK)
+                limit, data = None, link.recv(CHUNK)
                 if not data:
                     return wait_until_gone(folder)
                 while data:
@@ -82,6 +90,21 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
                     link.sendall(data)
                 except OSError:  # the agent has ended meanwhile, perhaps on purpose
                     return wait_until_gone(folder)
+
+
+def end_stopped(folder: str) -> bool:
+    """Ends an agent and a warden that a signal has stopped: they keep socket and lock, but never answer. Returns whether there was one."""
+    from engine.node.agent.processes import kill_quietly, process_status  # few bridges need it
+
+    try:
+        with open(os.path.join(folder, "owners")) as file:
+            owners = json.load(file)
+    except (OSError, ValueError):
+        return False
+    found = [pid for pid, start in owners if (process_status(pid) or ())[:2] == (start, "T")]
+    for pid in found:
+        kill_quietly(pid, signal.SIGKILL)
+    return bool(found)
 
 
 def wait_until_gone(folder: str) -> bool:

@@ -17,11 +17,12 @@ from engine.node.agent.link import Link, PendingConnection
 from engine.node.agent.listener import Listener
 from engine.node.agent.mpirun import Mpirun
 from engine.node.agent.probes import Probes
-from engine.node.agent.processes import kill_group, next_zombie, reap, sweep
+from engine.node.agent.processes import kill_group, lives, next_zombie, reap, sweep
 from engine.node.agent.relay import Relay
 from engine.node.agent.spawn import Spawner
 from engine.node.agent.stacks import Stacks
 from engine.node.agent.state import NodeState
+from engine.node.agent.stopped import StoppedWatch
 from engine.node.agent.store import Store
 from engine.node.agent.templates import Templates
 from engine.node.agent.wire import PROTOCOL, Message
@@ -74,6 +75,7 @@ class Agent:
         self.probes = Probes(state, send)
         self.gpu_watch = GpuWatch(state, selector, send)
         self.listener = Listener(selector, send)
+        self.stopped_watch = StoppedWatch()
         self.requests: dict[Any, Callable[[Message], None]] = {
             "hello": self._greet,
             "ping": self._answer_ping,
@@ -157,10 +159,21 @@ class Agent:
                 self._stop_alone()
 
     def _keep_reachable(self) -> None:
+        self._end_stopped()
         if self.state.terms.get("heartbeat") and not os.stat(".").st_nlink:
             self._stop_alone()  # the folder on this node was removed, so nobody can find this agent
         else:
             self.link.keep_listening()
+
+    def _end_stopped(self) -> None:
+        """Ends a template, a store and a warden that a signal has stopped; what follows is the same as when they are killed."""
+        state = self.state
+        pids = set(state.helpers)
+        if state.store is not None and lives(state.store["pid"], state.store["start"]):
+            pids.add(state.store["pid"])
+        if os.getppid() == state.warden:
+            pids.add(state.warden)
+        self.stopped_watch.look(pids)
 
     def _stop_alone(self) -> None:
         """Ends the ranks, then this agent, without a supervisor's request."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import time
 
-from engine.node.agent.folders import remove_abandoned
+from engine.node.agent.folders import remove_abandoned, write_atomically
 from engine.node.agent.loop import Agent  # before the fork, so that a killed agent is replaced without an import
-from engine.node.agent.processes import become_subreaper, kill_group, process_status, reap, sweep
+from engine.node.agent.processes import become_subreaper, kill_group, process_status, reap, start_time, sweep
+from engine.node.agent.stopped import StoppedWatch
 from engine.node.agent.wire import EXIT_FAILED
 
 MOST_DEATHS, DEATHS_TIME = 5, 10.0
 """The warden gives up after more than 5 deaths of an agent within 10 seconds."""
+
+
+CHILD_STOPPED = 5
+"""CLD_STOPPED, which Python 3.8 does not name."""
 
 
 def detach(folder: str, keep: set[int]) -> None:
@@ -43,10 +49,15 @@ def run(listener: socket.socket, mark: str) -> None:
     remove_abandoned(os.path.dirname(os.getcwd()))
     while True:
         try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
         except ChildProcessError:
             break
         pid = found.si_pid if found else 0
+        if found and found.si_code == CHILD_STOPPED:
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+            if pid == agent:
+                end_stopped(agent)
+            continue
         if pid != agent:
             note_exit(pid)
             continue
@@ -59,6 +70,19 @@ def run(listener: socket.socket, mark: str) -> None:
     sweep(warden, {warden}, [mark], 5.0)
     with contextlib.suppress(OSError), open("socket") as file:
         os.unlink(file.read())
+
+
+def note_owners(pids: list[int]) -> None:
+    """Records who keeps the socket and the lock of this run, for a bridge that gets no answer."""
+    with contextlib.suppress(OSError):  # a full disk
+        write_atomically("owners", json.dumps([[pid, start_time(pid)] for pid in pids]).encode())
+
+
+def end_stopped(agent: int) -> None:
+    """Ends an agent that a signal has stopped, unless it continues: without it the run stands still."""
+    watch = StoppedWatch()
+    while (process_status(agent) or (0, ""))[1] == "T" and not watch.look({agent}):
+        time.sleep(1)
 
 
 def note_exit(pid: int) -> None:
@@ -82,6 +106,7 @@ def start_agent(listener: socket.socket, warden: int, mark: str, *, again: bool)
     """
     pid = os.fork()
     if pid:
+        note_owners([warden, pid])
         return pid
     status = EXIT_FAILED
     try:

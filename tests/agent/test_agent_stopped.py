@@ -1,0 +1,77 @@
+"""A signal stops a process of ours, which nothing continues: another one takes its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.agent.driver import FOR_EVER
+from tests.support import parent_of, process_state, wait_gone, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def stop(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def pid_of_store(node) -> int:
+    return wait_until(lambda: next((one for one in children(node) if b"sleep" in command(one)), 0), what="a store")
+
+
+def children(node) -> list[int]:
+    (agent,) = node.agents
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and parent_of(int(name)) == agent]
+
+
+def command(pid: int) -> bytes:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+
+
+def test_store_and_warden_that_are_stopped_are_ended_and_the_rank_goes_on(node):
+    bridge, hello = node.connect()
+    (rank,) = node.spawn(bridge, FOR_EVER)
+    node.open_store(bridge)
+    bridge.expect("store")
+    store = pid_of_store(node)
+    stop(store, hello["warden"])
+    bridge.expect("store_lost")
+    wait_gone(store, hello["warden"])
+    _, after = node.connect()
+    assert (after["pid"], after["ranks"][0]["pid"], after["ranks"][0]["status"]) == (hello["pid"], rank, None)
+
+
+def test_an_agent_that_is_stopped_is_replaced_and_its_ranks_are_adopted(node):
+    bridge, hello = node.connect()
+    (rank,) = node.spawn(bridge, FOR_EVER)
+    stop(hello["pid"])
+    bridge.wait_ended()
+    _, after = node.connect()
+    assert after["pid"] != hello["pid"]
+    assert after["warden"] == hello["warden"]
+    assert (after["ranks"][0]["pid"], after["ranks"][0]["status"]) == (rank, None)
+
+
+def test_agent_and_warden_that_are_stopped_are_replaced_when_a_bridge_gets_no_answer(node):
+    bridge, hello = node.connect()
+    (rank,) = node.spawn(bridge, FOR_EVER)
+    stop(hello["warden"], hello["pid"])
+    bridge.hang_up()
+    node.boot().wait_ended()
+    _, after = node.connect()
+    assert (after["ranks"][0]["pid"], after["ranks"][0]["status"]) == (rank, None)
+    assert after["warden"] != hello["warden"]
+
+
+def test_an_agent_that_continues_after_a_while_is_left_alone(node):
+    bridge, hello = node.connect()
+    stop(hello["pid"])
+    wait_until(lambda: process_state(hello["pid"]) == "T", what="it is stopped")
+    os.kill(hello["pid"], signal.SIGCONT)
+    bridge.settle()
+    _, after = node.connect()
+    assert after["pid"] == hello["pid"]
