@@ -3,6 +3,7 @@
 Run as a file: `python store_host.py FD HOST PORT NEWS`. FD is a listening socket on that address. The agent opened it before it started
 this process, so the port is known and taken while torch is being imported here; ranks that connect meanwhile wait in its queue. NEWS
 is a named pipe (or empty): lines `[number, message]` from the supervisor are put into the store, where `rankdeck.elastic` waits for them.
+A message is `[word, generation, signature]`.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ def main() -> None:
         signal.pause()
 
 
-def publish(store: Any, number: int, news: object) -> None:
+def publish(store: Any, number: int, news: Any) -> None:
     """Puts a message into the store: once for ranks that start to listen later, and once under a key of each current listener.
 
     Args:
         store: the store of the attempt.
         number: number of the message, counted from 0.
-        news: the message; json must support it.
+        news: the message. An older supervisor does not sign it.
     """
-    text = json.dumps(news)
+    word, generation, *signature = news
+    text = " ".join([*signature, json.dumps([word, generation])])
     store.set(f"{PREFIX}/news/{number}", text)
     for listener in range(1, store.add(f"{PREFIX}/listeners", 0) + 1):
         store.set(f"{PREFIX}/news/{number}/{listener}", text)

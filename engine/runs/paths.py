@@ -178,6 +178,10 @@ class RunPaths:
         """The named pipe from the agent to the store's process, for news to ranks."""
         return self.attempt(attempt) / "store.news"
 
+    def store_key(self, attempt: int) -> Path:
+        """The secret with which rankdeck signs what it puts into the store."""
+        return self.attempt(attempt) / "store.key"
+
     def mpirun_log(self, attempt: int) -> Path:
         """The output of mpirun or its daemon."""
         return self.attempt(attempt) / "mpirun.log"

@@ -18,6 +18,7 @@ from engine.supervisor.mpirun import Mpirun, MpirunFiles
 from engine.supervisor.questions import Questions
 from engine.supervisor.relay import Relay
 from engine.supervisor.routes import NoRouteError, find_routes, interface_environment
+from engine.supervisor.store_keys import StoreKeys
 from engine.supervisor.supervised import SupervisedRun
 
 RECONNECT_MARGIN = 30.0
@@ -30,6 +31,7 @@ class Orders:
     def __init__(self, run: SupervisedRun, agents: Agents, questions: Questions, relay: Relay) -> None:
         self._run, self._agents, self._questions, self._relay = run, agents, questions, relay
         self._mpirun = self._new_mpirun()
+        self._store_keys = StoreKeys(run.paths)
         self._routes: asyncio.Task[None] | None = None
         """The task that finds the address of the store; None: none is needed."""
         self.store_interfaces: tuple[tuple[str, str], ...] = ()
@@ -57,7 +59,10 @@ class Orders:
             case act.SpawnRanks():
                 self._spawn(action)
             case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
-                send(node, wire.TellRanks(attempt=attempt, number=number, news=news))
+                send(
+                    node,
+                    wire.TellRanks(attempt=attempt, number=number, news=self._store_keys.signed(attempt, number, news)),
+                )
             case act.StopRanks(node=node, attempt=attempt, at_once=at_once):
                 send(node, wire.Stop(attempt=attempt, at_once=at_once))
             case act.SignalRank(node=node, attempt=attempt, rank=rank, signal=number):
@@ -108,6 +113,7 @@ class Orders:
     def _open_store(self, node: str, attempt: int, address: str, interfaces: tuple[tuple[str, str], ...]) -> None:
         files, library = self._agents.paths(node), self._agents.library(node)
         self.store_interfaces = interfaces
+        self._store_keys.make(attempt)
         plan = self._run.plan
         self._agents.send(
             node,
@@ -184,6 +190,7 @@ class Orders:
             port=action.port,
             paths=paths,
             generation=generation,
+            store_key=self._store_keys.of(attempt),
         )
         return wire.RankToSpawn(
             rank=rank,

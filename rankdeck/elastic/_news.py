@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
+from rankdeck.elastic._board import POLL_INTERVAL, connect, signed_text, warn_of_forgery
 from rankdeck.store_host import PREFIX
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that the end of a training waits for the listening thread."""
-
-
-def board(generation: int, attempt: int) -> str:
-    """Returns the prefix of a generation's keys. `attempt`: number of failed attempts to form it."""
-    return f"{PREFIX}/{generation}.{attempt}"
 
 
 class News:
@@ -58,15 +52,19 @@ class News:
 
     def _listen(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form
-            while self._store.check([f"{PREFIX}/news/{self._number}"]):
-                self._take(f"{PREFIX}/news/{self._number}")
+            while self._store.check([f"{PREFIX}/news/{self._number}"]) and self._take(f"{PREFIX}/news/{self._number}"):
+                pass
             while not self._is_closed:
-                self._take(f"{PREFIX}/news/{self._number}/{self._listener}")
+                if not self._take(f"{PREFIX}/news/{self._number}/{self._listener}") and not self._is_closed:
+                    time.sleep(POLL_INTERVAL)
 
-    def _take(self, key: str) -> None:
-        text = self._store.get(key)
-        if not text:
-            return  # from `close`
+    def _take(self, key: str) -> bool:
+        """Takes the message of this key, once there is one. Returns False if it is not from the supervisor."""
+        text = signed_text(f"{PREFIX}/news/{self._number}", self._store.get(key))
+        if not text:  # empty: from `close`
+            if not self._is_closed:
+                warn_of_forgery()
+            return False
         word, generation = json.loads(text)
         self._number += 1
         with self.changed:
@@ -77,6 +75,7 @@ class News:
             self.changed.notify_all()
         if word == "lost":
             self._on_lost(generation, self._store)
+        return True
 
     def await_condition(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Waits until a condition is met. Python's signal handlers run meanwhile.
@@ -96,11 +95,3 @@ class News:
                     return False
                 self.changed.wait(left)
             return True
-
-
-def connect() -> Any:
-    """Connects to the store of this attempt. Its reads wait without a limit."""
-    import torch.distributed as dist
-
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(days=365))  # type: ignore[attr-defined]

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rankdeck.elastic._board import Board, connect
 from rankdeck.elastic._handover import Handover
-from rankdeck.elastic._news import News, board, connect
+from rankdeck.elastic._news import News
 from rankdeck.elastic._state import Arrival, Standing, State
 
 STUCK_TIME = 3.0
@@ -91,10 +92,10 @@ class Replacement:
 
     def _is_redundant(self, store: Any, generation: int) -> bool:
         """Whether another rank that has trained waits in this generation, with at least as many steps."""
+        board = Board(store, generation, 0)
         for rank in range(self._standing.world):
-            key = f"{board(generation, 0)}/{rank}"
-            if rank != self._standing.rank and store.check([key]):
-                other = Arrival(*json.loads(store.get(key)))
+            if rank != self._standing.rank and board.have_all([str(rank)]):
+                other = Arrival(*json.loads(board.get(str(rank))))
                 if not other.fresh and (other.commits, other.step) >= self._state._progress:
                     return True
         return False

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
 from rankdeck._process_group import device, init_process_group
+from rankdeck.elastic._board import Board, connect
 from rankdeck.elastic._handover import Handover
 from rankdeck.elastic._leaving import (
     PeerLostError,
@@ -25,7 +26,7 @@ from rankdeck.elastic._leaving import (
     sockets,
     words_of,
 )
-from rankdeck.elastic._news import News, board, connect
+from rankdeck.elastic._news import News
 from rankdeck.elastic._replacement import Replacement
 from rankdeck.elastic._state import Arrival, Standing, State, share
 
@@ -183,9 +184,9 @@ class _Session:
         """
         if generation < self.standing.generation:
             return
-        here = board(generation, self.standing.attempt)
-        for key in ("complete", "result"):
-            store.set(f"{here}/{key}", _LOST)
+        board = Board(store, generation, self.standing.attempt)
+        for name in ("complete", "result"):
+            board.put(name, _LOST)
         if self.standing.inside:
             if "nccl" in self.backend or "ucc" in self.backend:
                 abort_group()
@@ -207,7 +208,7 @@ class _Session:
             except RuntimeError as error:
                 if self._is_lost() or attempt + 1 == ATTEMPTS or not may_be_peers_fault(error):
                     raise
-                self.store.set(f"{board(self.standing.generation, attempt)}/result", _AGAIN)
+                self._board().put("result", _AGAIN)
                 rank, said = self.standing.rank, words_of(error)
                 let_go(error)
                 sys.stderr.write(f"rankdeck: rank {rank} could not connect to all ranks and tries again: {said}\n")
@@ -223,21 +224,21 @@ class _Session:
         self.standing.fresh = False
         log(step=self.state.step, elastic="joined", generation=self.standing.generation)
 
+    def _board(self) -> Board:
+        return Board(self.store, self.standing.generation, self.standing.attempt)
+
     def _gather(self) -> list[Arrival]:
         """Meets the other ranks at the store. Returns what each has announced, by rank."""
-        standing = self.standing
-        here = board(standing.generation, standing.attempt)
+        standing, board = self.standing, self._board()
+        everyone = [str(rank) for rank in range(standing.world)]
         mine = Arrival(*self.state._progress, standing.fresh, standing.rank)
         log(step=self.state.step, elastic="joining", generation=standing.generation)
-        self.store.set(f"{here}/{standing.rank}", json.dumps(mine))
-        if self.store.add(f"{here}/count", 1) == standing.world:
-            self.store.set(f"{here}/complete", "1")
-        if self._is_lost() or self.store.get(f"{here}/complete") == _LOST.encode():
+        board.put(str(standing.rank), json.dumps(mine))
+        if board.have_all(everyone):  # of several ranks that announce themselves at once, the last sees all
+            board.put_first("complete", "1")
+        if self._is_lost() or board.get("complete") == _LOST:
             raise PeerLostError(f"generation {standing.generation} lost a rank before it had formed")
-        return [
-            Arrival(*json.loads(said))
-            for said in self.store.multi_get([f"{here}/{rank}" for rank in range(standing.world)])
-        ]
+        return [Arrival(*json.loads(said)) for said in board.get_all(everyone)]
 
     def _form(self, arrivals: list[Arrival]) -> None:
         """Makes the process group, and gives all ranks the state of the rank that has trained the most."""
@@ -248,8 +249,7 @@ class _Session:
             device()
         self.others, self.sockets, standing.inside = sockets(), None, True
         # A separate connection, which `_peer_lost` can shut down while the main thread waits in it.
-        prefix = f"{board(standing.generation, standing.attempt)}/group"
-        store = dist.PrefixStore(prefix, connect())  # type: ignore[attr-defined]
+        store = dist.PrefixStore(f"{self._board().prefix}/group", connect())  # type: ignore[attr-defined]
         limit = timedelta(seconds=min(CONNECT_TIMEOUT * 2**standing.attempt, self.timeout))
         store.set_timeout(limit)
         if self._is_lost():
@@ -261,13 +261,12 @@ class _Session:
 
     def _all_have_formed(self) -> bool:
         """Waits for the result of this attempt on every rank. Returns whether all ranks may train."""
-        here = board(self.standing.generation, self.standing.attempt)
-        if self.store.add(f"{here}/formed", 1) == self.standing.world:
-            self.store.compare_set(f"{here}/result", "", _FORMED)
-        if not self._is_lost():
-            result = self.store.get(f"{here}/result").decode()
-            if result != _LOST:
-                return bool(result == _FORMED)
+        board = self._board()
+        board.put(f"formed/{self.standing.rank}", "1")
+        if board.have_all([f"formed/{rank}" for rank in range(self.standing.world)]):
+            board.put_first("result", _FORMED)
+        if not self._is_lost() and (result := board.get("result")) != _LOST:
+            return result == _FORMED
         raise PeerLostError(f"generation {self.standing.generation} lost a rank while it formed")
 
     def _leave(self) -> None:

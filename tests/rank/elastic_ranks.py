@@ -6,10 +6,12 @@ import os
 import subprocess
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import torch.distributed as dist
 
-from rankdeck.store_host import publish
+from engine.supervisor.store_keys import signature
+from rankdeck.store_host import PREFIX, publish
 from tests.support import ROOT, SLOWEST, wait_until
 from tests.warm_ranks import Forked, Template, template
 
@@ -35,10 +37,14 @@ class Ranks:
         argv: what each of them runs, after `python`.
         world: how many ranks there are.
         template: forks them, if it is not to be the one of all tests.
+        secret: signs what is in the store; empty: nothing is signed.
     """
 
-    def __init__(self, folder: Path, argv: list[str], world: int, template: Template | None = None) -> None:
+    def __init__(
+        self, folder: Path, argv: list[str], world: int, template: Template | None = None, secret: str = ""
+    ) -> None:
         self.folder, self._argv, self._world, self._template = folder, argv, world, template
+        self._secret = secret
         self._store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=600)
         )
@@ -61,16 +67,22 @@ class Ranks:
             "RANKDECK_HANDOVER": str(self.folder / f"{rank}.state"),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
+            **({"RANKDECK_STORE_KEY": self._secret} if self._secret else {}),
         }
         file = self._file(rank, generation)
         process = (self._template or template()).start(self._argv, environment, self.folder, file)
         self._processes[rank, generation] = process
         return process
 
-    def tell(self, word: str, generation: int) -> None:
-        """Tells all ranks that a generation has `lost` a rank, or that it `begins`."""
-        publish(self._store, self._told, [word, generation])
+    def tell(self, word: Literal["lost", "generation"], generation: int) -> None:
+        """Tells all ranks that a generation has `lost` a rank, or that this `generation` begins."""
+        signed = (signature(self._secret, self._told, (word, generation)),) if self._secret else ()
+        publish(self._store, self._told, (word, generation, *signed))
         self._told += 1
+
+    def forge(self, key: str, text: str) -> None:
+        """Writes into the store as a stranger can."""
+        self._store.set(f"{PREFIX}/{key}", text)
 
     def said(self, rank: int, generation: int = 0) -> str:
         """The output so far of the process that was started for this generation."""

@@ -53,10 +53,10 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     """Prepares ranks that run the text of a script."""
     made: list[Ranks] = []
 
-    def launch(text: str, world: int = 2, template: Template | None = None) -> Ranks:
+    def launch(text: str, world: int = 2, template: Template | None = None, secret: str = "") -> Ranks:
         script = tmp_path / "script.py"
         script.write_text(text)
-        made.append(Ranks(tmp_path, [str(script)], world, template))
+        made.append(Ranks(tmp_path, [str(script)], world, template, secret))
         return made[-1]
 
     yield launch
@@ -85,7 +85,7 @@ def test_a_step_that_is_repeated_finds_no_gradients_of_the_first_try(launch: Lau
     ranks = launch(TRAIN.format(prologue=""))
     lose_rank_1(ranks)
     ranks.start(1, 1)
-    ranks.tell("begins", 1)
+    ranks.tell("generation", 1)
     check_that_all_end_well(ranks, 1)
 
 
@@ -99,12 +99,26 @@ def test_a_death_while_a_generation_forms_leaves_the_next_one_possible(launch: L
     ranks = launch(TRAIN.format(prologue=DIES_WHILE_FORMING))
     lose_rank_1(ranks)
     ranks.start(1, 1)
-    ranks.tell("begins", 1)
+    ranks.tell("generation", 1)
     assert ranks.end(1, 1) == -signal.SIGKILL
     ranks.tell("lost", 1)
     ranks.start(1, 2)
-    ranks.tell("begins", 2)
+    ranks.tell("generation", 2)
     check_that_all_end_well(ranks, 2)
+
+
+def test_what_a_stranger_writes_into_the_store_is_ignored(launch: Launch) -> None:
+    ranks = launch(TRAIN.format(prologue=""), secret="5ec7e7")
+    for generation in (0, 1):
+        for name in ("0", "1", "complete", "formed/0", "formed/1", "result"):
+            ranks.forge(f"{generation}.0/{name}", "lost")
+    for key in ("news/0", "news/0/1", "news/0/2", "news/1", "news/1/1", "news/1/2", "news/2/3"):
+        ranks.forge(key, '["generation", 7]')
+    lose_rank_1(ranks)
+    ranks.start(1, 1)
+    ranks.tell("generation", 1)
+    check_that_all_end_well(ranks, 1)
+    assert "rank 0 ignores a value in the store that is not from this run" in ranks.said(0)
 
 
 IS_LATE = """
@@ -126,7 +140,7 @@ def test_a_rank_that_joins_too_late_costs_nobody_the_state(launch: Launch) -> No
     ranks = launch(TRAIN.format(prologue=IS_LATE))
     lose_rank_1(ranks)
     ranks.start(1, 1)
-    ranks.tell("begins", 1)
+    ranks.tell("generation", 1)
     ranks.wait_for("and tries again", 0)
     (ranks.folder / "go on").touch()
     check_that_all_end_well(ranks, 1)
@@ -264,7 +278,7 @@ def test_recipes_train_and_rejoin_without_numpy(tmp_path: Path, bare: Template) 
         ranks.wait_for("", 0)
         ranks.tell("lost", 0)
         ranks.start(1, 1)
-        ranks.tell("begins", 1)
+        ranks.tell("generation", 1)
         for rank, generation in ((0, 0), (1, 1)):
             assert ranks.end(rank, generation) == 0, ranks.said(rank, generation)
             assert "done after step 60" in ranks.said(rank, generation)

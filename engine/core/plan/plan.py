@@ -278,6 +278,7 @@ def rank_environment(
     port: int,
     paths: AttemptPaths,
     generation: int = 0,
+    store_key: str = "",
 ) -> dict[str, str]:
     """The environment of a rank, in addition to its node's.
 
@@ -293,6 +294,7 @@ def rank_environment(
         port: of the store, which runs outside the ranks.
         paths: files of this rank.
         generation: for which it is started; above 0 if it replaces a dead rank.
+        store_key: secret with which rankdeck signs what it puts into the store; empty: nothing is signed.
     """
     traces = dict.fromkeys(TRACES, paths.traces) if "nccl" in plan.backend.name else {}
     own = {name: value for name, value in plan.env.items() if name not in SEARCH_PATHS}
@@ -323,6 +325,7 @@ def rank_environment(
         "RANKDECK_STACKS": paths.stacks,
         "RANKDECK_HANDOVER": paths.handover,
         "RANKDECK_CHECKPOINTS": paths.checkpoints,
+        **({"RANKDECK_STORE_KEY": store_key} if store_key else {}),
     }
 
 

@@ -187,11 +187,11 @@ class SignalRank(Request, frozen=True, kw_only=True, tag="signal"):
 
 
 class TellRanks(Request, frozen=True, kw_only=True, tag="tell"):
-    """Put news into the store of an attempt."""
+    """Put news into the store of an attempt. The third item signs it."""
 
     attempt: int
     number: int
-    news: RankNews
+    news: RankNews | tuple[str, int, str]
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):

@@ -1,0 +1,68 @@
+"""Signs what the supervisor puts into the c10d store, because whoever can connect to the store can write to it.
+
+Each attempt has its own secret, in a private file for the next supervisor and in the environment of the ranks. An attempt that an
+older rankdeck has begun has none: nothing is signed there. `rankdeck.elastic` checks the signatures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+
+from engine.core.run.state import RankNews
+from engine.runs.paths import RunPaths
+from engine.runs.record import replace_file
+from engine.supervisor.log import note
+
+NEWS = "rankdeck/elastic/news"
+"""Prefix of the keys under which `rankdeck/store_host.py` puts news into the store."""
+
+
+class StoreKeys:
+    """The secrets of the attempts of one run."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._secrets: dict[int, str] = {}
+
+    def make(self, attempt: int) -> None:
+        """Makes the secret of an attempt that begins, if there is none."""
+        if self.of(attempt):
+            return
+        self._secrets[attempt] = secret = secrets.token_hex(32)
+        file = self._paths.store_key(attempt)
+        try:
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            replace_file(file, secret.encode())
+        except (
+            OSError
+        ) as error:  # only the next supervisor would read it, and it starts a new attempt if ranks can't rejoin
+            note(f"{file}: {error}")
+
+    def of(self, attempt: int) -> str:
+        """The secret of an attempt; empty: none."""
+        if attempt not in self._secrets:
+            try:
+                self._secrets[attempt] = self._paths.store_key(attempt).read_text(encoding="ascii")
+            except OSError:
+                return ""
+        return self._secrets[attempt]
+
+    def signed(self, attempt: int, number: int, news: RankNews) -> RankNews | tuple[str, int, str]:
+        """Signs news for the ranks.
+
+        Args:
+            attempt: to whose ranks it goes.
+            number: of the news in this attempt.
+            news: a word and a generation.
+        """
+        secret = self.of(attempt)
+        return (*news, signature(secret, number, news)) if secret else news
+
+
+def signature(secret: str, number: int, news: RankNews) -> str:
+    """Signs one message, as `sign` in `rankdeck.elastic._board` does."""
+    text = f"{NEWS}/{number} {json.dumps(news)}"
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,116 @@
+"""What the ranks of an elastic training tell each other through the store while a generation forms.
+
+Whoever can connect to the store can write to it. So all values of rankdeck are signed, with a secret that the supervisor makes for each
+attempt. A value that is not from this run is ignored: its reader waits until the real one has replaced it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from rankdeck.store_host import PREFIX
+
+KEY = "RANKDECK_STORE_KEY"
+"""Variable with the secret. It is missing in an attempt that an older rankdeck has begun: nothing is signed there."""
+
+POLL_INTERVAL = 0.1
+"""Seconds between two looks at a value that somebody else has written."""
+
+_warned = False
+
+
+def connect() -> Any:
+    """Connects to the store of this attempt. Its reads wait without a limit."""
+    import torch.distributed as dist
+
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(days=365))  # type: ignore[attr-defined]
+
+
+def sign(name: str, text: str) -> str:
+    """Returns a text after its signature, which holds for this name only: HMAC-SHA256 of both.
+
+    Args:
+        name: what the text stands for: a key in the store.
+        text: the text.
+    """
+    secret = os.environ.get(KEY, "")
+    if not secret:
+        return text
+    return f"{hmac.new(secret.encode(), f'{name} {text}'.encode(), hashlib.sha256).hexdigest()} {text}"
+
+
+def signed_text(name: str, value: bytes) -> str | None:
+    """Returns the text that was signed for this name; None: the value is not from this run.
+
+    Args:
+        name: as in `sign`.
+        value: from the store.
+    """
+    text = value.decode(errors="replace")
+    if os.environ.get(KEY):
+        text = text.partition(" ")[2]
+    return text if hmac.compare_digest(sign(name, text).encode(), value) else None
+
+
+def warn_of_forgery() -> None:
+    """Writes to stderr, once, that somebody else writes to the store."""
+    global _warned
+    if not _warned:
+        _warned = True
+        rank = os.environ["RANK"]
+        sys.stderr.write(f"rankdeck: rank {rank} ignores a value in the store that is not from this run\n")
+
+
+class Board:
+    """The values of one attempt to form a generation.
+
+    Args:
+        store: a connection.
+        generation: the generation.
+        attempt: number of failed attempts to form it.
+    """
+
+    def __init__(self, store: Any, generation: int, attempt: int) -> None:
+        self._store = store
+        self.prefix = f"{PREFIX}/{generation}.{attempt}"
+
+    def put(self, name: str, text: str) -> None:
+        """Sets a value."""
+        key = f"{self.prefix}/{name}"
+        self._store.set(key, sign(key, text))
+
+    def put_first(self, name: str, text: str) -> None:
+        """Sets a value, unless there is one already."""
+        key = f"{self.prefix}/{name}"
+        there = self._store.compare_set(key, "", sign(key, text))
+        if signed_text(key, there) is None:
+            self._store.set(key, sign(key, text))
+
+    def get(self, name: str) -> str:
+        """Returns a value, once it is there."""
+        key = f"{self.prefix}/{name}"
+        while (text := signed_text(key, self._store.get(key))) is None:
+            warn_of_forgery()
+            time.sleep(POLL_INTERVAL)
+        return text
+
+    def have_all(self, names: list[str]) -> bool:
+        """Whether all these values are there."""
+        keys = [f"{self.prefix}/{name}" for name in names]
+        return self._store.check(keys) and None not in self._look(keys)
+
+    def get_all(self, names: list[str]) -> list[str]:
+        """Returns these values, once all are there."""
+        found = self._look([f"{self.prefix}/{name}" for name in names])
+        return [self.get(name) if text is None else text for name, text in zip(names, found, strict=True)]
+
+    def _look(self, keys: list[str]) -> list[str | None]:
+        """Waits until there is something under each key. Returns what is signed, and None for what is not."""
+        return [signed_text(key, value) for key, value in zip(keys, self._store.multi_get(keys), strict=True)]
