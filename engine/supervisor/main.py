@@ -26,6 +26,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_whereabouts, write_summary
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.guard import Guards
+from engine.supervisor.hold_watch import HoldWatch
 from engine.supervisor.journal import Journal
 from engine.supervisor.log import note
 from engine.supervisor.rejoin_watch import RejoinWatch
@@ -67,6 +68,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
                 server.keep_fresh(),
                 server.keep_listening(),
                 RejoinWatch(runner.run, runner.ingest).keep(),
+                HoldWatch(runner.run, runner.orders).keep(),
                 _save(runner, snapshots),
             )
         ]

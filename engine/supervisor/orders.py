@@ -10,6 +10,8 @@ from engine.core.plan.plan import AttemptPaths, rank_argv, rank_environment
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
+from engine.core.run.holding import idle_since
+from engine.core.run.moves import up_nodes
 from engine.core.run.state import Holding, Running, Starting
 from engine.core.wire import agent as wire
 from engine.supervisor.agents import Agents
@@ -208,6 +210,7 @@ class Orders:
         if (
             not run.plan.warm
             or run.state.store_port is None
+            or idle_since(run.state) is not None
             or not isinstance(run.state.phase, Starting | Running | Holding)
         ):
             return
@@ -222,6 +225,11 @@ class Orders:
                 spares=0,
             ),
         )
+
+    def let_go(self) -> None:
+        """Ends what waits on the nodes for ranks, as long as no rank lives."""
+        for node in up_nodes(self._run.state):
+            self._agents.send(node.name, wire.LetGo(attempt=self._run.state.attempt))
 
     def watch_gpus(self, node: str) -> None:
         """Makes a node report the GPU use of its ranks, if they compute on GPUs. A repeated request changes nothing."""

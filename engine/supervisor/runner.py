@@ -71,9 +71,9 @@ class Runner:
         self.agents = Agents(run, bridge)
         self.questions = Questions(run, self.agents)
         self._relay = Relay(run, self.agents, self.ingest)
-        self._orders = Orders(run, self.agents, self.questions, self._relay)
+        self.orders = Orders(run, self.agents, self.questions, self._relay)
         self._copies = CodeCopies(run, self.agents, self.questions)
-        self.reports = Reports(run, self.agents, self.ingest, self._relay, self.questions, self._orders, self._copies)
+        self.reports = Reports(run, self.agents, self.ingest, self._relay, self.questions, self.orders, self._copies)
         self._collect_tails()
         for event in journal.events:
             self.run.kills.take(event)
@@ -135,7 +135,7 @@ class Runner:
             run.story.append(line)
         run.kills.take(event)
         for action in actions:
-            self._orders.do(action)
+            self.orders.do(action)
         if isinstance(state.phase, Ended):
             run.ended.set()
         return None
@@ -147,7 +147,7 @@ class Runner:
             self.ingest.start_attempt(after.attempt)
             run.start_attempt(after)
             self._relay.start_attempt()
-            self._orders.start_attempt()
+            self.orders.start_attempt()
         if before.nodes is not after.nodes:
             for node, now in zip(before.nodes, after.nodes, strict=True):
                 if node.link != now.link:
@@ -201,7 +201,7 @@ class Runner:
     async def wait_closed(self) -> None:
         """Waits for the end of all links."""
         self._copies.stop_all()
-        self._orders.stop()
+        self.orders.stop()
         for link in self.agents.links.values():
             await link.wait_closed()
 

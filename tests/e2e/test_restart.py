@@ -58,6 +58,14 @@ def test_hold_leaves_the_others_as_they_are(rankdeck, write_script, write_profil
     assert all(is_alive(status["ranks"][rank]["pid"]) for rank in (0, 2))
 
 
+def test_a_run_that_holds_for_too_long_ends(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2, launch={"hold_for": 1}))
+    status = rankdeck.wait_state(run, "failed")
+    assert [rank["state"] for rank in status["ranks"]] == ["stopped", "failed"]
+    assert [event["seconds"] for event in events(rankdeck, run, "HoldOverdue")] == [1.0]
+    assert "nobody restarted it within 1 s (launch.hold_for)" in rankdeck("status", run).stdout
+
+
 def test_wait_returns_when_a_run_holds(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2))
     done = rankdeck("wait", run, "--json")

@@ -24,7 +24,7 @@ say(name=__name__, file=__file__, doc=__doc__, package=__package__, spec=__spec_
     "flags": "say(flags=str(sys.flags), warn=sys.warnoptions, xoptions=sys._xoptions)",
     "environment": """
 import os
-ours = ("MASTER_PORT", "RANKDECK_RUN", "TORCHELASTIC_RUN_ID", "RANKDECK_MARK", "PYTHONPATH", "OLDPWD")
+ours = ("MASTER_PORT", "RANKDECK_RUN", "TORCHELASTIC_RUN_ID", "RANKDECK_MARK", "RANKDECK_STORE_KEY", "PYTHONPATH", "OLDPWD")
 say(env={k: v for k, v in os.environ.items() if k not in ours and "/runs/" not in v})
 import subprocess
 child = dict(line.split("=", 1) for line in subprocess.check_output(["env"], text=True).splitlines())

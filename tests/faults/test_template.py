@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -125,3 +126,25 @@ def test_a_stopped_template_does_not_stop_the_run_from_ending(rankdeck, launch):
     rankdeck("stop", run, "--now")
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_run_that_holds_without_a_rank_lets_go_of_what_it_has_in_memory_and_can_be_restarted(rankdeck, launch, work):
+    (work / "finish").touch()
+    run = launch("fails")
+    rankdeck.wait_status(run, lambda now: [rank["state"] for rank in now["ranks"]] == ["exited", "failed"])
+    assert [one for one in rankdeck.processes() if "template.py" in one.command]
+    journal = rankdeck.folder(run) / "journal.jsonl"
+    ages_ago = re.sub(rb'"at":1\d', b'"at":10', journal.read_bytes())
+    with journal.open("rb+") as file:  # its supervisor appends to this file
+        file.write(ages_ago)
+    kill_hard(rankdeck.supervisor(run))
+    wait_until(
+        lambda: not [one for one in rankdeck.processes() if re.search(r"template\.py|store_host\.py", one.command)]
+    )
+    (work / "finish").unlink()
+    rankdeck("restart", run)
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up", attempt=1)
+    again = rankdeck.status(run)["ranks"][0]["pid"]
+    assert parent_of(parent_of(again)) == rankdeck.agent(run)
+    assert "StoreLost" not in [event["event"] for event in rankdeck.journal(run)]

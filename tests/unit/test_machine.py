@@ -108,6 +108,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(ev.RejoinOverdue(at=5e3, attempt=attempt, generation=generation) for attempt in (0, 1) for generation in (0, 1)),
     *(ev.RankSpawned(at=5e3, attempt=0, rank=rank, pid=1, generation=1) for rank in (0, 1)),
     *(ev.RankEnded(at=5e3, attempt=0, rank=rank, status=1, generation=1) for rank in (0, 1)),
+    *(ev.HoldOverdue(at=5e3, attempt=attempt, seconds=60.0) for attempt in (0, 1)),
     *(ev.StopRequested(at=5e3, by="bob", at_once=at_once) for at_once in (False, True)),
     *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
     *(ev.RestartRequested(at=5e3, by="bob", attempt=attempt, generation=7) for attempt in (0, 1, 9)),
@@ -282,6 +283,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
     (
         '{"event":"RejoinOverdue","at":1.5,"attempt":1,"generation":3}',
         ev.RejoinOverdue(at=1.5, attempt=1, generation=3),
+    ),
+    (
+        '{"event":"HoldOverdue","at":1.5,"attempt":1,"seconds":60.0}',
+        ev.HoldOverdue(at=1.5, attempt=1, seconds=60.0),
     ),
     (
         '{"event":"StopRequested","at":1.5,"by":"alice","at_once":true}',

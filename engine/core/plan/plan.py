@@ -113,10 +113,11 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a rank fails."""
+    """What happens when a rank fails. `hold_for`: seconds after which a run that holds ends; 0: never."""
 
     on_failure: Literal["hold", "stop", "restart"]
     max_restarts: int
+    hold_for: float = 0.0
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +214,11 @@ def build_plan(
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
         warm=profile.launch.warm,
-        policy=FailurePolicy(on_failure=profile.launch.on_failure, max_restarts=profile.launch.max_restarts),
+        policy=FailurePolicy(
+            on_failure=profile.launch.on_failure,
+            max_restarts=profile.launch.max_restarts,
+            hold_for=profile.launch.hold_for,
+        ),
         on_disconnect=profile.launch.on_disconnect,
         lease=profile.launch.lease,
         stop_ladder=profile.launch.stop_ladder,

@@ -71,6 +71,7 @@ class Launch(Section, frozen=True, kw_only=True):
     warm: bool = True
     prewarm: bool = True
     on_failure: Literal["hold", "stop", "restart"] = "hold"
+    hold_for: float = 0.0
     max_restarts: int = 3
     on_disconnect: Literal["keep", "stop"] = "keep"
     lease: float = 600.0

@@ -98,6 +98,8 @@ def _check_recipe(recipe: Recipe, places: Places) -> None:
 
 def _check_launch(launch: Launch, places: Places) -> None:
     _check_seconds(("launch", "lease"), launch.lease, places)
+    if launch.hold_for:
+        _check_seconds(("launch", "hold_for"), launch.hold_for, places)
     if launch.max_restarts < 0:
         raise places.error(("launch", "max_restarts"), "must not be negative")
     if not launch.stop_ladder:

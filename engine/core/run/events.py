@@ -195,6 +195,13 @@ class RankLost(Event, frozen=True, kw_only=True):
     generation: int = 0
 
 
+class HoldOverdue(Event, frozen=True, kw_only=True):
+    """The run has held for `seconds`, which is `launch.hold_for`."""
+
+    attempt: int
+    seconds: float
+
+
 class StopRequested(Event, frozen=True, kw_only=True):
     """A user wants the run to end. `at_once` skips to SIGKILL."""
 
@@ -240,6 +247,7 @@ AnyEvent = (
     | RejoinOverdue
     | RankEnded
     | RankLost
+    | HoldOverdue
     | StopRequested
     | RestartRequested
     | KillRequested

@@ -69,7 +69,7 @@ def may_fall_back(state: RunState) -> bool:
 def _follow_policy(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
     match state.on_failure:
         case "hold":
-            return replace(state, phase=Holding()), ()
+            return replace(state, phase=Holding(since=at)), ()
         case "restart":
             return _restart_or_fail(state, rank, phase, reason, at)
         case _:

@@ -17,6 +17,7 @@ from typing import Any
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
+from engine.core.run.holding import hold_overdue
 from engine.core.run.moves import Step, ignore, outdated
 from engine.core.run.node_events import (
     node_cleared,
@@ -119,6 +120,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.RejoinOverdue: rejoin_overdue,
     ev.RankEnded: rank_ended,
     ev.RankLost: rank_lost,
+    ev.HoldOverdue: hold_overdue,
     ev.StopRequested: stop_requested,
     ev.RestartRequested: restart_requested,
     ev.KillRequested: kill_requested,

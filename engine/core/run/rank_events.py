@@ -56,6 +56,8 @@ def store_lost(state: RunState, event: ev.StoreLost) -> Step:
         case Starting() | Running() if is_forming(state):
             reason = f"the store was lost while ranks rejoined: {event.reason}"
             return stop(replace(state, store_trouble=event.reason), Restart(reason=reason), event.at)
+        case Holding() if not any_rank(state, Alive):
+            return ignore(state, "no rank needs the store")
         case Starting() | Running() | Holding():
             if state.store_trouble:
                 return ignore(state, "that is known")

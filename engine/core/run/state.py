@@ -119,6 +119,9 @@ class Running(Value, frozen=True, kw_only=True):
 class Holding(Value, frozen=True, kw_only=True):
     """A rank failed. The others are left alone until a user decides."""
 
+    since: float = 0.0
+    """Seconds since the epoch."""
+
 
 class Stopping(Value, frozen=True, kw_only=True):
     """Ranks are being stopped by the stop ladder. `at_once`: by its last step only."""

@@ -81,6 +81,8 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return _rank_end(rank, status, reason, before, after)
         case ev.RankLost(rank=rank, reason=reason):
             return f"rank {rank} was lost: {reason}", "error"
+        case ev.HoldOverdue(seconds=seconds):
+            return f"nobody has restarted the run for {seconds:g} s (launch.hold_for); it ends", "warning"
         case ev.StopRequested(by=by, at_once=at_once):
             return f"{by} asked for the run to stop" + (" at once" if at_once else ""), "warning"
         case ev.RestartRequested(by=by):

@@ -121,6 +121,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """What a restart would do now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
     restart_ranks: tuple[int, ...] = ()
     """Ranks that a rejoin would start."""
+    hold_ends_at: float | None = None
+    """When a run that holds will end by itself, in seconds since the epoch; None: never, or it does not hold."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):

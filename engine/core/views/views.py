@@ -11,6 +11,7 @@ from engine.core.failures.verdict import Witness, find_verdict
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
+from engine.core.run.holding import hold_ends_at
 from engine.core.run.state import (
     Alive,
     Done,
@@ -182,6 +183,7 @@ def run_view(
         restart=again.words,
         restart_kind=again.kind,
         restart_ranks=again.ranks,
+        hold_ends_at=hold_ends_at(state, plan.policy.hold_for),
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)
             for node in state.nodes

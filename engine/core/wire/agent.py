@@ -109,6 +109,12 @@ class WarmTemplate(ProcessRequest, frozen=True, kw_only=True, tag="warm"):
     spares: int
 
 
+class LetGo(Request, frozen=True, kw_only=True, tag="let_go"):
+    """End the template, and the store of this attempt, whose ranks have all ended. The next attempt makes new ones."""
+
+    attempt: int
+
+
 class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a Spawn: its own environment and the paths of its files on the node."""
 

@@ -85,6 +85,7 @@ class Agent:
             "open_store": self.store.open_store,
             "tell": self.store.tell,
             "warm": self.templates.warm,
+            "let_go": self._let_go,
             "spawn": self.spawner.spawn,
             "daemon": self.mpirun.start_daemon,
             "daemon_ended": self.mpirun.daemon_ended,
@@ -253,6 +254,12 @@ class Agent:
     def _clear_attempt(self, message: Message) -> None:
         """`clear`: ends everything that is left of an attempt."""
         self._clear(message["attempt"], at_once=message.get("at_once", False))
+
+    def _let_go(self, message: Message) -> None:
+        """`let_go`: ends the processes that an attempt without ranks keeps in memory."""
+        if message["attempt"] == self.state.attempt and not self.state.running() and not self.state.spawning:
+            self.templates.end()
+            self.store.end()
 
     def _close_agent(self, message: Message) -> None:
         """`close`: ends this agent."""

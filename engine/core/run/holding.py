@@ -1,0 +1,56 @@
+"""A run that holds: when it ends by itself, and since when it needs nothing on its nodes."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from engine.core.run import events as ev
+from engine.core.run.moves import Step, ignore, stop
+from engine.core.run.state import (
+    Clearing,
+    Closing,
+    Done,
+    Ended,
+    Gone,
+    Holding,
+    Opening,
+    Outcome,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+)
+
+IDLE_LIMIT = 600.0
+"""Seconds after which a run that holds without a living rank lets go of its template and store, which have torch in memory. A restart
+imports torch again, which takes some seconds."""
+
+
+def hold_ends_at(state: RunState, hold_for: float) -> float | None:
+    """When a run that holds ends by itself, in seconds since the epoch; None: never, or it does not hold.
+
+    Args:
+        state: of the run.
+        hold_for: the profile's limit in seconds; 0: none.
+    """
+    return state.phase.since + hold_for if isinstance(state.phase, Holding) and hold_for else None
+
+
+def idle_since(state: RunState) -> float | None:
+    """Since when a run holds without a living rank, in seconds since the epoch; None: it does not."""
+    if not isinstance(state.phase, Holding):
+        return None
+    ended = [phase.at for phase in state.ranks if isinstance(phase, Done | Gone)]
+    return max(ended) if len(ended) == len(state.ranks) else None
+
+
+def hold_overdue(state: RunState, event: ev.HoldOverdue) -> Step:
+    """Ends a run that nobody has restarted in time."""
+    match state.phase:
+        case Holding():
+            reason = f"nobody restarted it within {event.seconds:g} s (launch.hold_for)"
+            return stop(state, Outcome(word="failed", reason=reason), event.at)
+        case Opening() | Starting() | Running() | Stopping() | Clearing() | Closing() | Ended():
+            return ignore(state, "the run does not hold any more")
+        case _ as never:
+            assert_never(never)
