@@ -22,6 +22,7 @@ from engine.core.wire.agent import LARGEST
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import read_tail, replace_file
 from engine.runs.replay import Saved
+from engine.supervisor.own_patterns import OwnPatterns
 from engine.supervisor.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
 
 TURN = 0.005
@@ -52,6 +53,7 @@ class Ingest:
         on_waiting: called with a rank and the generation that it waits in.
         on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
         on_failed: called with a rank, a file of it, and what reading that raised: a defect. The file is not read any more.
+        on_slow: called with a pattern of the profile that took too long. It is not used any more.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Ingest:
         on_waiting: Callable[[int, int], None],
         on_joined: Callable[[int, int, int | None], None],
         on_failed: Callable[[int, Kind, Exception], None],
+        on_slow: Callable[[str], None],
     ) -> None:
+        self._own_patterns = OwnPatterns(on_slow)
         self._paths, self._patterns = paths, patterns
         self._on_change, self._on_failed = on_change, on_failed
         self._on_waiting, self._on_joined = on_waiting, on_joined
@@ -279,7 +283,7 @@ class Ingest:
             progress.last_line = newest
         reader = self._readers.get((rank, kind))
         if reader is None:
-            reader = self._readers[rank, kind] = MetricReader(self._patterns)
+            reader = self._readers[rank, kind] = MetricReader(self._patterns, self._own_patterns.find)
         return take_readings(rank, progress, time.time(), reader.feed(data))
 
     def tail(self, rank: int, stream: Stream) -> bytes:

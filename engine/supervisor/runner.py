@@ -64,6 +64,7 @@ class Runner:
             on_waiting=self._take_waiting,
             on_joined=self._take_joined,
             on_failed=self._take_failed_reading,
+            on_slow=self._take_slow_pattern,
         )
         self.ingest.start_attempt(state.attempt)
         self._reading: asyncio.Task[None] | None = None
@@ -188,6 +189,10 @@ class Runner:
     def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
         node = self.run.plan.places[rank].node
         self.run.take_failed_reading(node, f"no numbers are read from {FILE_WORDS[kind]}", error)
+
+    def _take_slow_pattern(self, pattern: str) -> None:
+        text = f"metrics.patterns: {pattern!r} takes too long, and is not used any more"
+        self.run.handle(ev.NodeWarned(at=time.time(), node=self.run.head, check="output", text=text, fails=False))
 
     def _take_waiting(self, rank: int, generation: int) -> None:
         if generation or self.run.state.generation:  # before the first rejoin all ranks are in one generation

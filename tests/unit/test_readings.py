@@ -74,6 +74,19 @@ def test_numbers_that_no_file_can_hold_are_passed_over():
     assert (progress.steps, progress.step, progress.loss) == (None, None, 2.0)
 
 
+@pytest.mark.parametrize("hostile", [r"(a+)+(?P<bad>\d)$", r"(?:.*a){30}(?P<bad>\d)", r"(?:x|y|xy)+(?P<bad>\d)"])
+def test_a_pattern_that_takes_too_long_is_not_used_any_more(tmp_path: Path, hostile: str):
+    with play_run(tmp_path, metrics={"patterns": [hostile, r"acc (?P<acc>\S+)"]}) as run:
+        run.run.paths.attempt(0).mkdir()
+        write(run, 0, "out", b"ab" * 30_000 + b"xy" * 1000 + b"!\nacc 0.5 step 1\n" + b"a" * 60 + b"\n")
+        write(run, 1, "out", b"a" * 60_000 + b"xy" * 1000 + b"!\nacc 0.75 step 1\n" + b"a" * 60 + b"\n")
+        assert [(point.rank, point.key, point.value) for point in run.ingest.points] == [
+            (0, "acc", 0.5),
+            (1, "acc", 0.75),
+        ]
+        assert warnings(run) == [f"output: metrics.patterns: {hostile!r} takes too long, and is not used any more"]
+
+
 # --- a defect in what reads
 
 

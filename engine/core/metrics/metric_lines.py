@@ -10,7 +10,7 @@ Of several values of a key in a line, the first counts; the user's own patterns 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -37,6 +37,9 @@ class Reading(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 Hit = tuple[int, str, float, bool]
 """Position of a value, its key, the value, and whether a user's pattern found it."""
+
+Find = Callable[[re.Pattern[bytes], bytes], Iterable[Hit]]
+"""Finds every value of a user's pattern in whole lines."""
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
@@ -177,9 +180,11 @@ class MetricReader:
 
     Args:
         patterns: regexes of the profile. Each named group is a metric of that name, except `step`, the step of the line.
+        find: searches with one of them, and may limit what that costs; None: without a limit.
     """
 
-    def __init__(self, patterns: tuple[str, ...] = ()) -> None:
+    def __init__(self, patterns: tuple[str, ...] = (), find: Find | None = None) -> None:
+        self._find = find or own_hits
         self._patterns = tuple(re.compile(pattern.encode(), re.MULTILINE) for pattern in patterns)
         self._unfinished = bytearray()
         self._giving_up = False
@@ -244,7 +249,7 @@ class MetricReader:
         """Every value in whole lines, by position."""
         hits = _known_hits(text.lower())
         for pattern in self._patterns:
-            hits += _own_hits(pattern, text)
+            hits += self._find(pattern, text)
         hits.sort()
         return hits
 
@@ -363,7 +368,7 @@ def _is_named(text: bytes, number: bytes) -> bool:
     return name != before and name[-1:].isalpha()
 
 
-def _own_hits(pattern: re.Pattern[bytes], text: bytes) -> Iterator[Hit]:
+def own_hits(pattern: re.Pattern[bytes], text: bytes) -> Iterator[Hit]:
     """Every value of a user's pattern."""
     for found in pattern.finditer(text):
         for key in pattern.groupindex:
