@@ -150,6 +150,11 @@ class Ingest:
                 self._on_change(rank)
             for kind, size in zip(KINDS, (out, err, metrics), strict=True):
                 file = self._file(rank, kind)
+                if size < file.offset and size_of(file.path) < file.offset:
+                    file.offset = file.size = 0  # somebody has truncated it
+                    self._readers.pop((rank, kind), None)
+                    if kind == "metrics":
+                        self._partial.pop(rank, None)
                 if size > file.size and file.size == file.offset:
                     self._grown.append((rank, kind))
                 file.size = max(size, file.size)

@@ -210,6 +210,19 @@ def test_a_log_that_was_truncated_is_followed_on(run: Runner):
     follower.close()
 
 
+@pytest.mark.parametrize("kind", ["out", "metrics"])
+def test_numbers_of_a_log_that_was_truncated_are_read_on_and_none_twice(run: Runner, kind: Kind):
+    def line(step: int) -> bytes:
+        text = f'{{"t": {step}.0, "step": {step}, "loss": 0.5}}' if kind == "metrics" else f"step {step} loss 0.5"
+        return text.encode() + b"\n"
+
+    write(run, 0, kind, line(1) + line(2) + line(3) + line(4)[:9])
+    os.truncate(run.run.paths.rank_file(0, 0, kind), 0)
+    write(run, 0, kind, line(5))
+    write(run, 0, kind, line(6) + line(7) + line(8) + line(9))
+    assert [point.step for point in run.ingest.points if point.key == "loss"] == [1, 2, 3, 5, 6, 7, 8, 9]
+
+
 # --- the journal
 
 
