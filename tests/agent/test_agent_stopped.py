@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -61,7 +62,15 @@ def test_agent_and_warden_that_are_stopped_are_replaced_when_a_bridge_gets_no_an
     (rank,) = node.spawn(bridge, FOR_EVER)
     stop(hello["warden"], hello["pid"])
     bridge.hang_up()
-    node.boot().wait_ended()
+    again = node.boot()
+
+    def has_ended_although_it_is_used() -> bool:
+        with contextlib.suppress(BrokenPipeError):
+            again.send(type="ping")
+        again.read(1.0)
+        return again.ended
+
+    wait_until(has_ended_although_it_is_used, what="the bridge has given up")
     _, after = node.connect()
     assert (after["ranks"][0]["pid"], after["ranks"][0]["status"]) == (rank, None)
     assert after["warden"] != hello["warden"]

@@ -35,7 +35,9 @@ def connect(folder: str, mark: str) -> socket.socket:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), open(os.path.join(folder, "socket")) as file:
             link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            link.setblocking(False)  # or this process would wait where nobody accepts, and the queue is full
             link.connect(file.read())
+            link.setblocking(True)
             if peer_of(link)[1] != os.geteuid():
                 raise RuntimeError(f"{link.getpeername()} belongs to another user")
             return link
@@ -56,6 +58,7 @@ def connect(folder: str, mark: str) -> socket.socket:
                 os._exit(status)
         listener.close()
         os.close(lock)
+    end_stopped(folder)
     raise RuntimeError("the agent on this node does not answer")
 
 
@@ -68,16 +71,16 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
     selector = selectors.DefaultSelector()
     selector.register(wire_in, selectors.EVENT_READ)
     selector.register(link, selectors.EVENT_READ)
-    limit: float | None = CONNECT_TIME
+    deadline: float | None = time.monotonic() + CONNECT_TIME
     while True:
-        ready = selector.select(limit)
-        if not ready:
-            limit = None
+        ready = selector.select(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if deadline is not None and time.monotonic() > deadline:
+            deadline = None
             if end_stopped(folder):
                 return False
         for key, _ in ready:
             if key.fileobj is link:
-                limit, data = None, link.recv(CHUNK)
+                deadline, data = None, link.recv(CHUNK)
                 if not data:
                     return wait_until_gone(folder)
                 while data:
