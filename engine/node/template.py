@@ -18,6 +18,7 @@ library only, besides the imports for ranks; Python 3.8 and later.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -223,6 +224,7 @@ def start_time(pid: int) -> int:
 def become(request: Request, descriptors: list[int]) -> None:
     """Turns a forked process into what `python script.py` would be: session, files, environment, random state."""
     os.setsid()
+    atexit.register(note_end, os.path.abspath("exits"), request)
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
@@ -241,6 +243,19 @@ def become(request: Request, descriptors: list[int]) -> None:
     renew_state()
     show_command(request["argv"])
     watch_for_stacks(request["stacks"])
+
+
+def note_end(path: str, request: Request) -> None:
+    """Records, as the last that this process does, how it ends: its parent and the agent may have been killed."""
+    if "status" in request:
+        note = f"{os.getpid()} {start_time(os.getpid())} {request['status']} {time.time()} itself\n"
+        with contextlib.suppress(OSError), open(path, "a") as file:
+            file.write(note)
+
+
+def status_of(error: SystemExit) -> int:
+    """Returns the exit status that the interpreter makes of this exception."""
+    return error.code & 255 if isinstance(error.code, int) else int(error.code is not None)
 
 
 def move_packages(old: str, new: str) -> None:
@@ -343,9 +358,12 @@ def main() -> None:
         os._exit(126)
     try:
         run_program(request["argv"][2:])
-    except SystemExit:
+        request["status"] = 0
+    except SystemExit as error:
+        request["status"] = status_of(error)
         raise
     except BaseException as error:  # noqa: BLE001 - the interpreter would catch it here
+        request["status"] = 1
         end_badly(error)
 
 

@@ -99,6 +99,21 @@ def test_an_agent_that_is_killed_takes_the_template_along_and_no_rank(rankdeck, 
     assert second == 3
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_how_a_rank_ended_is_known_although_agent_warden_and_template_were_killed_before(
+    rankdeck, launch, work, status
+):
+    run = launch(*["3"] if status else [], launch={"on_failure": "hold"})
+    ranks, agent = started(rankdeck, run), rankdeck.agent(run)
+    kill_hard(parent_of(agent))
+    kill_hard(agent)
+    wait_until(lambda: rankdeck.agent(run) != agent)
+    assert all(is_alive(pid) for pid in ranks)
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "holding" if status else "succeeded")
+    assert [rank["exit"] for rank in rankdeck.status(run)["ranks"]] == [0, status]
+
+
 def test_a_stop_while_torch_is_imported_ends_the_run_at_once(rankdeck, launch):
     run = launch(torch=STAND_INS["sleeps"])
     wait_until(lambda: (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists())

@@ -111,11 +111,16 @@ class Ending:
             if not rank.adopted or rank.status is not None or self._is_seen(rank):
                 continue
             status = noted_status(rank)
+            if status is None and rank.missing_since is None:
+                rank.missing_since = time.monotonic()
+                continue
+            patience = EXIT_NOTE_TIME if self._is_owned(rank) else UNOWNED_TIME
+            is_over = rank.missing_since is not None and time.monotonic() - rank.missing_since > patience
+            if status is None and is_over:
+                status = noted_status(rank, by_itself=True)
             if status is not None:
                 self.ended(rank, status)
-            elif rank.missing_since is None:
-                rank.missing_since = time.monotonic()
-            elif time.monotonic() - rank.missing_since > (EXIT_NOTE_TIME if self._is_owned(rank) else UNOWNED_TIME):
+            elif is_over:
                 self._lose(rank, "it ended while no agent was there to see how")
 
     def _is_seen(self, rank: Rank) -> bool:
@@ -137,11 +142,12 @@ class Ending:
         self.send(type="lost", attempt=attempt, rank=number, reason=reason, alive=alive, generation=generation)
 
 
-def noted_status(rank: Rank) -> int | None:
-    """How a rank ended while there was no agent, by the warden's notes."""
+def noted_status(rank: Rank, *, by_itself: bool = False) -> int | None:
+    """How a rank ended while there was no agent, by the notes of its parent or, less surely, its own last note."""
     try:
         with open("exits") as file:
             notes = [line.split() for line in file if line.endswith("\n")]
     except OSError:
         return None
-    return next((int(note[2]) for note in notes if note[:2] == [str(rank.pid), str(rank.start)]), None)
+    wanted = [str(rank.pid), str(rank.start)]
+    return next((int(note[2]) for note in notes if note[:2] == wanted and ("itself" in note) == by_itself), None)
