@@ -285,6 +285,15 @@ def listener_of_another_user(path: Path) -> Iterator[None]:
             process.kill()
 
 
+def checked(deck: Deck, *words: str | Path, status: int | None = None) -> dict[tuple[str, str], dict[str, str]]:
+    """What `rankdeck check --json` finds, by node and check."""
+    done = deck("check", *words, "--json")
+    found: list[dict[str, str]] = json.loads(done.stdout)
+    states = {one["state"] for one in found}
+    assert done.returncode == (3 if "fail" in states else 0) if status is None else status
+    return {(one["node"], one["check"]): one for one in found}
+
+
 def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None) -> Profile:
     """A profile from TOML text; the arguments are those of `parse_with_places`."""
     return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]

@@ -135,7 +135,7 @@ async def wait_gone(process: Bridge, *, is_silent: bool) -> None:
             await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with an ssh to a jump host, which would keep the pipes open
+            os.killpg(process.pid, signal.SIGKILL)  # its children too: an ssh to a jump host would keep the pipes open
         await process.wait()
 
 

@@ -1,7 +1,7 @@
-"""Reads what ranks write, as it grows: metrics, the newest line, sizes. The files stay as they are.
+"""Reads the files of ranks as they grow: metrics, the newest line of output, sizes. Stores the output of other machines.
 
-Work is done in slices, in turn for every file that has grown, and the event loop runs in between: a rank that prints
-without end delays the numbers of its own curve and nothing else.
+Files that have grown are read in slices, one after the other, and the event loop runs in between: a rank that prints
+without end delays only its own numbers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from engine.supervisor.own_patterns import OwnPatterns
 from engine.supervisor.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
 
 TURN = 0.005
-"""Seconds of reading before others have their turn. One slice would be too little: each of hundreds of links has a turn too, and
-brings the news of many files."""
+"""Seconds of reading before other tasks run. One slice would be too little: hundreds of links run in between, and each reports the
+growth of many files."""
 
 DRAIN_TIME = 1.0
-"""Seconds that the end of an attempt may wait for numbers of lines that were printed faster than they are read."""
+"""Longest time, in seconds, that the end of an attempt waits for output that was printed faster than it is read."""
 
 FRESH_POINTS = 20_000
 """Newest points that are kept for subscribers; one that falls behind further gets a new snapshot."""
@@ -48,11 +48,11 @@ class Ingest:
     Args:
         paths: of the run.
         world_size: number of ranks.
-        patterns: of the profile, besides the shapes that are known.
+        patterns: of the profile, in addition to the known formats.
         on_change: called with a rank whose numbers have changed.
         on_waiting: called with a rank and the generation that it waits in.
         on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
-        on_failed: called with a rank, a file of it, and what reading that raised: a defect. The file is not read any more.
+        on_failed: called with a rank, the kind of its file, and the exception with which reading it failed. The file is not read any more.
         on_slow: called with a pattern of the profile that took too long. It is not used any more.
     """
 
@@ -84,7 +84,7 @@ class Ingest:
         self._readers: dict[tuple[int, Kind], MetricReader] = {}
         self._partial: dict[int, bytes] = {}
         self.told_errors: dict[int, bytes] = {}
-        """The end of ranks' stderr as their nodes have told it, for not all of it may be stored yet."""
+        """The end of ranks' stderr as their nodes reported it, because not all of it may be stored here yet."""
         self._stored: dict[int, list[int]] = {}
         self._grown: deque[tuple[int, Kind]] = deque()
         self._wake = asyncio.Event()
@@ -104,7 +104,7 @@ class Ingest:
                     file.offset = file.size = offset
 
     def save(self) -> None:
-        """Writes down what was read so far."""
+        """Saves curves, newest numbers and offsets, if anything was read since the last time."""
         if not self._changed_since_save:
             return
         self._changed_since_save = False
@@ -113,11 +113,11 @@ class Ingest:
         replace_file(self._paths.series, msgspec.json.encode(saved))
 
     def _line_start(self, rank: int, kind: Kind, file: GrowingFile) -> int:
-        """Where the record begins that is not complete yet; lines of output that are cut in two are harmless."""
+        """How far a file was read; metrics only to the last complete record. A line of output that is read in two parts does no harm."""
         return file.offset - (len(self._partial.get(rank, b"")) if kind == "metrics" else 0)
 
     def start_attempt(self, attempt: int) -> None:
-        """From now on, files of this attempt. Curves go on; the newest numbers begin anew."""
+        """Switches to the files of an attempt. Curves continue; the newest numbers start again."""
         if attempt == self.attempt:
             return
         self.attempt = attempt
@@ -140,7 +140,7 @@ class Ingest:
         return self._files[key]
 
     def take_sizes(self, attempt: int, sizes: Iterable[Sequence[int]]) -> None:
-        """The agent says how large files are: `[rank, out, err, metrics]` each."""
+        """Takes the sizes of files that an agent reports: `[rank, out, err, metrics]` each."""
         if attempt != self.attempt:
             return
         for rank, out, err, metrics in sizes:
@@ -170,7 +170,7 @@ class Ingest:
             data: the bytes.
 
         Returns:
-            Whether what comes before them is stored; else they are not.
+            False if bytes before them are missing; then they are not stored.
 
         Raises:
             OSError: not all of them could be stored.
@@ -195,7 +195,7 @@ class Ingest:
         return self._stored[rank]
 
     async def run(self) -> None:
-        """Reads for ever; ends when it is cancelled."""
+        """Reads until it is cancelled."""
         while True:
             if not self._grown:
                 self._wake.clear()
@@ -224,7 +224,7 @@ class Ingest:
         return True
 
     def _take(self, rank: int, kind: Kind, data: bytes) -> None:
-        """Takes in what a rank has written. Whatever that raises, only this file is not read any more."""
+        """Processes new data of a rank. An exception ends only the reading of this file."""
         moves: list[tuple[str, int, int | None]] = []
         try:
             is_record = kind == "metrics"
@@ -245,7 +245,7 @@ class Ingest:
                 self._on_waiting(rank, generation)
 
     def catch_up(self) -> None:
-        """Reads what is known to be there of the ranks' own records, which are short."""
+        """Reads the rest of all metrics files, as far as it was reported; they are short."""
         others = [key for key in self._grown if key[1] != "metrics"]
         if len(others) < len(self._grown):
             self._grown = deque(key for key in self._grown if key[1] == "metrics")
@@ -254,7 +254,7 @@ class Ingest:
             self._grown.extend(others)
 
     def drain(self) -> None:
-        """Reads what is known to be there without pause, for a second at most: then only the newest part of each file."""
+        """Reads the rest of all files, as far as it was reported. After `DRAIN_TIME`, only the newest part of each."""
         deadline = time.monotonic() + DRAIN_TIME
         while time.monotonic() < deadline and self.read_slice():
             pass
@@ -265,7 +265,7 @@ class Ingest:
             pass
 
     def _take_records(self, rank: int, data: bytes, moves: list[tuple[str, int, int | None]]) -> list[Point]:
-        """Takes in whole lines of a rank's records. Where it is in a rejoin goes to `moves`."""
+        """Processes complete lines of a metrics file. What they report about a rejoin is added to `moves`."""
         lines = (self._partial.pop(rank, b"") + data).split(b"\n")
         if lines[-1]:
             self._partial[rank] = lines[-1][-SLICE:]
@@ -274,7 +274,7 @@ class Ingest:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
-                continue  # the file is the rank's: it may write what it likes
+                continue  # a rank may write anything
             if isinstance(record, dict):
                 points += take_record(rank, self.progress[rank], record)
                 word, generation = record.get("elastic"), record.get("generation")
@@ -296,11 +296,11 @@ class Ingest:
         return read_tail(self._paths.log(self.attempt, rank, stream))
 
     def last_errors(self, rank: int) -> bytes:
-        """The end of a rank's stderr: as its node has told it, else as it is stored."""
+        """The end of a rank's stderr: as its node reported it, else as it is stored here."""
         return self.told_errors.get(rank) or self.tail(rank, "err")
 
     def is_joining(self, rank: int, told: bytes = b"") -> bool:
-        """Whether a rank was setting its process group up when it reported last; arguments as of `last_step`."""
+        """Whether a rank was setting up its process group when it last reported; the arguments are those of `last_step`."""
         for line in reversed(self._end_of_records(rank, told)):
             try:
                 record = json.loads(line)
@@ -317,11 +317,11 @@ class Ingest:
         return end.splitlines()
 
     def last_step(self, rank: int, told: bytes = b"") -> int | None:
-        """The last step that a rank reported, from the end of its file: reading in turn may be behind.
+        """The last step that a rank reported, from the end of its file: the regular reading may be behind.
 
         Args:
             rank: its number.
-            told: that end, where its node has told it.
+            told: that end, if its node reported it.
         """
         for line in reversed(self._end_of_records(rank, told)):
             try:

@@ -1,4 +1,4 @@
-"""Watches that ranks which rejoin meet in one generation, and reports where they do not in time."""
+"""Watches rejoins, and reports ranks that do not meet in one generation in time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from engine.core.run.rejoin import patience
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.supervised import SupervisedRun
 
-LOOK_PAUSE = 1.0
-"""Seconds between two looks. Looks are counted instead of time: a pause of this process is not the ranks' delay."""
+CHECK_PERIOD = 1.0
+"""Seconds between two checks. Checks are counted instead of time, because a pause of this process is not the ranks' delay."""
 
 
 class RejoinWatch:
-    """Counts for how long ranks have stayed as they are in a rejoin.
+    """Counts for how long the ranks have not moved on in a rejoin.
 
     Args:
         run: the run.
@@ -25,22 +25,22 @@ class RejoinWatch:
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest
         self._seen: tuple[int, int, float] | None = None
-        self._looks = 0
+        self._checks = 0
 
     async def keep(self) -> None:
-        """Looks again and again. Runs until it is cancelled."""
+        """Checks every `CHECK_PERIOD`. Runs until it is cancelled."""
         while True:
-            await asyncio.sleep(LOOK_PAUSE)
-            self.look()
+            await asyncio.sleep(CHECK_PERIOD)
+            self.check()
 
-    def look(self) -> None:
-        """Looks once, and reports a rejoin whose time is over."""
+    def check(self) -> None:
+        """Checks once, and reports a rejoin that takes too long."""
         state = self._run.state
         limit = patience(state)
         seen = None if limit is None else (state.attempt, state.generation, limit)
-        self._looks = self._looks + 1 if seen == self._seen else 0
+        self._checks = self._checks + 1 if seen == self._seen else 0
         self._seen = seen
-        if limit is None or self._looks * LOOK_PAUSE < limit:
+        if limit is None or self._checks * CHECK_PERIOD < limit:
             return
         self._ingest.catch_up()
         if patience(self._run.state) == limit:

@@ -23,36 +23,36 @@ MAX_WARNING = 400
 """Characters of a warning."""
 
 Handle = Callable[[AnyEvent], str | None]
-"""Takes an event in and does what follows. Returns why nothing follows, or None."""
+"""Processes an event. Returns why it has no effect, or None if it has."""
 
 
 class SupervisedRun:
-    """One run: where it is kept, what was launched, and how it stands. Only the runner changes `plan` and `state`.
+    """One run: its files, its plan and its state. Only the runner changes `plan` and `state`.
 
     Args:
         paths: of the run.
-        launched: what the user launched.
-        state: that the journal comes to.
-        story: what has happened so far, for people.
+        launched: the plan as it was launched.
+        state: after the events in the journal.
+        story: the events so far, as sentences.
     """
 
     tasks: asyncio.TaskGroup
-    """Where everything of this run lives; one that raises is a defect, and ends the supervisor rather than hang it."""
+    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck."""
     handle: Handle
-    """The runner's: every part reports by it what has happened."""
+    """The runner's method, by which every part reports events."""
 
     def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
         self.paths, self.launched, self.state, self.story = paths, launched, state, story
         self.plan = with_backend(launched, state.backend)
-        """What runs now: with the backend of this attempt."""
+        """The plan of this attempt, which may have another backend."""
         self.changed_ranks: set[int] = set(range(launched.world_size))
-        """Whose views are out of date."""
+        """Ranks whose views are out of date."""
         self.tails: dict[int, bytes] = {}
         """The end of the stderr of ranks that have failed."""
         self.gpu_use: dict[int, GpuUse] = {}
-        """The newest that is known of the ranks' GPUs."""
+        """The newest GPU use of each rank."""
         self.waits: tuple[Wait, ...] = ()
-        """Who waited for whom, as torch has recorded it."""
+        """Which ranks waited for which, as torch has recorded it."""
         self.kills = Kills()
         self.ended = asyncio.Event()
 
@@ -66,7 +66,7 @@ class SupervisedRun:
         return next(planned.ranks for planned in self.plan.nodes if planned.name == node)
 
     def check_rank(self, node: str, rank: int) -> None:
-        """A node speaks for its own ranks only. Raises ValueError where it does not."""
+        """Raises ValueError if a node reports about a rank that is not its own."""
         if not (0 <= rank < self.plan.world_size and self.plan.places[rank].node == node):
             raise ValueError(f"rank {rank} is not on {node}")
 
@@ -83,7 +83,7 @@ class SupervisedRun:
         self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
 
     def start_attempt(self, state: RunState) -> None:
-        """Forgets what holds for one attempt only."""
+        """Clears what belongs to the attempt before."""
         self.tails.clear()
         self.gpu_use.clear()
         self.waits = ()

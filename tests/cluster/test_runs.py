@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from engine.node.agent.mpirun import ABORT_GRACE
+from tests import elastic_runs
 from tests.cluster.nodes import Cluster, Node
-from tests.e2e import test_elastic
 from tests.support import WHEEL, Deck, is_alive, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
@@ -450,18 +450,18 @@ def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path
 def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
     rankdeck: Deck, launch, cluster: Cluster, victims: list[int]
 ) -> None:
-    run = launch(test_elastic.TRAIN, nodes="node[1-2]:2", launch={"warm": True}, args=("1200", "0.004"))
-    before = test_elastic.pids(test_elastic.reached(rankdeck, run, 20))
+    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch={"warm": True}, args=("1200", "0.004"))
+    before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
     for rank in victims:
         kill_hard(before[rank])
     holding = rankdeck.wait_state(run, "holding")
     furthest = max(rank["step"] for rank in holding["ranks"])
     assert "rejoin" in rankdeck("restart", run, "--failed").stdout
-    after = test_elastic.reached(rankdeck, run, furthest + 1)
+    after = elastic_runs.reached(rankdeck, run, furthest + 1)
     assert (after["attempt"], [rank["node"] for rank in after["ranks"]]) == (0, ["node1"] * 2 + ["node2"] * 2)
-    same = [old == new for old, new in zip(before, test_elastic.pids(after), strict=True)]
-    assert same == [rank not in test_elastic.replaced(rankdeck, run, victims) for rank in range(4)]
-    assert test_elastic.result(rankdeck, run)
+    same = [old == new for old, new in zip(before, elastic_runs.pids(after), strict=True)]
+    assert same == [rank not in elastic_runs.replaced(rankdeck, run, victims) for rank in range(4)]
+    assert elastic_runs.result(rankdeck, run)
 
 
 # --- nodes that can't start an agent ---------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Cluster, Node
-from tests.e2e.test_check import checked
-from tests.support import Deck, kill_hard, wait_until
+from tests.support import Deck, checked, kill_hard, wait_until
 from tests.ucc.system import PROBE, need_ucc
 
 pytestmark = pytest.mark.slow

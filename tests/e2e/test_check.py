@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -25,21 +24,12 @@ from engine.planning.profiles import read_profile
 from tests import fake_ssh as hosts
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_ssh import FakeSsh
-from tests.support import Deck, processes_with, wait_gone, wait_until
+from tests.support import Deck, checked, processes_with, wait_gone, wait_until
 
 fake_ssh, fake_ssh_hosts = hosts.fake_ssh, hosts.fake_ssh_hosts  # fixtures, for this module
 
 SAYS_NOTHING = "import signal\nwhile True:\n    signal.pause()\n"
 """A torch whose import hangs."""
-
-
-def checked(deck: Deck, *words: str | Path, status: int | None = None) -> dict[tuple[str, str], dict[str, str]]:
-    """What `rankdeck check --json` finds, by node and check."""
-    done = deck("check", *words, "--json")
-    found: list[dict[str, str]] = json.loads(done.stdout)
-    states = {one["state"] for one in found}
-    assert done.returncode == (3 if "fail" in states else 0) if status is None else status
-    return {(one["node"], one["check"]): one for one in found}
 
 
 @pytest.fixture(autouse=True)

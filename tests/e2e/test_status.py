@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -260,8 +263,17 @@ def test_ps_of_an_empty_home_says_how_to_start(rankdeck):
 def test_ps_says_when_a_supervisor_is_gone(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
     rankdeck.wait_state(run, "running")
-    kill_hard(rankdeck.supervisor(run))
-    (shown,) = json.loads(wait_until(lambda: rankdeck("ps", "--json").stdout))
+    with (rankdeck.folder(run) / "supervisor.lock").open(
+        "rb+"
+    ) as lock:  # who has it keeps any other supervisor from coming
+        taking = threading.Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX))
+        taking.start()
+        wait_until(
+            lambda: re.search(rf"-> FLOCK .* {os.getpid()} ", Path("/proc/locks").read_text()), what="the next in turn"
+        )
+        kill_hard(rankdeck.supervisor(run))
+        taking.join()
+        (shown,) = json.loads(rankdeck("ps", "--json").stdout)
     assert shown["run"] == run
     assert shown["reachable"] is False
     assert "attach" in shown["reason"]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import WriteProfile
-from tests.e2e.test_elastic import replaced
+from tests.elastic_runs import replaced
 from tests.support import COMMAND, Deck, wait_until
 
 if shutil.which("tmux") is None:

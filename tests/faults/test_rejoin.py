@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import test_elastic
+from tests.elastic_runs import TRAIN, assert_kept, pids, reached, wait_for_another
 from tests.support import Deck, kill_hard, parent_of, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ def launch(rankdeck, write_script, write_profile) -> Callable[[], str]:
     """Launches an elastic training of three ranks that ends when there is a file `finish`."""
 
     def launch() -> str:
-        recipe = {"script": str(write_script("train.py", test_elastic.TRAIN)), "args": ["1000000", "0.004"]}
+        recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["1000000", "0.004"]}
         policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
         run: str = rankdeck.launch(write_profile(recipe, ranks=3, launch=policy))
         return run
@@ -31,7 +31,7 @@ def launch(rankdeck, write_script, write_profile) -> Callable[[], str]:
 def trains_on(deck: Deck, run: str) -> Any:
     """Waits until every rank has finished a step that no rank had finished before. Returns the status."""
     furthest = max(rank["step"] or 0 for rank in deck.status(run)["ranks"])
-    return test_elastic.reached(deck, run, furthest + 1)
+    return reached(deck, run, furthest + 1)
 
 
 def templates(deck: Deck) -> list[int]:
@@ -61,50 +61,50 @@ def finish(deck: Deck, run: str) -> None:
 @pytest.mark.parametrize("with_warden", [True, False], ids=["agent-and-warden", "agent"])
 def test_a_rank_rejoins_from_a_template_after_its_agent_was_killed(rankdeck, launch, with_warden):
     run = launch()
-    before = test_elastic.pids(trains_on(rankdeck, run))
+    before = pids(trains_on(rankdeck, run))
     replace_agent(rankdeck, run, with_warden=with_warden)
     trains_on(rankdeck, run)
     template = next_template(rankdeck)
     kill_hard(before[1])
-    test_elastic.wait_for_another(rankdeck, run, 1, before[1])
+    wait_for_another(rankdeck, run, 1, before[1])
     after = trains_on(rankdeck, run)
     assert after["attempt"] == 0
-    assert parent_of(test_elastic.pids(after)[1]) == template
-    test_elastic.assert_kept(rankdeck, run, before, after, 0, 2)
+    assert parent_of(pids(after)[1]) == template
+    assert_kept(rankdeck, run, before, after, 0, 2)
     finish(rankdeck, run)
 
 
 def test_a_template_that_is_killed_is_made_again_before_a_rank_needs_it(rankdeck, launch):
     run = launch()
-    before = test_elastic.pids(trains_on(rankdeck, run))
+    before = pids(trains_on(rankdeck, run))
     old = next_template(rankdeck)
     kill_hard(old)
     template = next_template(rankdeck, old)
     kill_hard(before[1])
-    test_elastic.wait_for_another(rankdeck, run, 1, before[1])
+    wait_for_another(rankdeck, run, 1, before[1])
     after = trains_on(rankdeck, run)
-    assert parent_of(test_elastic.pids(after)[1]) == template
+    assert parent_of(pids(after)[1]) == template
     finish(rankdeck, run)
 
 
 def test_templates_that_are_killed_again_and_again_come_to_an_end(rankdeck, launch):
     run = launch()
-    before = test_elastic.pids(trains_on(rankdeck, run))
+    before = pids(trains_on(rankdeck, run))
     old: list[int] = []
     for _ in range(4):
         old.append(next_template(rankdeck, *old))
         kill_hard(old[-1])
     kill_hard(before[1])
-    test_elastic.wait_for_another(rankdeck, run, 1, before[1])
+    wait_for_another(rankdeck, run, 1, before[1])
     after = trains_on(rankdeck, run)
-    assert parent_of(test_elastic.pids(after)[1]) == rankdeck.agent(run)
+    assert parent_of(pids(after)[1]) == rankdeck.agent(run)
     assert templates(rankdeck) == []
     finish(rankdeck, run)
 
 
 def test_a_store_that_dies_after_its_agent_was_killed_is_noticed(rankdeck, launch):
     run = launch()
-    before = test_elastic.pids(trains_on(rankdeck, run))
+    before = pids(trains_on(rankdeck, run))
     replace_agent(rankdeck, run, with_warden=False)
     noted = json.loads((rankdeck.folder(run) / "nodes" / "localhost" / "agent.json").read_bytes())
     kill_hard(noted["store"]["pid"])
@@ -118,7 +118,7 @@ def test_a_store_that_dies_after_its_agent_was_killed_is_noticed(rankdeck, launc
 def test_ranks_that_are_not_told_of_a_rejoin_start_again_together(rankdeck, launch):
     """News go into a pipe that the store does not read: each rank would wait in a generation of its own for ever."""
     run = launch()
-    before = test_elastic.pids(trains_on(rankdeck, run))
+    before = pids(trains_on(rankdeck, run))
     news = rankdeck.folder(run) / "attempt_0" / "store.news"
     news.unlink()
     os.mkfifo(news, 0o600)

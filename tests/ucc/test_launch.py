@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_elastic import TRAIN as ELASTIC
+from tests.elastic_runs import TRAIN as ELASTIC
 from tests.support import Deck, kill_hard, wait_until
 from tests.ucc.system import PROBE, need_ucc
 

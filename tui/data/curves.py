@@ -1,9 +1,9 @@
-"""Curves for a chart: what many series come to on so many columns of a screen.
+"""Reduces series to curves with as many points as a chart has columns.
 
-A restart from a checkpoint does steps again: what came of them the last time counts, and the place is marked.
+A restart from a checkpoint repeats steps: the last values of a step count, and the restart is marked.
 
-A column keeps its lowest and highest value, so that no spike is lost; of many ranks it keeps the lowest, the mean and the
-highest. Values that are not finite are counted apart.
+A column keeps its lowest and highest value, so that no spike is lost; with many ranks it keeps the lowest value, the mean and the
+highest value. Values that are not finite are kept separately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from engine.core.metrics.series import Bucket, Series
 
 MOST_CURVES = 4
-"""Curves that are drawn one by one. More become one band."""
+"""Most curves that are drawn separately; more are drawn as one band."""
 
 
 class Curve(NamedTuple):
@@ -27,14 +27,14 @@ class Curve(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What a chart shows. `odd`: where values were not finite. `by_step`: x counts steps, else seconds."""
+    """The content of a chart. `odd`: places of values that were not finite. `by_step`: x is in steps, else in seconds."""
 
     curves: list[Curve]
     is_band: bool
     """They are the mean, the highest and the lowest of many series."""
     odd: list[float]
     restarts: list[float]
-    """Where a later attempt went on from an earlier step."""
+    """Steps from which a later attempt continued."""
     by_step: bool
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -55,7 +55,7 @@ class _Column:
         self.low = min(self.low, bucket.low)
         self.high = max(self.high, bucket.high)
         self.count += 1
-        # Step by step, because the sum of large floats can be infinite.
+        # Updated with each value, because the sum of large floats can be infinite.
         self.mean = self.mean * ((self.count - 1) / self.count) + (bucket.low / 2 + bucket.high / 2) / self.count
 
 
@@ -63,7 +63,7 @@ def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
     """At most twice as many points for each curve as there are columns.
 
     Args:
-        named: the series and what they are called.
+        named: the series with their names.
         columns: of the screen.
 
     Returns:
@@ -108,7 +108,7 @@ def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
 
 
 def _standing(buckets: Iterable[Bucket]) -> tuple[list[Bucket], list[Bucket]]:
-    """The buckets of a series without those whose steps were done again later, and those that a restart begins with."""
+    """The buckets of a series without those whose steps were repeated later, and the first bucket after each restart."""
     kept: list[Bucket] = []
     begun: list[Bucket] = []
     for bucket in buckets:
@@ -128,7 +128,7 @@ def _curve(name: str, columns: list[tuple[float, _Column]]) -> Curve:
     x: list[float] = []
     y: list[float] = []
     for place, column in columns:
-        # Falling and rising within a column are told apart by nobody; one value is one point.
+        # Nobody sees whether values fall or rise within a column; a single value is one point.
         values = [column.low] if column.low == column.high else [column.high, column.low]
         x += [place] * len(values)
         y += values

@@ -1,6 +1,6 @@
-"""A profile as the lines of a form, and back. Pure: what a user typed goes in as text, a checked `Profile` comes out.
+"""Turns a profile into the lines of a form, and the text in the lines into a checked `Profile`. Pure.
 
-What the form has no line for (stop ladder, metrics, secret variables, …) is taken over from the profile that is edited.
+What has no line in the form (stop ladder, metrics, secret variables, …) stays as it is in the edited profile.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
 
 Values = Mapping[str, str]
-"""What stands in each line, by the line's id."""
+"""The text in each line, by the line's id."""
 
 FORM = "the form"
-"""Stands for the file in errors; the screen shows them at the line that they are about."""
+"""Replaces the file's name in errors; the screen shows an error at its line."""
 
 FIRST_RECIPE = "gpt"
-"""What a new run runs until somebody chooses."""
+"""The recipe of a new profile."""
 
 OWN_SCRIPT = "script"
 OWN_MODULE = "module"
@@ -36,10 +36,10 @@ NO = "no"
 """Choices where a profile has true or false."""
 
 BACKEND = "backend.name"
-"""The line where a backend is chosen."""
+"""The id of the backend's line."""
 
 ENVIRONMENTS = ("backend.env", "env")
-"""Lines with variables, which are tables of a profile."""
+"""Ids of the lines with environment variables; each is a table of the profile."""
 
 ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
@@ -47,7 +47,7 @@ ARGUMENT = "argument."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One line of the form. `choices`: (value, what it means) where there is a choice; free text where there is none."""
+    """One line of the form. `choices`: the values with their meanings; empty: free text."""
 
     id: str
     label: str
@@ -58,7 +58,7 @@ class Field:
 
 
 def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
-    """The lines of the form, top to bottom; which there are depends on what is chosen in them."""
+    """The lines of the form, top to bottom. Choices in some of them decide which others there are."""
     kind = values.get("recipe.kind", "")
     return [
         Field(id="name", label="name", placeholder="my-run", help="What the profile and its runs are called."),
@@ -66,7 +66,7 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
         Field(id=BACKEND, label="backend", begins_group=True, help="How ranks communicate.",
               choices=tuple((backend.name, backend.summary) for backend in backends)),
         Field(id="backend.fallback", label="fallback", placeholder="none",
-              help="Backends that take over where it can't run or be set up, in order: gloo, or several with blanks between."),
+              help="Backends to use if it can't run or be set up, in order, separated by blanks: gloo"),
         Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
               help="Where ranks run, with a number of ranks or without: localhost:4"),
         Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
@@ -95,7 +95,7 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
 
 
 def _program_fields(kind: str, recipes: Sequence[RecipeInfo]) -> list[Field]:
-    """The lines that belong to what is run: a file or a module, or the recipe's own arguments; then free ones."""
+    """The lines for the program: a script, a module or the recipe's own arguments, then free arguments."""
     more = Field(id="recipe.args", label="arguments", help="Its command-line arguments, quoted as in a shell.")
     if kind == OWN_SCRIPT:
         return [Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file."), more]
@@ -123,7 +123,7 @@ def _declared(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
 
 
 def fits_a_form(profile: Profile | None) -> bool:
-    """Whether every text of a profile can be shown in a line of a form. A terminal would act on anything else."""
+    """Whether all texts of a profile are printable, so that a form can show them. A terminal would interpret anything else."""
     return profile is None or all(value.isprintable() for value in values_of(profile, ()).values())
 
 
@@ -164,12 +164,12 @@ def _env_text(env: Mapping[str, str]) -> str:
 
 
 def _is_shown(name: str, value: str) -> bool:
-    """Whether a variable stands in the form: a secret must not, and what a terminal would act on can't."""
+    """Whether the form shows a variable: no secrets, and nothing that a terminal would interpret."""
     return value.isprintable() and not is_secret(name, value)
 
 
 def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
-    """Values of declared arguments, and all other words as they stand. Of an argument given twice, the last counts."""
+    """Values of declared arguments, and all other words unchanged. If an argument is given twice, the last one counts."""
     names = {f"--{argument.name}": argument.name for argument in declared}
     values: dict[str, str] = {}
     rest: list[str] = []
@@ -185,7 +185,7 @@ def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dic
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """The name, with a number where there is one like it."""
+    """The name, with a number if it is taken."""
     return next(free for number in count(1) if (free := name if number == 1 else f"{name}-{number}") not in taken)
 
 
@@ -193,15 +193,15 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> Profile:
-    """The profile that the form says.
+    """The profile in the form.
 
     Args:
         values: what stands in its lines.
-        base: the profile that is edited, for everything that the form has no line for.
+        base: the edited profile, for everything that has no line in the form.
         recipes: those that there are.
 
     Raises:
-        ProfileError: `key` is the id of the line that is wrong, or a key that the form has no line for.
+        ProfileError: `key` is the id of the wrong line, or a key that has no line in the form.
     """
     data: dict[str, Any] = to_toml_data(base) if base is not None else {"schema": 1}
     for key in ("name", "description", "backend.name", "layout.order", "launch.python", "launch.workdir",
@@ -229,7 +229,7 @@ def _nodes_text(profile: Profile) -> str:
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a key of a table, or takes it away."""
+    """Sets a key of a table, or removes it."""
     *tables, name = key.split(".")
     for table in tables:
         data = data.setdefault(table, {})
@@ -262,7 +262,7 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
 
 
 def _env(key: str, text: str) -> dict[str, str]:
-    """The variables that a line says."""
+    """The variables in a line."""
     try:
         pairs = [(word, *word.partition("=")) for word in shlex.split(text)]
     except ValueError as error:
@@ -286,18 +286,18 @@ def _checked(argument: Argument, value: str) -> str:
 
 
 def _is_same_program(base: Profile, recipe: dict[str, Any], args: list[str], declared: Sequence[Argument]) -> bool:
-    """Whether only the order of words differs, which is then left as the user has it in the file."""
+    """Whether only the order of words differs; then the order in the user's file is kept."""
     same = all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
     return same and _taken_apart(args, declared) == _taken_apart(base.recipe.args, declared)
 
 
 STAND_INS: dict[str, str] = {"name": "name", "recipe.script": "script.py", "recipe.module": "module"}
-"""What a wrong line is taken for while the lines below it are checked; for all others: nothing typed."""
+"""Valid values that replace wrong ones while the lines below are checked; other lines are treated as empty."""
 
 
 def errors_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo]) -> list[ProfileError]:
-    """Everything that is wrong, at most one error for each line. The checks end at the first error: they are asked again
-    with each wrong line taken for a right one.
+    """All errors, at most one for each line. A check stops at its first error, so it is repeated with a valid value in place of each wrong
+    one.
 
     Args:
         values: what stands in the lines.
@@ -324,7 +324,7 @@ def errors_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo
 
 
 def line_of_error(error: ProfileError, lines: Sequence[str]) -> str | None:
-    """The id of the line that an error is about; None where the form has no such line."""
+    """The id of the line with an error; None if the form has no such line."""
     aliases = {"recipe": "recipe.kind", "recipe.name": "recipe.kind", "layout": "layout.nodes"}
     key = aliases.get(error.key, error.key)
     key = next((table for table in ENVIRONMENTS if key.startswith(f"{table}.")), key)

@@ -20,20 +20,20 @@ from engine.core.views.view import EventLine, RankView, RunView, Snapshot, Updat
 
 LOSS = "loss"
 THROUGHPUT = "throughput"
-"""Names of the two series that the table and the chart show."""
+"""Names of the two series in the table and the chart."""
 
 MAX_EVENTS = 1000
-"""Lines of the run's story that are kept: far more than a person reads, and bounded when a rank fails in a loop."""
+"""Most lines of the run's story: far more than a person reads, and a limit if a rank fails in a loop."""
 
 PACE_STEPS = 64
-"""Newest steps that the estimate of the end is made from: enough to be steady, few enough to notice a slowdown."""
+"""Number of newest steps for the estimate of the end: enough to be steady, few enough to notice a slowdown."""
 
 IMPORTING = "importing torch"
-"""Note of ranks that have no process yet, while that is what the run waits for."""
+"""Note of ranks that have no process yet, while torch is imported."""
 
 
 class Row(NamedTuple):
-    """One rank as the table shows it: its view, and the newest values of its two series, oldest first."""
+    """One rank in the table: its view, and the newest values of its two series, oldest first."""
 
     view: RankView
     throughput: tuple[float, ...]
@@ -56,7 +56,7 @@ class Header:
 
 
 class RunModel:
-    """Everything that is known of one run. `revision` grows with every message."""
+    """One run as its messages describe it. `revision` grows with every message."""
 
     def __init__(self) -> None:
         self.run: RunView | None = None
@@ -75,7 +75,7 @@ class RunModel:
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def apply(self, message: Snapshot | Update) -> None:
-        """Takes one message. A snapshot replaces everything, as after a new connection."""
+        """Applies one message. A snapshot replaces everything; it is the first message of a connection."""
         self.revision += 1
         match message:
             case Snapshot():
@@ -126,7 +126,7 @@ class RunModel:
             self._note_step(point.at, point.step)
 
     def _note_step(self, at: float, step: int) -> None:
-        """Remembers when the gang first reached a step: ranks that come later to the same step say nothing new."""
+        """Remembers when the first rank reached a step; the other ranks' reports of it are ignored."""
         if not self._pace or step > self._pace[-1][1]:
             self._pace.append((at, step))
 
@@ -145,12 +145,12 @@ class RunModel:
 
     @property
     def attempt(self) -> int:
-        """The attempt that is under way, or was the last."""
+        """The current attempt, or the last one."""
         return self.run.attempt if self.run is not None else 0
 
     @property
     def world_size(self) -> int:
-        """Ranks in all, as far as they are known."""
+        """Number of ranks; 0: not known yet."""
         return self.run.world_size if self.run is not None else 0
 
     def rank(self, rank: int) -> RankView | None:
@@ -158,7 +158,7 @@ class RunModel:
         return self._ranks.get(rank)
 
     def rows(self) -> list[Row]:
-        """Every rank in order. Rows of ranks that nothing new is known of are the same objects as before."""
+        """All ranks in order. The row of a rank without news is the same object as before."""
         for rank in self._stale:
             if (view := self._ranks.get(rank)) is not None:
                 self._rows[rank] = self._row(view)
@@ -166,7 +166,7 @@ class RunModel:
         return [self._rows[rank] for rank in sorted(self._rows)]
 
     def away(self, now: float) -> dict[str, float]:
-        """Seconds for which each unreachable node has been so, by its name.
+        """Seconds since each unreachable node was lost, by its name.
 
         Args:
             now: seconds since the epoch, on the supervisor's host.
@@ -206,7 +206,7 @@ class RunModel:
         )
 
     def _eta(self, run: RunView) -> float | None:
-        """Seconds to the last step at the pace of the newest steps; None while there is no pace, or none is needed."""
+        """Seconds to the last step at the pace of the newest steps; None if the pace is unknown or the run is not training."""
         if run.state != "running" or run.steps is None or run.step is None or len(self._pace) < 2:
             return None
         (begin, first), (end, last) = self._pace[0], self._pace[-1]
@@ -215,7 +215,7 @@ class RunModel:
         return max(0, run.steps - run.step) * (end - begin) / (last - first)
 
     def _loss(self, run: RunView) -> float | None:
-        """The run's loss; NaN where the run has none because a rank's newest one is not finite."""
+        """The run's loss; NaN if a rank's newest loss is not finite."""
         if run.loss is not None:
             return run.loss
         return math.nan if any(self._diverged(self.series.get(rank, LOSS)) for rank in self._ranks) else None

@@ -76,7 +76,7 @@ class EditScreen(DeckScreen):
         self._recipes: list[RecipeInfo] = []
         self._backends: list[BackendInfo] = []
         self._available: list[BackendInfo] = []
-        """The same for the nodes in the form, once they were checked."""
+        """The backends, with what the nodes in the form lack for each; empty before the first check."""
         self._shows_backends = False
         self._values: dict[str, str] = {}
         self._saved: dict[str, str] = {}

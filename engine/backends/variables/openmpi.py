@@ -39,49 +39,51 @@ OPENMPI = Family(
         Variable(
             "OMPI_MCA_btl_tcp_if_include",
             "all but lo",
-            "Network interfaces or networks that ranks talk over: eth0, or 10.0.0.0/16; not together with _exclude",
-            when="nodes have networks that lead nowhere, such as docker0",
+            "Network interfaces or networks for connections between ranks: eth0, or 10.0.0.0/16; not together with btl_tcp_if_exclude",
+            when="nodes have networks that do not reach other nodes, such as docker0",
             sets="on several nodes, the interface that leads to the first",
         ),
         Variable(
             "OMPI_MCA_btl_tcp_if_exclude",
             "127.0.0.1/8,sppp",
-            "Network interfaces or networks that ranks do not talk over; the loopback must be named again",
+            "Network interfaces or networks that ranks do not use; name the loopback again",
         ),
         Variable("OMPI_MCA_btl_tcp_links", "1", "Connections between two ranks", takes=WHOLE),
-        Variable("OMPI_MCA_btl_tcp_eager_limit", "65536", "Bytes up to which a message is sent at once", takes=WHOLE),
+        Variable(
+            "OMPI_MCA_btl_tcp_eager_limit", "65536", "Bytes up to which a message is sent immediately", takes=WHOLE
+        ),
         Variable(
             "OMPI_MCA_btl_tcp_port_min_v4",
             "1024",
             "First port that ranks listen on",
-            when="a firewall leaves a range open",
+            when="a firewall opens only a range",
             takes=WHOLE,
         ),
         Variable(
             "OMPI_MCA_btl_tcp_port_range_v4",
             "64511",
-            "How many ports, from OMPI_MCA_btl_tcp_port_min_v4 on, ranks listen on",
+            "Number of ports, from OMPI_MCA_btl_tcp_port_min_v4 on, that ranks listen on",
             takes=WHOLE,
         ),
         Variable(
             "OMPI_MCA_btl",
             "all",
-            "Ways of sending bytes: self,vader,tcp with 4, self,sm,tcp with 5, ^tcp for all but that",
+            "Transports of bytes: self,vader,tcp with 4; self,sm,tcp with 5; ^tcp: all others",
         ),
-        Variable("OMPI_MCA_pml", "best", "Way of sending messages: ob1 or ucx", when="one of them fails: the other"),
-        Variable("OMPI_MCA_mtl", "best", "Way of networks that match messages themselves: ofi, psm2"),
-        Variable("OMPI_MCA_osc", "best", "Way of one-sided transfers"),
-        Variable("OMPI_MCA_coll", "all", "Parts that do collectives: tuned, han, ucc, …; ^ucc: all but that"),
+        Variable("OMPI_MCA_pml", "best", "Transport of messages: ob1 or ucx", when="one of them fails: the other"),
+        Variable("OMPI_MCA_mtl", "best", "Transport of networks that match messages themselves: ofi, psm2"),
+        Variable("OMPI_MCA_osc", "best", "Transport of one-sided transfers"),
+        Variable("OMPI_MCA_coll", "all", "Components for collectives: tuned, han, ucc, …; ^ucc: all others"),
         Variable(
             "OMPI_MCA_coll_ucc_enable",
             "0",
-            "Collectives through UCC, where Open MPI was built with it",
+            "Collectives through UCC, if Open MPI was built with it",
             takes=MCA_SWITCH,
         ),
         Variable(
             "OMPI_MCA_coll_ucc_priority",
             "10",
-            "Rank of UCC among those that do collectives; 100 is above all others",
+            "Priority of UCC among the components for collectives; 100 is above all others",
             takes=WHOLE,
         ),
         Variable(
@@ -102,7 +104,7 @@ OPENMPI = Family(
         Variable(
             "OMPI_MCA_mpi_yield_when_idle",
             "false",
-            "A rank that waits lets others have its core",
+            "A waiting rank yields its core",
             when="there are more ranks than cores",
             takes=MCA_SWITCH,
             sets="1, where a node has more ranks than cores",
@@ -119,17 +121,17 @@ OPENMPI = Family(
             "none",
             "Prints settings of Open MPI at the start: all, default, file, enviro",
         ),
-        Variable("OMPI_MCA_btl_base_verbose", "0", "How much the choice of ways of sending bytes says", takes=_LEVELS),
+        Variable("OMPI_MCA_btl_base_verbose", "0", "How much the choice of the transport of bytes logs", takes=_LEVELS),
         Variable(
-            "OMPI_MCA_pml_base_verbose", "0", "How much the choice of ways of sending messages says", takes=_LEVELS
+            "OMPI_MCA_pml_base_verbose", "0", "How much the choice of the transport of messages logs", takes=_LEVELS
         ),
-        Variable("OMPI_MCA_coll_base_verbose", "0", "How much the choice of collectives says", takes=_LEVELS),
-        Variable("OMPI_MCA_pml_ucx_tls", "InfiniBand and GPUs", "UCX transports for which UCX is taken; any: always"),
-        Variable("OMPI_MCA_pml_ucx_devices", "mlx*", "Devices for which UCX is taken; any: always"),
+        Variable("OMPI_MCA_coll_base_verbose", "0", "How much the choice of collectives logs", takes=_LEVELS),
+        Variable("OMPI_MCA_pml_ucx_tls", "InfiniBand and GPUs", "UCX transports for which UCX is used; any: always"),
+        Variable("OMPI_MCA_pml_ucx_devices", "mlx*", "Devices for which UCX is used; any: always"),
         Variable(
             "OMPI_MCA_opal_warn_on_missing_libcuda",
             "true",
-            "Warns where CUDA is built in and not there",
+            "Warns if it was built with CUDA and CUDA is missing",
             takes=MCA_SWITCH,
         ),
         Variable(
@@ -188,11 +190,11 @@ OPENMPI = Family(
             "How ranks are placed; rankdeck places them itself",
         ),
         *_renamed("orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "$TMPDIR", "Folder of the daemons' files"),
-        *_renamed("plm_base_verbose", "PRTE_MCA_plm_base_verbose", "0", "How much the start of daemons says", _LEVELS),
+        *_renamed("plm_base_verbose", "PRTE_MCA_plm_base_verbose", "0", "How much the start of daemons logs", _LEVELS),
         Variable(
             "PMIX_MCA_gds",
             "best",
-            "How ranks share what they know of each other: hash",
+            "How ranks exchange their addresses: hash",
             when="PMIx fails with gds errors",
         ),
         Variable(

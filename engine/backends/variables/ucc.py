@@ -19,34 +19,34 @@ UCX = Family(
         Variable(
             "UCX_TLS",
             "all",
-            "Which transports may be used, such as self,sm,tcp; ^cma: all but that",
-            when="one of them fails, or somebody looks for the one that does",
+            "Which transports may be used, such as self,sm,tcp; ^cma: all others",
+            when="one of them fails, or to find the one that does",
         ),
         Variable(
             "UCX_NET_DEVICES",
             "all",
             "Which network devices may be used: eth0, mlx5_0:1",
-            when="a node has several networks and some lead nowhere",
+            when="a node has several networks, and some do not reach the other nodes",
         ),
-        Variable("UCX_LOG_LEVEL", "warn", "How much UCX says", takes=_LEVELS),
+        Variable("UCX_LOG_LEVEL", "warn", "How much UCX logs", takes=_LEVELS),
         Variable("UCX_LOG_FILE", "standard output", "File that UCX writes to; %h and %p stand for host and process"),
         Variable(
             "UCX_PROTO_INFO",
             "n",
             "Prints which protocol and device are chosen for each size",
-            when="it is slower than it should be",
+            when="it is slower than expected",
         ),
         Variable("UCX_PROTO_ENABLE", "depends on the version", "The newer choice of protocols", takes=_YES_NO),
-        Variable("UCX_RNDV_THRESH", "auto", "Bytes from which on a message waits for its receiver"),
+        Variable("UCX_RNDV_THRESH", "auto", "Smallest message that waits for its receiver, in bytes"),
         Variable("UCX_RNDV_SCHEME", "auto", "How large messages are fetched: get_zcopy, put_zcopy and others"),
-        Variable("UCX_ZCOPY_THRESH", "auto", "Bytes from which on a message is not copied before it is sent"),
+        Variable("UCX_ZCOPY_THRESH", "auto", "Smallest message that is sent without a copy, in bytes"),
         Variable("UCX_MAX_RNDV_RAILS", "2", "Network devices that share a large message"),
         Variable("UCX_MAX_EAGER_RAILS", "1", "Network devices that share a small message"),
         Variable(
             "UCX_MEMTYPE_CACHE",
             "try",
-            "Remembers which memory is a GPU's",
-            when="GPU memory is taken for the host's: n",
+            "Caches which memory belongs to a GPU",
+            when="GPU memory is mistaken for host memory: n",
             takes=_YES_NO,
         ),
         Variable("UCX_IB_GID_INDEX", "auto", "Which address of a RoCE port is used"),
@@ -54,21 +54,24 @@ UCX = Family(
         Variable("UCX_IB_SL", "auto", "Service level of InfiniBand packets"),
         Variable("UCX_RC_TIMEOUT", "1 s", "How long InfiniBand waits for an acknowledgement before it sends again"),
         Variable("UCX_RC_RETRY_COUNT", "7", "How often InfiniBand sends again before it gives up"),
-        Variable("UCX_KEEPALIVE_INTERVAL", "20 s", "How often peers are asked whether they live"),
+        Variable("UCX_KEEPALIVE_INTERVAL", "20 s", "Time between two checks whether peers are alive"),
         Variable(
             "UCX_ERROR_SIGNALS",
             "SIGILL,SIGSEGV,SIGBUS,SIGFPE",
-            "Signals on which UCX prints its own stack, which Python's faulthandler then does not see",
-            when="a Python stack is wanted of a crash: set it empty",
+            "Signals on which UCX prints its own stack; Python's faulthandler does not receive them",
+            when="you want the Python stack of a crash: set it empty",
         ),
         Variable(
             "UCX_HANDLE_ERRORS", "bt", "What UCX does when a rank crashes: none, bt (print a stack), freeze, debug"
         ),
-        Variable(
-            "UCX_WARN_UNUSED_ENV_VARS", "y", "UCX itself warns of UCX_ names that it does not know", takes=_YES_NO
-        ),
+        Variable("UCX_WARN_UNUSED_ENV_VARS", "y", "UCX warns about UCX_ names that it does not know", takes=_YES_NO),
         Variable("UCX_SHM_DEVICES", "all", "Which kinds of shared memory may be used"),
-        Variable("UCX_UNIFIED_MODE", "n", "Assumes that all nodes are alike, which shortens the start", takes=_YES_NO),
+        Variable(
+            "UCX_UNIFIED_MODE",
+            "n",
+            "Assumes that all nodes have the same hardware, which shortens the start",
+            takes=_YES_NO,
+        ),
         Variable("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm,tcp", "Order of ways to connect by address"),
     ),
     gone=(
@@ -84,26 +87,26 @@ UCC = Family(
     prefixes=("UCC_", "TORCH_UCC_"),
     backends=frozenset({"mpi", "ucc"}),
     variables=(
-        Variable("UCC_CLS", "basic", "Collective layers: basic, or basic,hier to tell nodes apart"),
+        Variable("UCC_CLS", "basic", "Collective layers: basic, or basic,hier to use the layout of nodes"),
         Variable("UCC_CL_BASIC_TLS", "all", "Transports of the basic layer: ucp, shm, self and others"),
         Variable("UCC_CL_BASIC_TUNE", "none", "Scores of the basic layer, written as in UCC_TL_UCP_TUNE"),
         Variable(
-            "UCC_CL_HIER_TUNE", "none", "Scores of the layer that tells nodes apart, written as in UCC_TL_UCP_TUNE"
+            "UCC_CL_HIER_TUNE",
+            "none",
+            "Scores of the layer that uses the layout of nodes, written as in UCC_TL_UCP_TUNE",
         ),
         Variable("UCC_MODULES", "all", "Which modules are loaded: ^cuda, or tl_ucp,cl_basic", since="1.9"),
         Variable(
             "UCC_TL_UCP_TUNE", "none", "Which algorithm for which sizes: allreduce:0-inf:@ring#bcast:0-4k:@knomial"
         ),
-        Variable("UCC_TL_UCP_NPOLLS", "10", "How often UCX is asked for news in each round"),
+        Variable("UCC_TL_UCP_NPOLLS", "10", "How often UCX is polled in each round"),
         Variable("UCC_TL_UCP_ALLREDUCE_KN_RADIX", "auto", "Width of the tree of an all-reduce of small tensors"),
         Variable(
             "UCC_TL_SHM_TUNE", "none", "Which algorithm for which sizes in shared memory, written as in UCC_TL_UCP_TUNE"
         ),
-        Variable("UCC_LOG_LEVEL", "warn", "How much UCC says", takes=_LEVELS),
+        Variable("UCC_LOG_LEVEL", "warn", "How much UCC logs", takes=_LEVELS),
         Variable("UCC_LOG_FILE", "standard output", "File that UCC writes to; %h and %p stand for host and process"),
-        Variable(
-            "UCC_COLL_TRACE", "warn", "How much UCC says of collectives; a line for each with info", takes=_LEVELS
-        ),
+        Variable("UCC_COLL_TRACE", "warn", "How much UCC logs about collectives; info: a line for each", takes=_LEVELS),
         Variable("UCC_CONFIG_FILE", "~/ucc.conf", "File with settings of UCC"),
         Variable("UCC_NET_DEVICES", "all", "Which network devices may be used"),
         Variable("UCC_INTERNAL_OOB", "1", "Ranks exchange addresses through UCC's own service team"),

@@ -54,7 +54,7 @@ def route_findings(plan: LaunchPlan, node: str, listener: ProbeListener | None, 
     else:
         reasons = "; ".join(f"{address}: {reason.lower()}" for address, reason in routes.missed[:MAX_ADDRESSES])
         text = f"{head} can't be reached from there: {reasons or 'it has only local addresses'}"
-        hint = "ranks connect to each other on any port: check firewalls, and that the nodes have a common network"
+        hint = "check that the nodes have a common network and that no firewall blocks it: ranks connect to each other on any port"
         found = [fail(node, "head", text, hint)]
         interface = skip(node, "interface", f"none connects to {head}")
     return found if names_interface(plan) else [*found, interface]

@@ -1,10 +1,11 @@
-"""What a supervisor and the agent of a node say to each other: JSON objects in frames, told apart by `type`.
+"""Messages between a supervisor and the agent of a node: JSON objects in frames, distinguished by `type`.
 
 supervisor  Hello, then any other `Request`; a question is answered by the `Answer` that has its number
 agent       Hello or Refused, then whatever happens on the node (`Report`)
 
-The agent has the standard library only, so it keeps dictionaries; `tests/unit/test_wire.py` compares it with this file. An agent lives
-as long as its run: a field that an agent of an earlier rankdeck does not send has a default, and one that it does not know is ignored.
+The agent uses only the standard library, so it has dictionaries instead of these types; `tests/unit/test_wire.py` compares the two. An
+agent lives as long as its run, so it may be of an earlier rankdeck: fields that it does not send have a default, and it ignores fields
+that it does not know.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_
 
 
 class Request(Message, frozen=True, kw_only=True):
-    """From the supervisor. A field has a default only if the agent does without it."""
+    """From the supervisor. A field has a default only if the agent can work without it."""
 
 
 # --- requests: the link -----------------------------------------------------------------------------------------------
@@ -60,7 +61,7 @@ class Greeting(Request, frozen=True, kw_only=True, tag="hello"):
 
 
 class Ping(Request, frozen=True, kw_only=True, tag="ping"):
-    """The supervisor is there."""
+    """Shows that the supervisor is alive."""
 
 
 class Close(Request, frozen=True, kw_only=True, tag="close"):
@@ -135,7 +136,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpirunPlacement(Placement, frozen=True, kw_only=True):
-    """The same on the first node, which starts mpirun itself. `launcher`: the script that mpirun runs in place of ssh."""
+    """The placement on the first node, which starts mpirun itself. `launcher`: the script that mpirun runs in place of ssh."""
 
     name: str
     env: dict[str, str]
@@ -177,7 +178,7 @@ class MpirunGone(Request, frozen=True, kw_only=True, tag="mpirun_gone"):
 
 
 class DaemonEnded(Request, frozen=True, kw_only=True, tag="daemon_ended"):
-    """The daemon on `host` has ended: end what stands for it below mpirun."""
+    """The daemon on `host` has ended: end the process that represents it below mpirun."""
 
     attempt: int
     host: str
@@ -193,7 +194,7 @@ class SignalRank(Request, frozen=True, kw_only=True, tag="signal"):
 
 
 class TellRanks(Request, frozen=True, kw_only=True, tag="tell"):
-    """Put news into the store of an attempt. The third item signs it."""
+    """Put news for the ranks into the store of an attempt. The third item signs it."""
 
     attempt: int
     number: int
@@ -201,7 +202,7 @@ class TellRanks(Request, frozen=True, kw_only=True, tag="tell"):
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):
-    """Walk the stop ladder; `at_once`: SIGKILL only. Answered by RankEnded for each rank."""
+    """Send the signals of the stop ladder; `at_once`: SIGKILL only. Answered by RankEnded for each rank."""
 
     attempt: int
     at_once: bool
@@ -214,7 +215,7 @@ class Clear(Request, frozen=True, kw_only=True, tag="clear"):
     at_once: bool = False
 
 
-# --- requests: what ranks write and what they are at --------------------------------------------------------------------
+# --- requests: output, stacks and GPUs of ranks -------------------------------------------------------------------------
 
 
 class Relay(Request, frozen=True, kw_only=True, tag="relay"):
@@ -225,7 +226,7 @@ class Relay(Request, frozen=True, kw_only=True, tag="relay"):
 
 
 class Stored(Request, frozen=True, kw_only=True, tag="stored"):
-    """So many relayed bytes have arrived."""
+    """Confirms that relayed bytes have arrived."""
 
     size: int
 
@@ -290,7 +291,7 @@ class RunProbe(Question, frozen=True, kw_only=True, tag="probe"):
     questions: tuple[dict[str, Any], ...]
 
 
-# --- news ---------------------------------------------------------------------------------------------------------------
+# --- reports ------------------------------------------------------------------------------------------------------------
 
 
 class Report(Message, frozen=True, kw_only=True):
@@ -365,7 +366,7 @@ class RankEnded(RankMessage, frozen=True, kw_only=True, tag="ended"):
 
 
 class RankLost(RankMessage, frozen=True, kw_only=True, tag="lost"):
-    """Nobody knows how a rank ended; or, where it is `alive`, nothing can end it."""
+    """A rank ended in an unknown way; or, if it is `alive`, it could not be killed."""
 
     reason: str = ""
     alive: bool = False
@@ -388,7 +389,7 @@ class FilesGrew(Report, frozen=True, kw_only=True, tag="grew"):
 
 
 class GpusUsed(Report, frozen=True, kw_only=True, tag="gpus"):
-    """`(rank, utilisation, memory, total memory)`, as the driver says: anything, in the worst case."""
+    """`(rank, utilisation, memory, total memory)`, as the driver reports them; they may be of any type."""
 
     attempt: Number
     ranks: tuple[tuple[Size, Any, Any, Any], ...]
@@ -512,17 +513,17 @@ AnyReport = (
     | RequestFailed
     | AnyAnswer
 )
-"""Everything that an agent says; the tag `type` tells which."""
+"""Every message of an agent."""
 
 
 def read_report(message: object) -> AnyReport | None:
-    """A frame from an agent, or None where this supervisor does not know its type.
+    """A frame from an agent, or None if this supervisor does not know its type.
 
     Raises:
-        ValueError: it does not fit; the text names the field.
+        ValueError: it is invalid; the text names the field.
     """
     if not isinstance(message, dict) or not isinstance(tag := message.get("type"), str):
-        raise ValueError("it is no object with a type")
+        raise ValueError("it is not an object with a type")
     if (kind := _KINDS.get(tag)) is None:
         return None
     try:
@@ -533,10 +534,10 @@ def read_report(message: object) -> AnyReport | None:
 
 
 _KINDS: dict[str, type[AnyReport]] = {kind.__struct_config__.tag: kind for kind in AnyReport.__args__}
-"""By tag: a union would be taken apart anew for each message."""
+"""The types by tag. msgspec would analyse a union again for each message."""
 
 
 def write_request(request: Request) -> dict[str, Any]:
-    """A request as JSON has it."""
+    """A request as a dictionary for JSON."""
     message: dict[str, Any] = msgspec.to_builtins(request)
     return message

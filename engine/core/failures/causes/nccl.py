@@ -129,7 +129,7 @@ CAUSES: tuple[Cause, ...] = (
         pattern=r"using GPU \d+ [^\n]{0,200}as device used by this process is currently unknown"
         r"|barrier\(\): using the device under current context",
         detail="torch guesses which GPU a rank uses",
-        hint="harmless if each rank has its own GPU; set device_id to be sure",
+        hint="no problem if each rank has its own GPU; to make that certain, pass device_id to init_process_group",
         fix='init_process_group(device_id=torch.device("cuda", local_rank))',
         kind="remark",
     ),
