@@ -214,8 +214,8 @@ def test_a_field_that_is_not_known_is_passed_over():
         ({"type": "cleared", "attempt": 0, "abandoned": [], "sizes": [[]]}, "sizes"),
         ({"type": "store", "attempt": 0, "port": 1}, "host"),
         ({"type": 3}, "type"),
-        (["pong"], "no object with a type"),
-        (None, "no object with a type"),
+        (["pong"], "not an object with a type"),
+        (None, "not an object with a type"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(message: object, place: str):

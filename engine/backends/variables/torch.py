@@ -24,7 +24,7 @@ LAUNCH = Family(
         _given("LOCAL_WORLD_SIZE", "How many ranks its node has"),
         _given("GROUP_RANK", "Number of the node"),
         _given("GROUP_WORLD_SIZE", "How many nodes there are"),
-        _given("ROLE_NAME", "torchrun's name for a group of similar ranks", sets="default"),
+        _given("ROLE_NAME", "Name that torchrun gives a group of similar ranks", sets="default"),
         _given("ROLE_RANK", "Number of the rank among all, as RANK"),
         _given("ROLE_WORLD_SIZE", "How many ranks there are, as WORLD_SIZE"),
         _given("MASTER_ADDR", "Address of the store, where ranks meet", sets="the first node"),
