@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import assert_never
 
+from engine.core.checks.room import room_for_ranks
 from engine.core.failures.diagnosis import explain, is_secondary
 from engine.core.metrics.gpu_use import read_use
 from engine.core.run import events as ev
@@ -109,6 +110,8 @@ class Reports:
         now, state = time.time(), self._run.state
         for known in hello.ranks:
             self._run.check_rank(node, known.rank)
+        if isinstance(state.phase, Opening) and not hello.ranks and self._is_too_small(node, hello):
+            return
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
             self._take_lost_store(state.attempt, "it ended with its agent")
         if not hello.library:
@@ -154,6 +157,15 @@ class Reports:
             self._run.tasks.create_task(report_later(), name="lost store")
         else:
             report()
+
+    def _is_too_small(self, node: str, hello: wire.Hello) -> bool:
+        """Gives a node up that has no room for its ranks, before any of them starts."""
+        room, ranks = room_for_ranks(hello.open_files, hello.processes), len(self._run.ranks_of(node))
+        if room is None or room.ranks >= ranks:
+            return False
+        self._agents.links[node].close()
+        self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=f"{room.words(ranks)}; {room.hint}"))
+        return True
 
     def _take_failed_request(self, node: str, failed: wire.RequestFailed) -> None:
         """Reports a request that failed inside the agent, in place of its result."""

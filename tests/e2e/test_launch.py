@@ -464,3 +464,21 @@ def test_the_working_tree_is_not_needed_in_the_folder_of_a_launch(rankdeck, writ
     assert f"{rankdeck.home}/runs/" in done.stdout
     assert str(ROOT / "rankdeck") not in done.stdout
     wait_gone(*[process.pid for process in rankdeck.processes()])
+
+
+def test_more_ranks_than_a_node_has_room_for_are_refused_before_any_starts(rankdeck, write_script, write_profile):
+    script = write_script("touch.py", "import os, pathlib; pathlib.Path('started-' + os.environ['RANK']).touch()")
+    run = rankdeck.launch(write_profile(script, ranks=8, launch={"setup": "ulimit -n 79", "python": sys.executable}))
+    rankdeck.wait_state(run, "failed")
+    assert "room for 5 ranks, not 8: at most 79 open files" in rankdeck("status", run).stdout
+    assert not list(script.parent.glob("started-*"))
+    assert not rankdeck.processes()
+
+
+def test_the_soft_limit_of_open_files_is_raised_on_a_node(rankdeck, write_script, write_profile):
+    script = write_script("limit.py", "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)")
+    run = rankdeck.launch(
+        write_profile(script, launch={"setup": "ulimit -Sn 256; ulimit -Hn 4096", "python": sys.executable})
+    )
+    rankdeck.wait_state(run, "succeeded")
+    assert rankdeck.log(run, 0) == b"(4096, 4096)\n"

@@ -33,7 +33,7 @@ CHECK_WORDS: dict[Check, str] = {
     "clock": "the clock agrees with this machine's",
     "head": "the first node, which hosts the store, can be reached from there",
     "interface": "the network interface that ranks will use exists",
-    "limits": "the limits of open files, locked memory and memory suffice for the ranks",
+    "limits": "the limits of open files, processes, locked memory and memory suffice for the ranks",
     "leftovers": "no process of an earlier run is left there",
 }
 """What each check tests, for the documentation and the app."""
@@ -161,6 +161,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     mpirun: str
     interfaces: tuple[tuple[str, str], ...]
     leftovers: tuple[Leftover, ...]
+    processes: int | None = None
+    """How many more processes and threads the user may start there."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.core.checks.findings import Finding, Machine, State, fail, ok, skip, warn
+from engine.core.checks.room import room_for_ranks
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.words import count, size_words
@@ -102,10 +103,13 @@ def _gpus(plan: LaunchPlan, node: PlannedNode, gpus: int) -> Finding:
 
 def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
     """The first limit that is too low."""
+    room = room_for_ranks(machine.open_files, machine.processes)
+    if room is not None and room.ranks < len(node.ranks):
+        return fail(node.name, "limits", room.words(len(node.ranks)), room.hint)
     files = FILES_PER_RANK + FILES_PER_PEER * plan.world_size
     if machine.open_files is not None and machine.open_files < files:
         text = f"at most {machine.open_files} open files; {plan.world_size} ranks may need {files}"
-        hint = 'launch.setup = "ulimit -n 65536", or a higher limit in /etc/security/limits.conf'
+        hint = "set a higher hard limit of open files (nofile) in /etc/security/limits.conf"
         return warn(node.name, "limits", text, hint)
     if machine.has_infiniband and machine.locked_memory is not None and machine.locked_memory < LOW_LOCKED:
         text = f"only {size_words(machine.locked_memory)} of memory can be locked; InfiniBand needs more"
@@ -113,7 +117,13 @@ def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
         return warn(node.name, "limits", text, hint)
     if machine.memory is not None and machine.memory < LOW_MEMORY * len(node.ranks):
         text = f"its control group allows {size_words(machine.memory)} of memory for {count(len(node.ranks), 'rank')}"
-        return warn(node.name, "limits", text, "request more memory, or start fewer ranks there")
+        fit = machine.memory // LOW_MEMORY
+        return warn(
+            node.name,
+            "limits",
+            text,
+            f"request more memory, or start {fit} ranks there" if fit else "request more memory",
+        )
     memory = "no limit of memory" if machine.memory is None else f"{size_words(machine.memory)} of memory"
     files_words = "no limit of open files" if machine.open_files is None else f"{machine.open_files} open files"
     return ok(node.name, "limits", f"{files_words}, {memory}")

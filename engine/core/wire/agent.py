@@ -320,7 +320,8 @@ class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the agent, its ranks as they ended, `(attempt, port)` of its store, whether it has the library.
 
-    `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node.
+    `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node. `open_files`: how many files it may open.
+    `processes`: how many more processes and threads its user may start. None: no limit is known.
     """
 
     pid: Number
@@ -332,6 +333,8 @@ class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     folder: str = ""
     shared: bool = False
     state: str = ""
+    open_files: Size | None = None
+    processes: Size | None = None
 
 
 class Pong(Report, frozen=True, kw_only=True, tag="pong"):

@@ -26,6 +26,7 @@ from engine.node.agent.stopped import StoppedWatch
 from engine.node.agent.store import Store
 from engine.node.agent.templates import Templates
 from engine.node.agent.wire import PROTOCOL, Message
+from engine.node.limits import allow_open_files, open_files, processes_left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Agent:
         Returns:
             The exit status, for the warden.
         """
+        allow_open_files()
         if again:
             self.link.listen_anew()
         self.state.recall()
@@ -240,6 +242,8 @@ class Agent:
             folder=os.getcwd(),
             shared=is_same_file(message.get("shared")),
             state=os.path.expanduser("~/.local/state/rankdeck"),
+            open_files=open_files(),
+            processes=None if ranks else processes_left(),
         )
         for rank in state.ranks.values():
             rank.sizes = [0] * len(rank.sizes)

@@ -11,6 +11,7 @@ import shutil
 import sys
 from typing import Any, Dict, List  # noqa: UP035
 
+from engine.node.limits import memory_limit, open_files, processes_left
 from engine.node.networks import interfaces
 
 Message = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
@@ -22,20 +23,18 @@ MARK = "RANKDECK_MARK"
 STANDBY = ".standby-"
 """Prefix of the marks of an app's warm processes, which end with the app."""
 
-NO_LIMIT = 1 << 60
-"""The kernel shows unlimited memory as a number near 2**63."""
-
 
 def machine(question: Message) -> Message:
     """Returns facts about the node."""
-    files, locked = (resource.getrlimit(what)[0] for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK))
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
         "architecture": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "gpus": count_gpus(),
-        "open_files": None if files == resource.RLIM_INFINITY else files,
+        "open_files": open_files(),
+        "processes": processes_left(),
         "locked_memory": None if locked == resource.RLIM_INFINITY else locked,
         "memory": memory_limit(),
         "has_infiniband": bool(entries("/sys/class/infiniband")),
@@ -56,25 +55,6 @@ def entries(folder: str) -> Paths:
 def count_gpus() -> int:
     """Counts NVIDIA devices in /dev."""
     return sum(bool(re.match(r"nvidia\d+\Z", name)) for name in entries("/dev"))
-
-
-def memory_limit() -> int | None:
-    """Returns the bytes of memory that this process's control groups allow: the smallest limit of all levels, in versions 1 and 2.
-    None if there is no limit."""
-    limits = []
-    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            root, name = (
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes") if controllers else ("/sys/fs/cgroup", "memory.max")
-            )
-            parts = path.strip("/").split("/") if path.strip("/") else []
-            for depth in range(len(parts) + 1):
-                with contextlib.suppress(OSError, ValueError), open(os.path.join(root, *parts[:depth], name)) as limit:
-                    limits.append(int(limit.read()))  # raises for "max"
-    return min((limit for limit in limits if limit < NO_LIMIT), default=None)
 
 
 def leftovers() -> list[Message]:

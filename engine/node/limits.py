@@ -1,0 +1,95 @@
+"""Limits of this node for this user: open files, processes, and the memory of control groups."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OPEN_FILES = 65_536
+"""To so many open files the agent raises its soft limit, which ranks inherit, if the hard limit allows it. Some programs close all numbers
+up to the limit, so more could make them slow."""
+
+NO_LIMIT = 1 << 60
+"""The kernel shows unlimited memory as a number near 2**63."""
+
+
+def open_files() -> int | None:
+    """Returns how many files a process of a run may open, after `allow_open_files`; None: no limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    return max(soft, OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES))
+
+
+def allow_open_files() -> None:
+    """Raises this process's soft limit of open files. Most systems start with 1,024, and the agent needs three for each rank."""
+    limit = open_files()
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
+    """Yields folders of this process's control groups that may limit something, at all levels, and whether they are of version 1.
+
+    Args:
+        controller: `memory` or `pids`.
+        root: of the file system.
+    """
+    with contextlib.suppress(OSError), open(os.path.join(root, "proc/self/cgroup")) as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            folder = os.path.join(root, "sys/fs/cgroup", controller if controllers else "")
+            yield folder, bool(controllers)
+            for part in path.split("/"):
+                if part:
+                    folder = os.path.join(folder, part)
+                    yield folder, bool(controllers)
+
+
+def memory_limit(root: str = "/") -> int | None:
+    """Returns the bytes of memory that control groups allow this process; None: no limit."""
+    limits = []
+    for folder, is_old in control_groups("memory", root):
+        limit = number_in(os.path.join(folder, "memory.limit_in_bytes" if is_old else "memory.max"))
+        if limit is not None and limit < NO_LIMIT:
+            limits.append(limit)
+    return min(limits, default=None)
+
+
+def processes_left(root: str = "/") -> int | None:
+    """Returns how many more processes and threads this user may start; None: no limit."""
+    left = []
+    for folder, _ in control_groups("pids", root):
+        limit, used = (number_in(os.path.join(folder, name)) for name in ("pids.max", "pids.current"))
+        if limit is not None and used is not None:
+            left.append(limit - used)
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if soft != resource.RLIM_INFINITY and os.getuid() != 0:  # the kernel does not limit root
+        left.append(soft - threads_of(os.getuid(), root))
+    return max(0, min(left)) if left else None
+
+
+def number_in(path: str) -> int | None:
+    """Returns the number in a file; None if there is none, as in `max`."""
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        return int(file.read())
+    return None
+
+
+def threads_of(user: int, root: str = "/") -> int:
+    """Returns the number of threads of a user's processes."""
+    count, proc = 0, os.path.join(root, "proc")
+    for name in os.listdir(proc):
+        if name.isdigit():
+            with contextlib.suppress(OSError, KeyError), open(os.path.join(proc, name, "status")) as file:
+                status = dict(line.split(":", 1) for line in file if ":" in line)
+                if int(status["Uid"].split()[0]) == user:
+                    count += int(status["Threads"])
+    return count

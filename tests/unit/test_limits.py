@@ -1,0 +1,112 @@
+"""Limits of a node, read from faked files of the kernel."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from engine.core.checks.room import room_for_ranks
+from engine.node.limits import OPEN_FILES, memory_limit, open_files, processes_left, threads_of
+
+GIB = 1 << 30
+
+
+def write(root: Path, files: dict[str, str]) -> str:
+    """Makes files below a folder. Returns the folder."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+USER, SCOPE = "sys/fs/cgroup/user.slice/user-7.slice", "sys/fs/cgroup/user.slice/user-7.slice/session-1.scope"
+VERSION_2 = {"proc/self/cgroup": "0::/user.slice/user-7.slice/session-1.scope\n"}
+VERSION_1 = {"proc/self/cgroup": "9:pids,cpu:/jobs/5\n4:memory:/jobs/5\n1:name=systemd:/x\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        (VERSION_2, None),
+        ({**VERSION_2, f"{USER}/memory.max": f"{4 * GIB}\n", f"{SCOPE}/memory.max": "max\n"}, 4 * GIB),
+        ({**VERSION_2, f"{USER}/memory.max": f"{4 * GIB}\n", f"{SCOPE}/memory.max": f"{GIB}\n"}, GIB),
+        ({**VERSION_1, "sys/fs/cgroup/memory/jobs/memory.limit_in_bytes": f"{2 * GIB}\n"}, 2 * GIB),
+        ({**VERSION_1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+    ],
+)
+def test_the_smallest_limit_of_all_control_groups_counts(
+    tmp_path: Path, files: dict[str, str], limit: int | None
+) -> None:
+    assert memory_limit(write(tmp_path, files)) == limit
+
+
+@pytest.fixture
+def no_ulimit(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda what: unlimited)
+
+
+@pytest.mark.usefixtures("no_ulimit")
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        (VERSION_2, None),
+        ({**VERSION_2, f"{USER}/pids.max": "100\n", f"{USER}/pids.current": "40\n"}, 60),
+        ({**VERSION_2, f"{USER}/pids.max": "100\n", f"{USER}/pids.current": "140\n"}, 0),
+        ({**VERSION_2, f"{USER}/pids.max": "max\n", f"{USER}/pids.current": "40\n"}, None),
+        (
+            {**VERSION_1, "sys/fs/cgroup/pids/jobs/5/pids.max": "9\n", "sys/fs/cgroup/pids/jobs/5/pids.current": "2\n"},
+            7,
+        ),
+    ],
+)
+def test_processes_that_a_control_group_still_allows(tmp_path: Path, files: dict[str, str], left: int | None) -> None:
+    assert processes_left(write(tmp_path, files)) == left
+
+
+def test_the_users_own_limit_counts_threads_of_all_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = "Name:\tx\nUid:\t{0}\t{0}\t{0}\t{0}\nThreads:\t{1}\n"
+    files = {
+        "proc/5/status": status.format(7, 3),
+        "proc/6/status": status.format(8, 50),
+        "proc/7/status": status.format(7, 2),
+    }
+    root = write(tmp_path, {**files, "proc/8/comm": "gone"})
+    assert threads_of(7, root) == 5
+    monkeypatch.setattr(os, "getuid", lambda: 7)
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (20, 30))
+    assert processes_left(root) == 15
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert processes_left(root) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "files"),
+    [
+        ((1024, 4096), 4096),
+        ((1024, 1 << 20), OPEN_FILES),
+        ((1 << 20, 1 << 20), 1 << 20),
+        ((1024, -1), OPEN_FILES),
+        ((-1, -1), None),
+    ],
+)
+def test_open_files_are_counted_as_the_agent_raises_them(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], files: int | None
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
+    assert open_files() == files
+
+
+def test_the_room_on_a_node_is_that_of_its_tightest_limit() -> None:
+    assert room_for_ranks(None, None) is None
+    room = room_for_ranks(1024, 400)
+    assert room is not None
+    assert room.ranks == 100
+    assert room_for_ranks(70, 400) == min(room_for_ranks(70, None), room_for_ranks(None, 400))  # type: ignore[type-var]
