@@ -464,6 +464,32 @@ def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
     assert elastic_runs.result(rankdeck, run)
 
 
+def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
+    rankdeck: Deck, launch, cluster: Cluster, work: Path
+) -> None:
+    """What ranks are told after an agent was made anew reaches the store, and so the survivors on the other node."""
+    policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
+    run = launch(test_elastic.TRAIN, nodes="node[1-2]:2", launch=policy, args=("1000000", "0.004"))
+    before = test_elastic.pids(test_elastic.reached(rankdeck, run, 20))
+    for pid in [*agents(cluster.node(1)), *agents(cluster.node(2))]:
+        kill_hard(pid)
+
+    def is_connected_again(node: str) -> bool:
+        return [(e["event"], e.get("node")) for e in rankdeck.journal(run)].count(("NodeConnected", node)) > 1
+
+    wait_until(
+        lambda: is_connected_again("node1") and is_connected_again("node2"), what="both nodes are connected again"
+    )
+    kill_hard(before[3])
+    test_elastic.wait_for_another(rankdeck, run, 3, before[3])
+    furthest = max(rank["step"] for rank in rankdeck.status(run)["ranks"])
+    after = test_elastic.reached(rankdeck, run, furthest + 1)
+    assert after["attempt"] == 0
+    test_elastic.assert_kept(rankdeck, run, before, after, 0, 1, 2)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+
+
 # --- nodes that can't start an agent ---------------------------------------------------------------------------------------
 
 
