@@ -69,6 +69,7 @@ def digest():
 @rankdeck.elastic.run(state)
 def train():
     ddp = DDP(state.model)
+    ddp(torch.zeros(1, 32)).sum().backward()  # DDP regroups gradients after its first pass, and that rounds otherwise
     end = last_step()
     while end < 0 or state.step < end:
         torch.manual_seed(1000 * state.step + int(rank))
@@ -107,7 +108,7 @@ max_restarts = 1000000
 LIMIT = 180.0
 """Seconds within which a run trains again after a fault; then a command is typed, and counted."""
 
-LEAVING_LIMIT = 60.0
+LEAVING_LIMIT = 120.0
 """Seconds within which a process that was stopped for good is replaced, and within which the processes of an ended run are gone."""
 
 FAULTS_OF_RUN = 12
