@@ -11,7 +11,8 @@ from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import events as ev
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.runs.paths import RunPaths
 from engine.supervisor.journal import Journal
 from engine.supervisor.runner import Runner
@@ -21,7 +22,7 @@ class PlayedLink:
     """A link that keeps what it is asked to send."""
 
     def __init__(self) -> None:
-        self.sent: list[wire.Request] = []
+        self.sent: list[requests.Request] = []
 
     def open(self, patience: float) -> None:
         """It will be back."""
@@ -29,7 +30,7 @@ class PlayedLink:
     def remember_folder(self, folder: str) -> None:
         """It is the same one."""
 
-    def send(self, request: wire.Request) -> None:
+    def send(self, request: requests.Request) -> None:
         self.sent.append(request)
 
 
@@ -64,6 +65,6 @@ def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
 
 def hear(runner: Runner, message: dict[str, Any], node: str = "gpu01") -> None:
     """Takes in what a node's agent sends, as a link does."""
-    news = wire.read_report(message)
+    news = reports.read_report(message)
     assert news is not None
     runner.reports.take(node, news)

@@ -16,7 +16,8 @@ from engine.core.failures import ssh
 from engine.core.failures.ssh import Trouble
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.run import events as ev
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
 from engine.node.agent.wire import PROTOCOL
@@ -61,7 +62,7 @@ class Agents:
 
     # --- links --------------------------------------------------------------------------------------------------------
 
-    def make_links(self, on_news: Callable[[str, wire.AnyReport], None]) -> None:
+    def make_links(self, on_news: Callable[[str, reports.AnyReport], None]) -> None:
         """Makes the links, without opening them.
 
         Args:
@@ -69,22 +70,22 @@ class Agents:
         """
         self.links = {node.name: self._make_link(node, on_news) for node in self._run.plan.nodes}
 
-    def send(self, node: str, request: wire.Request) -> None:
+    def send(self, node: str, request: requests.Request) -> None:
         """Sends a request to a node's agent; see `Link.send`."""
         self.links[node].send(request)
 
-    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, wire.AnyReport], None]) -> Link:
+    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, reports.AnyReport], None]) -> Link:
         run, node = self._run, planned.name
         local = planned.transport == "local"
         heartbeat = max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
-        greeting = wire.Greeting(
+        greeting = requests.Greeting(
             protocol=PROTOCOL,
             library=pack(LIBRARY).name,
             mark=run.paths.mark if local else run.paths.node_mark(run.plan.nodes.index(planned)),
             folder=self.folder(node) if local else self._known_folder(node),
             relay=not local,
             shared=None if local else (str(run.paths.plan), self._plan_digest),
-            terms=wire.Terms(
+            terms=requests.Terms(
                 lease=run.plan.lease,
                 on_disconnect=run.plan.on_disconnect,
                 stop_ladder=run.plan.stop_ladder,
@@ -127,7 +128,7 @@ class Agents:
         """Whether the node is another machine."""
         return self._transports[node] != "local"
 
-    def learn_remote(self, node: str, hello: wire.Hello) -> None:
+    def learn_remote(self, node: str, hello: reports.Hello) -> None:
         """Stores the paths on another machine, also for the next connection.
 
         Raises:
@@ -176,7 +177,7 @@ class Agents:
 
 
 def make_link(
-    tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, greeting: wire.Greeting, **more: Any
+    tasks: asyncio.TaskGroup, node: PlannedNode, plan: LaunchPlan, greeting: requests.Greeting, **more: Any
 ) -> Link:
     """Returns a link to the agent of a node.
 

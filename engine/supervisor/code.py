@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from engine.core.run import events as ev
 from engine.core.terminal_text import visible
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.launchers import rsync
 from engine.supervisor.agents import Agents
 from engine.supervisor.link import FAN_OUT
@@ -48,7 +49,7 @@ class CodeCopies:
     async def _copy(self, node: str, on_done: Callable[[], None]) -> None:
         plan = self._run.plan
         try:
-            made = await self._questions.ask(node, wire.MakeFolder(path=plan.workdir), wire.FolderMade)
+            made = await self._questions.ask(node, requests.MakeFolder(path=plan.workdir), reports.FolderMade)
             trouble = made.reason
             if not trouble:
                 async with self._gate:

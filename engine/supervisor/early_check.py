@@ -15,7 +15,8 @@ from engine.core.checks.findings import Clock, Finding, Job, Machine, job_questi
 from engine.core.checks.job_findings import job_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings
 from engine.core.plan.plan import LaunchPlan, PlannedNode
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.supervisor.questions import Questions
 
 
@@ -41,13 +42,13 @@ async def check_early(questions: Questions, plan: LaunchPlan, probes: dict[str, 
 async def _check_node(
     questions: Questions, plan: LaunchPlan, node: PlannedNode, probe: str, answers: Answers
 ) -> list[Finding]:
-    asked = wire.RunProbe(
+    asked = requests.RunProbe(
         argv=(plan.python, "-I", probe),
         questions=({"ask": "clock"}, {"ask": "machine"}, {"ask": "job", **job_question(plan)}),
     )
     sent = time.time()
     try:
-        said = await questions.ask(node.name, asked, wire.ProbeAnswered)
+        said = await questions.ask(node.name, asked, reports.ProbeAnswered)
         received = time.time()
         clock, machine, job = said.answers
         at = msgspec.convert(clock, Clock).time

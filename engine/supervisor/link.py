@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from engine.core.failures.ssh import Trouble
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import EXIT_FAILED, MISSED_BEATS, FrameBuffer, encode_frame
 from engine.supervisor.bridge import BOOT_TIMEOUT, CHUNK, BootError, Bridge, Starter, read_tail, wait_gone
 from engine.supervisor.log import note
@@ -63,9 +64,9 @@ class Link:
         tasks: asyncio.TaskGroup,
         node: str,
         argv: list[str],
-        greeting: wire.Greeting,
+        greeting: requests.Greeting,
         *,
-        on_news: Callable[[wire.AnyReport], None],
+        on_news: Callable[[reports.AnyReport], None],
         on_down: Callable[[str], None],
         on_failed: Callable[[str], None],
         on_closed: Callable[[], None],
@@ -106,7 +107,7 @@ class Link:
             self._closing = self._has_closed = False
             self._task = self._tasks.create_task(self._connect_and_serve(), name=f"link {self.node}")
 
-    def send(self, request: wire.Request) -> None:
+    def send(self, request: requests.Request) -> None:
         """Sends a request. Without a connection it is dropped, because the state machine repeats it after the next one."""
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(_frame(request))
@@ -123,7 +124,7 @@ class Link:
         is_new = not self._closing or (keep and not self._keep)
         self._closing, self._keep = True, keep or self._keep
         if is_new:  # an agent that has ended because of the first request can't receive a second
-            self.send(wire.Close(keep=self._keep))
+            self.send(requests.Close(keep=self._keep))
 
     async def _connect_and_serve(self) -> None:
         """Connects and reconnects, until the agent was asked to end or the node is given up."""
@@ -200,7 +201,7 @@ class Link:
         assert process.stdin
         while self._heartbeat:
             await asyncio.sleep(self._heartbeat)
-            process.stdin.write(_frame(wire.Ping()))
+            process.stdin.write(_frame(requests.Ping()))
 
     async def _read(self, stream: asyncio.StreamReader) -> bytes:
         """Returns the next data. Raises TimeoutError if there is none for too long."""
@@ -237,20 +238,20 @@ class Link:
 
     def _take(self, process: Bridge, message: object) -> None:
         """Handles a message. Raises ValueError if it is invalid, and BootError if the agent refuses this run."""
-        news = wire.read_report(message)
+        news = reports.read_report(message)
         if news is None:
             kind = str(message.get("type")) if isinstance(message, dict) else ""
             if kind not in self._unknown and len(self._unknown) < MAX_UNKNOWN:
                 self._unknown.add(kind)
                 note(f"{self.node}: unknown message {kind!r}")
             return
-        if isinstance(news, wire.Refused):
+        if isinstance(news, reports.Refused):
             raise BootError(self._starter.explain(EXIT_FAILED, news.reason).text)
-        if isinstance(news, wire.Hello):
+        if isinstance(news, reports.Hello):
             self._process = process
             self._is_up, self._up_since = True, asyncio.get_running_loop().time()
             if self._closing:
-                self.send(wire.Close(keep=self._keep))
+                self.send(requests.Close(keep=self._keep))
         self._on_news(news)
 
     @property
@@ -278,5 +279,5 @@ class Link:
                 await self._task
 
 
-def _frame(request: wire.Request) -> bytes:
-    return encode_frame(wire.write_request(request))
+def _frame(request: requests.Request) -> bytes:
+    return encode_frame(requests.write_request(request))

@@ -17,7 +17,7 @@ from engine.core.plan.mpirun import (
     mpirun_environment,
 )
 from engine.core.plan.plan import LaunchPlan
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_requests as requests
 
 MAX_COMMAND = 1 << 16
 """Most characters of a command that mpirun may request."""
@@ -48,7 +48,7 @@ class Mpirun:
         self._commands: dict[str, str] = {}
         """Commands that start the daemons of this attempt, by node."""
 
-    def placement(self, node: str, attempt: int, address: str, interface: str) -> wire.Placement:
+    def placement(self, node: str, attempt: int, address: str, interface: str) -> requests.Placement:
         """Returns how ranks of a node get their places: the first node starts mpirun, the others wait for its daemon.
 
         Args:
@@ -60,12 +60,12 @@ class Mpirun:
         # Not in mpirun's own environment, which it would forward to all nodes.
         defaults = interface_environment(self._mpi, interface)
         if node != self._nodes[0]:
-            return wire.Placement(argv=(), defaults=defaults)
+            return requests.Placement(argv=(), defaults=defaults)
         parts = [
             Part(host=host_name(self._nodes.index(home)), ranks=len(list(ranks)), program=self._proxy(home, attempt))
             for home, ranks in groupby(place.node for place in self._plan.places)
         ]
-        return wire.MpirunPlacement(
+        return requests.MpirunPlacement(
             argv=tuple(mpirun_argv(self._mpi, parts, address)),
             defaults=defaults,
             name="mpirun",
@@ -94,12 +94,12 @@ class Mpirun:
         self._commands[node] = command
         return node
 
-    def daemon(self, node: str, attempt: int) -> wire.Daemon | None:
+    def daemon(self, node: str, attempt: int) -> requests.Daemon | None:
         """Returns the daemon of a node; None if mpirun has requested none."""
         if (command := self._commands.get(node)) is None:
             return None
         log = self._files(node, attempt).log
-        return wire.Daemon(name="mpirun's daemon", env=self._environment(), log=log, command=command)
+        return requests.Daemon(name="mpirun's daemon", env=self._environment(), log=log, command=command)
 
     def host_of_daemon(self, node: str) -> str:
         """Returns mpirun's name of a node on which it has requested a daemon; empty if it has not."""

@@ -13,7 +13,8 @@ from engine.core.run.actions import AnyAction
 from engine.core.run.holding import idle_since
 from engine.core.run.moves import up_nodes
 from engine.core.run.state import Holding, Running, Starting
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.supervisor.agents import Agents
 from engine.supervisor.early_check import check_early
 from engine.supervisor.mpirun import Mpirun, MpirunFiles
@@ -63,14 +64,16 @@ class Orders:
             case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
                 send(
                     node,
-                    wire.TellRanks(attempt=attempt, number=number, news=self._store_keys.signed(attempt, number, news)),
+                    requests.TellRanks(
+                        attempt=attempt, number=number, news=self._store_keys.signed(attempt, number, news)
+                    ),
                 )
             case act.StopRanks(node=node, attempt=attempt, at_once=at_once):
-                send(node, wire.Stop(attempt=attempt, at_once=at_once))
+                send(node, requests.Stop(attempt=attempt, at_once=at_once))
             case act.SignalRank(node=node, attempt=attempt, rank=rank, signal=number):
-                send(node, wire.SignalRank(attempt=attempt, rank=rank, signal=number))
+                send(node, requests.SignalRank(attempt=attempt, rank=rank, signal=number))
             case act.ClearNode(node=node, attempt=attempt, at_once=at_once):
-                send(node, wire.Clear(attempt=attempt, at_once=at_once))
+                send(node, requests.Clear(attempt=attempt, at_once=at_once))
             case act.Ignore():
                 pass
             case _ as never:
@@ -119,7 +122,7 @@ class Orders:
         plan = self._run.plan
         self._agents.send(
             node,
-            wire.OpenStore(
+            requests.OpenStore(
                 attempt=attempt,
                 argv=(plan.python, "-u", f"{library}/rankdeck/store_host.py"),
                 host=address,
@@ -153,7 +156,7 @@ class Orders:
         library = self._agents.library(node)
         self._agents.send(
             node,
-            wire.Spawn(
+            requests.Spawn(
                 attempt=action.attempt,
                 argv=rank_argv(plan, library),
                 cwd=plan.workdir,
@@ -171,7 +174,7 @@ class Orders:
         )
         self.watch_gpus(node)
 
-    def _rank_to_spawn(self, action: act.SpawnRanks, rank: int, generation: int) -> wire.RankToSpawn:
+    def _rank_to_spawn(self, action: act.SpawnRanks, rank: int, generation: int) -> requests.RankToSpawn:
         plan, attempt = self._run.plan, action.attempt
         files = self._agents.paths(action.node)
         paths = AttemptPaths(
@@ -194,7 +197,7 @@ class Orders:
             generation=generation,
             store_key=self._store_keys.of(attempt),
         )
-        return wire.RankToSpawn(
+        return requests.RankToSpawn(
             rank=rank,
             generation=generation,
             env=env,
@@ -216,7 +219,7 @@ class Orders:
             return
         self._agents.send(
             node,
-            wire.WarmTemplate(
+            requests.WarmTemplate(
                 argv=(run.plan.python,),
                 env=run.plan.env,
                 env_defaults=self._defaults(node),
@@ -229,7 +232,7 @@ class Orders:
     def let_go(self) -> None:
         """Ends what waits on the nodes for ranks, as long as no rank lives."""
         for node in up_nodes(self._run.state):
-            self._agents.send(node.name, wire.LetGo(attempt=self._run.state.attempt))
+            self._agents.send(node.name, requests.LetGo(attempt=self._run.state.attempt))
 
     def watch_gpus(self, node: str) -> None:
         """Makes a node report the GPU use of its ranks, if they compute on GPUs. A repeated request changes nothing."""
@@ -240,7 +243,7 @@ class Orders:
         local_ranks = (str(plan.places[rank].local_rank) for rank in ranks)
         self._agents.send(
             node,
-            wire.WatchGpus(
+            requests.WatchGpus(
                 attempt=self._run.state.attempt,
                 argv=(plan.python, "-I", "-S", self._agents.program(node, "gpus.py"), *local_ranks),
                 ranks=ranks,
@@ -266,7 +269,7 @@ class Orders:
             log=str(self._agents.paths(node).mpirun_log(attempt)),
         )
 
-    def _placement(self, action: act.SpawnRanks) -> wire.Placement | None:
+    def _placement(self, action: act.SpawnRanks) -> requests.Placement | None:
         """Returns how ranks get their place in mpirun's job, if there is one."""
         if self._mpirun is None:
             return None
@@ -278,7 +281,7 @@ class Orders:
         """Whether mpirun starts the ranks of this attempt."""
         return self._mpirun is not None
 
-    def take_daemon(self, node: str, wanted: wire.DaemonWanted) -> None:
+    def take_daemon(self, node: str, wanted: reports.DaemonWanted) -> None:
         """Starts a daemon on another node for mpirun, which runs on the first. Raises ValueError if the request is invalid."""
         run = self._run
         is_on = isinstance(run.state.phase, Starting | Running | Holding) and wanted.attempt == run.state.attempt
@@ -291,7 +294,7 @@ class Orders:
         if self._mpirun is not None and (daemon := self._mpirun.daemon(node, run.state.attempt)):
             self._agents.send(
                 node,
-                wire.StartDaemon(
+                requests.StartDaemon(
                     attempt=run.state.attempt,
                     mpirun=daemon,
                     env=run.plan.env,
@@ -307,6 +310,6 @@ class Orders:
         head, attempt = self._run.head, self._run.state.attempt
         if node == head:
             for other in self._run.plan.nodes[1:]:
-                self._agents.send(other.name, wire.MpirunGone(attempt=attempt, reason=reason))
+                self._agents.send(other.name, requests.MpirunGone(attempt=attempt, reason=reason))
         elif self._mpirun is not None and (host := self._mpirun.host_of_daemon(node)):
-            self._agents.send(head, wire.DaemonEnded(attempt=attempt, host=host, status=status))
+            self._agents.send(head, requests.DaemonEnded(attempt=attempt, host=host, status=status))

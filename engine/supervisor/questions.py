@@ -10,7 +10,8 @@ import msgspec
 
 from engine.core.failures.stacks import RankStack
 from engine.core.run.state import rank_word
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.supervisor.agents import Agents
 from engine.supervisor.supervised import SupervisedRun
 
@@ -20,7 +21,7 @@ ANSWER_TIMEOUT = 15.0
 STACKS_TIMEOUT = 8.0
 """Seconds for the stacks of all ranks of a node: an agent waits up to 4.5 for them."""
 
-A = TypeVar("A", bound=wire.Answer)
+A = TypeVar("A", bound=reports.Answer)
 
 
 class Questions:
@@ -29,12 +30,12 @@ class Questions:
     def __init__(self, run: SupervisedRun, agents: Agents) -> None:
         self._run, self._agents = run, agents
         self._numbers = itertools.count(1)
-        self._waiting: dict[tuple[str, int], asyncio.Future[wire.Answer]] = {}
+        self._waiting: dict[tuple[str, int], asyncio.Future[reports.Answer]] = {}
         """Pending answers, by node and number."""
-        self._stacks: dict[str, asyncio.Future[wire.StacksTaken]] = {}
+        self._stacks: dict[str, asyncio.Future[reports.StacksTaken]] = {}
         """Pending stacks, by node."""
 
-    async def ask(self, node: str, question: wire.Question, answer: type[A]) -> A:
+    async def ask(self, node: str, question: requests.Question, answer: type[A]) -> A:
         """Asks a node's agent.
 
         Args:
@@ -46,7 +47,7 @@ class Questions:
             TimeoutError: no answer of this type within `ANSWER_TIMEOUT`.
         """
         number = next(self._numbers)
-        waiting: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[reports.Answer] = asyncio.get_running_loop().create_future()
         self._waiting[node, number] = waiting
         try:
             self.send(node, msgspec.structs.replace(question, number=number))
@@ -58,17 +59,17 @@ class Questions:
             raise TimeoutError
         return said
 
-    def send(self, node: str, request: wire.Request) -> None:
+    def send(self, node: str, request: requests.Request) -> None:
         """Sends a request that has no answer."""
         self._agents.send(node, request)
 
-    def take_answer(self, node: str, answer: wire.Answer) -> None:
+    def take_answer(self, node: str, answer: reports.Answer) -> None:
         """Passes an answer to the task that waits for it."""
         waiting = self._waiting.get((node, answer.number))
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
-    def take_stacks(self, node: str, stacks: wire.StacksTaken) -> None:
+    def take_stacks(self, node: str, stacks: reports.StacksTaken) -> None:
         """Passes stacks to the tasks that wait for them. Raises ValueError for ranks of another node."""
         for rank in (*(entry[0] for entry in stacks.ranks), *(entry[0] for entry in stacks.collectives)):
             self._run.check_rank(node, rank)
@@ -78,13 +79,13 @@ class Questions:
     async def stacks(self) -> tuple[RankStack, ...]:
         """Returns the Python stacks and collectives of every rank, within a few seconds; or why a rank has none."""
         found: dict[int, RankStack] = {}
-        asked: dict[str, asyncio.Future[wire.StacksTaken]] = {}
+        asked: dict[str, asyncio.Future[reports.StacksTaken]] = {}
         for node in self._run.state.nodes:
             if node.link != "up":
                 continue
             if node.name not in self._stacks:
                 self._stacks[node.name] = asyncio.get_running_loop().create_future()
-                self._agents.send(node.name, wire.TakeStacks(attempt=self._run.state.attempt))
+                self._agents.send(node.name, requests.TakeStacks(attempt=self._run.state.attempt))
             asked[node.name] = self._stacks[node.name]
         if asked:
             await asyncio.wait(asked.values(), timeout=STACKS_TIMEOUT)

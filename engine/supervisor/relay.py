@@ -6,7 +6,8 @@ import asyncio
 import time
 
 from engine.core.run import events as ev
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.supervisor.agents import Agents
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
@@ -42,11 +43,11 @@ class Relay:
         """Whether a node has output that is not stored here."""
         return node in self._unstored
 
-    def take_output(self, node: str, output: wire.RankOutput) -> None:
+    def take_output(self, node: str, output: reports.RankOutput) -> None:
         """Stores output of a rank."""
         self._unacknowledged[node] = self._unacknowledged.get(node, 0) + len(output.data)
         if self._unacknowledged[node] >= ACKNOWLEDGED_SIZE:
-            self._agents.send(node, wire.Stored(size=self._unacknowledged.pop(node)))
+            self._agents.send(node, requests.Stored(size=self._unacknowledged.pop(node)))
         if output.attempt != self._ingest.attempt:
             return
         try:
@@ -57,7 +58,7 @@ class Relay:
         if not is_next and node not in self._retries:
             self._retries[node] = asyncio.get_running_loop().call_later(RETRY_DELAY, self.ask_for_output, node)
 
-    def take_cleared(self, node: str, cleared: wire.AttemptCleared) -> None:
+    def take_cleared(self, node: str, cleared: reports.AttemptCleared) -> None:
         """Reports a node as cleared after all output of its ranks is stored, because its files are removed next.
 
         Raises:
@@ -82,7 +83,7 @@ class Relay:
 
     def _clear_again(self, node: str, attempt: int) -> None:
         self.ask_for_output(node)
-        self._agents.send(node, wire.Clear(attempt=attempt))
+        self._agents.send(node, requests.Clear(attempt=attempt))
 
     def ask_for_output(self, node: str) -> None:
         """Asks for output of ranks, from where it is stored."""
@@ -91,4 +92,4 @@ class Relay:
         offsets = [(rank, *self._ingest.stored_sizes(rank)) for rank in self._run.ranks_of(node)]
         self._ingest.take_sizes(self._ingest.attempt, offsets)
         self._unacknowledged.pop(node, None)
-        self._agents.send(node, wire.Relay(attempt=self._ingest.attempt, offsets=tuple(offsets)))
+        self._agents.send(node, requests.Relay(attempt=self._ingest.attempt, offsets=tuple(offsets)))

@@ -13,7 +13,8 @@ from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import Holding, Opening, Pending, Running, Starting
 from engine.core.terminal_text import visible
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.planning.recipes import LIBRARY
 from engine.supervisor.agents import Agents
 from engine.supervisor.code import CodeCopies
@@ -29,7 +30,7 @@ REPORT_TIME = 0.5
 """Seconds in which what ranks have reported arrives, also from other nodes."""
 
 
-RankEnd = wire.RankEnded | wire.KnownRank
+RankEnd = reports.RankEnded | reports.KnownRank
 """The end of a rank, as its agent reports it at once or after a connection."""
 
 
@@ -49,54 +50,54 @@ class Reports:
         self._run, self._agents, self._ingest, self._relay = run, agents, ingest, relay
         self._questions, self._orders, self._copies = questions, orders, copies
 
-    def take(self, node: str, news: wire.AnyReport) -> None:
+    def take(self, node: str, news: reports.AnyReport) -> None:
         """Handles a report. Raises ValueError for an invalid one."""
-        if isinstance(news, wire.RankMessage):
+        if isinstance(news, reports.RankMessage):
             self._run.check_rank(node, news.rank)
         match news:
-            case wire.Hello():
+            case reports.Hello():
                 self._take_hello(node, news)
-            case wire.RankSpawned() | wire.RankEnded() | wire.RankLost():
+            case reports.RankSpawned() | reports.RankEnded() | reports.RankLost():
                 self._take_rank(news)
-            case wire.RankOutput():
+            case reports.RankOutput():
                 self._relay.take_output(node, news)
-            case wire.FilesGrew():
+            case reports.FilesGrew():
                 self._take_growth(node, news)
-            case wire.GpusUsed():
+            case reports.GpusUsed():
                 self._take_gpu_use(node, news)
-            case wire.StoreOpened():
+            case reports.StoreOpened():
                 self._take_store(node, news)
-            case wire.StoreLost(attempt=attempt, reason=reason):
+            case reports.StoreLost(attempt=attempt, reason=reason):
                 self._take_lost_store(attempt, reason)
-            case wire.AttemptCleared():
+            case reports.AttemptCleared():
                 self._relay.take_cleared(node, news)
-            case wire.DaemonWanted():
+            case reports.DaemonWanted():
                 self._orders.take_daemon(node, news)
-            case wire.MpirunEnded(attempt=attempt, status=status, reason=reason):
+            case reports.MpirunEnded(attempt=attempt, status=status, reason=reason):
                 if attempt == self._run.state.attempt:
                     self._orders.take_mpirun_end(node, status, reason)
-            case wire.StacksTaken():
+            case reports.StacksTaken():
                 self._questions.take_stacks(node, news)
             case (
-                wire.ListenerOpened()
-                | wire.AddressesTried()
-                | wire.InterfaceNamed()
-                | wire.FolderMade()
-                | wire.ProbeAnswered()
+                reports.ListenerOpened()
+                | reports.AddressesTried()
+                | reports.InterfaceNamed()
+                | reports.FolderMade()
+                | reports.ProbeAnswered()
             ):
                 self._questions.take_answer(node, news)
-            case wire.TemplateRefused(reason=reason):
+            case reports.TemplateRefused(reason=reason):
                 note(f"{node}: ranks are started without a template: {reason}")
-            case wire.RequestFailed():
+            case reports.RequestFailed():
                 self._take_failed_request(node, news)
-            case wire.Pong() | wire.Refused():  # handled by the link
+            case reports.Pong() | reports.Refused():  # handled by the link
                 pass
             case _ as never:
                 assert_never(never)
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    def _take_hello(self, node: str, hello: wire.Hello) -> None:
+    def _take_hello(self, node: str, hello: reports.Hello) -> None:
         if self._agents.is_elsewhere(node):
             self._agents.learn_remote(node, hello)
             self._relay.ask_for_output(node)
@@ -106,7 +107,7 @@ class Reports:
                 return
         self._take_inventory(node, hello)
 
-    def _take_inventory(self, node: str, hello: wire.Hello) -> None:
+    def _take_inventory(self, node: str, hello: reports.Hello) -> None:
         now, state = time.time(), self._run.state
         for known in hello.ranks:
             self._run.check_rank(node, known.rank)
@@ -116,7 +117,7 @@ class Reports:
             self._take_lost_store(state.attempt, "it ended with its agent")
         if not hello.library:
             library = pack(LIBRARY)
-            self._agents.send(node, wire.InstallLibrary(name=library.name, tar=library.tar))
+            self._agents.send(node, requests.InstallLibrary(name=library.name, tar=library.tar))
         ranks = tuple(
             ev.KnownRank(attempt=known.attempt, rank=known.rank, pid=known.pid, generation=known.generation)
             for known in hello.ranks
@@ -129,7 +130,7 @@ class Reports:
             if known.status is not None:
                 self._take_rank_end(known, known.status)
 
-    def _take_store(self, node: str, store: wire.StoreOpened) -> None:
+    def _take_store(self, node: str, store: reports.StoreOpened) -> None:
         if node == self._run.head:
             self._run.handle(
                 ev.StoreOpened(
@@ -158,7 +159,7 @@ class Reports:
         else:
             report()
 
-    def _is_too_small(self, node: str, hello: wire.Hello) -> bool:
+    def _is_too_small(self, node: str, hello: reports.Hello) -> bool:
         """Gives a node up that has no room for its ranks, before any of them starts."""
         room, ranks = room_for_ranks(hello.open_files, hello.processes), len(self._run.ranks_of(node))
         if room is None or room.ranks >= ranks:
@@ -167,7 +168,7 @@ class Reports:
         self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=f"{room.words(ranks)}; {room.hint}"))
         return True
 
-    def _take_failed_request(self, node: str, failed: wire.RequestFailed) -> None:
+    def _take_failed_request(self, node: str, failed: reports.RequestFailed) -> None:
         """Reports a request that failed inside the agent, in place of its result."""
         now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
         note(f"{node} could not {failed.request}: {reason}")
@@ -184,12 +185,12 @@ class Reports:
 
     # --- ranks --------------------------------------------------------------------------------------------------------
 
-    def _take_rank(self, news: wire.RankSpawned | wire.RankEnded | wire.RankLost) -> None:
+    def _take_rank(self, news: reports.RankSpawned | reports.RankEnded | reports.RankLost) -> None:
         now = time.time()
         match news:
-            case wire.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
+            case reports.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
                 self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
-            case wire.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
+            case reports.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
                 step = self._ingest.last_step(rank) if attempt == self._ingest.attempt else None
                 self._run.handle(
                     ev.RankLost(
@@ -202,7 +203,7 @@ class Reports:
                         generation=generation,
                     )
                 )
-            case wire.RankEnded():
+            case reports.RankEnded():
                 self._take_rank_end(news, news.status)
             case _ as never:
                 assert_never(never)
@@ -255,14 +256,14 @@ class Reports:
 
     # --- numbers ------------------------------------------------------------------------------------------------------
 
-    def _take_growth(self, node: str, grew: wire.FilesGrew) -> None:
+    def _take_growth(self, node: str, grew: reports.FilesGrew) -> None:
         if node in self._agents.remotes:
             return
         for rank, *_ in grew.sizes:
             self._run.check_rank(node, rank)
         self._ingest.take_sizes(grew.attempt, grew.sizes)
 
-    def _take_gpu_use(self, node: str, news: wire.GpusUsed) -> None:
+    def _take_gpu_use(self, node: str, news: reports.GpusUsed) -> None:
         if news.attempt != self._run.state.attempt:
             return
         known = self._run.gpu_use

@@ -7,7 +7,8 @@ import asyncio
 import secrets
 from typing import NamedTuple
 
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.supervisor.questions import Questions
 
 
@@ -37,15 +38,15 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
     """
     token = secrets.token_hex(16)  # an address may belong to another machine: 172.17.0.1 is on every node with Docker
     try:
-        listener = await questions.ask(head, wire.OpenListener(token=token), wire.ListenerOpened)
-        question = wire.TryAddresses(addresses=listener.addresses, port=listener.port, token=token)
+        listener = await questions.ask(head, requests.OpenListener(token=token), reports.ListenerOpened)
+        question = requests.TryAddresses(addresses=listener.addresses, port=listener.port, token=token)
         answers = await asyncio.gather(
-            *(questions.ask(node, question, wire.AddressesTried) for node in others), return_exceptions=True
+            *(questions.ask(node, question, reports.AddressesTried) for node in others), return_exceptions=True
         )
     except TimeoutError:
         raise NoRouteError(f"{head} did not say how it can be reached") from None
     finally:
-        questions.send(head, wire.CloseListener())
+        questions.send(head, requests.CloseListener())
     reached: dict[str, dict[str, str]] = {}
     for node, answer in zip(others, answers, strict=True):
         if isinstance(answer, BaseException):
@@ -61,7 +62,7 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
         hint = "leave a node out, or join their networks"
         raise NoRouteError(f"no address of {head} is reached by all other nodes (tried {tried}): {hint}")
     try:
-        named = await questions.ask(head, wire.NameInterface(address=address), wire.InterfaceNamed)
+        named = await questions.ask(head, requests.NameInterface(address=address), reports.InterfaceNamed)
     except TimeoutError:
         raise NoRouteError(f"{head} did not say which interface has {address}") from None
     return Routes(address, ((head, named.name), *((node, reached[node][address]) for node in others)))

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from engine.core.plan.plan import LaunchPlan
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import PROTOCOL
 from engine.planning.recipes import LIBRARY
 from engine.runs.paths import RunPaths
@@ -72,13 +73,13 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
     folder = str(paths.node(node.name))
     library = pack(LIBRARY)
 
-    def take(news: wire.AnyReport) -> None:
-        if isinstance(news, wire.Hello) and not link.closing:
+    def take(news: reports.AnyReport) -> None:
+        if isinstance(news, reports.Hello) and not link.closing:
             if not news.library:
-                link.send(wire.InstallLibrary(name=library.name, tar=library.tar))
+                link.send(requests.InstallLibrary(name=library.name, tar=library.tar))
             path = f"{folder}/library/{library.name}/python"
             link.send(
-                wire.WarmTemplate(
+                requests.WarmTemplate(
                     argv=(plan.python,),
                     env=plan.env,
                     env_defaults=plan.env_defaults,
@@ -87,12 +88,12 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
                 )
             )
 
-    terms = wire.Terms(lease=LEASE, on_disconnect="keep", stop_ladder=(("SIGKILL", 5.0),))
+    terms = requests.Terms(lease=LEASE, on_disconnect="keep", stop_ladder=(("SIGKILL", 5.0),))
     link = make_link(
         tasks,
         node,
         plan,
-        wire.Greeting(protocol=PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
+        requests.Greeting(protocol=PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
         on_news=take,
         on_down=note,
         on_failed=note,

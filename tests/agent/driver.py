@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
 from engine.node.agent.wire import PROTOCOL, SYNC, FrameBuffer, encode_frame
 from engine.supervisor.bridge import PROGRAM, boot_command
 from tests.support import DEADLINE, is_alive, kill_hard, wait_until
@@ -67,7 +67,7 @@ class Bridge:
             assert data.startswith(SYNC), data
             self._synced, data = True, data[len(SYNC) :]
         messages = self._frames.feed(data)
-        assert all(wire.read_report(message) is not None for message in messages), messages
+        assert all(reports.read_report(message) is not None for message in messages), messages
         self.messages += messages
 
     def expect(self, kind: str, seconds: float = DEADLINE, **fields: Any) -> Message:

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from engine.core.failures import ssh as connect_trouble
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import EXIT_CUT_OFF, PROTOCOL, SYNC
 from engine.supervisor.bridge import PROGRAM, boot_command
 from engine.supervisor.link import Link
@@ -47,8 +48,8 @@ async def failures_of_boot(node, shell: str) -> list[str]:
             tasks,
             "localhost",
             argv,
-            msgspec.convert(node.hello(), wire.Greeting),
-            on_news=lambda news: greeted.set() if isinstance(news, wire.Hello) else None,
+            msgspec.convert(node.hello(), requests.Greeting),
+            on_news=lambda news: greeted.set() if isinstance(news, reports.Hello) else None,
             on_down=fail,
             on_failed=fail,
             on_closed=closed.set,

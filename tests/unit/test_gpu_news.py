@@ -16,7 +16,7 @@ from engine.core.metrics.gpu_use import GpuUse
 from engine.core.plan.plan import BackendSettings
 from engine.core.run import events as ev
 from engine.core.views.views import rank_views
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_requests as requests
 from engine.supervisor.runner import Runner
 from tests.played_run import hear, play_run
 
@@ -95,8 +95,8 @@ def test_a_node_is_asked_for_its_gpus_where_ranks_compute_on_them(runner: Runner
         {"type": "hello", "pid": 1, "ranks": known, "library": True, "folder": "/there", "state": "/state"},
         "gpu02",
     )
-    asked: list[wire.Request] = runner.agents.links["gpu02"].sent  # type: ignore[attr-defined]
-    sent = [request for request in asked if isinstance(request, wire.WatchGpus)]
+    asked: list[requests.Request] = runner.agents.links["gpu02"].sent  # type: ignore[attr-defined]
+    sent = [request for request in asked if isinstance(request, requests.WatchGpus)]
     assert len(sent) == (device == "cuda")
     for request in sent:
         assert request.ranks == (2, 3)

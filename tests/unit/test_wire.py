@@ -1,4 +1,4 @@
-"""The agent keeps dictionaries: what it sends and what it reads is compared with the types of `engine.core.wire.agent`."""
+"""The agent keeps dictionaries: what it sends and what it reads is compared with the types of `engine.core.wire`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from engine.core.wire import agent as wire
+from engine.core.wire import agent_reports as reports
+from engine.core.wire import agent_requests as requests
 
 NODE = Path(__file__).resolve().parents[2] / "engine" / "node"
 FILES = sorted((NODE / "agent").rglob("*.py"))
@@ -26,7 +27,7 @@ def concrete(base: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     return found
 
 
-REQUESTS, NEWS = concrete(wire.Request), concrete(wire.Report)
+REQUESTS, NEWS = concrete(requests.Request), concrete(reports.Report)
 
 
 def fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
@@ -197,11 +198,11 @@ def test_what_is_read_is_found():
 
 
 def test_a_type_that_is_not_known_is_nothing():
-    assert wire.read_report({"type": "weather", "sun": True}) is None
+    assert reports.read_report({"type": "weather", "sun": True}) is None
 
 
 def test_a_field_that_is_not_known_is_passed_over():
-    assert wire.read_report({"type": "pong", "from": "a newer agent"}) == wire.Pong()
+    assert reports.read_report({"type": "pong", "from": "a newer agent"}) == reports.Pong()
 
 
 @pytest.mark.parametrize(
@@ -220,15 +221,15 @@ def test_a_field_that_is_not_known_is_passed_over():
 )
 def test_what_does_not_fit_is_refused_with_its_place(message: object, place: str):
     with pytest.raises(ValueError, match=place):
-        wire.read_report(message)
+        reports.read_report(message)
 
 
 def test_bytes_come_as_they_are():
-    news = wire.read_report({"type": "data", "attempt": 0, "rank": 1, "stream": 2, "offset": 3, "data": b"\xff\n"})
-    assert news == wire.RankOutput(attempt=0, rank=1, stream=2, offset=3, data=b"\xff\n")
+    news = reports.read_report({"type": "data", "attempt": 0, "rank": 1, "stream": 2, "offset": 3, "data": b"\xff\n"})
+    assert news == reports.RankOutput(attempt=0, rank=1, stream=2, offset=3, data=b"\xff\n")
 
 
 def test_a_request_holds_text_of_any_encoding():
-    request = wire.SignalRank(attempt=0, rank=1, signal=15)
-    assert wire.write_request(request) == {"type": "signal", "attempt": 0, "rank": 1, "signal": 15}
-    assert wire.write_request(wire.MakeFolder(number=1, path="/\udcff"))["path"] == "/\udcff"
+    request = requests.SignalRank(attempt=0, rank=1, signal=15)
+    assert requests.write_request(request) == {"type": "signal", "attempt": 0, "rank": 1, "signal": 15}
+    assert requests.write_request(requests.MakeFolder(number=1, path="/\udcff"))["path"] == "/\udcff"

@@ -1,0 +1,256 @@
+"""Reports of the agent of a node to a supervisor; see `agent`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from engine.core.wire.agent import Message, Number, Size
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """From the agent."""
+
+
+class Refused(Report, frozen=True, kw_only=True, tag="refused"):
+    """The agent can't serve this run; the connection ends."""
+
+    reason: str
+
+
+class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that the agent started; `status` is None while it runs. `errors` and `numbers`: see RankEnded."""
+
+    attempt: Number
+    rank: Size
+    pid: Number
+    status: Number | None
+    reason: str = ""
+    generation: Number = 0
+    errors: str | None = None
+    numbers: str = ""
+
+
+class Hello(Report, frozen=True, kw_only=True, tag="hello"):
+    """The first frame of a connection: the agent, its ranks as they ended, `(attempt, port)` of its store, whether it has the library.
+
+    `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node. `open_files`: how many files it may open.
+    `processes`: how many more processes and threads its user may start. None: no limit is known.
+    """
+
+    pid: Number
+    warden: Number = 0
+    python: str = ""
+    ranks: tuple[KnownRank, ...]
+    store: tuple[Number, Number] | None = None
+    library: bool
+    folder: str = ""
+    shared: bool = False
+    state: str = ""
+    open_files: Size | None = None
+    processes: Size | None = None
+
+
+class Pong(Report, frozen=True, kw_only=True, tag="pong"):
+    """The answer to Ping."""
+
+
+class RankMessage(Report, frozen=True, kw_only=True):
+    """About one rank of the node."""
+
+    attempt: Number
+    rank: Size
+
+
+class RankSpawned(RankMessage, frozen=True, kw_only=True, tag="spawned"):
+    """A rank's process exists."""
+
+    pid: Number
+    generation: Number = 0
+
+
+class RankEnded(RankMessage, frozen=True, kw_only=True, tag="ended"):
+    """A rank's process ended: its exit code, or minus the signal. `reason`: why it could not be started.
+
+    `errors` and `numbers`: the end of its stderr and metrics, where the agent relays them and not all may be stored yet.
+    """
+
+    status: Number
+    reason: str = ""
+    generation: Number = 0
+    errors: str | None = None
+    numbers: str = ""
+
+
+class RankLost(RankMessage, frozen=True, kw_only=True, tag="lost"):
+    """A rank ended in an unknown way; or, if it is `alive`, it could not be killed."""
+
+    reason: str = ""
+    alive: bool = False
+    generation: Number = 0
+
+
+class RankOutput(RankMessage, frozen=True, kw_only=True, tag="data"):
+    """Bytes of a rank's file, and where they are in it. `stream`: 0 stdout, 1 stderr, 2 metrics."""
+
+    stream: Annotated[int, Meta(ge=0, le=2)]
+    offset: Size
+    data: bytes = b""
+
+
+class FilesGrew(Report, frozen=True, kw_only=True, tag="grew"):
+    """Sizes of files that have grown: `(rank, out, err, metrics)`."""
+
+    attempt: Number
+    sizes: tuple[tuple[Size, Size, Size, Size], ...]
+
+
+class GpusUsed(Report, frozen=True, kw_only=True, tag="gpus"):
+    """`(rank, utilisation, memory, total memory)`, as the driver reports them; they may be of any type."""
+
+    attempt: Number
+    ranks: tuple[tuple[Size, Any, Any, Any], ...]
+
+
+class StoreOpened(Report, frozen=True, kw_only=True, tag="store"):
+    """The store of an attempt listens."""
+
+    attempt: Number
+    host: str
+    port: Number
+
+
+class StoreLost(Report, frozen=True, kw_only=True, tag="store_lost"):
+    """The store of an attempt has ended, or can't be started."""
+
+    attempt: Number
+    reason: str
+
+
+class AttemptCleared(Report, frozen=True, kw_only=True, tag="cleared"):
+    """Nothing of an attempt is left but the processes `abandoned`; how large each rank's files are: `(rank, out, err, metrics)`."""
+
+    attempt: Number
+    abandoned: tuple[Number, ...] = ()
+    sizes: tuple[Annotated[tuple[Size, ...], Meta(min_length=1)], ...] = ()
+    at_once: bool = False
+
+
+class DaemonWanted(Report, frozen=True, kw_only=True, tag="daemon"):
+    """mpirun wants a daemon on another node."""
+
+    attempt: Number
+    host: str
+    command: str
+
+
+class MpirunEnded(Report, frozen=True, kw_only=True, tag="daemon_ended"):
+    """mpirun, or its daemon on this node, has ended."""
+
+    attempt: Number
+    status: Number
+    reason: str = ""
+
+
+class StacksTaken(Report, frozen=True, kw_only=True, tag="stacks"):
+    """`(rank, stacks, why there are none)`, and `(rank, collectives)` of those that answered."""
+
+    ranks: tuple[tuple[Size, str, str], ...]
+    collectives: tuple[tuple[Size, str], ...] = ()
+
+
+class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):
+    """Ranks are started one by one: the template can't fork them."""
+
+    reason: str
+
+
+class RequestFailed(Report, frozen=True, kw_only=True, tag="trouble"):
+    """The agent could not do what was asked."""
+
+    request: str
+    reason: str
+
+
+class Answer(Report, frozen=True, kw_only=True):
+    """To the question of that number."""
+
+    number: Number
+
+
+class ListenerOpened(Answer, frozen=True, kw_only=True, tag="door"):
+    """The node listens on this port of each address."""
+
+    port: Number
+    addresses: tuple[str, ...]
+
+
+class AddressesTried(Answer, frozen=True, kw_only=True, tag="knocked"):
+    """Addresses at which the token was heard, each with the interface that led there."""
+
+    reached: tuple[tuple[str, str], ...]
+
+
+class InterfaceNamed(Answer, frozen=True, kw_only=True, tag="interface"):
+    """The interface; empty where there is none."""
+
+    name: str
+
+
+class FolderMade(Answer, frozen=True, kw_only=True, tag="folder"):
+    """The folder exists, or the reason why not."""
+
+    reason: str = ""
+
+
+class ProbeAnswered(Answer, frozen=True, kw_only=True, tag="probed"):
+    """The probe's answers, one for each question."""
+
+    answers: tuple[Any, ...]
+
+
+AnyAnswer = ListenerOpened | AddressesTried | InterfaceNamed | FolderMade | ProbeAnswered
+AnyReport = (
+    Refused
+    | Hello
+    | Pong
+    | RankSpawned
+    | RankEnded
+    | RankLost
+    | RankOutput
+    | FilesGrew
+    | GpusUsed
+    | StoreOpened
+    | StoreLost
+    | AttemptCleared
+    | DaemonWanted
+    | MpirunEnded
+    | StacksTaken
+    | TemplateRefused
+    | RequestFailed
+    | AnyAnswer
+)
+"""Every message of an agent."""
+
+
+def read_report(message: object) -> AnyReport | None:
+    """A frame from an agent, or None if this supervisor does not know its type.
+
+    Raises:
+        ValueError: it is invalid; the text names the field.
+    """
+    if not isinstance(message, dict) or not isinstance(tag := message.get("type"), str):
+        raise ValueError("it is not an object with a type")
+    if (kind := _KINDS.get(tag)) is None:
+        return None
+    try:
+        news: AnyReport = msgspec.convert(message, kind, builtin_types=(bytes,))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return news
+
+
+_KINDS: dict[str, type[AnyReport]] = {kind.__struct_config__.tag: kind for kind in AnyReport.__args__}
+"""The types by tag. msgspec would analyse a union again for each message."""
