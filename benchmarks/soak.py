@@ -108,6 +108,9 @@ max_restarts = 1000000
 LIMIT = 180.0
 """Seconds within which a run trains again after a fault; then a command is typed, and counted."""
 
+SLOW = 60.0
+"""Seconds after which the files of a run are kept, although it trains again."""
+
 LEAVING_LIMIT = 120.0
 """Seconds within which a process that was stopped for good is replaced, and within which the processes of an ended run are gone."""
 
@@ -411,6 +414,8 @@ def shake(soak: Soak, tally: Tally, dice: random.Random, kills: int, evidence: P
             tally.say(f"no step within {LIMIT:g} s after {kinds}; {soak.run}: {soak.deck('status', soak.run).stdout}")
             if not wait(lambda: soak.are_beyond(before), LIMIT):
                 raise SystemExit(f"{soak.run} does not train again after {kinds}")
+        if time.monotonic() - began > SLOW:
+            keep(soak, evidence)
         tally.note(phase, kinds, time.monotonic() - began)
 
     soak.launch()

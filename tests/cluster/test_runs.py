@@ -469,8 +469,8 @@ def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
 ) -> None:
     """What ranks are told after an agent was made anew reaches the store, and so the survivors on the other node."""
     policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
-    run = launch(test_elastic.TRAIN, nodes="node[1-2]:2", launch=policy, args=("1000000", "0.004"))
-    before = test_elastic.pids(test_elastic.reached(rankdeck, run, 20))
+    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch=policy, args=("1000000", "0.004"))
+    before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
     for pid in [*agents(cluster.node(1)), *agents(cluster.node(2))]:
         kill_hard(pid)
 
@@ -481,11 +481,11 @@ def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
         lambda: is_connected_again("node1") and is_connected_again("node2"), what="both nodes are connected again"
     )
     kill_hard(before[3])
-    test_elastic.wait_for_another(rankdeck, run, 3, before[3])
+    elastic_runs.wait_for_another(rankdeck, run, 3, before[3])
     furthest = max(rank["step"] for rank in rankdeck.status(run)["ranks"])
-    after = test_elastic.reached(rankdeck, run, furthest + 1)
+    after = elastic_runs.reached(rankdeck, run, furthest + 1)
     assert after["attempt"] == 0
-    test_elastic.assert_kept(rankdeck, run, before, after, 0, 1, 2)
+    elastic_runs.assert_kept(rankdeck, run, before, after, 0, 1, 2)
     (work / "finish").touch()
     assert rankdeck("wait", run).returncode == 0
 
