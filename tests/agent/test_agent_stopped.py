@@ -68,7 +68,7 @@ def test_agent_and_warden_that_are_stopped_are_replaced_when_a_bridge_gets_no_an
         with contextlib.suppress(BrokenPipeError):
             again.send(type="ping")
         again.read(1.0)
-        return again.ended
+        return bool(again.ended)
 
     wait_until(has_ended_although_it_is_used, what="the bridge has given up")
     _, after = node.connect()
