@@ -105,7 +105,10 @@ def write_profile(work: Path) -> WriteProfile:
     def write(recipe: str | Path | dict[str, Any], ranks: int = 1, name: str = "job", **sections: Any) -> Path:
         table = recipe if isinstance(recipe, dict) else {"script": str(recipe)}
         layout = {"ranks_per_node": ranks, **sections.pop("layout", {})}
-        sections["launch"] = {"warm": False, **sections.get("launch", {})}  # most ranks of tests do without torch
+        # Ranks with torch share the import of it; most ranks of tests do without.
+        script = Path(table["script"]) if "script" in table else None
+        warm = script is None or (script.is_file() and "torch" in script.read_text(encoding="utf-8", errors="replace"))
+        sections["launch"] = {"warm": warm, **sections.get("launch", {})}
         path = work / f"{name}.toml"
         path.write_text(
             toml_text({"schema": 1, "name": name, "layout": layout, "recipe": table, **sections}), encoding="utf-8"

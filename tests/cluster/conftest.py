@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from tests.cluster.namespaces import reason_to_skip
 from tests.cluster.nodes import Cluster
-from tests.conftest import GRACE
+from tests.conftest import GRACE, WriteProfile
+from tests.support import LIGHT
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -39,6 +41,12 @@ def nodes_are_left_clean(four_nodes: Cluster) -> Iterator[None]:
         time.sleep(0.02)
     four_nodes.heal()
     assert not left, f"processes were left behind (and are killed now): {left}"
+
+
+@pytest.fixture
+def write_profile(write_profile: WriteProfile) -> WriteProfile:
+    """A session of ssh has none of our environment: processes on nodes get from the profile what saves them the whole torch."""
+    return functools.partial(write_profile, env={"PYTHONPATH": str(LIGHT)})
 
 
 @pytest.fixture

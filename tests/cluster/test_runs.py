@@ -67,7 +67,7 @@ def launch(cluster: Cluster, rankdeck: Deck, write_script, write_profile) -> Cal
     ) -> str:
         recipe = {"script": str(write_script("train.py", text)), "args": list(args)}
         layout = {"nodes": nodes, "order": order, "ssh_options": cluster.ssh_options}
-        settings = {"warm": False, "stop_ladder": LADDER, **sections.pop("launch", {})}
+        settings = {"stop_ladder": LADDER, **sections.pop("launch", {})}
         profile = write_profile(recipe, layout=layout, launch=settings, **sections)
         run: str = rankdeck.launch(profile)
         for rank in range(len(rankdeck.status(run)["ranks"]) if ready else 0):

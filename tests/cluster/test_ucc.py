@@ -66,7 +66,7 @@ def profile(cluster: Cluster, write_script, write_profile) -> Callable[..., Path
     def profile(recipe: Any, **sections: Any) -> Path:
         backend = {"name": "ucc", **sections.pop("backend", {})}
         layout = {"nodes": NODES, "ssh_options": cluster.ssh_options}
-        launch = {"python": str(need_ucc()), "warm": False, **sections.pop("launch", {})}
+        launch = {"python": str(need_ucc()), **sections.pop("launch", {})}
         path: Path = write_profile(recipe, layout=layout, backend=backend, launch=launch, **sections)
         return path
 

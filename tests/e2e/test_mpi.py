@@ -14,7 +14,8 @@ from tests.support import WHEEL, Deck, Process, is_alive, kill_hard, use_mpi, wa
 TRAIN = """
 import os, signal, sys, time, torch, torch.distributed as dist
 dist.init_process_group("mpi")
-rank, what = dist.get_rank(), sys.argv[1]
+rank, what = dist.get_rank(), sys.argv[1].split(",")  # one thing to do for each attempt
+what = what[int(os.environ["TORCHELASTIC_RESTART_COUNT"]) % len(what)]
 def reduced(value=rank + 1):
     tensor = torch.ones(1000) * value
     dist.all_reduce(tensor)
@@ -82,17 +83,29 @@ def test_ranks_are_like_any_others(rankdeck, launch, work, implementation, warm)
     wait_until(lambda: not rankdeck.processes())
 
 
-@pytest.mark.parametrize(
-    ("what", "status", "said"), [("raise", 1, "raised ValueError"), ("exit", 3, "exit"), ("crash", -11, "SIGSEGV")]
-)
-@pytest.mark.parametrize("policy", ["stop", "hold"])
-def test_a_failed_rank_is_the_cause_whatever_mpi_does_to_the_others(rankdeck, launch, what, status, said, policy):
-    run = launch(what, launch={"on_failure": policy})
-    after = rankdeck.wait_state(run, "failed" if policy == "stop" else "holding", seconds=60)
+FAILURES = [("raise", 1, "raised ValueError"), ("exit", 3, "exit"), ("crash", -11, "SIGSEGV")]
+
+
+@pytest.mark.parametrize(("what", "status", "said"), FAILURES)
+def test_a_failed_rank_is_the_cause_of_the_end_whatever_mpi_does_to_the_others(rankdeck, launch, what, status, said):
+    run = launch(what, launch={"on_failure": "stop"})
+    after = rankdeck.wait_state(run, "failed", seconds=60)
     assert after["ranks"][1]["exit"] == status
     assert "rank 1" in after["failure"]["headline"]
     assert said in after["failure"]["headline"]
-    if policy == "hold":
+    wait_until(lambda: not rankdeck.processes())
+
+
+def test_a_failed_rank_holds_the_run_whatever_mpi_does_to_the_others(rankdeck, launch):
+    run = launch(",".join(what for what, _, _ in FAILURES), launch={"on_failure": "hold"})
+    for attempt, (_, status, said) in enumerate(FAILURES):
+        if attempt:
+            rankdeck("restart", run)
+            rankdeck.wait_status(run, lambda after, attempt=attempt: after["attempt"] == attempt)
+        after = rankdeck.wait_state(run, "holding", seconds=60)
+        assert after["ranks"][1]["exit"] == status
+        assert "rank 1" in after["failure"]["headline"]
+        assert said in after["failure"]["headline"]
         assert is_alive(after["ranks"][0]["pid"])
     rankdeck("stop", run)
     wait_until(lambda: not rankdeck.processes())

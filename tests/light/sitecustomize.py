@@ -1,9 +1,10 @@
 """Python runs this at its start where `tests/light` is on PYTHONPATH: processes of tests do without what they don't need of torch.
 
-Importing torch takes two seconds of processor time, and torch._dynamo, which the first optimizer imports, two more. Most of the
-time of all tests went there. RANKDECK_TESTS_TORCH=whole in the environment leaves torch as it is.
+Importing torch takes two seconds of processor time, a third of it for torch._meta_registrations, and torch._dynamo, which the first
+optimizer imports, takes two more. Most of the time of all tests went there. RANKDECK_TESTS_TORCH=whole in the environment leaves torch as it is.
 
-- torch._dynamo is a stand-in until somebody compiles: eager training asks it for nothing but what the stand-in has.
+- torch._dynamo and torch._meta_registrations are stand-ins until somebody compiles: eager training asks for nothing but what the
+  stand-in of the first has.
 - The store of a run whose script mentions neither torch nor rankdeck.elastic is asked for nothing, and does without torch.
 - Any other store is torch's own, without the Python around it.
 
@@ -24,20 +25,18 @@ else:
     ModuleType = type(sys)
 
 
-class DynamoFinder:
-    """Finds the stand-in for torch._dynamo, which the real one replaces when more is asked of it."""
+class StandInFinder:
+    """Finds the stand-ins, which the real modules replace when more is asked of them."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Part of the protocol of `sys.meta_path`."""
-        if not name.startswith("torch._dynamo"):
+        if name not in STANDINS and not name.startswith(NEED_REAL):
             return None
         import importlib.machinery
 
-        if name == "torch._dynamo":
+        if name in STANDINS:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # looks like one
-        if not name.startswith("torch._dynamo."):
-            return None
-        self.real()
+        self.real(name)
         try:
             self.found = importlib.import_module(name)
         except ModuleNotFoundError:
@@ -47,24 +46,31 @@ class DynamoFinder:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Part of the protocol of loaders."""
-        return StandIn(spec.name) if spec.name == "torch._dynamo" else self.found
+        return StandIn(spec.name) if spec.name in STANDINS else self.found
 
     def exec_module(self, module: ModuleType) -> None:
         """Part of the protocol of loaders."""
 
-    def real(self) -> ModuleType:
-        """Imports the real torch._dynamo."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            sys.modules.pop("torch._dynamo", None)
-            sys.modules["torch"].__dict__.pop("_dynamo", None)
+    def real(self, name: str) -> ModuleType:
+        """Imports the real modules in place of the stand-ins, and then the one that is asked for."""
         import importlib
 
-        return importlib.import_module("torch._dynamo")
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            for standin in STANDINS:
+                sys.modules.pop(standin, None)
+                sys.modules["torch"].__dict__.pop(standin.rpartition(".")[2], None)
+            importlib.import_module("torch._meta_registrations")
+        return importlib.import_module(name)
+
+
+STANDINS = ("torch._dynamo", "torch._meta_registrations")
+NEED_REAL = ("torch._dynamo.", "torch.distributed.tensor.")
+"""Beginnings of modules that need what has a stand-in."""
 
 
 class StandIn(ModuleType):
-    """What eager training asks of torch._dynamo; anything else is the real one's."""
+    """What eager training asks of the modules with a stand-in; anything else is the real one's."""
 
     disable = staticmethod(lambda fn=None, recursive=True, **options: fn)
     graph_break = staticmethod(lambda: None)
@@ -82,7 +88,7 @@ class StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(FINDER.real(), name)
+        return getattr(FINDER.real(self.__name__), name)
 
 
 def ranks_need_torch(program: str) -> bool:
@@ -124,13 +130,13 @@ def bare_torch() -> None:
             del sys.modules[name]
 
 
-FINDER = DynamoFinder()
+FINDER = StandInFinder()
 
 if os.environ.get("RANKDECK_TESTS_TORCH") != "whole":
     sys.meta_path.insert(0, FINDER)
 for _word in sys.orig_argv[1:3]:
-    if _word.endswith("/rankdeck/store_host.py") and "/nodes/" in _word:
-        if not ranks_need_torch(_word):
+    if _word.endswith("/rankdeck/store_host.py"):
+        if "/nodes/" in _word and not ranks_need_torch(_word):
             sys.path.insert(0, f"{__file__.rpartition('/')[0]}/store")
         elif FINDER in sys.meta_path:
             bare_torch()
