@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,11 +37,13 @@ class Guards:
         self._deaths = int(os.environ.pop(guard_process.DEATHS, "0"))
         self._arguments = [str(paths.lock), str(Path(sys.argv[0]).resolve()), str(paths.folder)]
         self._pipes: dict[float, int] = {}
+        self._guards: dict[float, subprocess.Popen[bytes]] = {}
         self._released = False
         self._began = time.monotonic()
 
     async def keep(self) -> None:
         """Starts the guards, and starts them again when they are killed. Runs until it is cancelled."""
+        end_stopped(self._arguments[0])
         await asyncio.gather(*map(self._keep_one, PATIENCE))
 
     async def _keep_one(self, patience: float) -> None:
@@ -51,6 +54,7 @@ class Guards:
             except OSError as error:
                 note(f"can't start the process that restarts a dead supervisor: {error}")
             else:
+                self._guards[patience] = guard
                 await _wait(guard.pid)
                 guard.wait()
             await asyncio.sleep(max(0.0, began + PAUSE - time.monotonic()))
@@ -78,10 +82,27 @@ class Guards:
             with contextlib.suppress(OSError):  # it has been killed
                 os.write(self._pipes[patience], b".")
             self._close(patience)
+        for guard in self._guards.values():
+            guard.send_signal(signal.SIGCONT)  # one that a signal has stopped would be left
 
     def _close(self, patience: float) -> None:
         if patience in self._pipes:
             os.close(self._pipes.pop(patience))
+
+
+def end_stopped(lock: str) -> None:
+    """Ends guards of an earlier supervisor of this run that a signal has stopped: they would be left.
+
+    Args:
+        lock: path of the run's lock, which is one of their arguments.
+    """
+    wanted = {os.fsencode(lock), os.fsencode(guard_process.__file__)}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and guard_process.is_stopped(int(name)):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+                if wanted.issubset(words) and os.stat(f"/proc/{name}").st_uid == os.geteuid():
+                    os.kill(int(name), signal.SIGKILL)
 
 
 async def _wait(pid: int) -> None:

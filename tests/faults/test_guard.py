@@ -110,6 +110,22 @@ def test_guards_that_are_stopped_are_replaced(rankdeck, run):
     guards_of(rankdeck, supervisor)
 
 
+def test_guards_that_are_stopped_do_not_outlive_the_supervisor_that_follows(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    old = guards_of(rankdeck, supervisor)[0]
+    os.kill(old, signal.SIGSTOP)
+    kill_hard(supervisor)
+    next_supervisor(rankdeck, run, supervisor)
+    wait_gone(old)
+
+
+def test_guards_that_are_stopped_do_not_outlive_the_run(rankdeck, run):
+    for guard in guards_of(rankdeck, current(rankdeck, run)):
+        os.kill(guard, signal.SIGSTOP)
+    rankdeck("stop", run, "--now")
+    wait_until(lambda: rankdeck.processes() == [], what="no process is left")
+
+
 def test_a_bridge_that_is_stopped_is_replaced(rankdeck, run):
     supervisor = current(rankdeck, run)
     family = [
