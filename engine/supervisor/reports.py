@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import assert_never
 
+from engine.core.checks.node_findings import login_finding
 from engine.core.checks.room import room_for_ranks
 from engine.core.failures.diagnosis import explain, is_secondary
 from engine.core.metrics.gpu_use import read_use
@@ -111,8 +112,10 @@ class Reports:
         now, state = time.time(), self._run.state
         for known in hello.ranks:
             self._run.check_rank(node, known.rank)
-        if isinstance(state.phase, Opening) and not hello.ranks and self._is_too_small(node, hello):
-            return
+        if isinstance(state.phase, Opening) and not hello.ranks:
+            if self._is_too_small(node, hello):
+                return
+            self._warn_of_login(node, hello)
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
             self._take_lost_store(state.attempt, "it ended with its agent")
         if not hello.library:
@@ -158,6 +161,14 @@ class Reports:
             self._run.tasks.create_task(report_later(), name="lost store")
         else:
             report()
+
+    def _warn_of_login(self, node: str, hello: reports.Hello) -> None:
+        """Reports that the ranks of a node will not outlive a login. Several nodes are checked early, which reports it too."""
+        (planned,) = self._run.plan.nodes[:1]
+        if hello.ends_with and len(self._run.plan.nodes) == 1:
+            found = login_finding(planned, hello.ends_with)
+            text = f"{found.text}; {found.hint}"
+            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="login", text=text, fails=False))
 
     def _is_too_small(self, node: str, hello: reports.Hello) -> bool:
         """Gives a node up that has no room for its ranks, before any of them starts."""

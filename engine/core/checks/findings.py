@@ -15,7 +15,7 @@ import msgspec
 from engine.core.plan.plan import LaunchPlan
 
 Check = Literal["ssh", "python", "torch", "backend", "env", "gpus", "workdir", "script", "disk", "clock", "head", "interface",
-                "limits", "leftovers"]  # fmt: skip
+                "limits", "login", "leftovers"]  # fmt: skip
 """In the order in which checks are shown; later ones depend on earlier ones."""
 
 CHECKS: tuple[Check, ...] = typing.get_args(Check)
@@ -29,11 +29,12 @@ CHECK_WORDS: dict[Check, str] = {
     "gpus": "there is a free GPU for each rank, if ranks compute on GPUs",
     "workdir": "launch.workdir exists and is readable",
     "script": "recipe.script exists, with the same content on all nodes",
-    "disk": "the temporary folder, the working directory and shared memory have free space",
+    "disk": "the temporary folder, the working directory, the home folder and shared memory have free space",
     "clock": "the clock agrees with this machine's",
     "head": "the first node, which hosts the store, can be reached from there",
     "interface": "the network interface that ranks will use exists",
     "limits": "the limits of open files, processes, locked memory and memory suffice for the ranks",
+    "login": "processes outlive the login that started them",
     "leftovers": "no process of an earlier run is left there",
 }
 """What each check tests, for the documentation and the app."""
@@ -137,6 +138,10 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     time: float
 
 
+Login = Literal["", "session", "user"]
+"""What ends processes of a node besides rankdeck: the end of their login session, or of the user's last session; empty: neither."""
+
+
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     """Processes of one run of this user. `owned`: they have an agent. `run`: the run's id; empty: unknown."""
 
@@ -163,6 +168,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: tuple[Leftover, ...]
     processes: int | None = None
     """How many more processes and threads the user may start there."""
+    ends_with: Login = ""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):

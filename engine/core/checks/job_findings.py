@@ -85,6 +85,11 @@ def _space(node: str, space: Space) -> Finding:
     if space.trouble and temporary:
         text = f"nothing can be written to the {space.what} {space.path}: {_small(space.trouble)}"
         return fail(node, "disk", text, hint)
+    if space.trouble and space.what.startswith("home"):
+        text = f"nothing can be written to the {space.what} {space.path}: {_small(space.trouble)}"
+        return warn(
+            node, "disk", text, "delete files there, or ask for more quota: runs and caches of libraries are kept there"
+        )
     text = f"the {space.what} {space.path} has {'?' if space.bytes is None else size_words(space.bytes)} free"
     if space.files is not None and space.files < LOW_FILES:
         text += f", for {count(space.files, 'more file')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.core.checks.findings import Finding, Machine, State, fail, ok, skip, warn
+from engine.core.checks.findings import Finding, Login, Machine, State, fail, ok, skip, warn
 from engine.core.checks.room import room_for_ranks
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
@@ -26,6 +26,8 @@ FILES_PER_PEER, FILES_PER_RANK = 4, 100
 """Open files of a rank: connections to each other rank for a few process groups, and files that Python and torch open."""
 
 INTERFACE_NAMES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+
+SCOPE = "loginctl enable-linger, then start it by: systemd-run --user --scope rankdeck"
 
 STATES: tuple[State, ...] = ("fail", "warn", "ok", "skip")
 """Most severe first."""
@@ -73,6 +75,7 @@ def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> l
         _environment(plan, node),
         _gpus(plan, node, machine.gpus),
         _limits(plan, node, machine),
+        login_finding(node, machine.ends_with),
         _leftovers(node.name, machine),
         *_interface(plan, node.name, machine),
     ]
@@ -127,6 +130,27 @@ def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
     memory = "no limit of memory" if machine.memory is None else f"{size_words(machine.memory)} of memory"
     files_words = "no limit of open files" if machine.open_files is None else f"{machine.open_files} open files"
     return ok(node.name, "limits", f"{files_words}, {memory}")
+
+
+def login_finding(node: PlannedNode, ends_with: Login) -> Finding:
+    """Whether processes outlive the login that started them.
+
+    Args:
+        node: the node.
+        ends_with: what ends them.
+    """
+    remote = node.transport != "local"
+    match ends_with:
+        case "":
+            return ok(node.name, "login", "processes outlive it")
+        case "session":
+            when = "the connection breaks" if remote else "you log out"
+            text = f"systemd ends all processes there when {when} (KillUserProcesses=yes)"
+            cure = "set KillUserProcesses=no in /etc/systemd/logind.conf" if remote else SCOPE
+            return warn(node.name, "login", text, f"on that node: {cure}" if remote else cure)
+        case "user":
+            text = "systemd ends all processes there when your last session ends"
+            return warn(node.name, "login", text, "on that node: loginctl enable-linger")
 
 
 def _leftovers(node: str, machine: Machine) -> Finding:

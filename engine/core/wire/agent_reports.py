@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from engine.core.checks.findings import Login
 from engine.core.wire.agent import Message, Number, Size
 
 
@@ -37,7 +38,7 @@ class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the agent, its ranks as they ended, `(attempt, port)` of its store, whether it has the library.
 
     `shared`: it sees the run's folder. `state`: where files that outlive a run go on its node. `open_files`: how many files it may open.
-    `processes`: how many more processes and threads its user may start. None: no limit is known.
+    `processes`: how many more processes and threads its user may start. None: no limit is known. `ends_with`: the login that ends it.
     """
 
     pid: Number
@@ -51,6 +52,7 @@ class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     state: str = ""
     open_files: Size | None = None
     processes: Size | None = None
+    ends_with: Login = ""
 
 
 class Pong(Report, frozen=True, kw_only=True, tag="pong"):

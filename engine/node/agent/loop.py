@@ -27,6 +27,7 @@ from engine.node.agent.store import Store
 from engine.node.agent.templates import Templates
 from engine.node.agent.wire import PROTOCOL, Message
 from engine.node.limits import allow_open_files, open_files, processes_left
+from engine.node.login import ends_with_login
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -244,6 +245,7 @@ class Agent:
             state=os.path.expanduser("~/.local/state/rankdeck"),
             open_files=open_files(),
             processes=None if ranks else processes_left(),
+            ends_with=ends_with_login(),
         )
         for rank in state.ranks.values():
             rank.sizes = [0] * len(rank.sizes)

@@ -88,6 +88,11 @@ def job(question: Message) -> Message:
         "spaces": [
             space("temporary folder", tempfile.gettempdir(), writes=True),
             space("working directory", question["workdir"]),
+            *(
+                space("home folder", folder, writes=True)
+                for folder in [os.path.expanduser("~")]
+                if os.path.isdir(folder)
+            ),
         ],
         "shared_memory": None,
     }
