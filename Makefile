@@ -11,11 +11,11 @@ run: $(READY)
 	@$(BIN)/rankdeck --profile quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 # What answers while one thinks: no torch but in one launch of `smoke`. CPU=0.5 fails tests that take more processor time.
 quick: $(READY)
-	$(BIN)/python -m pytest -q -n 2 -m quick $(if $(CPU),--most-cpu $(CPU)) $(PYTEST_ARGS) tests/e2e/test_smoke.py tests/unit tests/tui
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m quick $(if $(CPU),--most-cpu $(CPU)) $(PYTEST_ARGS) tests/e2e/test_smoke.py tests/unit tests/tui
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""One cluster for all tests here, made once and healed after each; and the proof that no test leaves a process on a node."""
+"""A cluster for all tests of a worker, made once and healed after each; and the proof that no test leaves a process on a node."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ from tests.conftest import GRACE, WriteProfile
 from tests.support import LIGHT
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """All tests here share one worker, and so one cluster. (Hooks of a conftest see the items of its folder only.)"""
-    item.add_marker(pytest.mark.xdist_group("cluster"))
-
-
 @pytest.fixture(scope="session")
 def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster, which lives as long as the tests do."""
+    """The cluster, which lives as long as the tests of this worker do."""
     if reason := reason_to_skip():
         pytest.skip(reason)
     with Cluster(tmp_path_factory.mktemp("cluster") / "c", count=4) as cluster:

@@ -22,7 +22,7 @@ RECIPE = ROOT / "rankdeck" / "recipes" / "allreduce.py"
 FEW = ("--sizes", "4,64K", "--seconds", "0.01")
 MOVING = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

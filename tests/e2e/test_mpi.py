@@ -38,8 +38,6 @@ print("done", rank, flush=True)
 dist.destroy_process_group()
 """
 
-pytestmark = pytest.mark.xdist_group("mpi")
-
 
 @pytest.fixture(params=["openmpi", "mpich", "wheel"])
 def implementation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

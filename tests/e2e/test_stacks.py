@@ -112,7 +112,6 @@ def test_the_rank_that_others_wait_for_in_a_collective_is_named(rankdeck, write_
     wait_until(lambda: not rankdeck.processes())
 
 
-@pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("implementation", ["openmpi", "mpich"])
 def test_the_same_over_mpi(
     rankdeck, write_script, write_profile, work, implementation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -228,7 +228,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
     template.close()
 
 
-@pytest.mark.xdist_group("without numpy")
 def test_tensors_of_every_kind_are_shared_without_numpy(launch: Launch, bare: Template) -> None:
     ranks = launch(ALL_KINDS, template=bare)
     for rank in (0, 1):
@@ -268,7 +267,6 @@ def test_news_that_come_while_the_interpreter_ends_do_no_harm(launch: Launch) ->
     assert ranks.said(0) == "ends\n"
 
 
-@pytest.mark.xdist_group("without numpy")
 def test_recipes_train_and_rejoin_without_numpy(tmp_path: Path, bare: Template) -> None:
     small = ["--steps", "60", "--batch", "2", "--block", "8", "--layers", "1", "--heads", "1", "--width", "8"]
     ranks = Ranks(tmp_path, ["-m", "rankdeck.recipes.gpt", *small, "--checkpoint-every", "0"], 2, bare)

@@ -28,8 +28,6 @@ print("done", rank, flush=True)
 dist.destroy_process_group()
 """
 
-pytestmark = pytest.mark.xdist_group("ucc")
-
 
 @pytest.fixture
 def launch(rankdeck, write_script, write_profile) -> Callable[..., str]:

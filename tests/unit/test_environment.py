@@ -145,18 +145,12 @@ def torch_words() -> frozenset[str]:
 OF_TORCH = [name for name in KNOWN if family_of(name) in families_of("gloo") and not OTHER_BUILDS.match(name)]
 
 
-in_torch = pytest.mark.xdist_group("strings of torch")
-"""These tests share `data_of` and `torch_words`."""
-
-
-@in_torch
 @pytest.mark.slow
 def test_what_is_said_to_be_gloos_or_torchs_stands_in_torch():
     missing = set(OF_TORCH) - torch_words() - {"RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"}
     assert missing == set()
 
 
-@in_torch
 @pytest.mark.slow
 def test_what_a_cuda_build_reads_stands_in_the_headers_of_this_one():
     names = {one.name for family in FAMILIES if family.prefixes == ("TORCH_NCCL_",) for one in family.variables}
@@ -164,7 +158,6 @@ def test_what_a_cuda_build_reads_stands_in_the_headers_of_this_one():
     assert names - torch_words() - elsewhere == set()
 
 
-@in_torch
 @pytest.mark.slow
 def test_every_name_of_gloo_in_torch_is_known():
     """The base is complete there, and warns of all others."""
@@ -174,7 +167,6 @@ def test_every_name_of_gloo_in_torch_is_known():
     assert names <= set(KNOWN)
 
 
-@in_torch
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in GONE if name not in ("HYDRA_BOOTSTRAP",)])
 def test_what_is_said_to_do_nothing_stands_nowhere_in_torch_but_in_lists(name: str):
