@@ -12,9 +12,10 @@ from engine.client.run import LocalRun
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, RunName
 from engine.commands.output import close_stdout
-from engine.core.errors import UsageError
+from engine.core.errors import SupervisorError, UsageError
 from engine.core.run.events import Scope
 from engine.runs.listing import find_run, summaries
+from engine.runs.record import host_elsewhere
 
 
 @click.command()
@@ -119,8 +120,23 @@ def stacks(run: str, *, as_json: bool) -> None:
 @RUN
 @click.option("--now", "at_once", is_flag=True, help="Send SIGKILL immediately, without the profile's stop ladder.")
 def stop(run: str, *, at_once: bool) -> None:
-    """End a run. Its ranks receive the signals of the profile's stop ladder, one after the other."""
-    _request(run, lambda found: found.stop(at_once=at_once))
+    """End a run. Its ranks receive the signals of the profile's stop ladder, one after the other.
+
+    With --now, a run whose supervisor can't start is ended without it.
+    """
+    paths = find_run(run)
+    try:
+        click.echo(asyncio.run(LocalRun(paths).stop(at_once=at_once)))
+    except SupervisorError as error:
+        if host_elsewhere(paths):
+            raise
+        if not at_once:
+            hint = f"rankdeck stop --now {paths.run} ends it without a supervisor"
+            raise SupervisorError(error.message, hint=f"{error.hint}; {hint}" if error.hint else hint) from None
+        from engine.supervisor.abandon import abandon
+
+        asyncio.run(abandon(paths))
+        click.echo(f"{paths.run} was stopped without its supervisor: {error.message}")
 
 
 def _request(run: str, request: Callable[[LocalRun], Coroutine[Any, Any, str]]) -> None:

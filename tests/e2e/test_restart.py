@@ -384,3 +384,25 @@ def test_clean_leaves_a_run_that_was_restarted_while_it_asked(rankdeck, write_sc
     asking.expect(pexpect.EOF)
     asking.close()
     assert rankdeck.status(run)["state"] == "running"
+
+
+def test_a_run_whose_supervisor_can_t_start_is_stopped_and_removed(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("for_ever.py", FOR_EVER), ranks=2))
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up")
+    ranks = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    wait_until((rankdeck.folder(run) / "summary.json").exists)
+    supervisor = rankdeck.supervisor(run)
+    with (rankdeck.folder(run) / "journal.jsonl").open("rb+") as journal:
+        journal.write(b"damaged")
+    kill_hard(supervisor)
+    refused = rankdeck("stop", run)
+    assert refused.returncode == 1
+    assert f"rankdeck stop --now {run}" in refused.stderr
+    assert rankdeck("clean", run, "--yes").returncode == 2
+    assert all(map(is_alive, ranks))
+    assert rankdeck("stop", run, "--now").returncode == 0
+    wait_gone(*ranks)
+    assert rankdeck("clean", run, "--yes").returncode == 0
+    assert not rankdeck.folder(run).exists()
+    wait_until(lambda: not rankdeck.processes())

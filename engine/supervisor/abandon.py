@@ -1,0 +1,81 @@
+"""Ends what a run has left on its nodes, for a run whose supervisor can't start: for example, its journal is damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from functools import partial
+
+import msgspec
+
+from engine.core.errors import SupervisorError
+from engine.core.run import events as ev
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import launch
+from engine.core.wire import agent_reports as reports
+from engine.runs.lock import take_lock
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan, read_summary, replace_file
+from engine.supervisor.agents import Agents
+from engine.supervisor.supervised import SupervisedRun
+
+LOCK_TIME = 5.0
+"""Seconds in which a supervisor that can't start, and that its guard has just started, must have ended."""
+
+
+async def abandon(paths: RunPaths) -> None:
+    """Ends all agents of a run, and with them its ranks. The run has ended as stopped then.
+
+    Args:
+        paths: of the run.
+
+    Raises:
+        SupervisorError: a supervisor lives, the plan can't be read, or a node can't be reached.
+    """
+    plan = read_plan(paths)
+    lock = await _wait_for_lock(paths)
+    try:
+        nodes = tuple((node.name, node.ranks) for node in plan.nodes)
+        launched = ev.RunLaunched(
+            at=time.time(), run=paths.run, name=plan.name, nodes=nodes, on_failure="hold", max_restarts=0
+        )
+        run = SupervisedRun(paths, plan, launch(launched)[0], [])
+        missed: list[str] = []
+        run.handle = partial(_note_missed, missed)
+        agents = Agents(run, None)
+
+        def end(node: str, report: reports.AnyReport) -> None:
+            if isinstance(report, reports.Hello):
+                agents.links[node].close()
+
+        async with asyncio.TaskGroup() as run.tasks:
+            agents.make_links(end)
+            for link in agents.links.values():
+                link.open(0.0)
+        if missed:
+            raise SupervisorError("; ".join(missed), hint=f"rankdeck stop --now {paths.run} tries again")
+        if (summary := read_summary(paths)) is not None:
+            reason = "stopped without a supervisor"
+            ended = msgspec.structs.replace(summary, state="stopped", ended_at=time.time(), reason=reason)
+            replace_file(paths.summary, msgspec.json.encode(ended))
+    finally:
+        os.close(lock)
+
+
+async def _wait_for_lock(paths: RunPaths) -> int:
+    """Takes the run's lock. Raises SupervisorError if a supervisor holds it."""
+    deadline = time.monotonic() + LOCK_TIME
+    while True:
+        try:
+            return take_lock(paths)
+        except SupervisorError:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(0.05)
+
+
+def _note_missed(missed: list[str], event: AnyEvent) -> None:
+    """Keeps why a node could not be reached."""
+    if isinstance(event, ev.NodeGivenUp):
+        missed.append(f"{event.node}: {event.reason}")
