@@ -100,6 +100,8 @@ ssh_options = {options}
 [recipe]
 script = "{script}"
 args = ["{folder}"]
+[env]
+PYTHONPATH = "{light}"
 [launch]
 on_failure = "restart"
 max_restarts = 1000000
@@ -158,7 +160,7 @@ class Soak:
         self.folder = self.base / f"run{self._count}"
         self.folder.mkdir()
         (self.folder / "train.py").write_text(SCRIPT)
-        text = PROFILE.format(**self._settings, script=self.folder / "train.py", folder=self.folder)
+        text = PROFILE.format(**self._settings, script=self.folder / "train.py", folder=self.folder, light=LIGHT)
         (self.folder / "soak.toml").write_text(text)
         if end is not None:
             (self.folder / "finish").write_text(str(end))
@@ -517,7 +519,7 @@ def main() -> None:
     parser.add_argument("--evidence", type=Path, help="takes the files of runs that did not do as they should")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(LIGHT))
+    os.environ["OMP_NUM_THREADS"] = "1"
     tally, dice = Tally(lambda line: print(line, file=sys.stderr, flush=True)), random.Random(options.seed)
     with contextlib.ExitStack() as stack:
         first, second, third = (Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak"))) for _ in range(3))
