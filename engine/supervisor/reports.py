@@ -122,7 +122,14 @@ class Reports:
             library = pack(LIBRARY)
             self._agents.send(node, requests.InstallLibrary(name=library.name, tar=library.tar))
         ranks = tuple(
-            ev.KnownRank(attempt=known.attempt, rank=known.rank, pid=known.pid, generation=known.generation)
+            ev.KnownRank(
+                attempt=known.attempt,
+                rank=known.rank,
+                pid=known.pid,
+                # How a rank of this attempt ended follows below, with what explains it.
+                status=None if known.attempt == state.attempt else known.status,
+                generation=known.generation,
+            )
             for known in hello.ranks
         )
         self._run.handle(ev.NodeConnected(at=now, node=node, agent_pid=hello.pid, ranks=ranks))

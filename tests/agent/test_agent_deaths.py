@@ -283,6 +283,28 @@ def test_clear_leaves_the_agent_and_the_next_attempt_works(node):
     assert bridge.expect("ended", attempt=1)["status"] == 6
 
 
+def test_a_store_that_waits_for_its_template_while_an_older_attempt_is_cleared_can_be_asked_for_again(node, work):
+    (work / "torch.py").write_text(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nraise ImportError\n"
+    )
+    (work / "store.py").write_text("import time\ntime.sleep(600)\n")
+    bridge, _ = node.connect()
+    about = {
+        "argv": [sys.executable, "-u", str(work / "store.py")],
+        "log": str(work / "attempt_1" / "store.log"),
+        "env": {"PYTHONPATH": str(work)},
+        "library": str(ROOT / "engine" / "node" / "python"),
+        "warm": True,
+    }
+    ask = {"type": "open_store", "attempt": 1, "host": "127.0.0.1", "env_defaults": {}, **about}
+    bridge.send(**ask)
+    bridge.send(type="clear", attempt=0)
+    bridge.expect("cleared", attempt=0)
+    bridge.send(**ask)
+    (work / "node" / "go").touch()
+    bridge.expect("store", attempt=1)
+
+
 def test_close_leaves_no_process_no_socket_and_no_lock(node, home):
     bridge, _ = node.connect()
     node.open_store(bridge)

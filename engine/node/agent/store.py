@@ -86,12 +86,17 @@ class Store:
             else:
                 started(pid, start_time(pid))
 
+        def dropped() -> None:
+            listener.close()
+            if self._asked == attempt:
+                self._asked = -1
+
         def open_files() -> list[Any]:
             return [open_log(message["log"]), open_log(message["log"]), listener]
 
         argv = [*message["argv"], "3", host, str(port), news]
         request = {"argv": argv, "cwd": "/", "stacks": "", "library": message["library"]}
-        self._start(Job(request, open_files, started, start_cold, listener.close), message, environment, {})
+        self._start(Job(request, open_files, started, start_cold, dropped), message, environment, {})
 
     def _tell_address(self, store: Message) -> None:
         self.send(type="store", attempt=store["attempt"], host=store["host"], port=store["port"])
