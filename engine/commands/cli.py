@@ -7,6 +7,7 @@ import contextlib
 import gc
 import io
 import sys
+from typing import IO
 
 import click
 import msgspec
@@ -21,7 +22,7 @@ from engine.commands.checklist import Checklist
 from engine.commands.output import complain, warn
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan.key_places import Places
-from engine.core.plan.profile import Profile
+from engine.core.plan.profile import Metrics, Profile
 from engine.planning.profiles import find_profile, list_profiles, read_with_places
 from engine.runs.listing import find_run
 from engine.runs.record import read_plan
@@ -161,6 +162,26 @@ def attach(ctx: click.Context, run: str) -> None:
     from engine.commands.follow import watch
 
     ctx.exit(asyncio.run(watch(LocalRun(found), owner=False)))
+
+
+@cli.command()
+@click.option(
+    "--try",
+    "file",
+    type=click.File("rb"),
+    required=True,
+    help="A file with output of a script, or - for standard input.",
+)
+@click.argument("profile", type=ProfileName(), required=False)
+@JSON
+def metrics(file: IO[bytes], profile: str | None, *, as_json: bool) -> None:
+    """Show line by line what rankdeck reads from the output of a script.
+
+    [metrics] of PROFILE says what its names mean, and adds patterns.
+    """
+    from engine.commands.metrics import show_readings
+
+    show_readings(file, _read(profile, ())[0].metrics if profile else Metrics(), as_json=as_json)
 
 
 @cli.command()

@@ -159,6 +159,8 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
         print_json({"run": run.run, "name": run.name, "state": run.state, "doing": run.doing, "attempt": run.attempt,
                      "backend": run.backend, "world_size": run.world_size,
                      "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
+                     "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,
+                     "aside": run.aside, "derived": run.is_derived,
                      "failure": failure, "ranks": ranks,
                      "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
         return
@@ -169,7 +171,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
     gpu_names = ("GPU", "MEMORY") if has_gpus else ()
     rows = [("RANK", "NODE", "PID", "STATE", "STEP", "LOSS", "THROUGHPUT", *gpu_names, "")]
     for rank in snapshot.ranks:
-        rate = "" if rank.throughput is None else f"{rank.throughput:.4g} {rank.unit}/s"
+        rate = "" if rank.throughput is None else f"{'~' if rank.is_derived else ''}{rank.throughput:.4g} {rank.unit}/s"
         loss = "" if rank.loss is None else f"{rank.loss:.4g}"
         pid, step = (str(value) if value is not None else "" for value in (rank.pid, rank.step))
         gpu = _gpu_words(rank.gpu) if has_gpus else ()

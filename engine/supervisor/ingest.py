@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from engine.core.metrics.line_formats import LineFormats
 from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.progress import RankProgress, take_readings, take_record
+from engine.core.metrics.metric_names import Names
+from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.wire.agent import LARGEST
 from engine.runs.paths import RunPaths, Stream
@@ -35,6 +37,9 @@ DRAIN_TIME = 1.0
 FRESH_POINTS = 20_000
 """Newest points that are kept for subscribers; one that falls behind further gets a new snapshot."""
 
+MIN_KEYS, ALL_KEYS = 8, 2048
+"""Curves of a rank at least, and of all ranks together: a curve takes some 50 KB, and each is sent to every front end."""
+
 LAST_LINE = 400
 """Bytes of a rank's newest line that are kept for the table."""
 
@@ -49,6 +54,7 @@ class Ingest:
         paths: of the run.
         world_size: number of ranks.
         patterns: of the profile, in addition to the known formats.
+        names: what the profile says about names of metrics.
         on_change: called with a rank whose numbers have changed.
         on_waiting: called with a rank and the generation that it waits in.
         on_joined: called with a rank, the generation that it has joined, and how many steps it has finished.
@@ -61,6 +67,7 @@ class Ingest:
         paths: RunPaths,
         world_size: int,
         patterns: tuple[str, ...],
+        names: Names,
         *,
         on_change: Callable[[int], None],
         on_waiting: Callable[[int, int], None],
@@ -69,7 +76,8 @@ class Ingest:
         on_slow: Callable[[str], None],
     ) -> None:
         self._own_patterns = OwnPatterns(on_slow)
-        self._paths, self._patterns = paths, patterns
+        self._paths, self._patterns, self._formats = paths, patterns, LineFormats(names)
+        self._most_keys = max(MIN_KEYS, min(MAX_KEYS, ALL_KEYS // world_size))
         self._on_change, self._on_failed = on_change, on_failed
         self._on_waiting, self._on_joined = on_waiting, on_joined
         self.attempt = 0
@@ -129,7 +137,9 @@ class Ingest:
         self.told_errors.clear()
         self._grown.clear()
         self.progress = [
-            RankProgress(steps=old.steps, checkpoint=old.checkpoint, checkpoint_at=old.checkpoint_at)
+            RankProgress(
+                steps=old.steps, checkpoint=old.checkpoint, checkpoint_at=old.checkpoint_at, first_epoch=old.first_epoch
+            )
             for old in self.progress
         ]
 
@@ -288,8 +298,8 @@ class Ingest:
             progress.last_line = newest
         reader = self._readers.get((rank, kind))
         if reader is None:
-            reader = self._readers[rank, kind] = MetricReader(self._patterns, self._own_patterns.find)
-        return take_readings(rank, progress, time.time(), reader.feed(data))
+            reader = self._readers[rank, kind] = MetricReader(self._patterns, self._formats, self._own_patterns.find)
+        return take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys)
 
     def tail(self, rank: int, stream: Stream) -> bytes:
         """The last bytes of what a rank of this attempt wrote."""

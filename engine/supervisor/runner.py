@@ -9,6 +9,7 @@ import os
 import resource
 import time
 
+from engine.core.metrics.metric_names import Names
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import actions as act
 from engine.core.run import events as ev
@@ -60,6 +61,7 @@ class Runner:
             paths,
             plan.world_size,
             plan.metric_patterns,
+            Names(loss=plan.metric_loss, step=plan.metric_step, ignore=plan.metric_ignore),
             on_change=run.changed_ranks.add,
             on_waiting=self._take_waiting,
             on_joined=self._take_joined,

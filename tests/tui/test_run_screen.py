@@ -196,6 +196,29 @@ def test_attempt_and_generation_leave_room_for_the_step(run: FakeRun, width: int
     assert "step  99999/100000" in first.plain
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_header_tells_the_epoch_other_bars_and_a_derived_throughput(run: FakeRun, width: int):
+    run.change(
+        step=240,
+        steps=500,
+        epoch=3.0,
+        epochs=5,
+        epoch_step=40,
+        epoch_steps=100,
+        aside="validation 12/40",
+        is_derived=True,
+    )
+    model = RunModel()
+    model.apply(run.snapshot())
+    header = model.header(run.now)
+    assert header is not None
+    first, second = header_lines(header, width, ascii=False)
+    assert ("epoch 3/5 · step  40/100 · 240 in all" if width >= 100 else "epoch 3/5  40/100") in first.plain
+    assert max(first.cell_length, second.cell_length) <= width
+    assert "validation 12/40" in second.plain
+    assert " ~" in second.plain
+
+
 async def test_a_yes_to_a_rejoin_that_is_none_any_more_does_nothing(app: RankdeckApp, run: FakeRun):
     run.fail(2)
     run.offer_rejoin(2)

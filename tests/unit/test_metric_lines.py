@@ -10,15 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.metrics.metric_lines import MAX_LINE, MetricReader, Reading
-from engine.core.metrics.progress import RankProgress, take_readings
+from engine.core.metrics.line_formats import Line, LineFormats
+from engine.core.metrics.metric_lines import MAX_LINE, MetricReader
+from engine.core.metrics.metric_names import Names
+from engine.core.metrics.progress import RankProgress, take_lines
 
 ProgramOutput = list[tuple[str, int | None, float]]
 
 
+def told(lines: list[Line]) -> ProgramOutput:
+    """What lines say, one after the other: the total number of steps, the metrics, or the step of a line that has nothing else."""
+    found: ProgramOutput = []
+    for line in lines:
+        found += [("steps", line.step, float(line.steps))] if line.steps is not None else []
+        found += [(key, line.step, value) for key, value in line.values]
+        found += [("step", line.step, float(line.step))] if line.step is not None and not line.values else []
+    return found
+
+
 def read(text: str | bytes, *patterns: str) -> ProgramOutput:
     data = text.encode() if isinstance(text, str) else text
-    return [(one.key, one.step, one.value) for one in MetricReader(patterns).feed(data + b"\n")]
+    return told(MetricReader(patterns).feed(data + b"\n"))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +55,7 @@ def read(text: str | bytes, *patterns: str) -> ProgramOutput:
         ("train_loss_step=0.25", [("loss", None, 0.25)]),
         ("Epoch 3 average loss: 0.5", [("loss", None, 0.5)]),
         ("| loss | 0.5 |", [("loss", None, 0.5)]),
-        ("- loss: 0.3 - accuracy: 0.9", [("loss", None, 0.3)]),
+        ("- loss: 0.3 - accuracy: 0.9", [("loss", None, 0.3), ("accuracy", None, 0.9)]),
     ],
 )
 def test_a_loss_is_read_however_it_is_written(line: str, said: ProgramOutput) -> None:
@@ -62,7 +74,7 @@ def test_a_loss_is_read_however_it_is_written(line: str, said: ProgramOutput) ->
         ("loss: 0.3 - val_loss: 0.4", [("loss", None, 0.3), ("val_loss", None, 0.4)]),
         ("Evaluation: train loss 1.5 val loss 1.75", [("loss", None, 1.5), ("val_loss", None, 1.75)]),
         ("Test set: Average loss: 0.0512, Accuracy: 9830/10000 (98%)", [("val_loss", None, 0.0512)]),
-        ("Test: [ 10/100]\tTime 0.1\tLoss 1.5 (1.75)", [("val_loss", None, 1.5)]),
+        ("Test: [ 10/100]\tTime 0.1\tLoss 1.5 (1.75)", [("steps", 10, 100.0), ("val_loss", 10, 1.5)]),
     ],
 )
 def test_the_loss_on_held_out_data_is_not_taken_for_the_loss(line: str, said: ProgramOutput) -> None:
@@ -187,18 +199,21 @@ def test_rates_are_read_with_their_unit(line: str, said: ProgramOutput) -> None:
             [("val_loss", None, 1.2)],
         ),
         ("  Total optimization steps = 375", [("steps", None, 375.0)]),
-        ("iter 100: loss 2.4519, time 24.31ms, mfu 3.1%", [("loss", 100, 2.4519)]),
+        (
+            "iter 100: loss 2.4519, time 25.00ms, mfu 3.1%",
+            [("loss", 100, 2.4519), ("it/s", 100, 40.0), ("mfu", 100, 3.1)],
+        ),
         ("step 250: train loss 1.9, val loss 2.0", [("loss", 250, 1.9), ("val_loss", 250, 2.0)]),
         ("Overriding: max_iters = 600000", [("steps", None, 600000.0)]),
         (
-            "step    5 | loss: 3.2 | lr 6.0000e-04 | norm: 0.5 | dt: 12.3ms | tok/sec: 12345.67",
-            [("loss", 5, 3.2), ("lr", 5, 6e-4), ("tokens/s", 5, 12345.67)],
+            "step    5 | loss: 3.2 | lr 6.0000e-04 | norm: 0.5 | dt: 12.5ms | tok/sec: 12345.67",
+            [("loss", 5, 3.2), ("lr", 5, 6e-4), ("norm", 5, 0.5), ("it/s", 5, 80.0), ("tokens/s", 5, 12345.67)],
         ),
-        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.30", [("loss", None, 2.3)]),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.30", [("steps", 640, 60000.0), ("loss", 640, 2.3)]),
         ("Epoch [1/5], Step [100/600], Loss: 2.3", [("steps", 100, 600.0), ("loss", 100, 2.3)]),
         (
             "Epoch: [0][  1/5005]\tTime  0.2 ( 0.3)\tData  0.1 ( 0.1)\tLoss 6.9e+00 (7.1e+00)\tAcc@1   0.0",
-            [("loss", None, 6.9)],
+            [("steps", 1, 5005.0), ("it/s", 1, 5.0), ("Data", 1, 0.1), ("loss", 1, 6.9), ("Acc@1", 1, 0.0)],
         ),
         (
             "Epoch 0:  12%|█▏ | 12/100 [00:01<00:10, 8.25it/s, loss=0.1, v_num=0]",
@@ -210,12 +225,18 @@ def test_rates_are_read_with_their_unit(line: str, said: ProgramOutput) -> None:
         ("  0%|          | 0/100 [00:00<?, ?it/s]", [("steps", 0, 100.0), ("step", 0, 0.0)]),
         (
             "step:  1  loss:  8.25  grad_norm:  1.5  memory: 0.95GiB(1%)  tps: 7,000  tflops: 1.2  mfu: 0.3%",
-            [("loss", 1, 8.25), ("grad_norm", 1, 1.5), ("tokens/s", 1, 7000.0)],
+            [
+                *(("loss", 1, 8.25), ("grad_norm", 1, 1.5), ("memory", 1, 0.95), ("tokens/s", 1, 7000.0)),
+                *(("tflops", 1, 1.2), ("mfu", 1, 0.3)),
+            ],
         ),
         (
-            " iteration        1/  500000 | consumed samples:  8 | elapsed time per iteration (ms): 20.1 "
+            " iteration        1/  500000 | consumed samples:  8 | elapsed time per iteration (ms): 20.0 "
             "| learning rate: 1.0E-04 | lm loss: 6.2E+00 | loss scale: 1.0 | grad norm: 1.25 |",
-            [("steps", 1, 500000.0), ("lr", 1, 1e-4), ("loss", 1, 6.2), ("grad_norm", 1, 1.25)],
+            [
+                *(("steps", 1, 500000.0), ("consumed samples", 1, 8.0), ("it/s", 1, 50.0), ("lr", 1, 1e-4)),
+                *(("loss", 1, 6.2), ("loss scale", 1, 1.0), ("grad_norm", 1, 1.25)),
+            ],
         ),
     ],
     ids=[
@@ -239,12 +260,6 @@ def test_a_line_with_a_step_and_nothing_else_reports_the_step() -> None:
     assert read("step 12: saved a checkpoint") == [("step", 12, 12.0)]
 
 
-def test_the_number_of_steps_is_told_once() -> None:
-    reader = MetricReader()
-    said = reader.feed(b"step 1/9 loss=3\nstep 2/9 loss=2\nstep 3/8 loss=1\n")
-    assert [(one.step, one.value) for one in said if one.key == "steps"] == [(1, 9.0), (3, 8.0)]
-
-
 def test_a_line_gives_one_reading_of_a_key() -> None:
     assert read("loss 1.5 (avg loss 2.5)") == [("loss", None, 1.5)]
 
@@ -256,8 +271,8 @@ def test_colours_do_not_hide_a_value() -> None:
 def test_progress_bars_end_their_lines_with_a_carriage_return() -> None:
     reader = MetricReader()
     assert reader.feed(b"\r 1/9 [00:01<00:09, 3.5it/s]") == []
-    assert reader.feed(b"\r 2/9 [00:01<00:09, 4.5it/s]") == [Reading("steps", 1, 9.0), Reading("it/s", 1, 3.5)]
-    assert reader.feed(b"\n") == [Reading("it/s", 2, 4.5)]
+    assert told(reader.feed(b"\r 2/9 [00:01<00:09, 4.5it/s]")) == [("steps", 1, 9.0), ("it/s", 1, 3.5)]
+    assert told(reader.feed(b"\n")) == [("steps", 2, 9.0), ("it/s", 2, 4.5)]
 
 
 def test_values_come_in_order_of_occurrence_and_lines_do_not_mix() -> None:
@@ -276,20 +291,33 @@ def test_values_come_in_order_of_occurrence_and_lines_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["loss", "throughput", "step", "steps", "it/s", "tokens", "samples", "t", "checkpoint", "x"]
+    "key", ["loss", "throughput", "step", "steps", "epoch", "tokens", "samples", "it", "t", "checkpoint", "x"]
 )
 def test_a_pattern_may_name_any_metric(key: str) -> None:
     progress = RankProgress(unit="tok")
-    take_readings(0, progress, 1.0, [Reading(key=key, step=None, value=8.0)])
-    if key == "throughput":
-        assert (progress.throughput, progress.unit) == (8.0, "tok")
+    points = take_lines(0, progress, 1.0, MetricReader((rf"@@ (?P<{key}>\d+)",)).feed(b"@@ 8\n"))
+    found = {"loss": progress.loss, "step": progress.step, "steps": progress.steps, "epoch": progress.epoch}
+    assert {word: value for word, value in found.items() if value is not None} == ({key: 8.0} if key in found else {})
+    if key not in ("step", "steps", "epoch"):
+        assert [point.value for point in points] == [8.0]
 
 
-def test_the_throughput_of_a_pattern_is_shown_and_drawn() -> None:
+@pytest.mark.parametrize(
+    ("group", "unit"), [("throughput", ""), ("samples", "samples"), ("tokens", "tok"), ("it", "it")]
+)
+def test_a_group_of_a_pattern_may_be_a_throughput(group: str, unit: str) -> None:
     progress = RankProgress()
-    points = take_readings(0, progress, 1.0, MetricReader((r"@@ (?P<throughput>\d+)",)).feed(b"@@ 512\n"))
-    assert progress.throughput == 512.0
-    assert [(point.key, point.value) for point in points] == [("throughput", 512.0)]
+    points = take_lines(0, progress, 1.0, MetricReader((rf"@@ (?P<{group}>\S+)",)).feed(b"@@ 1,512.5\n"))
+    assert (progress.throughput, progress.unit) == (1512.5, unit)
+    assert [(point.key, point.value) for point in points] == [("throughput", 1512.5)]
+
+
+def test_a_pattern_of_a_throughput_wins_over_a_rate_of_the_line() -> None:
+    progress = RankProgress()
+    take_lines(
+        0, progress, 1.0, MetricReader((r"eff=(?P<tokens>\d+)",)).feed(b"step 1 loss 2 9 it/s 8 tokens/s eff=7\n")
+    )
+    assert (progress.throughput, progress.unit) == (7.0, "tok")
 
 
 def test_each_named_group_of_a_pattern_is_a_metric() -> None:
@@ -299,9 +327,9 @@ def test_each_named_group_of_a_pattern_is_a_metric() -> None:
 
 def test_a_pattern_wins_over_the_known_shapes_and_adds_nothing_twice() -> None:
     line = "step 12 loss=1.5 smoothed=2.5"
-    assert read(line, r"loss[=: ]+(?P<loss>\S+)") == [("loss", 12, 1.5)]
-    assert read(line, r"smoothed=(?P<loss>\S+)") == [("loss", 12, 2.5)]
-    assert read(line, r"smoothed=(?P<step>\d+)") == [("loss", 2, 1.5)]
+    assert read(line, r"loss[=: ]+(?P<loss>\S+)") == [("loss", 12, 1.5), ("smoothed", 12, 2.5)]
+    assert read(line, r"smoothed=(?P<loss>\S+)") == [("loss", 12, 2.5), ("smoothed", 12, 2.5)]
+    assert read(line, r"smoothed=(?P<step>\d+)") == [("loss", 2, 1.5), ("smoothed", 2, 2.5)]
 
 
 def test_a_pattern_sees_the_case_of_the_text_and_the_ends_of_lines() -> None:
@@ -316,6 +344,33 @@ def test_a_group_that_holds_no_number_is_no_metric() -> None:
 
 def test_a_group_that_took_no_part_is_no_metric() -> None:
     assert read("b=1", r"a=(?P<a>\d)|b=(?P<b>\d)") == [("b", None, 1.0)]
+
+
+# --- names of the profile --------------------------------------------------------------------------------------------
+
+
+def read_with(names: Names, text: str) -> ProgramOutput:
+    return told(MetricReader((), LineFormats(names)).feed(text.encode() + b"\n"))
+
+
+def test_the_profile_names_the_loss() -> None:
+    names = Names(loss="train/ce")
+    assert read_with(names, "step 3 loss 9 train/ce 0.5 aux_loss=1") == [("loss", 3, 0.5), ("aux_loss", 3, 1.0)]
+    assert read_with(names, "train/ce=0.5") == [("loss", None, 0.5)]
+    assert read_with(names, "val_loss=0.5") == [("val_loss", None, 0.5)]
+
+
+def test_the_profile_names_the_step() -> None:
+    names = Names(step="opt_step")
+    assert read_with(names, "step 300 opt_step 3 loss 0.5") == [("loss", 3, 0.5)]
+    assert read_with(names, "step 300 loss 0.5") == [("loss", None, 0.5)]
+
+
+def test_the_profile_ignores_metrics_and_bars() -> None:
+    names = Names(ignore=("acc*", "warm up*"))
+    assert read_with(names, "step 3 loss 0.5 Acc@1=7 acc=2 mem=1") == [("loss", 3, 0.5), ("mem", 3, 1.0)]
+    assert read_with(names, "Warm up: 12/100 [00:01<00:09, 3.5it/s]") == []
+    assert read_with(names, "Warm up:  12%|█ | 12/100 [00:01<00:09, 3.5it/s]") == []
 
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
@@ -334,7 +389,7 @@ def test_where_a_chunk_ends_makes_no_difference(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(SAMPLE)]
     pieces = [one for begin, end in itertools.pairwise(edges) for one in reader.feed(SAMPLE[begin:end])]
     assert repr(pieces) == repr(whole)
-    assert len(whole) == 10
+    assert len(told(whole)) == 10
 
 
 def test_a_line_without_end_is_given_up_and_the_next_one_is_read() -> None:
@@ -342,13 +397,13 @@ def test_a_line_without_end_is_given_up_and_the_next_one_is_read() -> None:
     for _ in range(100):
         assert reader.feed(b"loss=1 " * 1000) == []
         assert len(reader._unfinished) <= MAX_LINE
-    assert reader.feed(b"loss=2\nloss=3\n") == [Reading("loss", None, 3.0)]
+    assert told(reader.feed(b"loss=2\nloss=3\n")) == [("loss", None, 3.0)]
 
 
 def test_a_line_of_the_longest_size_is_still_read() -> None:
     reader = MetricReader()
     reader.feed(b"x" * (MAX_LINE - 7) + b" loss=2")
-    assert reader.feed(b"\n") == [Reading("loss", None, 2.0)]
+    assert told(reader.feed(b"\n")) == [("loss", None, 2.0)]
 
 
 # --- hostile output --------------------------------------------------------------------------------------------------
@@ -399,7 +454,7 @@ def test_no_bytes_make_it_fail(bits: list[bytes], size: int) -> None:
     reader = MetricReader((r"loss[=: ]+(?P<loss>\S+)", r"(?P<step>\d+)"))
     for begin in range(0, len(data), size):
         for reading in reader.feed(data[begin : begin + size]):
-            assert isinstance(reading.value, float)
+            assert all(isinstance(value, float) for _, value in reading.values)
             assert reading.step is None or reading.step >= 0
 
 

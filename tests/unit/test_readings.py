@@ -16,7 +16,7 @@ from engine.client.run import LocalRun
 from engine.commands.tail import Follower
 from engine.core.errors import SupervisorError
 from engine.core.metrics.metric_lines import MetricReader
-from engine.core.metrics.progress import RankProgress, take_readings
+from engine.core.metrics.progress import RankProgress, take_lines
 from engine.core.run import events as ev
 from engine.core.run.state import rank_word
 from engine.core.views.views import run_view
@@ -63,14 +63,14 @@ def fail(*_: object, **__: object) -> None:
 
 def test_a_pattern_may_name_what_ranks_report_themselves():
     progress = RankProgress()
-    (point,) = take_readings(0, progress, 1.0, MetricReader((r"@@ (?P<throughput>\d+)",)).feed(b"@@ 5\n"))
+    (point,) = take_lines(0, progress, 1.0, MetricReader((r"@@ (?P<throughput>\d+)",)).feed(b"@@ 5\n"))
     assert (point.key, point.value, progress.throughput) == ("throughput", 5.0, 5.0)
 
 
 def test_numbers_that_no_file_can_hold_are_passed_over():
     progress = RankProgress()
     reader = MetricReader((r"of (?P<steps>\S+)", r"at (?P<step>\S+)", r"-> (?P<loss>\S+)"))
-    take_readings(0, progress, 1.0, reader.feed(b"of 1e300 at 1e300 -> 2\n"))
+    take_lines(0, progress, 1.0, reader.feed(b"of 1e300 at 1e300 -> 2\n"))
     assert (progress.steps, progress.step, progress.loss) == (None, None, 2.0)
 
 
@@ -90,7 +90,7 @@ def test_a_pattern_that_takes_too_long_is_not_used_any_more(tmp_path: Path, host
 # --- a defect in what reads
 
 
-@pytest.mark.parametrize(("kind", "part"), [("out", "take_readings"), ("metrics", "take_record")])
+@pytest.mark.parametrize(("kind", "part"), [("out", "take_lines"), ("metrics", "take_record")])
 def test_a_file_that_can_t_be_read_is_left_out_with_a_warning(
     run: Runner, monkeypatch: pytest.MonkeyPatch, kind: Kind, part: str
 ):

@@ -116,7 +116,7 @@ def row_parts(
         text.append(("muted", " " + seen.rjust(columns.seen)))
     if columns.note:
         note = plain_line(view.note)
-        note_cells = cell_fit(note or plain_line(view.last_line), columns.note, ascii=ascii)
+        note_cells = cell_fit(note or plain_line(view.aside or view.last_line), columns.note, ascii=ascii)
         text.append(("" if note else "muted", " " + note_cells))
     if ascii:
         text = [(part, cell.replace(NOTHING, "-")) for part, cell in text]

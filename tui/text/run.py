@@ -41,8 +41,7 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
     name = plain_line(run.name)
     mark = RUN_MARKS[run.state]
     word = f"{mark.sign(ascii=ascii)} {run.state:<9}"
-    step = NOTHING if run.step is None else str(run.step)
-    steps = f"step {step:>{len(str(run.steps or 0))}}" + (f"/{run.steps}" if run.steps else "")
+    steps = _step_words(run, width)
     parts: list[tuple[str, str]] = [
         (cut(name, min(MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
         (f"  {word}", mark.style),
@@ -66,6 +65,22 @@ def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
     return Content.assemble(*parts)
 
 
+def _step_words(run: RunView, width: int) -> str:
+    """`step 812/1000`; if steps are counted in each epoch `epoch 3/5 · step 40/100 · 240 in all`, without the last on a narrow line."""
+    epoch = "" if run.epoch is None else f"epoch {run.epoch:.4g}" + (f"/{run.epochs}" if run.epochs else "")
+    if run.epoch_step is not None:
+        of_epoch = f"{run.epoch_step:>{len(str(run.epoch_steps or 0))}}" + (
+            f"/{run.epoch_steps}" if run.epoch_steps else ""
+        )
+        if width < WIDE:
+            return f"{epoch} {of_epoch}".strip()
+        return f"{epoch} · step {of_epoch} · {run.step} in all".removeprefix(" · ")
+    if run.step is None and epoch:
+        return epoch
+    step = NOTHING if run.step is None else str(run.step)
+    return f"step {step:>{len(str(run.steps or 0))}}" + (f"/{run.steps}" if run.steps else "")
+
+
 def _attempt(run: RunView, width: int) -> str:
     """Attempt and generation: `1`, `1.3`, or on a wide line `1 · generation 3`."""
     if run.generation == 0:
@@ -85,11 +100,16 @@ def _value_line(header: Header, width: int) -> Content:
         (ranks, "$text-error bold" if dead else ""),
     ]
     if run.throughput is not None or run.state not in ENDED_WORDS:
-        parts += [(f"  {number(run.throughput, 6)}", ""), (f" {unit}/s" if unit else " per s", MUTED)]
+        parts += [
+            (f" {'~' if run.is_derived else ' '}{number(run.throughput, 6)}", ""),
+            (f" {unit}/s" if unit else " per s", MUTED),
+        ]
     parts += [("  loss", MUTED), (f" {precise(header.loss):>{LOSS_CELLS}}", "")]
     if run.checkpoint is not None:
         since = f", {age(header.checkpoint_age)} ago" if header.checkpoint_age is not None else ""
         parts.append((f"  checkpoint {run.checkpoint}{since}", MUTED))
+    if run.aside:
+        parts.append((f"  {plain_line(run.aside)}", MUTED))
     if doing := _doing(header):
         parts.append((f"  {plain_line(doing)}", "$text-warning"))
     return Content.assemble(*parts).truncate(width, ellipsis=True)

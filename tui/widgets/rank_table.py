@@ -116,7 +116,7 @@ class RankTable(RankCells):
         node = max((len(name) for name in nodes), default=4)
         self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._rows)
         columns = Columns.fitted(self._width, world_size=len(self._rows), node=node, gpus=self._has_gpus)
-        unit = next((row.view.unit for row in self._rows if row.view.unit), "")
+        unit = next((f"{'~' if row.view.is_derived else ''}{row.view.unit}" for row in self._rows if row.view.unit), "")
         changed = (columns, unit) != (self._columns, self._unit)
         self._columns, self._unit = columns, unit
         return changed

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-MIN_SIZE = 1 << 14
+MIN_SIZE = 1 << 13
 """Chunks below this size, in bytes, are not reduced."""
 
 _IN_NUMBERS = b"0123456789.+-"

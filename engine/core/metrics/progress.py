@@ -2,6 +2,8 @@
 
 A rank reports metrics by `rankdeck.log` or in its output. Once a metric was logged, its values in the output are ignored: otherwise
 every point would appear twice.
+
+A rank that prints steps and no throughput has one that is derived from its steps and the time at which they are read.
 """
 
 from __future__ import annotations
@@ -12,16 +14,23 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.core.metrics.metric_lines import Reading
+from engine.core.metrics.counters import MAX_COUNTERS, Counter, choose, name_of
+from engine.core.metrics.line_formats import MAIN, Line, whole
 from engine.core.metrics.series import Point
 
 THROUGHPUT_WINDOW = 0.25
 """Seconds of samples in one point of the throughput: a screen shows at most four points a second."""
 
-_UNITS = {"it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
-"""Units of throughput, by the key of a reading."""
+_UNITS = {"throughput": "", "it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
+"""Units of throughput, by the key of a metric. Of several in a line, the last says most."""
 
-_MAX_KEYS = 64
+DERIVED_AFTER = 3
+"""Lines with a step and no throughput, after which it is derived."""
+
+DERIVED_WINDOW = 1.0
+"""Seconds of steps in one point of a derived throughput: lines are read some times a second, so less would be noise."""
+
+MAX_KEYS = 64
 """Most curves of one rank; a script that generates names would otherwise fill the memory."""
 
 
@@ -47,6 +56,28 @@ class RankProgress(msgspec.Struct, kw_only=True):
     recorded: set[str] = set()
     """Metrics reported by `rankdeck.log`."""
     keys: set[str] = set()
+    epoch: float | None = None
+    """As printed: counted from 0 or 1, or with a fraction."""
+    epochs: int | None = None
+    first_epoch: int | None = None
+    """The first epoch that was printed, by this or an earlier attempt."""
+    has_epoch_lines: bool = False
+    """The newest epoch has a line of its own, so counts after it are those of the epoch."""
+    epoch_step: int | None = None
+    epoch_steps: int | None = None
+    """Step and steps of the epoch, if steps are counted in each; `step` and `steps` are those of the run."""
+    counters: dict[str, Counter] = {}
+    owner: str = ""
+    """The name of the training's own count."""
+    aside: str = ""
+    """What the rank does beside training, with its count: `validation 12/40`; empty: nothing."""
+    is_derived: bool = False
+    """Whether `throughput` is made from steps and time."""
+    steps_told: int = 0
+    """Lines with a step since the last throughput that was printed."""
+    paced_at: float | None = None
+    paced_step: int = 0
+    """Where the window of a derived throughput begins."""
 
 
 def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) -> list[Point]:
@@ -81,6 +112,7 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
         value = _number(raw)
         if value is not None and _admit(progress, key):
             progress.recorded.add(key)
+            progress.is_derived = progress.is_derived and key != "throughput"
             if key == "loss":
                 progress.loss = value
             points.append(_point(rank, key, at, step, value))
@@ -93,34 +125,168 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
     return points
 
 
-def take_readings(rank: int, progress: RankProgress, at: float, readings: Iterable[Reading]) -> list[Point]:
-    """Adds readings from a rank's output. Returns new points of curves.
+def take_lines(
+    rank: int, progress: RankProgress, at: float, lines: Iterable[Line], most_keys: int = MAX_KEYS
+) -> list[Point]:
+    """Adds lines of a rank's output. Returns new points of curves.
 
     Args:
         rank: the rank that printed them.
         progress: changed in place.
         at: when they were read, seconds since the epoch.
-        readings: in the order in which they were printed.
+        lines: in the order in which they were printed.
+        most_keys: curves of this rank, besides the main ones.
     """
-    points = []
-    for reading in readings:
-        key, step, value = reading.key, _whole(reading.step), reading.value
-        if step is not None and "step" not in progress.recorded:
-            progress.step = step
-        if key == "step":
+    points: list[Point] = []
+    for line in lines:
+        if line.format.is_aside:
+            _take_aside(progress, line)
+            points += _take_values(rank, progress, at, line, most_keys, is_training=False)
             continue
-        if key == "steps":
-            progress.steps = progress.steps if (steps := _whole(value)) is None else steps
-            continue
-        name = "throughput" if key in _UNITS else key
-        if name in progress.recorded or not _admit(progress, name):
-            continue
-        if name == "throughput":
-            progress.throughput, progress.unit = value, _UNITS.get(key, progress.unit)
-        elif name == "loss":
-            progress.loss = value
-        points.append(_point(rank, name, at, step if step is not None else progress.step, value))
+        _take_epoch(progress, line)
+        is_training = line.step is None or _take_count(progress, line)
+        if line.step is None and line.steps is not None:
+            progress.steps = line.steps
+        points += _take_values(rank, progress, at, line, most_keys, is_training=is_training)
+        if is_training and line.step is not None:
+            points += _derive(rank, progress, at)
     return points
+
+
+def _take_epoch(progress: RankProgress, line: Line) -> None:
+    if line.epoch is not None:
+        progress.epoch = line.epoch
+        if progress.first_epoch is None:
+            progress.first_epoch = int(line.epoch)
+        progress.has_epoch_lines = line.step is None and not line.values
+    if line.epochs is not None:
+        progress.epochs = line.epochs
+
+
+def _take_count(progress: RankProgress, line: Line) -> bool:
+    """Adds the count of a line. Returns whether it is the training's own."""
+    name = name_of(line)
+    of_epoch = line.format.of_epoch or (progress.has_epoch_lines and line.format.kind in ("bar", "bare"))
+    counter = progress.counters.get(name)
+    if counter is None:
+        if len(progress.counters) >= MAX_COUNTERS:
+            return False
+        counter = progress.counters[name] = Counter()
+        if of_epoch and progress.epoch is not None and line.steps and progress.first_epoch is not None:
+            counter.offset = max(0, int(progress.epoch) - progress.first_epoch) * line.steps
+    counter.take(line, progress.epoch, of_epoch)
+    if any(key == "loss" for key, _ in line.values):
+        counter.losses += 1
+        _note_loss(progress, but=name)
+    progress.owner = choose(progress.counters, progress.owner, name)
+    if progress.owner != name:
+        progress.aside = _aside_words(line)
+        return False
+    progress.aside = ""
+    if "step" not in progress.recorded:
+        _set_steps(progress, counter)
+    return True
+
+
+def _set_steps(progress: RankProgress, counter: Counter) -> None:
+    progress.step = whole(counter.step)
+    if not counter.of_epoch:
+        progress.epoch_step = progress.epoch_steps = None
+        progress.steps = counter.total if counter.total is not None else progress.steps
+        return
+    progress.epoch_step, progress.epoch_steps = counter.count, counter.total
+    progress.steps = None
+    if counter.total is not None and progress.epochs is not None and progress.first_epoch is not None:
+        progress.steps = counter.total * max(1, progress.epochs - max(0, progress.first_epoch - 1))
+
+
+def _note_loss(progress: RankProgress, but: str = "") -> None:
+    """A loss was printed: counts that moved before it are probably those of the training."""
+    for name, counter in progress.counters.items():
+        if counter.has_moved and name != but:
+            counter.with_losses += 1
+        counter.has_moved = False
+
+
+def _take_aside(progress: RankProgress, line: Line) -> None:
+    if line.step is not None and (line.steps is not None or line.format.kind == "bar"):
+        progress.aside = _aside_words(line)
+
+
+def _aside_words(line: Line) -> str:
+    """`validation 12/40`; empty if it is done."""
+    if line.step is None or line.step == line.steps:
+        return ""
+    title = line.format.title.lower() if line.format.title else "another bar"
+    return f"{title[:24]} {line.step}" + (f"/{line.steps}" if line.steps is not None else "")
+
+
+def _take_values(
+    rank: int, progress: RankProgress, at: float, line: Line, most_keys: int, *, is_training: bool
+) -> list[Point]:
+    """Adds the metrics of a line. Of what is counted beside training, only rates are left out."""
+    points: list[Point] = []
+    step = progress.step if line.step is not None or progress.owner else None
+    rate = ""
+    is_summary = line.format.is_summary
+    for key, value in line.values:
+        if key in _UNITS:
+            rate = key if not rate or list(_UNITS).index(key) > list(_UNITS).index(rate) else rate
+            continue
+        if (
+            key in progress.recorded
+            or (is_summary and key == "loss" and progress.loss is not None)
+            or not _admit(progress, key, most_keys)
+        ):
+            continue
+        if key == "loss":
+            progress.loss = value
+            if line.step is None:
+                _note_loss(progress)
+        points.append(_point(rank, key, at, step, value))
+    if rate and is_training and not (is_summary and progress.unit):
+        points += _take_rate(rank, progress, at, step, rate, dict(line.values)[rate])
+    return points
+
+
+def _take_rate(rank: int, progress: RankProgress, at: float, step: int | None, key: str, value: float) -> list[Point]:
+    """Adds a throughput. Once one in samples or tokens was printed, iterations are a metric of their own."""
+    unit = _UNITS[key] or progress.unit
+    order = list(_UNITS.values())
+    name = "throughput"
+    if not progress.is_derived and progress.throughput is not None and order.index(unit) < order.index(progress.unit):
+        name = key
+    if name in progress.recorded or not _admit(progress, name):
+        return []
+    if name == "throughput":
+        progress.throughput, progress.unit, progress.is_derived, progress.steps_told = value, unit, False, 0
+    return [_point(rank, name, at, step, value)]
+
+
+def _derive(rank: int, progress: RankProgress, at: float) -> list[Point]:
+    """A throughput from steps and time, if none is printed."""
+    progress.steps_told += 1
+    if (
+        progress.step is None
+        or "throughput" in progress.recorded
+        or (progress.throughput is not None and not progress.is_derived)
+    ):
+        return []
+    if progress.paced_at is None or progress.step < progress.paced_step or at < progress.paced_at:
+        progress.paced_at, progress.paced_step = at, progress.step
+        return []
+    elapsed = at - progress.paced_at
+    if progress.steps_told < DERIVED_AFTER or elapsed < DERIVED_WINDOW or progress.step == progress.paced_step:
+        return []
+    progress.throughput, progress.unit, progress.is_derived = (
+        (progress.step - progress.paced_step) / elapsed,
+        "it",
+        True,
+    )
+    progress.paced_at, progress.paced_step = at, progress.step
+    return (
+        [_point(rank, "throughput", at, progress.step, progress.throughput)] if _admit(progress, "throughput") else []
+    )
 
 
 def _point(rank: int, key: str, at: float, step: int | None, value: float) -> Point:
@@ -142,9 +308,13 @@ def _count(rank: int, progress: RankProgress, at: float, step: int | None, count
     return [_point(rank, "throughput", at, step, progress.throughput)]
 
 
-def _admit(progress: RankProgress, key: str) -> bool:
+def _admit(progress: RankProgress, key: str, most: int = MAX_KEYS) -> bool:
     if key not in progress.keys:
-        if len(progress.keys) >= _MAX_KEYS or len(key) > 64 or not key.isprintable():
+        if (
+            (len(progress.keys) >= most and key not in MAIN and key != "throughput")
+            or len(key) > 64
+            or not key.isprintable()
+        ):
             return False
         progress.keys.add(key)
     return True

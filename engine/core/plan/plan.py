@@ -152,6 +152,10 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     metric_patterns: tuple[str, ...]
     warnings: tuple[EnvWarning, ...] = ()
     """Warnings about variables. They do not change the launch."""
+    metric_loss: str = ""
+    metric_step: str = ""
+    metric_ignore: tuple[str, ...] = ()
+    """`metrics.loss`, `metrics.step` and `metrics.ignore` of the profile."""
 
     @property
     def world_size(self) -> int:
@@ -223,6 +227,9 @@ def build_plan(
         lease=profile.launch.lease,
         stop_ladder=profile.launch.stop_ladder,
         metric_patterns=profile.metrics.patterns,
+        metric_loss=profile.metrics.loss,
+        metric_step=profile.metrics.step,
+        metric_ignore=profile.metrics.ignore,
     )
 
 

@@ -79,9 +79,12 @@ class Launch(Section, frozen=True, kw_only=True):
 
 
 class Metrics(Section, frozen=True, kw_only=True):
-    """`[metrics]`: patterns for the ranks' output, in addition to the built-in ones."""
+    """`[metrics]`: what the ranks' output means, where rankdeck does not find it by itself."""
 
     patterns: tuple[str, ...] = ()
+    loss: str = ""
+    step: str = ""
+    ignore: tuple[str, ...] = ()
 
 
 class Profile(Section, frozen=True, kw_only=True):

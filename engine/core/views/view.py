@@ -47,6 +47,10 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is in that state, in a few words: `SIGKILL`, `exit 1: ValueError: …`."""
     last_line: str = ""
     """The newest line that it printed: raw."""
+    aside: str = ""
+    """What it does beside training, as its output says: `validation 12/40`; raw."""
+    is_derived: bool = False
+    """Whether `throughput` is made from steps and time, because the rank prints none."""
     out_size: int = 0
     err_size: int = 0
     """Bytes in the rank's stdout and stderr files so far."""
@@ -119,6 +123,15 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """What the run is doing. Decisions read it; `doing` is for people."""
     restart_kind: RestartKind | Literal["unknown"] = "unknown"
     """What a restart would do now; `unknown`: as for `Activity`. Decisions read it; `restart` is for people."""
+    epoch: float | None = None
+    epochs: int | None = None
+    epoch_step: int | None = None
+    epoch_steps: int | None = None
+    """As the script counts steps in each epoch; `step` and `steps` are those of the run. None: it does not."""
+    aside: str = ""
+    """What a rank does beside training: `validation 12/40`; raw."""
+    is_derived: bool = False
+    """Whether `throughput` is made from steps and time."""
     restart_ranks: tuple[int, ...] = ()
     """Ranks that a rejoin would start."""
     hold_ends_at: float | None = None

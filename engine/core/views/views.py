@@ -83,6 +83,8 @@ def _rank_view(
         or (is_alive and (waits or _joining_note(progress)))
         or "",
         last_line=progress.last_line,
+        aside=progress.aside if is_alive else "",
+        is_derived=progress.is_derived,
         out_size=progress.out_size,
         err_size=progress.err_size,
     )
@@ -173,7 +175,22 @@ def run_view(
         attempt_since=state.attempt_since,
         alive=sum(isinstance(phase, Alive) for phase in state.ranks),
         step=newest.step,
-        steps=max((one.steps for one in progress if one.steps is not None), default=None),
+        steps=newest.steps
+        if newest.epoch_step is not None
+        else max((one.steps for one in progress if one.steps is not None), default=None),
+        epoch=newest.epoch,
+        epochs=newest.epochs,
+        epoch_step=newest.epoch_step,
+        epoch_steps=newest.epoch_steps,
+        aside=next(
+            (
+                one.aside
+                for one, phase in zip(progress, state.ranks, strict=True)
+                if one.aside and isinstance(phase, Alive)
+            ),
+            "",
+        ),
+        is_derived=any(one.is_derived for one in progress),
         loss=_finite(sum(losses) / len(losses)) if losses else None,
         throughput=_finite(sum(rates) / (len(rates) if unit == "it" else 1)) if rates else None,
         unit=unit,

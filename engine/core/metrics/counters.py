@@ -1,0 +1,115 @@
+"""Which of the counts that a rank prints is that of its training, and how its steps go on over epochs.
+
+A rank prints several counts: the steps of its training, validation, files that are loaded. The training's own carries the loss on its lines;
+if none does, it is the one that advances with the losses, and if no loss is printed, the one that advances most. A count that begins again
+is a new epoch: its steps go on from those of the epoch before.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.core.metrics.line_formats import Line
+
+MAX_COUNTERS = 32
+"""Counts of one rank that are told apart; a program that makes up names would otherwise fill the memory."""
+
+_MORE = 1.5
+"""A second count with losses takes over when it has advanced so many times as often: a warm-up before the training gives way,
+the evaluation after it does not take over."""
+
+_NEAR_END = 0.9
+"""A count that falls back after this part of its total begins a new epoch, even if its last steps were not printed."""
+
+
+class Counter(msgspec.Struct, kw_only=True):
+    """One count. `offset`: steps of the epochs before."""
+
+    count: int = 0
+    total: int | None = None
+    first: int = 0
+    interval: int = 0
+    offset: int = 0
+    epoch: float | None = None
+    begun: int = 0
+    """How often the count began again."""
+    of_epoch: bool = False
+    is_named: bool = False
+    is_own: bool = False
+    """The profile says so."""
+    advances: int = 0
+    losses: int = 0
+    """Lines with a loss."""
+    with_losses: int = 0
+    """Losses elsewhere before which it advanced."""
+    has_moved: bool = False
+    """Since the last loss."""
+
+    @property
+    def step(self) -> int:
+        """Steps in all."""
+        return self.offset + self.count
+
+    def grade(self) -> tuple[bool, bool, int, bool, int]:
+        """Greater for the count that is more probably that of the training."""
+        if self.is_own or self.losses:
+            return self.is_own, True, 0, False, self.advances
+        return False, False, self.with_losses, self.is_named, self.advances
+
+    def take(self, line: Line, epoch: float | None, of_epoch: bool) -> bool:
+        """Adds a line of this count. Returns whether the count went on.
+
+        Args:
+            line: with a step.
+            epoch: the newest that was printed.
+            of_epoch: the count is known to begin again with each epoch.
+        """
+        count = line.step if line.step is not None else self.count
+        is_first = self.advances == 0
+        if is_first:
+            self.first, self.count, self.epoch = count, count, epoch
+        elif self._begins_again(count, epoch, of_epoch):
+            is_same = self.epoch is None or epoch is None or epoch == self.epoch
+            passed = 1 if is_same else int(epoch or 0) - int(self.epoch or 0)
+            whole = self.total if self.total is not None else self.count + self.interval - count
+            self.offset = max(0, self.offset + passed * whole)
+            self.begun += 1
+        if count > self.count:
+            self.interval = count - self.count
+        moved = is_first or count != self.count or epoch != self.epoch
+        self.count, self.epoch = count, epoch
+        self.total = line.steps if line.steps is not None else self.total
+        self.of_epoch = self.of_epoch or of_epoch or self.begun > 0
+        self.is_named, self.is_own = line.format.kind == "named", line.format.kind == "own"
+        if moved:
+            self.advances += 1
+            self.has_moved = True
+        return moved
+
+    def _begins_again(self, count: int, epoch: float | None, of_epoch: bool) -> bool:
+        """Whether the count is that of another epoch. If it falls back otherwise, steps are done again."""
+        is_other = epoch is not None and self.epoch is not None and int(epoch) != int(self.epoch)
+        if of_epoch and is_other:
+            return True
+        if count >= self.count:
+            return False
+        at_end = self.total is not None and self.count + self.interval >= _NEAR_END * self.total
+        return is_other or count <= self.first or (at_end and count <= max(self.first, self.interval))
+
+
+def name_of(line: Line) -> str:
+    """Which count a line is of. Counts without a name are told apart by their total, unless it is that of an epoch."""
+    counter = line.format.counter
+    if counter.endswith(":") and not line.format.of_epoch and line.format.kind != "own":
+        return f"{counter}{line.steps}"
+    return counter
+
+
+def choose(counters: dict[str, Counter], owner: str, challenger: str) -> str:
+    """The count of the training, after a line of `challenger`."""
+    if owner not in counters or owner == challenger:
+        return challenger
+    now, other = counters[owner].grade(), counters[challenger].grade()
+    if now[:2] == other[:2] and now[1]:
+        return challenger if other[4] > _MORE * now[4] else owner
+    return challenger if other > now else owner

@@ -1,0 +1,274 @@
+"""Reads a line of a known format without looking for anything: only its numbers differ from a line that was read before.
+
+Programs print the same few formats again and again. The shape of a line is the line with each run of digits as one `0`. The first line of
+a shape is read field by field; a `Recipe` then takes the values of the others by their place.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from engine.core.metrics.fields import Fields, Numbers, read_fields
+from engine.core.metrics.line_meaning import Format, understand
+from engine.core.metrics.metric_names import Names
+from engine.core.metrics.tables import Table, table_of
+
+MAX_STEP = 1e15
+"""Largest step: more comes from a wrong pattern, and is not exact as a float."""
+
+MAX_SHAPES = 4096
+"""Shapes that are remembered."""
+
+MAX_SHAPE = 1000
+"""Bytes of the longest shape that is remembered."""
+
+_ANCHORS = frozenset(
+    b"step steps iter iters iteration iterations epoch epochs ep it its lr grad gnorm learning batch batches acc accuracy ppl perplexity bleu "
+    b"rouge auc auroc map ap iou miou wer cer reward rewards return score f tps wps ups tgs throughput xent nll cost entropy prec precision "
+    b"recall top update updates dt bpd psnr fid dice samplespersec persec sec per eta time err error".split()
+)
+"""Words in lower case. A line that reports something has one of them, or `loss`, or `/s`."""
+
+_LETTERS = bytes(byte + 32 if 65 <= byte <= 90 else byte if 97 <= byte <= 122 else 32 for byte in range(256))
+_DIGITS_TO_ZERO = bytes(ord("0") if 48 <= byte <= 57 else byte for byte in range(256))
+_TO_WORDS = bytes(byte if byte in b"0123456789." else 32 for byte in range(256))
+MAIN = frozenset(("loss", "val_loss", "lr", "grad_norm", "it/s", "samples/s", "tokens/s"))
+"""Metrics of which every line counts. Of the others, some lines of many are enough."""
+
+_WORD = re.compile(r"[0-9.]+")
+_GROUPED = re.compile(r"0,0")
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """What one line of output says. `values`: metrics by key, in order; the rest: see `Format`."""
+
+    format: Format
+    values: tuple[tuple[str, float], ...] = ()
+    step: int | None = None
+    steps: int | None = None
+    epoch: float | None = None
+    epochs: int | None = None
+
+
+class Source(NamedTuple):
+    """How a number is made from the words of a line, which are its runs of digits and dots."""
+
+    kind: Literal["plain", "scaled", "inverted", "exponent", "grouped", "constant"]
+    place: int
+    """The first word of the number."""
+    factor: float = 1.0
+    inverted: bool = False
+    words: int = 1
+    """Words of a number with thousands separators."""
+    exponent: bytes = b""
+    """`e-`: the next word is the exponent."""
+
+
+class Recipe(msgspec.Struct, frozen=True, gc=False):
+    """How the lines of a shape are read. `simple`: keys and words of the values if all are plain numbers."""
+
+    format: Format
+    step: Source | None
+    steps: Source | None
+    epoch: Source | None
+    epochs: Source | None
+    values: tuple[tuple[str, Source], ...]
+    main: tuple[tuple[str, Source], ...]
+    """Those of the values that are in `MAIN`."""
+    simple: tuple[tuple[str, int], ...] | None
+
+
+def shapes_of(text: bytes) -> bytes:
+    """The shapes of the lines of a text, with their line feeds."""
+    shapes = text.translate(_DIGITS_TO_ZERO)
+    while b"00" in shapes:
+        shapes = shapes.replace(b"00", b"0")
+    return shapes
+
+
+class LineFormats:
+    """The formats that were found so far. Shared by all ranks of a run.
+
+    Args:
+        names: what the profile says about names.
+    """
+
+    def __init__(self, names: Names = Names()) -> None:  # noqa: B008 - it is frozen
+        self.names = names
+        self._own = [name.lower().encode() for name in (names.loss, names.step) if name]
+        self.known: dict[bytes, Recipe | Table | str | None] = {}
+        """By shape: None: lines say nothing, a text: they are read anew each time."""
+
+    def may_report(self, line: bytes, shape: bytes) -> bool:
+        """Whether a line of an unknown shape is worth reading; if not, its shape is remembered. Costs about a microsecond."""
+        line = line.lower()
+        if b"loss" in line or b"/s" in line:
+            return True
+        if not _ANCHORS.isdisjoint(line.translate(_LETTERS).split()) or any(name in line for name in self._own):
+            return True
+        self._remember(shape, None)
+        return False
+
+    def _remember(self, shape: bytes, known: Recipe | Table | str | None) -> None:
+        if len(shape) <= MAX_SHAPE:
+            if len(self.known) >= MAX_SHAPES:
+                self.known.clear()
+            self.known[shape] = known
+
+    def learn(self, line: bytes, shape: bytes) -> Line | Table | None:
+        """Reads a line field by field, and remembers its shape."""
+        text = line.decode("utf-8", "replace")
+        fields = read_fields(text)
+        known: Recipe | Table | str | None = None
+        if not fields.fields:
+            found: Line | Table | None = table_of(text, self.names)
+            known = found if isinstance(found, Table) else None
+        else:
+            meant = understand(fields, self.names)
+            found = _line(meant, fields.numbers) if meant else None
+            if meant:
+                known = (
+                    _recipe(meant, fields, text)
+                    if not _GROUPED.search(shape.decode("latin-1")) or _all_grouped(fields)
+                    else "anew"
+                )
+            elif _GROUPED.search(shape.decode("latin-1")):
+                known = "anew"
+        self._remember(shape, known)
+        return found
+
+
+def _all_grouped(fields: Fields) -> bool:
+    """Whether every comma between digits is one of a number."""
+    between = sum(text.count(",") for text in fields.numbers.texts)
+    return between == len(re.findall(r"\d,(?=\d)", fields.text))
+
+
+def number_of(text: str) -> float:
+    """The value of a match of `NUMBER`."""
+    return float(text.replace(",", "") if "," in text else text)
+
+
+def _scaled(value: float, factor: float, inverted: bool) -> float | None:
+    if inverted:
+        return 1.0 / (value * factor) if value * factor > 0 else None
+    return value * factor if factor != 1.0 else value
+
+
+def whole(value: float | None) -> int | None:
+    """A step of a plausible size; None: another number."""
+    return int(value) if value is not None and 0 <= value <= MAX_STEP else None
+
+
+def _line(meant: Format, numbers: Numbers) -> Line:
+    """The line that a format was made from."""
+
+    def at(place: int | None) -> float | None:
+        return None if place is None else number_of(numbers.texts[place])
+
+    values = [(one.key, _scaled(number_of(numbers.texts[one.place]), one.factor, one.inverted)) for one in meant.values]
+    return Line(
+        meant, tuple((key, value) for key, value in values if value is not None), whole(at(meant.step)), whole(at(meant.steps)),
+        _epoch(at(meant.epoch)), whole(at(meant.epochs)),
+    )  # fmt: skip
+
+
+def _epoch(value: float | None) -> float | None:
+    return value if value is not None and 0 <= value <= MAX_STEP else None
+
+
+def _recipe(meant: Format, fields: Fields, text: str) -> Recipe | str:
+    starts = [found.start() for found in _WORD.finditer(text)]
+    words = _WORD.findall(text)
+
+    def source(place: int | None, factor: float = 1.0, inverted: bool = False) -> Source | None:
+        if place is None:
+            return None
+        number, begin = fields.numbers.texts[place], fields.numbers.begins[place]
+        sign = -1.0 if number[0] == "-" else 1.0
+        plain = number.lstrip("+-").lower()
+        if plain[0] in "ni":
+            return Source("constant", 0, number_of(number))
+        begin += number[0] in "+-"
+        at = bisect_right(starts, begin) - 1
+        mantissa, e, exponent = plain.partition("e")
+        parts = mantissa.split(",")
+        behind = at + len(parts)
+        if (
+            words[at:behind] != parts
+            or starts[at] != begin
+            or (e and words[behind : behind + 1] != [exponent.lstrip("+-")])
+        ):
+            raise LookupError
+        factor *= sign
+        if e or len(parts) > 1:
+            marked = b"" if not e else b"e-" if exponent.startswith("-") else b"e"
+            return Source("exponent" if e else "grouped", at, factor, inverted, len(parts), marked)
+        return Source("inverted" if inverted else "plain" if factor == 1.0 else "scaled", at, factor)
+
+    try:
+        values = tuple((one.key, source(one.place, one.factor, one.inverted)) for one in meant.values)
+        step, steps, epoch, epochs = map(source, (meant.step, meant.steps, meant.epoch, meant.epochs))
+    except LookupError:
+        return "anew"
+    sources = tuple((key, one) for key, one in values if one is not None)
+    main = tuple((key, one) for key, one in sources if key in MAIN)
+    is_simple = all(one.kind == "plain" for _, one in sources)
+    simple = tuple((key, one.place) for key, one in sources) if is_simple else None
+    return Recipe(meant, step, steps, epoch, epochs, sources, main, simple)
+
+
+def _take(words: list[bytes], source: Source) -> float | None:
+    kind, place, factor, inverted, size, exponent = source
+    if kind == "plain":
+        return float(words[place])
+    if kind == "scaled":
+        return float(words[place]) * factor
+    if kind == "constant":
+        return factor
+    if kind != "inverted":
+        text = b"".join(words[place : place + size])
+        if any(len(word.partition(b".")[0]) != 3 for word in words[place + 1 : place + size]):
+            raise ValueError
+        value = float(text + exponent + words[place + size] if exponent else text)
+        return _scaled(value, factor, inverted)
+    return _scaled(float(words[place]), factor, inverted=True)
+
+
+def main_numbers(recipe: Recipe, line: bytes) -> list[tuple[str, float]]:
+    """The main metrics of a line as they are printed: not scaled, and without those that are no plain numbers."""
+    words = line.translate(_TO_WORDS).split()
+    return [(key, float(words[one.place])) for key, one in recipe.main if one.kind in ("plain", "inverted", "scaled")]
+
+
+def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
+    """A line of a known shape.
+
+    Args:
+        recipe: of its shape.
+        line: the line.
+        brief: leaves out metrics other than the main ones.
+
+    Raises:
+        ValueError: its numbers are written in another way than those of the line that the recipe was made from.
+    """
+    words = line.translate(_TO_WORDS).split()
+    step, steps, epoch, epochs = recipe.step, recipe.steps, recipe.epoch, recipe.epochs
+    if brief:
+        values = tuple([(key, value) for key, one in recipe.main if (value := _take(words, one)) is not None])
+    elif recipe.simple is not None:
+        values = tuple([(key, float(words[place])) for key, place in recipe.simple])
+    else:
+        values = tuple([(key, value) for key, one in recipe.values if (value := _take(words, one)) is not None])
+    return Line(
+        recipe.format,
+        values,
+        None if step is None else whole(_take(words, step)),
+        None if steps is None else whole(_take(words, steps)),
+        None if epoch is None else _epoch(_take(words, epoch)),
+        None if epochs is None else whole(_take(words, epochs)),
+    )

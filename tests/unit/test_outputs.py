@@ -1,0 +1,55 @@
+"""What is read from the output of well-known trainers: `tests/data/outputs`."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.core.metrics.metric_lines import MetricReader
+from engine.core.metrics.progress import RankProgress, take_lines
+
+FOLDER = Path(__file__).resolve().parent.parent / "data" / "outputs"
+FORMATS: list[dict[str, Any]] = tomllib.loads((FOLDER / "formats.toml").read_text())["format"]
+NOTHING = (FOLDER / "nothing.txt").read_text().splitlines()
+FIELDS = ("step", "steps", "epoch", "epochs", "epoch_step", "epoch_steps", "throughput", "unit", "aside")
+
+
+@pytest.mark.parametrize("known", FORMATS, ids=[one["name"] for one in FORMATS])
+def test_the_output_of_a_known_trainer_is_read(known: dict[str, Any]) -> None:
+    progress, reader = RankProgress(), MetricReader()
+    newest: dict[str, float | None] = {}
+    for second, line in enumerate(known["lines"].splitlines()):
+        for point in take_lines(0, progress, 1000.0 + second, reader.feed(line.encode() + b"\n")):
+            newest[point.key] = point.value
+    expected = {key: known[key] for key in FIELDS if key in known}
+    found = {key: getattr(progress, key) for key in expected}
+    others = known.get("others", {})
+    assert found | {key: newest.get(key) for key in others} == pytest.approx(expected | others)
+    loss = known.get("loss")
+    if loss == "nan":
+        assert progress.loss is not None
+        assert math.isnan(progress.loss)
+    else:
+        assert progress.loss == loss
+    assert progress.is_derived == known.get("derived", False)
+    if "step" not in known:
+        assert progress.step is None or "throughput" in known
+    if "aside" not in known and "step" in known:
+        assert progress.aside == ""
+
+
+def test_the_table_is_large_enough() -> None:
+    assert len({one["name"] for one in FORMATS}) >= 60
+    assert len(set(NOTHING)) >= 20
+
+
+@pytest.mark.parametrize("line", NOTHING)
+def test_nothing_is_read_from_a_line_without_a_report(line: str) -> None:
+    progress, reader = RankProgress(), MetricReader()
+    points = take_lines(0, progress, 1000.0, reader.feed(line.encode() + b"\n"))
+    assert points == []
+    assert (progress.step, progress.steps, progress.epoch, progress.loss, progress.throughput) == (None,) * 5
