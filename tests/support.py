@@ -294,6 +294,23 @@ def checked(deck: Deck, *words: str | Path, status: int | None = None) -> dict[t
     return {(one["node"], one["check"]): one for one in found}
 
 
+def calls_of(act: Callable[[], object]) -> int:
+    """How many calls of functions something takes: work that does not depend on the machine."""
+    count = 0
+
+    def profile(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
 def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choices: Choices | None = None) -> Profile:
     """A profile from TOML text; the arguments are those of `parse_with_places`."""
     return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]
