@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from engine.core.plan.profile import Profile
-from engine.runs.paths import home, private_folder
+from engine.runs.paths import private_folder, state_folder
 
 
 def is_trusted(profile: Profile) -> bool:
@@ -29,7 +29,7 @@ def trust(profile: Profile) -> None:
     if is_trusted(profile):
         return
     try:
-        private_folder(home())
+        private_folder(state_folder())
         file = os.open(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, f"{_digest(profile)}\n".encode())
@@ -40,7 +40,7 @@ def trust(profile: Profile) -> None:
 
 
 def _file() -> Path:
-    return home() / "trusted"
+    return state_folder() / "trusted"
 
 
 def _digest(profile: Profile) -> str:

@@ -27,7 +27,7 @@ MAX_SOCKET_PATH = 107
 """Longest path of a unix socket on Linux, in bytes."""
 
 
-def home() -> Path:
+def state_folder() -> Path:
     """Where rankdeck keeps runs: `$RANKDECK_HOME`, else `$XDG_STATE_HOME/rankdeck`."""
     if chosen := os.environ.get("RANKDECK_HOME"):
         return Path(os.path.expanduser(chosen)).absolute()
@@ -197,7 +197,7 @@ class RunPaths:
 
 def runs_folder() -> Path:
     """The folder of all runs."""
-    return home() / "runs"
+    return state_folder() / "runs"
 
 
 def utf8_path(path: str) -> str:
@@ -214,7 +214,7 @@ def utf8_path(path: str) -> str:
     folder, name = os.path.split(path)
     target, rest = (folder, name) if _is_utf8(name) else (path, "")
     try:
-        link = private_folder(home() / "links") / hashlib.sha256(os.fsencode(target)).hexdigest()[:16]
+        link = private_folder(state_folder() / "links") / hashlib.sha256(os.fsencode(target)).hexdigest()[:16]
         with contextlib.suppress(FileExistsError):
             link.symlink_to(target)
     except OSError as error:

@@ -62,8 +62,8 @@ class Mpirun:
         if node != self._nodes[0]:
             return requests.Placement(argv=(), defaults=defaults)
         parts = [
-            Part(host=host_name(self._nodes.index(home)), ranks=len(list(ranks)), program=self._proxy(home, attempt))
-            for home, ranks in groupby(place.node for place in self._plan.places)
+            Part(host=host_name(self._nodes.index(name)), ranks=len(list(ranks)), program=self._proxy(name, attempt))
+            for name, ranks in groupby(place.node for place in self._plan.places)
         ]
         return requests.MpirunPlacement(
             argv=tuple(mpirun_argv(self._mpi, parts, address)),
