@@ -67,6 +67,12 @@ def test_an_evaluation_after_the_training_does_not_take_over() -> None:
     assert (progress.step, progress.steps, progress.aside) == (100, 100, "another bar 24/25")
 
 
+def test_a_bar_without_a_title_that_does_not_advance_with_the_losses_is_another() -> None:
+    lines = [bar("", 10, 375), "{'loss': 2.5, 'epoch': 0.1}", bar("", 20, 375), "{'loss': 2.4, 'epoch': 0.2}"]
+    progress = progress_of(*lines, bar("", 0, 25), bar("", 12, 25))
+    assert (progress.step, progress.steps, progress.aside) == (20, 375, "another bar 12/25")
+
+
 def test_a_search_before_the_training_gives_way_to_it() -> None:
     lines = [bar("Finding the best lr: ", count, 20, ", loss=1") for count in range(1, 21)]
     lines += [bar("", count, 100, ", loss=1") for count in range(1, 41)]
