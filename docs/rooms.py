@@ -34,10 +34,10 @@ def modules() -> dict[str, Path]:
 def room_of(module: str, names: dict[str, Path]) -> str:
     """The room that a module belongs to: its folder, or the folder's outermost part below a split package.
 
-    Modules directly in the core are rooms of their own, because they are in different layers.
+    Modules directly in the engine or the core are rooms of their own, because they are in different layers.
     """
     path = names[module]
-    if module.startswith("engine.core.") and module.count(".") == 2:
+    if path.name != "__init__.py" and module.rpartition(".")[0] in ("engine", "engine.core"):
         return module
     folder = module if path.name == "__init__.py" else module.rpartition(".")[0]
     parts = folder.split(".")

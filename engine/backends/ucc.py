@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from engine.core.errors import CheckError
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, ProgramOutput
+from engine.installed import LIBRARY
 
 SUMMARY = "CPU tensors through UCC and UCX; needs libucc"
 
 ASKS_NODES = False
 
-PROGRAM = (Path(__file__).resolve().parents[2] / "rankdeck/c10d/_ucc/library.py").read_text()
+PROGRAM = (LIBRARY / "c10d/_ucc/library.py").read_text()
 """Prints whether Python can load libucc."""
 
 _PREFIX = "ucc: "

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 
@@ -14,6 +13,7 @@ from engine import __version__
 from engine.core.errors import SupervisorError
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
+from engine.installed import COMMAND
 from engine.runs.paths import RunPaths, peer_user
 from engine.runs.record import socket_of
 
@@ -24,7 +24,6 @@ MAX_LINE = 1 << 28
 """Bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks."""
 
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
-_COMMAND = Path(__file__).resolve().parents[2] / "rankdeck_command.py"
 
 
 async def start_supervisor(paths: RunPaths, *, restart_by: str | None = None) -> None:
@@ -56,7 +55,7 @@ def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DE
     # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
-        argv = [sys.executable, "-P", str(_COMMAND), *words]
+        argv = [sys.executable, "-P", str(COMMAND), *words]
         return subprocess.Popen(
             argv, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )

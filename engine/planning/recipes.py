@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
 from engine.core.catalogue import Argument, RecipeInfo
-
-LIBRARY = Path(__file__).resolve().parents[2] / "rankdeck"
-"""The package that ranks import. The engine sends it to nodes and never imports it."""
+from engine.installed import LIBRARY
 
 
 class _Declaration(msgspec.Struct, frozen=True):

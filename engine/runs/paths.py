@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.core.errors import CheckError, RankdeckError
+from engine.installed import PROFILES
 
 Stream = Literal["out", "err"]
 
@@ -41,15 +42,7 @@ def profile_folders() -> list[tuple[str, Path]]:
         os.path.expanduser(os.environ.get("RANKDECK_HOME") or os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     )
     own = config / "profiles" if os.environ.get("RANKDECK_HOME") else config / "rankdeck" / "profiles"
-    return [("here", Path(".rankdeck").absolute()), ("yours", own), ("shipped", _shipped_profiles())]
-
-
-def _shipped_profiles() -> Path:
-    """`profiles/` beside the package in a checkout; `share/rankdeck/profiles` of the installation otherwise."""
-    import sysconfig
-
-    beside = Path(__file__).resolve().parents[2] / "profiles"
-    return beside if beside.is_dir() else Path(sysconfig.get_path("data")) / "share" / "rankdeck" / "profiles"
+    return [("here", Path(".rankdeck").absolute()), ("yours", own), ("shipped", PROFILES)]
 
 
 def private_folder(path: Path) -> Path:

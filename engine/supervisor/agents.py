@@ -18,10 +18,10 @@ from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.run import events as ev
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
+from engine.installed import LIBRARY
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
 from engine.node.agent.wire import PROTOCOL
-from engine.planning.recipes import LIBRARY
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
 from engine.supervisor.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command

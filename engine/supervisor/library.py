@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.installed import APP
 from engine.node import bundle, gpus, mpi_proxy, template
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
@@ -42,8 +43,10 @@ def pack(package: Path) -> Library:
     Returns:
         The archive in base64 and its name. The same files always give the same bytes.
     """
-    files = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix in SUFFIXES)
-    members = [(Path("python", package.name, path.relative_to(package)), path) for path in files]
+    names = sorted(
+        path.relative_to(package) for path in package.rglob("*") if path.is_file() and path.suffix in SUFFIXES
+    )
+    members = [(Path("python", package.name, name), package / name) for name in names if name.parts[0] != APP]
     members += [(Path(f"{name}.py"), Path(source)) for name, source in _PROGRAMS]
     texts = [(Path("python", _DISTRIBUTION, name), text.encode()) for name, text in _METADATA.items()]
     texts.append((Path("probe.py"), bundle.program("probe", "serve:main")))

@@ -16,7 +16,7 @@ from engine.core.run.state import Holding, Opening, Pending, Running, Starting
 from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.planning.recipes import LIBRARY
+from engine.installed import LIBRARY
 from engine.supervisor.agents import Agents
 from engine.supervisor.code import CodeCopies
 from engine.supervisor.ingest import Ingest

@@ -17,8 +17,8 @@ from pathlib import Path
 from engine.core.plan.plan import LaunchPlan
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
+from engine.installed import LIBRARY
 from engine.node.agent.wire import PROTOCOL
-from engine.planning.recipes import LIBRARY
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
 from engine.supervisor.agents import make_link

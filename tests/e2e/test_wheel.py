@@ -20,7 +20,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rankdeck_command.py", "eng
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy: setuptools would leave `build/` in the working tree, and take old files from there."""
+    """The wheel, built from a copy of what it is made of."""
     import shutil
 
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
@@ -53,51 +53,37 @@ def names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_every_shipped_profile_is_in_the_data_folder(names):
-    found = {name.partition(".data/data/")[2] for name in names if ".data/data/" in name}
-    assert found == {f"share/rankdeck/profiles/{path.name}" for path in (ROOT / "profiles").glob("*.toml")}
+def files_of(*patterns: str) -> set[str]:
+    """Names in a wheel of the files of this checkout that match."""
+    found = {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)}
+    assert found
+    return {name if name.startswith("rankdeck/") else f"rankdeck/_app/{name}" for name in found}
 
 
-def test_every_module_is_in(names):
-    wanted = {
-        str(path.relative_to(ROOT)) for top in ("engine", "tui", "rankdeck") for path in (ROOT / top).rglob("*.py")
-    }
-    assert {*wanted, "rankdeck_command.py"} <= names
+def test_nothing_but_rankdeck_becomes_importable(names):
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rankdeck"}
 
 
-def test_recipes_have_their_declarations_and_their_text(names):
-    wanted = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "rankdeck").rglob("*")
-        if path.suffix in (".json", ".txt", ".typed")
-    }
-    assert wanted
-    assert wanted <= names
-
-
-def test_the_app_has_its_style_sheets(names):
-    wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "tui").rglob("*.tcss")}
-    assert wanted
-    assert wanted <= names
+def test_every_module_profile_declaration_text_and_style_sheet_is_in(names):
+    files = files_of("rankdeck_command.py", "profiles/*.toml", "tui/**/*.tcss", "rankdeck/**/py.typed")
+    assert files <= names
+    assert files_of("engine/**/*.py", "tui/**/*.py", "rankdeck/**/*.py") <= names
+    assert files_of("rankdeck/**/*.json", "rankdeck/**/*.txt") <= names
 
 
 def test_no_test_and_no_benchmark_is_in(names):
-    assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
+    assert not [
+        name for name in names if name.removeprefix("rankdeck/_app/").startswith(("tests/", "benchmarks/", "docs/"))
+    ]
 
 
 def test_an_unpacked_wheel_lists_its_profiles_and_plans_one(wheel, tmp_path):
     """As installed in a prefix of its own, with nothing of the working tree in reach."""
-    site, prefix = tmp_path / "site", tmp_path / "prefix"
+    site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    (data,) = site.glob("*.data/data")
-    data.rename(prefix)
     code = (
-        "import sys, sysconfig\n"
-        f"sysconfig.get_path = lambda name: {str(prefix)!r}\n"
-        f"sys.path.insert(0, {str(site)!r})\n"
-        "import rankdeck_command\n"
-        "sys.exit(rankdeck_command.main())"
+        f"import sys\nsys.path.insert(0, {str(site)!r})\nimport rankdeck._command\nsys.exit(rankdeck._command.main())"
     )
     env = {**os.environ, "RANKDECK_HOME": str(tmp_path / "home")}
     for words in (["profiles", "--json"], ["plan", "quickstart", "--json"]):

@@ -49,7 +49,12 @@ class StandInFinder:
         return StandIn(spec.name) if spec.name in STANDINS else self.found
 
     def exec_module(self, module: ModuleType) -> None:
-        """Part of the protocol of loaders."""
+        """Part of the protocol of loaders. What torch.Generator needs is set by a module that the stand-in does not import."""
+        if type(module) is StandIn and module.__name__ == "torch._meta_registrations":
+            import importlib
+
+            metaclass = importlib.import_module("torch._opaque_base").OpaqueBaseMeta
+            sys.modules["torch._C"].__dict__["_set_generator_metaclass"](metaclass)
 
     def real(self, name: str) -> ModuleType:
         """Imports the real modules in place of the stand-ins, and then the one that is asked for."""
