@@ -40,7 +40,7 @@ def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
         controller: `memory` or `pids`.
         root: of the file system.
     """
-    with contextlib.suppress(OSError), open(os.path.join(root, "proc/self/cgroup")) as file:
+    with contextlib.suppress(OSError), open(os.path.join(root, "proc/self/cgroup"), errors="surrogateescape") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
             if controllers and controller not in controllers.split(","):
@@ -88,8 +88,9 @@ def threads_of(user: int, root: str = "/") -> int:
     count, proc = 0, os.path.join(root, "proc")
     for name in os.listdir(proc):
         if name.isdigit():
-            with contextlib.suppress(OSError, KeyError), open(os.path.join(proc, name, "status")) as file:
-                status = dict(line.split(":", 1) for line in file if ":" in line)
-                if int(status["Uid"].split()[0]) == user:
-                    count += int(status["Threads"])
+            with contextlib.suppress(OSError, KeyError), open(os.path.join(proc, name, "status"), "rb") as file:
+                # Bytes, because any user's process may have a name that is not UTF-8.
+                status = dict(line.split(b":", 1) for line in file if b":" in line)
+                if int(status[b"Uid"].split()[0]) == user:
+                    count += int(status[b"Threads"])
     return count

@@ -69,6 +69,23 @@ def test_processes_that_a_control_group_still_allows(tmp_path: Path, files: dict
     assert processes_left(write(tmp_path, files)) == left
 
 
+def test_a_process_whose_name_is_not_utf_8_is_counted_too(tmp_path: Path) -> None:
+    (tmp_path / "proc/5").mkdir(parents=True)
+    (tmp_path / "proc/5/status").write_bytes(b"Name:\tnaiv\xc3\nUid:\t7\t7\t7\t7\nThreads:\t3\n")
+    assert threads_of(7, str(tmp_path)) == 3
+
+
+@pytest.mark.usefixtures("no_ulimit")
+def test_a_control_group_whose_name_is_not_utf_8_is_read_too(tmp_path: Path) -> None:
+    group = os.fsencode(write(tmp_path, {"proc/self/cgroup": ""})) + b"/sys/fs/cgroup/\xc3"
+    (tmp_path / "proc/self/cgroup").write_bytes(b"0::/\xc3\n")
+    os.makedirs(group)
+    for name, number in ((b"pids.max", b"9"), (b"pids.current", b"2")):
+        with open(os.path.join(group, name), "wb") as file:
+            file.write(number)
+    assert processes_left(str(tmp_path)) == 7
+
+
 def test_the_users_own_limit_counts_threads_of_all_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
