@@ -18,6 +18,7 @@ from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_summary, replace_file
 from engine.supervisor.agents import Agents
+from engine.supervisor.guard import end_guards
 from engine.supervisor.supervised import SupervisedRun
 
 LOCK_TIME = 5.0
@@ -36,6 +37,7 @@ async def abandon(paths: RunPaths) -> None:
     plan = read_plan(paths)
     lock = await _wait_for_lock(paths)
     try:
+        end_guards(str(paths.lock), only_stopped=False)  # or they would try to start a supervisor for ever
         nodes = tuple((node.name, node.ranks) for node in plan.nodes)
         launched = ev.RunLaunched(
             at=time.time(), run=paths.run, name=plan.name, nodes=nodes, on_failure="hold", max_restarts=0

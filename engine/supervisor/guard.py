@@ -43,7 +43,7 @@ class Guards:
 
     async def keep(self) -> None:
         """Starts the guards, and starts them again when they are killed. Runs until it is cancelled."""
-        end_stopped(self._arguments[0])
+        end_guards(self._arguments[0], only_stopped=True)
         await asyncio.gather(*map(self._keep_one, PATIENCE))
 
     async def _keep_one(self, patience: float) -> None:
@@ -90,18 +90,20 @@ class Guards:
             os.close(self._pipes.pop(patience))
 
 
-def end_stopped(lock: str) -> None:
-    """Ends guards of an earlier supervisor of this run that a signal has stopped: they would be left.
+def end_guards(lock: str, *, only_stopped: bool) -> None:
+    """Ends guards of a run that would be left: those of an earlier supervisor that a signal has stopped, or all.
 
     Args:
         lock: path of the run's lock, which is one of their arguments.
+        only_stopped: whether those that work are left alone.
     """
-    wanted = {os.fsencode(lock), os.fsencode(guard_process.__file__)}
+    wanted, program = os.fsencode(lock), b"/" + os.fsencode(Path(guard_process.__file__).name)
     for name in os.listdir("/proc"):
-        if name.isdigit() and guard_process.is_stopped(int(name)):
+        if name.isdigit() and (not only_stopped or guard_process.is_stopped(int(name))):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-                if wanted.issubset(words) and os.stat(f"/proc/{name}").st_uid == os.geteuid():
+                is_guard = wanted in words and any(word.endswith(program) for word in words)
+                if is_guard and os.stat(f"/proc/{name}").st_uid == os.geteuid():
                     os.kill(int(name), signal.SIGKILL)
 
 

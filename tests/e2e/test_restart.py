@@ -403,6 +403,6 @@ def test_a_run_whose_supervisor_can_t_start_is_stopped_and_removed(rankdeck, wri
     assert all(map(is_alive, ranks))
     assert rankdeck("stop", run, "--now").returncode == 0
     wait_gone(*ranks)
+    wait_until(lambda: not rankdeck.processes(), what="no guard is left")
     assert rankdeck("clean", run, "--yes").returncode == 0
     assert not rankdeck.folder(run).exists()
-    wait_until(lambda: not rankdeck.processes())
