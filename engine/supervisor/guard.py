@@ -35,7 +35,7 @@ class Guards:
     def __init__(self, paths: RunPaths) -> None:
         # Taken out of the environment, so that no other process inherits it.
         self._deaths = int(os.environ.pop(guard_process.DEATHS, "0"))
-        self._arguments = [str(paths.lock), str(Path(sys.argv[0]).resolve()), str(paths.folder)]
+        self._arguments = [str(paths.lock), str(Path(sys.argv[0]).resolve()), str(paths.folder), str(paths.supervisor)]
         self._pipes: dict[float, int] = {}
         self._guards: dict[float, subprocess.Popen[bytes]] = {}
         self._released = False
@@ -43,8 +43,9 @@ class Guards:
 
     async def keep(self) -> None:
         """Starts the guards, and starts them again when they are killed. Runs until it is cancelled."""
-        end_guards(self._arguments[0], only_stopped=True)
-        await asyncio.gather(*map(self._keep_one, PATIENCE))
+        # The guards first: until they are there, nothing starts the next supervisor.
+        rest = asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True)
+        await asyncio.gather(*map(self._keep_one, PATIENCE), rest)
 
     async def _keep_one(self, patience: float) -> None:
         while not self._released:

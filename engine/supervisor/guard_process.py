@@ -45,6 +45,22 @@ def has_supervisor(lock: str) -> bool:
     return False
 
 
+def is_newest(whereabouts: str, supervisor: int) -> bool:
+    """Whether no other supervisor has come since this one. False too once the run has ended.
+
+    Args:
+        whereabouts: path of the file that names the newest supervisor.
+        supervisor: its pid.
+    """
+    import json
+
+    try:
+        with open(whereabouts, "rb") as file:
+            return bool(json.load(file)["pid"] == supervisor)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process."""
     try:
@@ -64,7 +80,20 @@ def has_died(supervisor: int) -> bool:
     return not os.read(0, 1)
 
 
-def main(deaths: int, patience: float, lock: str, command: str, folder: str) -> None:
+def pause(deaths: int, *, tells: bool) -> None:
+    """Waits before the next start.
+
+    Args:
+        deaths: supervisors that died in a row.
+        tells: whether many of them are reported.
+    """
+    if deaths == MANY_DEATHS and tells:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        sys.stderr.write(f"{now} {deaths} supervisors died in a row; from now on the next ones wait, up to a minute\n")
+    time.sleep(min(FIRST_DELAY * 2**deaths, LONGEST_DELAY))
+
+
+def main(deaths: int, patience: float, lock: str, command: str, folder: str, whereabouts: str) -> None:
     """Waits for the end of the supervisor that started this process, and starts the next one if that is needed.
 
     Args:
@@ -73,27 +102,22 @@ def main(deaths: int, patience: float, lock: str, command: str, folder: str) -> 
         lock: path of the run's lock, which a living supervisor holds.
         command: path of the program `rankdeck`.
         folder: of the run.
+        whereabouts: path of the file that names the newest supervisor.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # a login session that ends sends them
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the next supervisor would inherit
-    began = time.monotonic()
-    if not has_died(os.getppid()):
+    began, supervisor = time.monotonic(), os.getppid()
+    if not has_died(supervisor):
         return
     if time.monotonic() - began > CALM_SECONDS:
         deaths = 0
     import subprocess  # not before it is needed: this process waits for days
 
     time.sleep(patience)
-    while True:
-        delay = min(FIRST_DELAY * 2**deaths, LONGEST_DELAY)
-        if deaths == MANY_DEATHS and not patience:
-            now = time.strftime("%Y-%m-%d %H:%M:%S")
-            sys.stderr.write(
-                f"{now} {deaths} supervisors died in a row; from now on the next ones wait, up to a minute\n"
-            )
-        time.sleep(delay)
-        if has_supervisor(lock):
-            return
+    pause(deaths, tells=not patience)
+    if not is_newest(whereabouts, supervisor):
+        return  # the next one has guards of its own, even if it has died already: each death would double the guards
+    while not has_supervisor(lock):
         deaths += 1
         starter = subprocess.run(
             [sys.executable, "-P", command, "supervise", folder],
@@ -106,6 +130,7 @@ def main(deaths: int, patience: float, lock: str, command: str, folder: str) -> 
         )
         if starter.stdout.strip() == b"ready":
             return  # it has guards of its own
+        pause(deaths, tells=not patience)
 
 
 if __name__ == "__main__":
