@@ -18,7 +18,6 @@ from engine.node.agent.wire import EXIT_FAILED
 MOST_DEATHS, DEATHS_TIME = 5, 10.0
 """The warden gives up after more than 5 deaths of an agent within 10 seconds."""
 
-
 CHILD_STOPPED = 5
 """CLD_STOPPED, which Python 3.8 does not name."""
 
@@ -54,7 +53,7 @@ def run(listener: socket.socket, mark: str) -> None:
             break
         pid = found.si_pid if found else 0
         if found and found.si_code == CHILD_STOPPED:
-            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+            forget_stop(pid)
             if pid == agent:
                 end_stopped(agent)
             continue
@@ -76,6 +75,12 @@ def note_owners(pids: list[int]) -> None:
     """Records who keeps the socket and the lock of this run, for a bridge that gets no answer."""
     with contextlib.suppress(OSError):  # a full disk
         write_atomically("owners", json.dumps([[pid, start_time(pid)] for pid in pids]).encode())
+
+
+def forget_stop(pid: int) -> None:
+    """Takes the kernel's report that a signal has stopped a child, which may have been killed since."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
 
 
 def end_stopped(agent: int) -> None:
