@@ -13,8 +13,8 @@ FILES = ("usr/lib/systemd/logind.conf", "etc/systemd/logind.conf")
 FOLDERS = ("usr/lib/systemd/logind.conf.d", "run/systemd/logind.conf.d", "etc/systemd/logind.conf.d")
 """Folders of further files, which are read after those in the order of their names; a later folder replaces a file of the same name."""
 
-SETTING = re.compile(r"^#?(Kill\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-"""A setting. In the main file, a comment shows the default of this build."""
+SETTING = re.compile(r"^(#?)(Kill\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+"""A setting. In the main file, a comment shows the default of this build; elsewhere it says nothing."""
 
 
 def ends_with_login(root: str = "/") -> str:
@@ -45,9 +45,13 @@ def settings(root: str) -> dict[str, str]:
                 if name.endswith(".conf"):
                     names[name] = os.path.join(root, folder, name)
     found: dict[str, str] = {}
-    for path in [os.path.join(root, file) for file in FILES] + [path for _, path in sorted(names.items())]:
+    main = [os.path.join(root, file) for file in FILES]
+    for path in main + [path for _, path in sorted(names.items())]:
         with contextlib.suppress(OSError), open(path, errors="replace") as file:
-            found.update(SETTING.findall(file.read(1 << 16)))
+            lines = SETTING.findall(file.read(1 << 16))
+            if path in main:
+                found.update((name, value) for mark, name, value in lines if mark)
+            found.update((name, value) for mark, name, value in lines if not mark)
     return found
 
 

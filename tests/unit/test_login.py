@@ -47,6 +47,8 @@ def node(root: Path, group: str, **files: str) -> str:
         (SESSION, {MAIN: YES}, "session"),
         (SESSION_V1, {MAIN: YES}, "session"),
         (SESSION, {MAIN: YES, EXTRA: "KillUserProcesses = no\n"}, ""),
+        (SESSION, {MAIN: YES, EXTRA: NO}, "session"),
+        (SESSION, {MAIN: YES + "#KillUserProcesses=no\n"}, "session"),
         (SESSION, {"usr/lib/systemd/logind.conf": NO, EXTRA: YES}, "session"),
         (SESSION, {EXTRA: YES, "usr/lib/systemd/logind.conf.d/site.conf": NO}, "session"),
         (SESSION, {MAIN: YES + "KillExcludeUsers=root alice\n"}, ""),
