@@ -71,7 +71,7 @@ _HELD_OUT_START = re.compile(
     re.IGNORECASE,
 )
 _HELD_OUT_PART = re.compile(
-    r"(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+set\b|[ \t]+epoch\b)",
+    r"(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+(?:set|epoch|step|iter|iteration|batch)\b)",
     re.IGNORECASE,
 )
 _PLACE_OF_BATCH = re.compile(r"[ \t]*\[[ \t]*\d+,[ \t]*\d+\][ \t]+\w*loss", re.IGNORECASE)
