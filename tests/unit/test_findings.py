@@ -211,6 +211,7 @@ NO_FILES = replace(SPACE, files=3)
         ("disk", "ok", "the temporary folder /tmp has 20 GiB free", {}, "script"),
         ("disk", "warn", "512 MiB free", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
         ("disk", "fail", "1 MiB free", {"spaces": (SPACE, FULL_DISK)}, "script"),
+        ("disk", "warn", "the home folder /tmp has 1 MiB free", {"spaces": (SPACE, replace(FULL_DISK, what="home folder"))}, "script"),
         ("disk", "fail", "20 GiB free, for 3 more files", {"spaces": (NO_FILES,)}, "script"),
         ("disk", "fail", "nothing can be written to the temporary folder /tmp: disk quota", {"spaces": (replace(SPACE, trouble="Disk quota exceeded"),)}, "script"),
         ("disk", "ok", " free", {"spaces": (SPACE, Space(what="working directory", path="/x", bytes=None, files=None, trouble="No such file"))}, "script"),
