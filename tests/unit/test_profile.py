@@ -73,6 +73,9 @@ VALID: dict[tuple[str, ...], Any] = {
     ("launch", "stop_ladder"): [["SIGINT", 1.5], ["SIGKILL", 5]],
     ("env",): {"A": "1", "B_2": ""},
     ("metrics", "patterns"): [r"acc=(?P<acc>\S+)"],
+    ("metrics", "loss"): "train/loss",
+    ("metrics", "step"): "iteration",
+    ("metrics", "ignore"): ["lr", "val/*"],
 }
 """One valid value for every key."""
 
