@@ -65,10 +65,11 @@ class Guards:
             self._deaths = 0
         self._close(patience)
         read, self._pipes[patience] = os.pipe()
-        command = [sys.executable, "-I", "-S", guard_process.__file__, str(self._deaths), str(patience)]
+        command = [sys.executable, "-I", "-S", guard_process.__file__]
+        arguments = [str(self._deaths), str(patience), str(os.getpid()), *self._arguments]
         try:
             return subprocess.Popen(
-                [*command, *self._arguments],
+                [*command, *arguments],
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,

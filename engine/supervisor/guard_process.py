@@ -93,12 +93,13 @@ def pause(deaths: int, *, tells: bool) -> None:
     time.sleep(min(FIRST_DELAY * 2**deaths, LONGEST_DELAY))
 
 
-def main(deaths: int, patience: float, lock: str, command: str, folder: str, whereabouts: str) -> None:
+def main(deaths: int, patience: float, supervisor: int, lock: str, command: str, folder: str, whereabouts: str) -> None:
     """Waits for the end of the supervisor that started this process, and starts the next one if that is needed.
 
     Args:
         deaths: supervisors that died in a row before.
         patience: seconds in which another guard has started the next one.
+        supervisor: its pid. It may be dead before this process can ask who its parent is.
         lock: path of the run's lock, which a living supervisor holds.
         command: path of the program `rankdeck`.
         folder: of the run.
@@ -106,7 +107,7 @@ def main(deaths: int, patience: float, lock: str, command: str, folder: str, whe
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # a login session that ends sends them
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the next supervisor would inherit
-    began, supervisor = time.monotonic(), os.getppid()
+    began = time.monotonic()
     if not has_died(supervisor):
         return
     if time.monotonic() - began > CALM_SECONDS:
@@ -134,4 +135,4 @@ def main(deaths: int, patience: float, lock: str, command: str, folder: str, whe
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:])
+    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

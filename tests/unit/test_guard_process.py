@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,9 @@ import pytest
 
 from engine.supervisor import guard_process
 from engine.supervisor.guard import end_guards
+
+SUPERVISOR = 1 << 22
+"""Pid of a supervisor that has died before its guard could ask who its parent is: no process has this number."""
 
 NEXT = "import os, sys\nopen(os.path.join(sys.argv[2], 'started'), 'a').write('.')\nprint('ready')\n"
 
@@ -26,21 +28,28 @@ def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(
     lock.touch()
     command.write_text(NEXT)
     if newest != "none":
-        whereabouts.write_text(json.dumps({"pid": os.getpid() + (newest == "another")}))
+        whereabouts.write_text(json.dumps({"pid": SUPERVISOR + (newest == "another")}))
     arguments = [str(path) for path in (lock, command, tmp_path, whereabouts)]
     subprocess.run(
-        [sys.executable, "-I", "-S", guard_process.__file__, "0", patience, *arguments],
-        stdin=subprocess.DEVNULL,  # its end, as if this process, the supervisor, had died
+        [sys.executable, "-I", "-S", guard_process.__file__, "0", patience, str(SUPERVISOR), *arguments],
+        stdin=subprocess.DEVNULL,  # its end, as if the supervisor had died
         check=True,
     )
     assert (tmp_path / "started").exists() == starts
 
 
 def test_a_run_that_is_given_up_ends_its_guards_and_no_others(tmp_path: Path) -> None:
-    arguments = ["0", "0.0", str(tmp_path / "command.py"), str(tmp_path), str(tmp_path / "supervisor.json")]
-    words = [sys.executable, "-I", "-S", guard_process.__file__, *arguments[:2]]
+    arguments = [
+        "0",
+        "0.0",
+        str(SUPERVISOR),
+        str(tmp_path / "command.py"),
+        str(tmp_path),
+        str(tmp_path / "supervisor.json"),
+    ]
+    words = [sys.executable, "-I", "-S", guard_process.__file__, *arguments[:3]]
     locks = [str(tmp_path / name) for name in ("lock", "other")]
-    guards = [subprocess.Popen([*words, lock, *arguments[2:]], stdin=subprocess.PIPE) for lock in locks]
+    guards = [subprocess.Popen([*words, lock, *arguments[3:]], stdin=subprocess.PIPE) for lock in locks]
     end_guards(locks[0], only_stopped=True)
     assert [guard.poll() for guard in guards] == [None, None]
     end_guards(locks[0], only_stopped=False)
