@@ -246,7 +246,8 @@ def test_nothing_is_left_of_a_test_that_was_killed(tmp_path):
 
 
 def test_a_test_that_leaves_a_process_on_a_node_fails(tmp_path):
-    (tmp_path / "conftest.py").write_text("from tests.conftest import *\nfrom tests.cluster.conftest import *\n")
+    fixtures = "from tests.conftest import *\nfrom tests.cluster.conftest import *\ndel pytest_itemcollected\n"
+    (tmp_path / "conftest.py").write_text(fixtures)  # that hook marks the tests of this folder
     inner: Path = tmp_path / "test_inner.py"
     inner.write_text(LEAVES_A_PROCESS)
     options = ["-q", "-c", str(ROOT / "pyproject.toml"), f"--basetemp={tmp_path / 'base'}"]
