@@ -1,4 +1,4 @@
-"""Makes the README's pictures: a real run of the quickstart profile, as the app shows it, exported by Textual.
+"""Makes the pictures: the form with the recipes, and a real run of the quickstart profile, as the app shows them, exported by Textual.
 
 `make picture` runs it. Takes about half a minute; everything it starts is stopped again.
 """
@@ -28,15 +28,23 @@ async def _wait(pilot: Pilot[None], condition: Callable[[], bool], seconds: floa
 
 
 async def main() -> None:
-    """Writes `run.svg` and `failure.svg`."""
+    """Writes `recipes.svg`, `run.svg` and `failure.svg`."""
     from engine.client.engine import LocalEngine
     from tui.app import RankdeckApp
+    from tui.data.form import RECIPE
+    from tui.widgets.form_row import FormRow
 
     engine = LocalEngine()
     FOLDER.mkdir(exist_ok=True)
     app = RankdeckApp(engine, open_profile="quickstart")
     async with app.run_test(size=SIZE) as pilot:
         await _wait(pilot, lambda: "quickstart" in app.export_screenshot())
+        await pilot.press("n")
+        await _wait(pilot, lambda: any(row.field.id == RECIPE for row in app.screen.query(FormRow)))
+        next(row.line for row in app.screen.query(FormRow) if row.field.id == RECIPE).focus()
+        await _wait(pilot, lambda: "Recipes" in app.export_screenshot())
+        (FOLDER / "recipes.svg").write_text(app.export_screenshot(title="rankdeck"))
+        await pilot.press("escape")
         await pilot.press("enter")
         await _wait(pilot, lambda: bool(engine.runs()))
         run = engine.runs()[0].run

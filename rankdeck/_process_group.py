@@ -5,6 +5,8 @@ Scripts that call `torch.distributed.init_process_group` themselves run under ra
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 import os
 from datetime import timedelta
@@ -36,6 +38,10 @@ def init_process_group(backend: str | None = None, timeout: float | None = None,
     """
     import torch.distributed
 
+    # Its functions have the group of the moment as a default argument (torch 2.13), and optimizers import it. Imported in a group,
+    # it would keep that one alive, and threads of gloo that still run when the interpreter ends can abort the process.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch.distributed.nn.functional")
     backend = backend or _default_backend()
     if "mpi" in backend:
         import rankdeck.c10d.mpi  # registers the backend with torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -191,7 +192,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the markers."""
+    """Declares the markers, and gives processes of tests the usual SIGINT: a shell that starts the tests in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, about in {**TIERS, "quick": "answers at once: for `make quick`"}.items():
         config.addinivalue_line("markers", f"{name}: {about}")
 

@@ -1,7 +1,11 @@
-"""An elastic training that any rank may leave, and what the tests of it ask of its run."""
+"""An elastic training that any rank may leave, and what the tests of it ask of its run.
+
+Where there is a file `hold`, the training waits before its last step: it must not end before a test has done all that it wants.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tests.support import Deck
@@ -20,12 +24,19 @@ state = rankdeck.elastic.State(
 )
 steps, pause = int(sys.argv[1]), float(sys.argv[2])
 
+def any_sees(name):  # ranks leave together, or the last send of one finds that another is gone
+    seen = torch.tensor(float(os.path.exists(name)))
+    dist.all_reduce(seen)
+    return bool(seen)
+
 @rankdeck.elastic.run(state)
 def train():
     ddp = DDP(state.model)
     ddp(torch.zeros(1, 16)).sum().backward()  # DDP regroups gradients after its first pass, and that rounds otherwise
     print("enter", state.step, flush=True)
     while state.step < steps:
+        while state.step == steps - 1 and any_sees("hold"):
+            time.sleep(0.01)
         noise = torch.Generator().manual_seed(1000 * state.step + dist.get_rank())
         state.optimizer.zero_grad()
         loss = ddp(torch.randn(8, 16, generator=noise)).square().mean()
@@ -36,9 +47,7 @@ def train():
         state.step += 1
         rankdeck.log(step=state.step, loss=loss.item(), samples=8)
         time.sleep(pause)
-        finish = torch.tensor(float(os.path.exists("finish")))
-        dist.all_reduce(finish)  # ranks leave together, or the last send of one finds that another is gone
-        if finish:
+        if any_sees("finish"):
             break
     return "returned"
 
@@ -47,9 +56,10 @@ print(train(), state.step, state.seen, sum(p.double().sum().item() for p in mode
 
 
 def reached(deck: Deck, run: str, step: int) -> Any:
-    """Waits until every rank has finished a step. Returns the status."""
+    """Waits until every rank has finished a step, and is well. Returns the status."""
+    well = ("running", "exited")
     return deck.wait_status(
-        run, lambda status: all((rank["step"] or 0) >= step and rank["state"] == "running" for rank in status["ranks"])
+        run, lambda status: all((rank["step"] or 0) >= step and rank["state"] in well for rank in status["ranks"])
     )
 
 
@@ -77,12 +87,14 @@ def assert_kept(deck: Deck, run: str, before: list[int], after: Any, *ranks: int
     assert [pids(after)[rank] == before[rank] or rank in others for rank in ranks] == [True] * len(ranks)
 
 
-def wait_for_another(deck: Deck, run: str, rank: int, pid: int) -> None:
-    """Waits until a rank has another process than this one."""
-    deck.wait_status(run, lambda status: pids(status)[rank] not in (pid, None))
+def wait_for_another(deck: Deck, run: str, rank: int, pid: int) -> int:
+    """Waits until a rank has another process than this one. Returns it."""
+    return pids(deck.wait_status(run, lambda status: pids(status)[rank] not in (pid, None)))[rank]
 
 
 def result(deck: Deck, run: str, ranks: int = 4) -> str:
+    """What every rank said at its end, which is no longer held."""
+    Path("hold").unlink(missing_ok=True)
     assert deck("wait", run, seconds=100).returncode == 0, deck("logs", run).stderr
     said = {line for rank in range(ranks) for line in deck.log(run, rank).decode().splitlines() if "returned" in line}
     assert len(said) == 1, said

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import PATIENCE
+
 SOURCE = Path(__file__).with_suffix(".c")
 GIB = 1 << 30
 
@@ -31,7 +33,7 @@ class FakeNvml:
         folder.mkdir()
         self._gpus = folder / "gpus"
         library = folder / "libnvidia-ml.so.1"
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE], check=True, timeout=120)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE], check=True, timeout=PATIENCE)
         self.environment = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(self._gpus)}
         """In which it is the one that is found."""
 

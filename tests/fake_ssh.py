@@ -17,12 +17,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support import Process, kill_hard, processes_with
+from tests.conftest import GRACE
+from tests.support import Process, complete_lines, kill_hard, processes_with
 
 BIN = Path(__file__).with_name("bin")
-
-GRACE = 5.0
-"""Seconds in which the processes of a run that has ended are gone, as in conftest.py."""
 
 
 class Call(NamedTuple):
@@ -48,8 +46,7 @@ class FakeSsh:
 
     def calls(self, host: str = "") -> list[Call]:
         """Every call so far, of all hosts or of one."""
-        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
-        calls = [Call(**json.loads(line)) for line in lines]
+        calls = [Call(**json.loads(line)) for line in complete_lines(self.log).splitlines()]
         return [call for call in calls if host in ("", call.host)]
 
     def home(self, host: str) -> Path:

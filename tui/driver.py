@@ -9,6 +9,7 @@ types `x`. Reports of that form are dropped here, and the terminal is asked for 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
 import signal
@@ -56,7 +57,11 @@ def _leave_at_once() -> None:
 
 
 class RankdeckDriver(linux_driver.LinuxDriver):
-    """Survives the mouse of a terminal that was exchanged, and a SIGCONT that follows no SIGTSTP."""
+    """Survives the mouse of a terminal that was exchanged, a SIGCONT that follows no SIGTSTP, and both at any moment.
+
+    A signal handler runs between two instructions of the main thread. If that holds the lock of the writer's queue, a handler that writes
+    waits for it forever, as Textual's own do. So the handlers leave their work to the event loop.
+    """
 
     _asked_at = 0.0
 
@@ -76,7 +81,17 @@ class RankdeckDriver(linux_driver.LinuxDriver):
             self._asked_at = time.monotonic()
             self._enable_mouse_support()
 
+    def _sigtstp_application(self, *_: object) -> None:
+        self._in_loop(super()._sigtstp_application)
+
     def _sigcont_application(self, *_: object) -> None:
+        self._in_loop(self._resume)
+
+    def _in_loop(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the app ends
+            self._loop.call_soon_threadsafe(work)
+
+    def _resume(self) -> None:
         """Resumes. After SIGSTOP nothing was put away: Textual would start a second reader and lose the tty's settings.
         Neither way does it paint the screen that `fg` finds empty.
         """

@@ -31,6 +31,7 @@ Where = Literal[
     "notice",
     "ask",
     "help",
+    "script",
     "list",
 ]
 
@@ -54,6 +55,7 @@ PLACES: dict[Where, str] = {
     "notice": "A notice",
     "ask": "A text field",
     "help": "Help",
+    "script": "A script",
 }
 """The places in the order of the help screen, with its headings."""
 
@@ -104,7 +106,7 @@ def key_name(key: str) -> str:
 
 _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "enter": "enter", "escape": "esc", "pageup": "pgup",
-    "pagedown": "pgdn", "f1": "F1", "f2": "F2", "f3": "F3", "f4": "F4", "f5": "F5", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
+    "pagedown": "pgdn", "f1": "F1", "f2": "F2", "f3": "F3", "f4": "F4", "f5": "F5", "f6": "F6", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
 }  # fmt: skip
 
 KEYS: tuple[Key, ...] = (
@@ -153,6 +155,7 @@ KEYS: tuple[Key, ...] = (
     Key("run.kill", "x", "kill", "kill", "Send SIGKILL to the selected rank; asks first."),
     Key("run.stop", "s", "stop", "stop", "Stop the run by its stop ladder; if it is stopping already, end it at once. Asks first."),
     Key("run.stacks", "t", "stacks", "stacks", "Show who waits for whom in collectives, and where every rank is in its Python code; ends nothing."),
+    Key("run.editor", "E", "editor", "edit script", "Open the script in your editor ($VISUAL, $EDITOR), at the line where the traceback ends.", footer=False),
     Key("run.ranks", "1", "pane('ranks')", "ranks", "Go to the rank table."),
     Key("run.bench", "6", "pane('bench')", "results",
         "Show the measured collectives as a table and as curves over size; runs of the recipe allreduce have them."),
@@ -188,6 +191,7 @@ KEYS: tuple[Key, ...] = (
     Key("edit.save", "ctrl+s,f3", "save", "save", "Save the profile; a shipped one is saved as your own."),
     Key("edit.save_as", "f4", "save_as", "save as", "Save the profile as another file."),
     Key("edit.plan", "f2", "plan", "plan", "Show the plan on the whole screen, or the form again."),
+    Key("edit.script", "f6", "script", "script", "Read the script of the recipe.", footer=False),
     Key("edit.back", "escape", "back", "back", "Go back; asks first if there are unsaved changes.", pinned=True),
     HelpOnly("edit.up", "up", "app.focus_previous", "line above", "Go to the line above."),
     HelpOnly("edit.down", "down,enter", "app.focus_next", "line below", "Go to the line below."),
@@ -202,6 +206,7 @@ KEYS: tuple[Key, ...] = (
     Key("notice.close", "escape,q", "close", "close", "Go back.", command=False),
     Key("ask.close", "escape", "close", "cancel", "Go back without an answer.", command=False),
     # --- help ---------------------------------------------------------------------------------------------------------
+    Key("script.close", "escape,q,f6", "close", "close", "Go back.", command=False, pinned=True),
     Key("help.search", "slash", "search", "search", "Show only the lines that contain a text.", command=False),
     Key("help.close", "escape,q,question_mark,f1", "close", "close", "Go back.", command=False, pinned=True),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -40,6 +41,9 @@ class LocalEngine:
 
     def recipes(self) -> list[RecipeInfo]:
         return list(recipes.recipes().values())
+
+    def script(self, recipe: str) -> str:
+        return recipes.script_of(recipes.find_recipe(recipe).name).read_text(encoding="utf-8")
 
     def backends(self) -> list[BackendInfo]:
         return planning.known_backends()
@@ -106,8 +110,12 @@ class LocalEngine:
     async def launch(self, profile: Profile, places: Places | None = None) -> str:
         plan = await asyncio.to_thread(planning.make_plan, profile, places=places)
         paths = await asyncio.to_thread(new_run, profile.name)
-        replace_file(paths.profile, profiles.to_toml(profile).encode())
-        replace_file(paths.plan, msgspec.json.encode(plan))
+        try:
+            replace_file(paths.profile, profiles.to_toml(profile).encode())
+            replace_file(paths.plan, msgspec.json.encode(plan))
+        except OSError:  # a full disk
+            shutil.rmtree(paths.folder, ignore_errors=True)
+            raise
         standby = await asyncio.to_thread(self._take_standby)
         if standby is not None and standby.serves(plan) and await asyncio.to_thread(standby.take, paths):
             return paths.run

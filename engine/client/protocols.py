@@ -75,6 +75,10 @@ class EngineClient(Protocol):
         """Built-in training scripts."""
         ...
 
+    def script(self, recipe: str) -> str:
+        """The source of a recipe. Raises UsageError."""
+        ...
+
     def backends(self) -> list[BackendInfo]:
         """The values of `backend.name`."""
         ...

@@ -19,10 +19,14 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import Snapshot, Update
 from engine.core.wire import front_end as msg
 from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import host_elsewhere, read_results
+from engine.runs.record import read_results, refuse_elsewhere
 
 MAX_STARTS, START_WINDOW = 8, 60.0
 """Supervisors that one client starts for a run in this many seconds, in case each crashes immediately."""
+
+
+END_TIME = 10.0
+"""Seconds in which a supervisor has ended after its last message. Usually it takes a tenth of one."""
 
 
 def _stored_snapshot(paths: RunPaths) -> Snapshot:
@@ -53,10 +57,7 @@ class LocalRun:
                 return await Connection.open(self.paths)
             if (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state in ENDED_WORDS:
                 return None
-            if host := host_elsewhere(self.paths):
-                raise SupervisorError(
-                    f"the supervisor of {self.run} is on {host}", hint=f"log in there: rankdeck attach {self.run}"
-                )
+            refuse_elsewhere(self.paths, "attach")
             self._count_start()
             with contextlib.suppress(SupervisorError):
                 await start_supervisor(self.paths)
@@ -137,6 +138,7 @@ class LocalRun:
             if not answer.ending:
                 return answer.text
             await asyncio.sleep(0.25)
+        refuse_elsewhere(self.paths, "restart")
         words = _stored_snapshot(self.paths).run.restart
         await start_supervisor(self.paths, restart_by=user_name())
         return f"now: {words}"
@@ -175,8 +177,9 @@ class LocalRun:
 
 
 async def _wait_process_gone(pid: int) -> None:
-    """Returns when a process has ended, or after a second: a supervisor ends shortly after its last message."""
-    for _ in range(200):
+    """Returns when a supervisor has ended, or after `END_TIME`."""
+    end = time.monotonic() + END_TIME
+    while time.monotonic() < end:
         try:
             if process_state(pid) == "Z":
                 return

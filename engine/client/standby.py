@@ -7,6 +7,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ class Standby:
         self._plan = plan
         runs = private_folder(runs_folder())
         _remove_stale_standbys(runs)
-        folder = runs / f"{STANDBY}{secrets.token_hex(4)}"
+        folder = runs / f"{STANDBY}{socket.gethostname()}-{secrets.token_hex(4)}"
         folder.mkdir(mode=0o700)
         paths = RunPaths(folder)
         replace_file(paths.plan, msgspec.json.encode(plan))
@@ -82,6 +83,8 @@ def _environment(plan: LaunchPlan) -> dict[str, str]:
 def _remove_stale_standbys(runs: Path) -> None:
     """Removes folders of killed standbys. A new standby may not have taken its lock yet."""
     for folder in runs.glob(f"{STANDBY}*"):
+        if folder.name.removeprefix(STANDBY).rpartition("-")[0] != socket.gethostname():
+            continue  # another host shares this home, but perhaps not the locks in it
         with contextlib.suppress(OSError):
             is_new = time.time() - folder.stat().st_mtime < START_LIMIT
             lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if is_new else os.O_CREAT), 0o600)

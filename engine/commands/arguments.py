@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from typing import Any
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 from engine.planning.profiles import list_profiles
+from engine.planning.recipes import names
 from engine.runs.listing import all_runs
 
 
@@ -32,8 +35,17 @@ class ProfileName(click.ParamType[str]):
     name = "profile"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        names = [entry.name for entry in list_profiles()]
-        return _completions(names, incomplete) or [CompletionItem(incomplete, type="file")]
+        known = [entry.name for entry in list_profiles()]
+        return _completions(known, incomplete) or [CompletionItem(incomplete, type="file")]
+
+
+class RecipeName(click.ParamType[str]):
+    """A recipe's name."""
+
+    name = "recipe"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _completions(list(names()), incomplete)
 
 
 class RunName(click.ParamType[str]):
@@ -43,6 +55,20 @@ class RunName(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _completions([paths.run for paths in all_runs()], incomplete)
+
+
+class Age(click.ParamType[float]):
+    """A time such as `30d`, `12h`, `90m` or `2w`, in seconds."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d{1,6})([mhdw])", value)
+        if found is None:
+            self.fail(f"{value!r} is not a time; for example 90m, 12h, 30d or 2w", param, ctx)
+        return int(found[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}[found[2]]
 
 
 PROFILE = click.argument("profile", type=ProfileName())

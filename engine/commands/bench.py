@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import shutil
 import signal
 import sys
@@ -114,8 +113,8 @@ def _checked(name: str, value: str) -> str:
         UsageError: it does not.
     """
     argument = next(argument for argument in recipes()[RECIPE].arguments if argument.name == name)
-    if argument.pattern and not re.fullmatch(argument.pattern, value):
-        raise UsageError(f"--{name}: {value!r} is not a valid value", hint=f"expected: {argument.help}")
+    if problem := argument.problem(value):
+        raise UsageError(f"--{name}: {problem}", hint="rankdeck bench --help says more")
     return value
 
 

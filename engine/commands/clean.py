@@ -14,53 +14,73 @@ from engine.commands.output import narrate
 from engine.core.errors import RankdeckError, SupervisorError, UsageError
 from engine.core.run.machine import replay
 from engine.core.run.state import ENDED_WORDS, run_word
-from engine.runs.listing import all_runs, summarise
+from engine.core.views.view import RunSummary
+from engine.runs.listing import all_runs, summarise, unplanned_runs
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
+from engine.runs.record import host_elsewhere, refuse_elsewhere
 from engine.runs.replay import read_journal
 
 CLOSING_TIME = 10.0
 """Seconds to wait for the supervisor of an ended run to exit."""
 
 
-def clean_runs(chosen: list[RunPaths], *, yes: bool, as_json: bool) -> None:
+def old_runs(keep: int, older: float) -> list[RunPaths]:
+    """The runs that have ended, without the `keep` newest of them and those that ended less than `older` seconds ago."""
+    ended = [(summary.ended_at, paths) for paths in all_runs() if (summary := summarise(paths)) and _is_over(summary)]
+    ended += [(changed, paths) for changed, paths in unplanned_runs() if _has_ended(paths)]
+    youngest = time.time() - older
+    return [paths for ended_at, paths in ended[keep:] if not older or (ended_at is not None and ended_at < youngest)]
+
+
+def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool) -> None:
     """Removes runs.
 
     Args:
-        chosen: the runs to remove; empty: all that have ended.
+        chosen: the runs to remove.
+        named: the user named each of them, so it is an error if one has not ended.
         yes: removes without asking.
         as_json: prints the ids of removed runs as JSON.
 
     Raises:
-        UsageError: a chosen run has not ended, or there is nobody to ask and no `yes`.
+        UsageError: a named run has not ended, or there is nobody to ask and no `yes`.
+        SupervisorElsewhereError: a named run has a supervisor on another host.
         RankdeckError: a folder can't be removed.
     """
     for paths in chosen:
-        if not _has_ended(paths):
-            raise _refusal(paths)
-    ended = chosen or [paths for paths in all_runs() if (summary := summarise(paths)) and summary.state in ENDED_WORDS]
-    if ended and not yes:
+        if named:
+            refuse_elsewhere(paths, "clean")
+            if not _has_ended(paths):
+                raise _refusal(paths)
+    if chosen and not yes:
         if not sys.stdin.isatty():
             raise UsageError(
-                f"nothing was removed: there is no terminal to confirm the removal of {len(ended)} run(s)",
-                hint="rankdeck clean --yes removes them without asking",
+                f"nothing was removed: there is no terminal to confirm the removal of {len(chosen)} run(s)",
+                hint="with --yes, rankdeck clean does not ask",
             )
-        click.echo("\n".join(paths.run for paths in ended))
-        click.confirm(f"Remove {len(ended)} run(s) with their logs and checkpoints?", default=False, abort=True)
-    removed = [paths.run for paths in ended if _remove(paths, is_chosen=bool(chosen))]
+        click.echo("\n".join(paths.run for paths in chosen))
+        click.confirm(f"Remove {len(chosen)} run(s) with their logs and checkpoints?", default=False, abort=True)
+    removed = [paths.run for paths in chosen if _remove(paths, is_chosen=named)]
     if as_json:
         click.echo(msgspec.json.encode(removed).decode())
     else:
-        click.echo(f"removed {len(removed)} run(s)" if ended else "no run has ended")
+        click.echo(f"removed {len(removed)} run(s)" if chosen else "there is no run to remove")
+
+
+def _is_over(summary: RunSummary) -> bool:
+    return summary.state in ENDED_WORDS
 
 
 def _remove(paths: RunPaths, *, is_chosen: bool) -> bool:
-    """Removes a run while holding its lock, so that no supervisor can start on it. False: it is active again, and stays.
+    """Removes a run while holding its lock, so that no supervisor can start on it. False: it is active, maybe on another host, and stays.
 
     Raises:
         UsageError: the user chose it, and it is active again.
         RankdeckError: its folder can't be removed.
     """
+    if not is_chosen and (host := host_elsewhere(paths)):
+        narrate(f"{paths.run} has a supervisor on {host}; it was not removed")
+        return False
     try:
         lock = _lock_of_ended(paths)
         if lock is None:
@@ -108,7 +128,7 @@ def _has_ended(paths: RunPaths) -> bool:
     if state is not None:
         return run_word(state) in ENDED_WORDS
     summary = summarise(paths)
-    return summary is None or summary.state in ENDED_WORDS
+    return summary is None or _is_over(summary)
 
 
 def _refusal(paths: RunPaths) -> UsageError:

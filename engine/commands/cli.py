@@ -10,22 +10,22 @@ import sys
 from typing import IO
 
 import click
-import msgspec
 
 from engine import __version__
 from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.client.run import LocalRun
-from engine.commands import runs, show
+from engine.commands import program, runs, show
 from engine.commands.arguments import JSON, PROFILE, RUN, SET, ProfileName, RunName
 from engine.commands.checklist import Checklist
+from engine.commands.launching import follow_launch
 from engine.commands.output import complain, warn
+from engine.commands.recipes import recipes
 from engine.core.errors import RankdeckError, UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Metrics, Profile
 from engine.planning.profiles import find_profile, list_profiles, read_with_places
 from engine.runs.listing import find_run
-from engine.runs.record import read_plan
 
 EPILOG = """\b
 Start here:
@@ -57,6 +57,9 @@ def cli(ctx: click.Context, *, ascii_only: bool, slow: bool, no_mouse: bool, pro
 
 for _command in runs.COMMANDS:
     cli.add_command(_command)
+cli.add_command(recipes)
+cli.add_command(program.run)
+cli.add_command(program.new)
 
 
 def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:
@@ -142,13 +145,7 @@ def launch(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], deta
     The exit status is that of the first rank that failed, or 128 + n for signal n. Ctrl-C asks whether to detach or to stop;
     without a terminal it stops the run.
     """
-    run = asyncio.run(LocalEngine().launch(*_read(profile, overrides)))
-    click.echo(msgspec.json.encode({"run": run}).decode() if as_json else run)
-    warn(read_plan(find_run(run)))
-    if not detach:
-        from engine.commands.follow import watch
-
-        ctx.exit(asyncio.run(watch(LocalRun(find_run(run)))))
+    ctx.exit(follow_launch(*_read(profile, overrides), detach=detach, as_json=as_json))
 
 
 @cli.command()

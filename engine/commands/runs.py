@@ -10,12 +10,11 @@ import click
 
 from engine.client.run import LocalRun
 from engine.commands import show
-from engine.commands.arguments import JSON, RUN, RunName
-from engine.commands.output import close_stdout
-from engine.core.errors import SupervisorError, UsageError
+from engine.commands.arguments import JSON, RUN, Age, RunName
+from engine.commands.output import close_stdout, narrate
+from engine.core.errors import SupervisorElsewhereError, SupervisorError, UsageError
 from engine.core.run.events import Scope
-from engine.runs.listing import find_run, summaries
-from engine.runs.record import host_elsewhere
+from engine.runs.listing import find_run, summaries, unplanned_runs
 
 
 @click.command()
@@ -24,6 +23,8 @@ from engine.runs.record import host_elsewhere
 def ps(*, everything: bool, as_json: bool) -> None:
     """List runs, newest first. With --all, active runs come before ended ones."""
     show.show_runs(summaries(), everything=everything, as_json=as_json)
+    for _, paths in unplanned_runs():
+        narrate(f"{paths.run} is unreadable: it has no {paths.plan.name}; rankdeck clean {paths.run} removes it")
 
 
 @click.command()
@@ -127,9 +128,9 @@ def stop(run: str, *, at_once: bool) -> None:
     paths = find_run(run)
     try:
         click.echo(asyncio.run(LocalRun(paths).stop(at_once=at_once)))
+    except SupervisorElsewhereError:
+        raise
     except SupervisorError as error:
-        if host_elsewhere(paths):
-            raise
         if not at_once:
             hint = f"rankdeck stop --now {paths.run} ends it without a supervisor"
             raise SupervisorError(error.message, hint=f"{error.hint}; {hint}" if error.hint else hint) from None
@@ -158,14 +159,36 @@ def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) 
 
 @click.command()
 @click.argument("runs", nargs=-1, type=RunName())
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Leave the N newest ended runs.")
+@click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @JSON
-def clean(runs: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
-    """Remove ended runs with their logs, curves and checkpoints. Without RUN: all ended runs."""
-    from engine.commands.clean import clean_runs
+def clean(runs: tuple[str, ...], *, keep: int | None, older: float | None, yes: bool, as_json: bool) -> None:
+    """Remove ended runs with their logs, curves and checkpoints. Without RUN: all ended runs, or those that --keep and --older choose.
 
-    clean_runs([find_run(run) for run in runs], yes=yes, as_json=as_json)
+    A run whose launch failed before its plan was written counts as ended.
+    """
+    from engine.commands.clean import clean_runs, old_runs
+
+    if runs and (keep is not None or older is not None):
+        raise UsageError("RUN and --keep or --older exclude each other", hint="name the runs, or say which to choose")
+    unplanned = {paths.run: paths for _, paths in unplanned_runs()}
+    chosen = [unplanned.get(run) or find_run(run) for run in runs] if runs else old_runs(keep or 0, older or 0.0)
+    clean_runs(chosen, named=bool(runs), yes=yes, as_json=as_json)
 
 
-COMMANDS = (ps, status, diagnose, logs, restart, kill, stacks, stop, wait, clean)
+@click.command()
+@click.argument("runs", nargs=-1, type=RunName(), required=True)
+@JSON
+def compare(runs: tuple[str, ...], *, as_json: bool) -> None:
+    """Show the results of RUNS side by side, and what differs between their profiles. A single RUN is compared with the newest."""
+    from engine.commands.compare import compare_runs
+
+    chosen = [find_run(run) for run in (runs if len(runs) > 1 else (*runs, "-"))]
+    if len({paths.run for paths in chosen}) < len(chosen):
+        raise UsageError("a run can't be compared with itself", hint="rankdeck ps --all lists the others")
+    compare_runs(chosen, as_json=as_json)
+
+
+COMMANDS = (ps, status, compare, diagnose, logs, restart, kill, stacks, stop, wait, clean)
 """Added to the command line by `cli`."""

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from engine.core.plan.profile import Profile
+
+Value = int | float | str | bool
+"""Of an argument."""
+
+PRESET = "preset"
+"""The argument that chooses a preset."""
+
+_READERS: dict[str, Callable[[str], Value]] = {"int": int, "float": float, "str": str}
 
 
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,23 +32,81 @@ class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
-    """One command line argument of a recipe, as its JSON file declares it: `--name value`."""
+    """One command line argument of a recipe, as its script declares it: `--name value`, or `--name` and `--no-name` for a bool.
+
+    `presets`: values by the name of a preset. The other fields are those of `rankdeck.recipes.parameter`.
+    """
 
     name: str
-    type: Literal["int", "float", "str"]
-    default: int | float | str
+    type: Literal["int", "float", "str", "bool"]
+    default: Value
     help: str
+    low: int | float | None = None
+    high: int | float | None = None
+    unit: str = ""
+    choices: tuple[Value, ...] = ()
     pattern: str = ""
-    """Regular expression for the whole value; empty: any value is valid."""
+    presets: dict[str, Value] = {}
+
+    @property
+    def takes(self) -> str:
+        """What it takes, in words: `a whole number from 1 to 8`. The script says the same."""
+        if self.choices:
+            return f"one of {', '.join(str(choice) for choice in self.choices)}"
+        noun = {"int": "a whole number", "float": "a number", "bool": "yes or no"}.get(self.type, "a text")
+        least, most = (f"{limit:g}" if isinstance(limit, float) else str(limit) for limit in (self.low, self.high))
+        if self.low is not None and self.high is not None:
+            return f"{noun} from {least} to {most}"
+        if self.low is not None:
+            return f"{noun} of {least} or more"
+        return f"{noun} of {most} or less" if self.high is not None else noun
+
+    def problem(self, word: str) -> str:
+        """What is wrong with a word as its value, in the words of the script; empty: nothing."""
+        try:
+            value: Value | None = _READERS[self.type](word)
+        except ValueError:
+            value = None
+        if value is not None and self._allows(value):
+            return ""
+        return f"{word!r} is not understood: {self.help}" if self.pattern else f"{word!r} is not {self.takes}"
+
+    def _allows(self, value: Value) -> bool:
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, str):
+            return not self.pattern or re.fullmatch(self.pattern, value) is not None
+        least = -math.inf if self.low is None else self.low
+        most = math.inf if self.high is None else self.high
+        return least <= value <= most and abs(value) != math.inf
 
 
 class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A built-in training script."""
+    """A built-in training script.
+
+    `summary`: one line. `lesson`: what it teaches. `refused`: why it can't run, by backend. `ranks`: the fewest and the most; None: no
+    limit.
+    """
 
     name: str
-    title: str
     summary: str
+    lesson: str = ""
     arguments: tuple[Argument, ...]
+    refused: dict[str, str] = {}
+    ranks: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """Names of its presets, which `--preset` takes."""
+        return tuple(dict.fromkeys(preset for argument in self.arguments for preset in argument.presets))
+
+    @property
+    def accepted(self) -> tuple[Argument, ...]:
+        """All arguments of its command line: `--preset` first, if it has presets."""
+        if not self.presets:
+            return self.arguments
+        preset = Argument(name=PRESET, type="str", default="", help="values that go together", choices=self.presets)
+        return (preset, *self.arguments)
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ RankdeckError                 exit status 1
 │   └── RunNotFoundError      2   no run, or more than one, has that name
 ├── CheckError                3   something is missing; nothing was started
 └── SupervisorError           1   the process that owns a run can't be reached or uses another protocol
+    ├── SupervisorElsewhereError  1   it is on another host that shares the home
     └── SupervisorLostError   1   it ended during a request; the next request starts a new one
 
 A message has the fact and the place; `hint` has the next step.
@@ -68,6 +69,10 @@ class CheckError(RankdeckError):
 
 class SupervisorError(RankdeckError):
     """The supervisor of a run can't be reached, belongs to another user, or uses another protocol."""
+
+
+class SupervisorElsewhereError(SupervisorError):
+    """The supervisor of a run is on another host that shares the home, and only there it can be asked for something."""
 
 
 class SupervisorLostError(SupervisorError):

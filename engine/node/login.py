@@ -1,4 +1,4 @@
-"""Whether systemd ends this process when its user logs out, from files: nodes may lack systemd's tools."""
+"""Whether systemd ends this process when its user logs out, from files: nodes may lack systemd's tools; and how it leaves its session."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import re
+import time
 
 FILES = ("usr/lib/systemd/logind.conf", "etc/systemd/logind.conf")
 """In the order in which systemd reads them."""
@@ -15,6 +16,68 @@ FOLDERS = ("usr/lib/systemd/logind.conf.d", "run/systemd/logind.conf.d", "etc/sy
 
 SETTING = re.compile(r"^(#?)(Kill\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 """A setting. In the main file, a comment shows the default of this build; elsewhere it says nothing."""
+
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "COBALT_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID")
+"""Variables that schedulers set in their jobs."""
+
+LEAVE_TIME = 2.0
+"""Seconds for the user's manager to take this process."""
+
+
+def in_job() -> bool:
+    """Whether this process is part of a scheduler's job."""
+    return any(name in os.environ for name in JOBS)
+
+
+def leave_session(root: str = "/") -> None:
+    """Moves this process into a scope of the user's manager if systemd would end it with its session. What it starts later is there too.
+
+    Without linger, the manager ends with the user's last session; `ends_with_login` shows it. A job stays where its scheduler finds it.
+    Returns within LEAVE_TIME and never raises: if the manager does not take the process, it stays in its session.
+
+    Args:
+        root: of the file system.
+    """
+    if not may_leave(root):
+        return
+    import subprocess  # not needed elsewhere
+
+    deadline, pid = time.monotonic() + LEAVE_TIME, str(os.getpid())
+    manager = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+    scope = f"rankdeck-{pid}-{time.time_ns()}.scope"  # one of an earlier process of this number may exist
+    unit = ("StartTransientUnit", "ssa(sv)a(sa(sv))", scope, "fail", "2", "PIDs", "au", "1", pid)
+    argv = ["busctl", "--user", "call", *manager, *unit, "CollectMode", "s", "inactive-or-failed", "0"]
+    nothing = subprocess.DEVNULL
+    environment = {**os.environ, "XDG_RUNTIME_DIR": runtime_folder()}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            argv, env=environment, timeout=LEAVE_TIME, check=True, stdin=nothing, stdout=nothing, stderr=nothing
+        )
+        while ends_with_login(root) == "session" and time.monotonic() < deadline:  # the answer comes before the move
+            time.sleep(0.005)
+
+
+def may_leave(root: str) -> bool:
+    """Whether this process would end with its session, and can ask its user's manager to take it."""
+    return ends_with_login(root) == "session" and not in_job() and os.path.exists(os.path.join(runtime_folder(), "bus"))
+
+
+def runtime_folder() -> str:
+    """Returns the folder with the bus of the user's manager."""
+    return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+
+
+def ends_run(root: str = "/") -> str:
+    """Returns what ends a run that is launched here: as `ends_with_login`, after `leave_session`.
+
+    Args:
+        root: of the file system.
+    """
+    import shutil
+
+    if may_leave(root) and shutil.which("busctl"):
+        return "" if lingers(root) else "user"
+    return ends_with_login(root)
 
 
 def ends_with_login(root: str = "/") -> str:
@@ -32,8 +95,13 @@ def ends_with_login(root: str = "/") -> str:
         if re.search(r"/session-[^/\n]*\.scope", group):
             return "session" if kills(user, settings(root)) else ""
         if re.search(r"/user@\d+\.service", group) and os.getuid() != 0:
-            return "" if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)) else "user"
+            return "" if lingers(root) else "user"
     return ""
+
+
+def lingers(root: str) -> bool:
+    """Whether the user's manager goes on without a session. Raises KeyError for a user without a name."""
+    return os.path.exists(os.path.join(root, "var/lib/systemd/linger", pwd.getpwuid(os.getuid()).pw_name))
 
 
 def settings(root: str) -> dict[str, str]:

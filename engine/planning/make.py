@@ -30,8 +30,9 @@ from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.launchers import local
+from engine.planning import recipes
 from engine.planning.nodes import slots_of
-from engine.planning.recipes import recipes
+from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
 from engine.runs.paths import utf8_path
 
 
@@ -40,7 +41,7 @@ def choices() -> Choices:
     return {
         ("backend", "name"): (*BACKENDS, AUTO),
         ("backend", "fallback"): tuple(BACKENDS),
-        ("recipe", "name"): recipes(),
+        ("recipe", "name"): recipes.names(),
     }
 
 
@@ -58,11 +59,12 @@ def make_plan(profile: Profile, *, checked: bool = True, places: Places | None =
         places: where the keys of the profile are in its file, for warnings; None: unknown.
 
     Raises:
-        ProfileError: the profile names an unknown backend or recipe.
+        ProfileError: the profile names an unknown backend or recipe, or the recipe refuses its arguments.
         CheckError: a file, an interpreter or a device is missing, or a node can't be asked.
     """
     check_choices(profile, choices(), "profile")
-    plan = _first_that_runs(profile, _Draft(_with_absolute_paths(profile)), checked=checked)
+    check_arguments(profile, places or Places("profile", {}))
+    plan = _first_that_runs(profile, _Draft(with_absolute_paths(profile)), checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
     return replace(plan, warnings=environment_warnings(profile, plan, os.environ, places))
@@ -72,11 +74,14 @@ def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> Launc
     """The plan on the first backend that can run."""
     wanted = AUTOMATIC if profile.backend.name == AUTO else (profile.backend.name, *profile.backend.fallback)
     if not checked and len(wanted) == 1:
-        return draft.planned(settings_of(wanted[0], one_machine=draft.is_one_machine), asked=False)
+        plan = draft.planned(draft.settings(wanted[0]), asked=False)
+        if draft.is_counted:
+            check_ranks(plan)
+        return plan
     refused: list[tuple[str, CheckError]] = []
     for number, name in enumerate(wanted):
         try:
-            settings = settings_of(name, one_machine=draft.is_one_machine)
+            settings = draft.settings(name)
         except CheckError as error:
             refused.append((name, error))
             continue
@@ -109,16 +114,16 @@ def available_backends(profile: Profile) -> list[BackendInfo]:
     """The values of `backend.name`, and why some can't run on a profile's nodes.
 
     Args:
-        profile: gives the nodes; its own backend does not matter.
+        profile: gives the nodes and the recipe; its own backend does not matter.
 
     Raises:
         CheckError: the nodes of the profile can't be determined.
     """
-    draft = _Draft(_with_absolute_paths(profile))
+    draft = _Draft(with_absolute_paths(profile))
     infos = {info.name: info for info in known_backends()}
     for name in BACKENDS:
         try:
-            settings = settings_of(name, one_machine=draft.is_one_machine)
+            settings = draft.settings(name)
             draft.check(draft.planned(settings, asked=True))
         except CheckError as error:
             infos[name] = replace(infos[name], trouble=error.message, hint=error.hint or "")
@@ -162,9 +167,19 @@ class _Draft:
         self._here = frozenset(self._known)
 
     @property
+    def is_counted(self) -> bool:
+        """Whether the number of ranks is known before other nodes are asked."""
+        return all(slot.ranks is not None or slot.node in self._here for slot in self._slots)
+
+    @property
     def is_here(self) -> bool:
         """Whether ranks run on this machine."""
         return bool(self._here)
+
+    def settings(self, backend: str) -> BackendSettings:
+        """What a run with a backend needs. Raises CheckError if this machine lacks it, or the recipe can't use it."""
+        check_backend(self._profile, backend)
+        return settings_of(backend, one_machine=self.is_one_machine)
 
     def planned(self, settings: BackendSettings, *, asked: bool) -> LaunchPlan:
         """The plan if the run uses a backend with these settings.
@@ -205,7 +220,8 @@ class _Draft:
             self._known |= {fact.name: fact for fact in facts}
 
     def check(self, plan: LaunchPlan) -> None:
-        """Raises CheckError if the backend of a plan can't run on its nodes, which were asked before."""
+        """Raises CheckError if the backend of a plan can't run on its nodes, which were asked before, or are too few ranks for its recipe."""
+        check_ranks(plan)
         for node in plan.nodes:
             if node.name in self._known:
                 check_node(plan.backend.name, len(node.ranks), self._known[node.name])
@@ -231,7 +247,7 @@ class _Draft:
         found: list[BackendSettings] = []
         for name in names:
             try:
-                settings = settings_of(name, one_machine=self.is_one_machine)
+                settings = self.settings(name)
                 self.planned(settings, asked=True)
                 self.check(with_backend(replace(plan, fallback=(settings,)), name))
             except CheckError as error:
@@ -275,14 +291,14 @@ def _check_this_machine(plan: LaunchPlan) -> None:
         raise CheckError(f"there is no Python {plan.python!r}", hint="set launch.python to one that has torch")
 
 
-def _with_absolute_paths(profile: Profile) -> Profile:
-    """The profile with absolute paths: `script` and `python` are relative to the current directory, but ranks start in `workdir`."""
-    if profile.recipe.script is not None:
-        profile = replace(profile, recipe=replace(profile.recipe, script=_absolute(profile.recipe.script)))
-    python = profile.launch.python
+def with_absolute_paths(profile: Profile) -> Profile:
+    """The profile with absolute paths of script, Python and working directory, which are relative to the current directory."""
+    python, script = profile.launch.python, profile.recipe.script
+    if script is not None:
+        profile = replace(profile, recipe=replace(profile.recipe, script=_absolute(script)))
     if python and os.sep in python:
         profile = replace(profile, launch=replace(profile.launch, python=_absolute(python)))
-    return profile
+    return replace(profile, launch=replace(profile.launch, workdir=_absolute(profile.launch.workdir)))
 
 
 def _absolute(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,11 +48,15 @@ def find_profile(word: str) -> Path:
     Raises:
         UsageError: there is none; the hint has the nearest name.
     """
-    if os.sep in word or word.endswith(".toml"):
+    if (os.sep in word and not word.endswith(".py")) or word.endswith(".toml"):
         path = Path(os.path.expanduser(word))
         if not path.is_file():
             raise UsageError(f"there is no file {word}", hint="rankdeck profiles lists what can be launched by name")
         return path
+    if word.endswith(".py"):
+        raise UsageError(
+            f"{word} is a script, not a profile", hint=f"to run it without a profile: rankdeck run {shlex.quote(word)}"
+        )
     names = [entry.name for entry in list_profiles()]
     for _, folder in profile_folders():
         if word in names and (folder / f"{word}.toml").is_file():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
 import socket
+import time
 from pathlib import Path
 
 import msgspec
@@ -13,10 +16,15 @@ from engine.core.errors import CheckError, RankdeckError, RunNotFoundError, Supe
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from engine.runs.paths import RunPaths, private_folder, runs_folder
-from engine.runs.record import read_summary, socket_of, summary_of
+from engine.runs.record import host_elsewhere, read_summary, socket_of, summary_of
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Letters of a run's id, without those that look or sound alike."""
+
+_RUN_NAME = re.compile(rf"[^.].*-[{_ALPHABET}]{{4}}", re.DOTALL)
+
+LAUNCH_TIME = 60.0
+"""Seconds within which a launch writes the plan, even on a slow file system."""
 
 
 def all_runs() -> list[RunPaths]:
@@ -28,6 +36,32 @@ def all_runs() -> list[RunPaths]:
         return []
     found = [(launched, Path(entry.path)) for entry in folders if (launched := _launched_at(Path(entry.path)))]
     return [RunPaths(folder) for _, folder in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def unplanned_runs() -> list[tuple[float, RunPaths]]:
+    """Folders of runs without a plan, because their launch failed or somebody has removed it; with the time of their last change.
+
+    Folders that are not rankdeck's are not among them.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(runs_folder()):
+            paths = RunPaths(Path(entry.path))
+            with contextlib.suppress(OSError):  # a link, or it is being removed
+                changed = entry.stat(follow_symlinks=False).st_mtime
+                has_begun = paths.supervisor_log.exists() or time.time() - changed > LAUNCH_TIME
+                if has_begun and _is_unplanned(paths):
+                    found.append((changed, paths))
+    return found
+
+
+def _is_unplanned(paths: RunPaths) -> bool:
+    """Whether a folder is one of a run by its name and content, and has no plan. Raises OSError if it is no folder."""
+    if not _RUN_NAME.fullmatch(paths.run) or paths.plan.exists():
+        return False
+    files = (paths.plan, paths.profile, paths.journal, paths.lock, paths.supervisor, paths.supervisor_log)
+    names = {name.removesuffix(".partial") for name in os.listdir(paths.folder)}
+    return not names or any(file.name in names for file in files)
 
 
 def _launched_at(folder: Path) -> float:
@@ -98,9 +132,13 @@ def summarise(paths: RunPaths) -> RunSummary | None:
             summary = summary_of(stored_snapshot(paths).run)
         except (SupervisorError, OSError):
             return None
-    reachable = summary.state in ENDED_WORDS or _listens(paths)
-    reason = summary.reason if reachable else "its supervisor is gone; attach starts a new one"
-    return msgspec.structs.replace(summary, reachable=reachable, reason=reason)
+    if summary.state in ENDED_WORDS or _listens(paths):
+        return msgspec.structs.replace(summary, reachable=True)
+    if host := host_elsewhere(paths):
+        reason = f"its supervisor is on {host}: ssh -t {host} rankdeck attach {paths.run}"
+        return msgspec.structs.replace(summary, reachable=False, reason=reason, host=host, elsewhere=True)
+    reason = "its supervisor is gone; attach starts a new one"
+    return msgspec.structs.replace(summary, reachable=False, reason=reason)
 
 
 def _listens(paths: RunPaths) -> bool:

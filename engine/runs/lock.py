@@ -7,6 +7,7 @@ import os
 
 from engine.core.errors import CheckError, SupervisorError
 from engine.runs.paths import RunPaths
+from engine.runs.record import refuse_elsewhere
 
 
 def take_lock(paths: RunPaths) -> int:
@@ -16,9 +17,10 @@ def take_lock(paths: RunPaths) -> int:
         The descriptor that holds the lock until it is closed.
 
     Raises:
-        SupervisorError: another process holds it.
+        SupervisorError: another process holds it, or the run belongs to another host.
         CheckError: the file system has no locks.
     """
+    refuse_elsewhere(paths, "attach")
     lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import SupervisorError
+from engine.core.errors import SupervisorElsewhereError, SupervisorError
 from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.plan import LaunchPlan
 from engine.core.views.view import RunSummary, RunView
@@ -68,12 +68,19 @@ def read_tail(path: Path, size: int = TAIL) -> bytes:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replaces a file atomically: readers see the old or the new content."""
+    """Replaces a file atomically: readers see the old or the new content.
+
+    Raises:
+        OSError: for example, the disk is full. It names the path.
+    """
     partial = path.with_name(path.name + ".partial")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
-    partial.replace(path)
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+        partial.replace(path)
+    except OSError as error:  # that of a write names no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def read_plan(paths: RunPaths) -> LaunchPlan:
@@ -103,9 +110,25 @@ def socket_of(paths: RunPaths) -> str:
 
 
 def host_elsewhere(paths: RunPaths) -> str | None:
-    """The other host on which a run's supervisor lives, or None."""
+    """The other host on which a run's supervisor lives, or lived until it was killed; None if there is none."""
     where = read_whereabouts(paths)
     return where.host if where is not None and where.host != socket.gethostname() else None
+
+
+def refuse_elsewhere(paths: RunPaths, command: str) -> None:
+    """Leaves a run alone whose supervisor is on another host: its processes can't be seen from here, and its lock may not hold here.
+
+    Args:
+        paths: of the run.
+        command: of rankdeck, which works there.
+
+    Raises:
+        SupervisorElsewhereError: the supervisor is on another host.
+    """
+    if host := host_elsewhere(paths):
+        raise SupervisorElsewhereError(
+            f"the supervisor of {paths.run} is on {host}", hint=f"ssh -t {host} rankdeck {command} {paths.run}"
+        )
 
 
 def summary_of(run: RunView) -> RunSummary:

@@ -22,6 +22,7 @@ from engine.installed import LIBRARY
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
 from engine.node.agent.wire import PROTOCOL
+from engine.node.login import in_job
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
 from engine.supervisor.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
@@ -85,6 +86,7 @@ class Agents:
             folder=self.folder(node) if local else self._known_folder(node),
             relay=not local,
             shared=None if local else (str(run.paths.plan), self._plan_digest),
+            in_job=in_job(),
             terms=requests.Terms(
                 lease=run.plan.lease,
                 on_disconnect=run.plan.on_disconnect,

@@ -20,6 +20,9 @@ PAUSE = 1.0
 """Seconds from the start of a guard to the next one, where it was killed before. One that lived longer is replaced at once. Also
 seconds between two looks at it."""
 
+END_TIME = 5.0
+"""Seconds in which released guards have ended. Usually it takes milliseconds."""
+
 PATIENCE = (0.0, 3.0)
 """One guard for each: seconds that it waits before it starts a supervisor. The second is for the case that the first died with this
 process."""
@@ -78,7 +81,7 @@ class Guards:
             os.close(read)
 
     def release(self) -> None:
-        """Ends the guards: this process ends as it should."""
+        """Ends the guards, and waits until they are gone: this process ends as it should."""
         self._released = True
         for patience in tuple(self._pipes):
             with contextlib.suppress(OSError):  # it has been killed
@@ -86,6 +89,10 @@ class Guards:
             self._close(patience)
         for guard in self._guards.values():
             guard.send_signal(signal.SIGCONT)  # one that a signal has stopped would be left
+        end = time.monotonic() + END_TIME
+        for guard in self._guards.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                guard.wait(max(0.0, end - time.monotonic()))
 
     def _close(self, patience: float) -> None:
         if patience in self._pipes:

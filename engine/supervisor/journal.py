@@ -20,6 +20,7 @@ class Journal:
     """Appends events to a run's journal. The file at `path` is created if necessary, for its owner only."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self.events, self._size = measure_journal(path) if path.exists() else ([], 0)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._file, self._size)
@@ -32,7 +33,7 @@ class Journal:
             durable: try to put it on the disk too.
 
         Raises:
-            OSError: for example, the disk is full; the journal is unchanged.
+            OSError: for example, the disk is full; the journal is unchanged. It names the path.
             ValueError: a field has a value of a wrong type, maybe from a faulty node, so that the journal would be unreadable.
         """
         data = msgspec.json.encode(event) + b"\n"
@@ -43,10 +44,10 @@ class Journal:
                 left = left[os.write(self._file, left) :]
             if durable or isinstance(event, INTENTS):
                 self._sync(event)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
         self._size += len(data)
         self.events.append(event)
 

@@ -13,14 +13,16 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from engine.core.errors import RankdeckError
 from engine.core.views.view import RunView
+from engine.node.login import leave_session
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_whereabouts, write_summary
@@ -61,23 +63,22 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     async with asyncio.TaskGroup() as tasks:
-        chores = [
-            tasks.create_task(coroutine)
-            for coroutine in (
-                runner.ingest.run(),
-                server.keep_fresh(),
-                server.keep_listening(),
-                RejoinWatch(runner.run, runner.ingest).keep(),
-                HoldWatch(runner.run, runner.orders).keep(),
-                _save(runner, snapshots),
-            )
-        ]
+        run = runner.run
+        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "reading the output of ranks": runner.ingest.run,
+            "telling front ends what changes": server.keep_fresh,
+            "the watch of the socket": server.keep_listening,
+            "the watch of rejoins": RejoinWatch(run, runner.ingest).keep,
+            "the watch of runs that hold": HoldWatch(run, runner.orders).keep,
+            "saving curves": partial(_save, runner, snapshots),
+        }
+        chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
         runner.start(tasks, restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print("ready", flush=True)  # noqa: T201
         _close_starter()
         chores.append(tasks.create_task(guards.keep()))
-        await runner.run.ended.wait()
+        await run.ended.wait()
         await runner.wait_closed()
         for chore in chores:
             chore.cancel()
@@ -148,6 +149,7 @@ def main(folder: str, restart_by: str | None = None, *, standby: bool = False) -
     if os.fork():
         os._exit(0)
     paths = RunPaths(Path(folder))
+    leave_session()  # before it starts any process
     try:
         lock = take_lock(paths)
         asyncio.run(stand_by(paths) if standby else supervise(paths, restart_by=restart_by))

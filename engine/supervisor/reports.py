@@ -254,7 +254,8 @@ class Reports:
         """Returns whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
         try:
             tail = self._ingest.last_errors(end.rank)
-            return is_secondary(tail), self._why_not_formed(end, status, tail, numbers)
+            mpi_status = status if self._orders.has_mpirun else None
+            return is_secondary(tail, mpi_status), self._why_not_formed(end, status, tail, numbers)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             node = self._run.plan.places[end.rank].node
             self._run.take_failed_reading(node, "the failure of a rank is not explained", error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from engine.core.failures.collectives import Wait
 from engine.core.metrics.gpu_use import GpuUse
@@ -18,6 +20,9 @@ from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine
 from engine.runs.paths import RunPaths
 from engine.supervisor.log import note
+
+PAUSE = 1.0
+"""Seconds until a part that has failed begins again."""
 
 MAX_WARNING = 400
 """Characters of a warning."""
@@ -37,7 +42,8 @@ class SupervisedRun:
     """
 
     tasks: asyncio.TaskGroup
-    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck."""
+    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck; `keep` runs parts
+    without which the run goes on."""
     handle: Handle
     """The runner's method, by which every part reports events."""
 
@@ -81,6 +87,24 @@ class SupervisedRun:
         note("".join(traceback.format_exception(error)))
         text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
         self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
+
+    async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again.
+
+        Args:
+            part: what it does, for a warning: `the watch of rejoins`.
+            work: the part, which runs until it is cancelled.
+        """
+        has_failed = False
+        while True:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - a defect, which is reported
+                if not has_failed:
+                    has_failed = True
+                    with contextlib.suppress(Exception):  # the defect may be there
+                        self.take_failed_reading(self.head, f"{part} has failed, and goes on", error)
+            await asyncio.sleep(PAUSE)
 
     def start_attempt(self, state: RunState) -> None:
         """Clears what belongs to the attempt before."""

@@ -21,6 +21,14 @@ import torch.distributed as dist
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_entered: list[StopSignal] = []
+
+
+def ignore_signals(_: int = 0) -> None:
+    """For `worker_init_fn` of a DataLoader: a worker goes on until its rank ends it, also if Ctrl-C reaches both."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
 
 class StopSignal:
     """Takes over SIGINT and SIGTERM while it is entered.
@@ -42,10 +50,12 @@ class StopSignal:
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         self._handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        _entered.append(self)
         threading.Thread(target=self._watch, args=(arrivals,), name="stop signal", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        _entered.remove(self)
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -70,11 +80,30 @@ class StopSignal:
 
     def _watch(self, arrivals: int) -> None:
         """The first signal is noted, a second ends the process at once; closing the other end ends this thread."""
-        for first in (True, False):
-            heard = os.read(arrivals, 1)
-            if not heard:
-                break
-            if not first:
+        while heard := os.read(arrivals, 1):
+            if heard[0] not in SIGNALS:
+                continue  # SIGCHLD, say, which a DataLoader with workers handles
+            if self._number:
                 os._exit(128 + heard[0])
             self._number = heard[0]
         os.close(arrivals)
+
+
+def _hold_signals() -> None:
+    if _entered:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _release_signals() -> None:
+    if _entered:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _stop_listening() -> None:
+    """In a forked worker: a signal that reaches it too would count as the second one of its rank."""
+    if _entered:
+        signal.set_wakeup_fd(-1)
+        _release_signals()
+
+
+os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_stop_listening)

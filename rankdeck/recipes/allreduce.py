@@ -1,26 +1,30 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Measures collectives over sizes: how long the slowest rank takes, and the bandwidth that comes of it as nccl-tests defines it.
+"""Measures collectives over sizes: latency, algorithm and bus bandwidth.
 
-Each call comes after a barrier, and its time is that of the slowest rank. The first call of each size is checked: a wrong result ends
+Bandwidths are those that nccl-tests defines. Each call comes after a barrier, and its time is that of the slowest rank. The first call of each size is checked: a wrong result ends
 the run. What is found is printed by rank 0, and reported by `rankdeck.log` with the names in `docs/bench.md`, from where
-`rankdeck bench` and the app have it. `allreduce.json` describes the arguments.
+`rankdeck bench` and the app have it.
+
+Compare the small sizes, where latency decides, with the large ones, where bandwidth does: a training with many small gradients
+lives in the first part of the table. The times of one run say little on a machine that does other work.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 import rankdeck
-from rankdeck.recipes import arguments
+from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES, DTYPES, Case
+from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._sizes import parse_sizes, size_text, time_text
 from rankdeck.recipes._stop import StopSignal
 
@@ -33,6 +37,32 @@ NOT_THERE = ("support", "implement", "not available", "no backend")
 """Words of an error by which a backend says that it lacks a collective."""
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """What the command line may set."""
+
+    collectives: str = parameter(
+        "all_reduce",
+        "all, or some of all_reduce,all_gather,reduce_scatter,broadcast,all_to_all,sendrecv,barrier",
+        pattern="all|(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|sendrecv|barrier)"
+        "(,(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|sendrecv|barrier))*",
+        presets={"big": "all"},
+    )
+    sizes: str = parameter(
+        "4:64M:x4",
+        "bytes, such as 4:400M (doubling), 4:400M:x8, or 4,1K,2G; K, M and G are powers of 1024",
+        pattern="[0-9]{1,12}[KMGkmg]?(:[0-9]{1,12}[KMGkmg]?(:x[0-9]{1,12})?|(,[0-9]{1,12}[KMGkmg]?)*)",
+        presets={"small": "4:1M:x8", "big": "4:1G"},
+    )
+    dtype: str = parameter(
+        "float32", "type of the elements", choices=("float32", "float64", "float16", "bfloat16", "int32", "int64")
+    )
+    seconds: float = parameter(
+        0.5, "how long one collective on one size is repeated", low=0.001, unit="seconds", presets={"small": 0.1}
+    )
+    warmup: int = parameter(3, "calls before those that count", low=1, unit="calls")
+
+
 class Result(NamedTuple):
     """Times in microseconds, bandwidths in 10^9 bytes per second."""
 
@@ -43,16 +73,12 @@ class Result(NamedTuple):
     busbw: float
 
 
-def check(args: argparse.Namespace) -> list[int]:
+def check(args: Parameters) -> list[int]:
     """The sizes, in bytes.
 
     Raises:
-        SystemExit: an argument is out of its range.
+        SystemExit: they make no sense.
     """
-    if not 0 < args.seconds < math.inf:
-        raise SystemExit(f"allreduce: --seconds {args.seconds}: more than 0 is needed")
-    if args.warmup < 1:
-        raise SystemExit(f"allreduce: --warmup {args.warmup}: 1 or more is needed")
     try:
         return parse_sizes(args.sizes)
     except ValueError as error:
@@ -87,7 +113,7 @@ class Bench:
         device: of this rank.
     """
 
-    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+    def __init__(self, args: Parameters, device: torch.device) -> None:
         self._args, self._device = args, device
         self._dtype = DTYPES[args.dtype]
 
@@ -125,7 +151,7 @@ class Bench:
         wrong = self._highest([0.0 if case.is_right() else dist.get_rank() + 1.0])[0]
         if wrong:
             what = f"{name} of {size_text(case.size)} ({case.size} bytes) in {self._args.dtype}"
-            raise SystemExit(f"allreduce: {what} over {dist.get_backend()} gave rank {int(wrong) - 1} a wrong result")
+            refuse(f"allreduce: {what} over {dist.get_backend()} gave rank {int(wrong) - 1} a wrong result")
         for buffer in case.buffers:
             buffer.zero_()  # sums of sums would soon be infinite
         for _ in range(self._args.warmup):
@@ -163,7 +189,7 @@ class Bench:
         return found
 
 
-def run(args: argparse.Namespace, sizes: list[int]) -> None:
+def run(args: Parameters, sizes: list[int]) -> None:
     """Measures all that was asked for, or until a signal arrives."""
     device, rank = rankdeck.device(), dist.get_rank()
     bench = Bench(args, device)
@@ -222,7 +248,7 @@ def _line(size: int, found: Result) -> str:
 
 def main() -> None:
     """Runs the recipe with the arguments of this process."""
-    args = arguments("allreduce")
+    args = read_parameters(Parameters)
     sizes = check(args)
     rankdeck.init_process_group()
     run(args, sizes)

@@ -1,14 +1,19 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Fits a line through noise on every rank: the smallest DistributedDataParallel training that reports, stops and resumes.
+"""Fits a line through noise with DDP: the smallest training that resumes.
 
-What its arguments are is said in `linear.json`.
+It takes seconds, so it is the recipe for trying out a layout, a backend or a way to fail. Every rank draws its part of the
+same seeded batch, so the loss depends on the world size only through the size of the batch; it ends at the noise, 0.01.
+
+`--delay` makes each step last, for a run to look at. With `--checkpoint N` rank 0 writes a checkpoint every N steps; stop the
+run and restart it, and it goes on from there. A signal to any rank stops all of them after the same step: ranks that leave in
+different steps would leave the others waiting in an all-reduce, which is the most common way for a job to hang at its end.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import time
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,26 +21,36 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import rankdeck
-from rankdeck.recipes import arguments
-from rankdeck.recipes._checkpoint import agree_on_checkpoint, checkpoint_path, write_checkpoint
+from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._checkpoint import agree_on_checkpoint, checkpoint_path, keep_checkpoint
+from rankdeck.recipes._line import FEATURES, draw_batch, unseen_loss
 from rankdeck.recipes._stop import StopSignal
 
-FEATURES = 8
-NOISE = 0.1
-"""Standard deviation; its square is the loss that remains."""
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the command line may set."""
+
+    steps: int = parameter(
+        200,
+        "optimizer steps in all, including those before a resume",
+        low=0,
+        unit="steps",
+        presets={"small": 20, "minute": 200, "big": 20000},
+    )
+    batch: int = parameter(32, "samples per rank and step", low=1, unit="samples")
+    lr: float = parameter(0.05, "learning rate", low=0.0)
+    seed: int = parameter(0, "decides the data and the initial parameters")
+    delay: float = parameter(
+        0.0, "sleep after each step, for a run that lasts", low=0.0, unit="seconds", presets={"minute": 0.3}
+    )
+    checkpoint: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
+    checkpoint_dir: str = parameter(
+        "", "folder of the checkpoint; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/linear"
+    )
 
 
-def draw_batch(args: argparse.Namespace, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's samples of a step, of shapes (batch, FEATURES) and (batch, 1): every world-size-th of a seeded draw."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    line = torch.randn(FEATURES, 1, generator=torch.Generator().manual_seed(args.seed))
-    generator = torch.Generator().manual_seed(args.seed + step)
-    x = torch.randn(args.batch * world, FEATURES, generator=generator)
-    y = x @ line + NOISE * torch.randn(args.batch * world, 1, generator=generator)
-    return x[rank::world], y[rank::world]
-
-
-def train(args: argparse.Namespace) -> None:
+def train(args: Parameters) -> None:
     """Trains to `args.steps`, or to the step in which a signal arrived."""
     device, rank = rankdeck.device(), dist.get_rank()
     path = checkpoint_path(args.checkpoint_dir, "linear")
@@ -54,16 +69,15 @@ def train(args: argparse.Namespace) -> None:
     def checkpoint() -> None:
         if rank == 0:
             state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            write_checkpoint(path, state)
-            rankdeck.log(step=step, checkpoint=step)
-            print(f"rank 0: checkpoint of step {step} in {path.parent}")
+            if keep_checkpoint(path, state, step):
+                print(f"rank 0: checkpoint of step {step} in {path.parent}")
 
     print(
         f"rank {rank} of {dist.get_world_size()} on {device}: {'starts' if saved is None else f'resumes after {step}'}"
     )
     with StopSignal(device) as stop:
         while step < args.steps:
-            x, y = draw_batch(args, step + 1)
+            x, y = draw_batch(args.seed, step + 1, args.batch)
             loss = F.mse_loss(ddp(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -80,12 +94,15 @@ def train(args: argparse.Namespace) -> None:
                 print(f"rank {rank}: stopped by a signal after step {step}")
                 stop.leave(stopped)
             time.sleep(args.delay)
+    final = unseen_loss(model, args.seed, step, args.batch)
+    if rank == 0:
+        print(f"final loss {final:.6f}")
     print(f"rank {rank}: done after step {step}")
 
 
 def main() -> None:
     """Runs the recipe with the arguments of this process."""
-    args = arguments("linear")
+    args = read_parameters(Parameters)
     rankdeck.init_process_group()
     train(args)
     gc.collect()  # the DDP wrapper stands in a cycle; what it holds of the group must be gone before the interpreter goes

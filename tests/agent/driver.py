@@ -16,7 +16,7 @@ from typing import Any
 from engine.core.wire import agent_reports as reports
 from engine.node.agent.wire import PROTOCOL, SYNC, FrameBuffer, encode_frame
 from engine.supervisor.bridge import PROGRAM, boot_command
-from tests.support import DEADLINE, is_alive, kill_hard, wait_until
+from tests.support import DEADLINE, PATIENCE, SLOWEST, complete_lines, is_alive, wait_until
 
 PATIENT: list[list[Any]] = [["SIGINT", 5], ["SIGTERM", 5], ["SIGKILL", 5]]
 
@@ -71,8 +71,8 @@ class Bridge:
         self.messages += messages
 
     def expect(self, kind: str, seconds: float = DEADLINE, **fields: Any) -> Message:
-        """Waits for a message. Returns it, and takes it away."""
-        end = time.monotonic() + seconds
+        """Waits for a message, so many seconds on a quiet machine. Returns it, and takes it away."""
+        end = time.monotonic() + seconds * SLOWEST
         while True:
             for message in self.messages:
                 if message["type"] == kind and all(message.get(key) == value for key, value in fields.items()):
@@ -101,7 +101,7 @@ class Bridge:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(timeout=DEADLINE)
+        self.process.wait(timeout=PATIENCE)
         self.process.stdout.close()
 
 
@@ -197,12 +197,12 @@ class Node:
     def leave(self) -> None:
         """Ends bridges and agent at the end of a test, whatever state they are in."""
         for bridge in self.bridges:
-            kill_hard(bridge.process.pid)
+            bridge.process.kill()
             bridge.hang_up()
         if any(is_alive(pid) for pid in self.agents | self.wardens):
             last = Bridge(self.hello(), cwd=self.folder)
             with contextlib.suppress(AssertionError, OSError):
-                last.expect("hello", 5)
+                last.expect("hello")
                 last.send(type="close")
             last.wait_ended()
             last.hang_up()
@@ -225,8 +225,19 @@ def child_program(body: str, *, then: str) -> str:
 
 def child_of(node: Node, rank: int = 0) -> int:
     """The pid that a `child_program` printed."""
-    lines = wait_until(lambda: [line for line in node.out(rank).splitlines() if line.startswith(b"child")])
+    lines = wait_until(
+        lambda: [line for line in complete_lines(node.out(rank)).splitlines() if line.startswith(b"child")]
+    )
     return int(lines[0].split()[1])
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open."""
+    names = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            names.append(os.readlink(path))
+    return names
 
 
 def listens(port: int) -> bool:

@@ -10,8 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.agent.driver import FOR_EVER, STUBBORN, Node, child_of, child_program, sockets
-from tests.support import ROOT, is_alive, kill_hard, parent_of, processes_with, wait_gone, wait_until
+from tests.agent.driver import FOR_EVER, STUBBORN, Node, child_of, child_program, open_files, sockets
+from tests.support import PATIENCE, ROOT, is_alive, kill_hard, parent_of, processes_with, wait_gone, wait_until
+
+
+def end(*pids: int) -> None:
+    """Kills agent and warden: until they are gone, a bridge may connect, which then ends with them."""
+    for pid in pids:
+        kill_hard(pid)
+    wait_gone(*pids)
+
 
 # --- links that break
 
@@ -62,7 +70,7 @@ def test_on_disconnect_stop_ends_the_ranks_and_then_the_agent(node):
     bridge, hello = node.connect(on_disconnect="stop")
     (pid,) = node.spawn(bridge, FOR_EVER)
     bridge.hang_up()
-    wait_gone(pid, hello["pid"], hello["warden"], seconds=10)
+    wait_gone(pid, hello["pid"], hello["warden"])
     assert sockets() == []
 
 
@@ -70,7 +78,7 @@ def test_a_lease_that_is_over_ends_the_ranks_and_then_the_agent(node):
     bridge, hello = node.connect(lease=0.3, stop_ladder=[["SIGTERM", 0.2], ["SIGKILL", 5]])
     (pid,) = node.spawn(bridge, STUBBORN)
     bridge.hang_up()
-    wait_gone(pid, hello["pid"], hello["warden"], seconds=10)
+    wait_gone(pid, hello["pid"], hello["warden"])
     assert sockets() == []
 
 
@@ -104,6 +112,20 @@ def test_the_link_to_a_killed_agent_ends_at_once(node):
     node.spawn(bridge, FOR_EVER)
     kill_hard(first["pid"])
     bridge.wait_ended(2)
+
+
+def test_a_bridge_that_comes_between_a_killed_agent_and_its_successor_is_answered(node):
+    """The warden keeps the socket of the first agent open, and is held here: the bridge waits in that socket's queue."""
+    bridge, first = node.connect()
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    os.kill(first["warden"], signal.SIGSTOP)
+    kill_hard(first["pid"])
+    again = node.boot()
+    wait_until(lambda: "anon_inode:[eventpoll]" in open_files(again.process.pid), what="the bridge has connected")
+    os.kill(first["warden"], signal.SIGCONT)
+    second = again.expect("hello")
+    assert second["pid"] != first["pid"]
+    assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, None)]
 
 
 def test_how_an_adopted_rank_ended_is_known(node):
@@ -146,14 +168,13 @@ def test_the_group_of_an_adopted_rank_is_killed_when_its_leader_exits(node):
     again, _ = node.connect()
     again.send(type="signal", attempt=0, rank=0, signal=signal.SIGTERM)
     assert again.expect("ended")["status"] == -signal.SIGTERM
-    wait_gone(child, seconds=10)
+    wait_gone(child)
 
 
 def test_without_agent_and_warden_the_next_bridge_starts_both_and_adopts(node):
     bridge, first = node.connect()
     pids = node.spawn(bridge, FOR_EVER, FOR_EVER)
-    kill_hard(first["warden"])
-    kill_hard(first["pid"])
+    end(first["warden"], first["pid"])
     again, second = node.connect()
     assert {second["pid"], second["warden"]}.isdisjoint({first["pid"], first["warden"]})
     assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, None) for pid in pids]
@@ -164,8 +185,7 @@ def test_without_agent_and_warden_the_next_bridge_starts_both_and_adopts(node):
 def test_a_rank_that_ended_unseen_is_lost_and_no_status_is_made_up(node):
     bridge, first = node.connect()
     (_pid,) = node.spawn(bridge, "import time, sys\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(0)")
-    kill_hard(first["warden"])
-    kill_hard(first["pid"])
+    end(first["warden"], first["pid"])
     again, _ = node.connect()
     (node.folder / "go").touch()
     assert "no agent" in again.expect("lost", rank=0)["reason"]
@@ -175,9 +195,7 @@ def test_a_rank_whose_end_is_not_noted_yet_is_not_forgotten(node):
     """The warden reaps, then notes; an agent that looks in between must wait for the note and not drop the rank."""
     bridge, first = node.connect()
     (pid,) = node.spawn(bridge, FOR_EVER)
-    for victim in (first["warden"], first["pid"], pid):
-        kill_hard(victim)
-    wait_gone(pid)
+    end(first["warden"], first["pid"], pid)
     again, second = node.connect()
     assert [(rank["rank"], rank["pid"], rank["status"]) for rank in second["ranks"]] == [(0, pid, None)]
     again.expect("lost", rank=0)
@@ -209,7 +227,7 @@ def test_the_number_of_a_dead_warden_may_be_anybodys(node, work):
             f"os.chdir({str(work)!r})\n"
             f"Agent(socket.socket(), {stranger.pid}, 'nobody')._clear(0)\n"
         )
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE, check=True)
         alive = is_alive(child)
         kill_hard(child)
         kill_hard(stranger.pid)
@@ -251,13 +269,12 @@ def test_clear_ends_children_that_left_everything_but_their_mark(node):
     node.spawn(bridge, child_program("os.setsid(); os.fork() and os._exit(0); os.setsid()", then="sys.exit(0)"))
     bridge.expect("ended", status=0)
     child = child_of(node)
-    kill_hard(first["warden"])
-    kill_hard(first["pid"])
+    end(first["warden"], first["pid"])
     again, _ = node.connect()
     assert is_alive(child)
     again.send(type="clear", attempt=0)
     again.expect("cleared", attempt=0, abandoned=[])
-    assert not is_alive(child)
+    wait_gone(child)  # its environment, by which it is found, goes a moment earlier
 
 
 def test_clear_ends_children_that_have_thrown_their_environment_away(node):
@@ -313,7 +330,7 @@ def test_close_leaves_no_process_no_socket_and_no_lock(node, home):
     child_of(node, 1)
     bridge.send(type="close")
     bridge.wait_ended()
-    assert bridge.process.wait(timeout=30) == 0
+    assert bridge.process.wait(timeout=PATIENCE) == 0
     assert processes_with("RANKDECK_HOME", str(home)) == []
     assert sockets() == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +30,10 @@ def children(node) -> list[int]:
 
 
 def command(pid: int) -> bytes:
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return file.read()
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_store_and_warden_that_are_stopped_are_ended_and_the_rank_goes_on(node):
@@ -71,6 +74,7 @@ def test_agent_and_warden_that_are_stopped_are_replaced_when_a_bridge_gets_no_an
         return bool(again.ended)
 
     wait_until(has_ended_although_it_is_used, what="the bridge has given up")
+    wait_gone(hello["warden"], hello["pid"])
     _, after = node.connect()
     assert (after["ranks"][0]["pid"], after["ranks"][0]["status"]) == (rank, None)
     assert after["warden"] != hello["warden"]

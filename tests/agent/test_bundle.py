@@ -11,6 +11,7 @@ import pytest
 
 import engine.node
 from engine.node import bundle
+from tests.support import PATIENCE
 
 NODE = Path(engine.node.__file__).parent
 SENT = sorted(NODE.rglob("*.py"))
@@ -60,7 +61,7 @@ def test_a_module_is_sent_without_docstrings_and_with_the_lines_that_it_has(path
 
 def run(program: bytes) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 

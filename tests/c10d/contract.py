@@ -344,7 +344,7 @@ def main() -> None:
     torch.set_num_threads(1)
     names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") if backend == "mpi" else ("RANK", "WORLD_SIZE")
     rank, world = (int(os.environ[name]) for name in names)
-    limit = timedelta(seconds=30)
+    limit = timedelta(seconds=300)
     dist.init_process_group(f"cpu:{backend}", f"file://{folder}/store", limit, rank=rank, world_size=world)
     if len(sys.argv) > 5:
         from rankdeck.c10d._mpi import tensors as mpi_tensors

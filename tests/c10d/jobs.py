@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 from tests.c10d.mpirun import need_mpi, run_job
+from tests.support import PATIENCE
 from tests.ucc.ranks import run_ranks
 from tests.ucc.system import need_ucc
 from tests.warm_ranks import Done
@@ -18,13 +19,14 @@ import torch.distributed as dist
 import rankdeck.c10d.{backend}
 
 torch.set_num_threads(1)
+LONGEST = {longest:g}  # seconds, more than the job may take
 rank, world = (int(os.environ[name]) for name in {names})
 """
 
 MEETS = {
     "mpi": """
-def start(seconds=120):
-    dist.init_process_group("mpi", timeout=timedelta(seconds=seconds))
+def start():
+    dist.init_process_group("mpi", timeout=timedelta(seconds=LONGEST))
 
 
 def start_beside_gloo():
@@ -32,8 +34,8 @@ def start_beside_gloo():
     dist.init_process_group("cpu:mpi", init_method=store, rank=rank, world_size=world)
 """,
     "ucc": """
-def start(seconds=120):
-    dist.init_process_group("ucc", timeout=timedelta(seconds=seconds))
+def start():
+    dist.init_process_group("ucc", timeout=timedelta(seconds=LONGEST))
 
 
 start_beside_gloo = start
@@ -90,7 +92,11 @@ class Job:
     def __call__(self, ranks: int, text: str, *, anew: bool = False) -> Done:
         """Waits for the end. `anew`: mpirun itself starts the ranks of MPI, and sees how their processes end."""
         script = self._folder / "script.py"
-        preamble = IMPORTS.format(backend=self.backend, names=NAMES[self.backend]) + MEETS[self.backend] + WORDS
+        preamble = (
+            IMPORTS.format(backend=self.backend, names=NAMES[self.backend], longest=2 * PATIENCE)
+            + MEETS[self.backend]
+            + WORDS
+        )
         script.write_text(preamble + textwrap.dedent(text))
         if self.backend == "mpi":
             return run_job(ranks, script, str(self._folder), warm=not anew)

@@ -20,13 +20,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import ROOT, kill_hard, processes_with, wait_until
+from tests.support import PATIENCE, ROOT, kill_hard, processes_with, wait_until
 from tests.warm_ranks import Done, Forked, Template, template
 
 PROXY = ROOT / "engine/node/mpi_proxy.py"
-
-SECONDS = 300.0
-"""Within which a job has ended."""
 
 MARK = "RANKDECK_TEST_JOB"
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PMI_SIZE")
@@ -128,7 +125,7 @@ def run_job(
     ranks: int,
     script: Path,
     *arguments: str,
-    seconds: float = SECONDS,
+    seconds: float = PATIENCE,
     env: dict[str, str] | None = None,
     warm: bool = True,
 ) -> Done:
@@ -182,7 +179,7 @@ def run_job(
         )
     if not has_ended:
         pytest.fail(f"{argv} had not ended after {seconds:g} s\n" + "\n".join([*outputs, *errors]))
-    wait_until(lambda: not processes_with(MARK, mark), 5, "every process of the job is gone")
+    wait_until(lambda: not processes_with(MARK, mark), what="every process of the job is gone")
     if proxies:
         template().check_nothing_is_left()
     return Done([process.returncode], outputs, errors)

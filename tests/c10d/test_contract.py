@@ -8,25 +8,26 @@ from pathlib import Path
 import pytest
 
 from tests.c10d.mpirun import need_mpi, run_job
+from tests.support import SLOWEST
 from tests.ucc.ranks import run_ranks
 
 CASES = 250
 SCRIPT = Path(__file__).with_name("contract.py")
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("count_limit", [None, 4], ids=["whole", "in pieces of 4 elements"])
 def test_random_collectives_over_mpi_agree_with_gloo(ranks: int, count_limit: int | None, tmp_path: Path) -> None:
     need_mpi()
     seed = 1000 * ranks + (count_limit or 0)
     arguments = [str(tmp_path), str(seed), str(CASES), *([] if count_limit is None else [str(count_limit)])]
-    done = run_job(ranks, SCRIPT, "mpi", *arguments)
+    done = run_job(ranks, SCRIPT, "mpi", *arguments, seconds=100 * SLOWEST)
     check_verdicts(tmp_path, ranks)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize(
     ("ranks", "transports"),
     [(1, "self,sm,tcp"), (2, "self,sm,tcp"), (3, "self,sm,tcp"), (4, "self,sm,tcp"), (3, "self,tcp")],

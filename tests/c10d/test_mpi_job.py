@@ -33,7 +33,7 @@ def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: J
                 say(f"{dist.get_world_size(group)} {tensor[0].item()} {group.group_name}")
         from rankdeck.c10d._mpi.group import ProcessGroup
         def make(name):
-            group = ProcessGroup.create(name, [0, 1, 2], timedelta(seconds=20), rank)
+            group = ProcessGroup.create(name, [0, 1, 2], timedelta(seconds=LONGEST), rank)
             tensor = torch.full((1,), float(len(name)))
             group.allreduce([tensor]).wait()
             assert tensor.item() == 3 * len(name), tensor
@@ -147,7 +147,7 @@ def test_an_uncaught_exception_ends_the_job_and_is_printed_first(job: Job) -> No
     done = job(
         2,
         """
-        start(600)
+        start()
         dist.barrier()
         if rank == 1:
             raise ValueError("the cause")
@@ -164,7 +164,7 @@ def test_a_rank_that_leaves_by_sys_exit_lets_nobody_wait(job: Job) -> None:
     done = job(
         2,
         """
-        start(600)
+        start()
         dist.barrier()
         if rank == 1:
             sys.exit(3)
@@ -181,7 +181,7 @@ def test_a_rank_that_dies_ends_the_job(job: Job, end: str, status: int) -> None:
     done = job(
         2,
         f"""
-        start(600)
+        start()
         dist.barrier()
         if rank == 1:
             {end}

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support import is_alive, kill_hard, wait_until
+from tests.support import PATIENCE, is_alive, kill_hard, wait_until
 
 SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 """Where root's commands are, for whoever does not have them on their PATH."""
@@ -38,7 +38,9 @@ def ip(*lines: str, namespace: str = "") -> None:
         AssertionError: one failed, with what `ip` said of it.
     """
     argv = [program("ip"), *(["-n", namespace] if namespace else []), "-batch", "-"]
-    done = subprocess.run(argv, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, f"ip {lines}: {done.stderr.strip()}"
 
 
@@ -64,7 +66,7 @@ def reason_to_skip() -> str:
 def free_network() -> int:
     """A number x for which this machine has no address in 10.213.x.0/24."""
     shown = subprocess.run(
-        [program("ip"), "-4", "-o", "address"], capture_output=True, text=True, timeout=60, check=True
+        [program("ip"), "-4", "-o", "address"], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     taken = {int(number) for number in re.findall(r" 10\.213\.(\d+)\.", shown.stdout)}
     first = os.getpid()  # two runs that start at once do not look for the same

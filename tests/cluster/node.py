@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.cluster.namespaces import SBIN, ip, pids_in, program, remove
 from tests.cluster.openssh import PORT, is_sshd, make_key, quoted, server_config
-from tests.support import Process, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, Process, kill_hard, wait_gone, wait_until
 
 INTERFACES = ("eth1", "net2", "ens3", "ib4")
 """What nodes call their interface, in turn: neighbours differ, as in clusters that grew."""
@@ -94,7 +94,7 @@ class Node:
         assert self._anchor is not None, f"{self.name} is gone"
         return [program("nsenter"), f"--target={self._anchor.pid}", "--net", "--uts", "--mount", "--", *map(str, words)]
 
-    def run(self, argv: Sequence[str | Path], seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(self, argv: Sequence[str | Path], seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Runs a command here, without ssh, to its end."""
         return subprocess.run(
             self.inside(*argv), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False

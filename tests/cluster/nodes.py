@@ -17,7 +17,7 @@ from typing import Self
 from tests.cluster.namespaces import PREFIX, free_network, ip, remove, remove_leftovers
 from tests.cluster.node import Node
 from tests.cluster.openssh import client_config, known_host, make_key
-from tests.support import Process
+from tests.support import PATIENCE, Process
 
 __all__ = ["Cluster", "Node"]
 
@@ -56,7 +56,9 @@ class Cluster:
         """A node by its number, from 1."""
         return self.nodes[number - 1]
 
-    def ssh(self, name: str, command: str, *options: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def ssh(
+        self, name: str, command: str, *options: str, seconds: float = PATIENCE
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a command on a node as a user would, to its end."""
         argv = ["ssh", *self.ssh_options, *options, name, command]
         return subprocess.run(

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.cluster.namespaces import program
+from tests.support import PATIENCE
 
 PORT = 2222
 """Where every sshd listens. Not 22: an ssh that is not given the config file finds nobody."""
@@ -20,7 +21,7 @@ def make_key(path: Path) -> None:
         [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
 
@@ -93,7 +94,7 @@ def _penalties_off() -> tuple[str, ...]:
     """The line that keeps sshd from locking out whoever lost a connection, which tests do: OpenSSH has that since 9.8."""
     line = "PerSourcePenalties no"
     tried = subprocess.run(
-        [program("sshd"), "-T", "-f", "/dev/null", "-o", line], capture_output=True, timeout=60, check=False
+        [program("sshd"), "-T", "-f", "/dev/null", "-o", line], capture_output=True, timeout=PATIENCE, check=False
     )
     return () if b"PerSourcePenalties" in tried.stderr else (line,)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster import namespaces
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.openssh import PORT
-from tests.support import ROOT, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, Process, kill_hard, wait_gone, wait_until
 
 BRIEFLY = ("-o", "ConnectTimeout=1")
 
@@ -35,10 +35,11 @@ def test_that_comes_next(cluster):
 IS_KILLED = """
 import os, signal, sys
 from pathlib import Path
+from tests.cluster import namespaces
 from tests.cluster.nodes import Cluster
 
 with Cluster(Path(sys.argv[1])) as cluster:
-    print(cluster.bridge, flush=True)
+    print(cluster.bridge, cluster.node(2).link in namespaces.names(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -94,7 +95,7 @@ def test_ipv6_is_a_way_in_too(cluster):
 def test_nodes_reach_the_login_node(cluster):
     for family, address in ((socket.AF_INET, cluster.address), (socket.AF_INET6, cluster.address6)):
         with socket.create_server((address, 0), family=family) as server:
-            code = f"import socket; socket.create_connection(({address!r}, {server.getsockname()[1]}), timeout=1)"
+            code = f"import socket; socket.create_connection(({address!r}, {server.getsockname()[1]}), timeout=60)"
             done = cluster.node(1).run([sys.executable, "-c", code])
             assert done.returncode == 0, done.stderr
 
@@ -117,7 +118,7 @@ def test_a_connection_outlives_a_cable_that_was_out(cluster):
         wait_until(lambda: any("read line" in one.command for one in cluster.node(1).processes()))
         cluster.node(1).cut()
         cluster.node(1).mend()
-        assert ssh.communicate("still here\n", timeout=60)[0] == "still here\n"
+        assert ssh.communicate("still here\n", timeout=PATIENCE)[0] == "still here\n"
 
 
 def test_a_blocked_port_is_silent_and_others_are_not(cluster):
@@ -171,10 +172,9 @@ def test_killed_sessions_end_ssh_and_spare_its_command(cluster, session):
     pid = first_number(session)
     assert cluster.node(1).sessions()
     cluster.node(1).kill_sessions()
-    assert session.wait(60) == 255
+    assert session.wait(PATIENCE) == 255
     assert not cluster.node(1).sessions()
-    assert [process.pid for process in cluster.node(1).processes()] == [pid]
-    assert cluster.node(1).processes()[0].command == "sleep 600"
+    wait_until(lambda: cluster.node(1).processes() == [Process(pid, "sleep 600")], what="the command goes on")
 
 
 def test_a_session_is_no_process_of_the_node(cluster, session):
@@ -210,7 +210,7 @@ def test_whatever_was_done_to_a_node_can_be_healed(cluster, work):
     with subprocess.Popen(node.inside("sleep", "600")) as left:
         try:
             cluster.heal()
-            assert left.wait(60) == -signal.SIGKILL
+            assert left.wait(PATIENCE) == -signal.SIGKILL
         finally:
             left.kill()
     (work / "file").touch()
@@ -239,8 +239,8 @@ def test_nothing_is_left_of_a_test_that_was_killed(tmp_path):
         [sys.executable, "-c", IS_KILLED, tmp_path / "killed"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
     assert done.returncode == -signal.SIGKILL
-    bridge = done.stdout.strip()
-    assert f"{bridge}-2" in namespaces.names()
+    bridge, was_there = done.stdout.split()
+    assert was_there == "True"
     with Cluster(tmp_path / "next"):
         assert not [name for name in namespaces.names() if name.startswith(bridge)]
 
@@ -253,7 +253,7 @@ def test_a_test_that_leaves_a_process_on_a_node_fails(tmp_path):
     options = ["-q", "-c", str(ROOT / "pyproject.toml"), f"--basetemp={tmp_path / 'base'}"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, inner],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "processes were left behind" in done.stdout

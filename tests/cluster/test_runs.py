@@ -104,7 +104,7 @@ def test_ranks_of_two_nodes_meet_and_end(rankdeck: Deck, launch, work: Path, clu
 
 def test_every_node_says_where_its_ranks_are_whichever_answers_first(rankdeck: Deck, launch) -> None:
     run = launch("import rankdeck, signal\nprint('up', flush=True)\nwhile True: signal.pause()", ready="up")
-    stopped = rankdeck.status(run)["ranks"][0]["pid"]
+    stopped = rankdeck.pids(run)[0]
     os.kill(stopped, signal.SIGSTOP)  # so that its node answers late
     ranks = json.loads(rankdeck("stacks", run, "--json").stdout)["ranks"]
     os.kill(stopped, signal.SIGCONT)
@@ -225,7 +225,7 @@ def test_an_mpi_rank_that_is_killed_on_another_node_holds_the_run_and_all_start_
     rankdeck: Deck, launch, work: Path, cluster: Cluster, mpi: str
 ) -> None:
     run = launch(MPI_TRAIN, ready="up", backend={"name": "mpi"})
-    survivor, victim = (rank["pid"] for rank in rankdeck.status(run)["ranks"])
+    survivor, victim = rankdeck.pids(run)
     kill_hard(victim)
     assert "rank 1 was killed" in rankdeck.wait_state(run, "holding")["failure"]["headline"]
     if mpi != "wheel":  # a rank of Open MPI 5 ends itself when a peer's connection is closed
@@ -253,20 +253,23 @@ def test_a_supervisor_and_an_agent_that_are_killed_cost_an_mpi_job_nothing(
     rankdeck: Deck, launch, work: Path, cluster: Cluster, mpi: str
 ) -> None:
     run = launch(MPI_TRAIN, ready="up", backend={"name": "mpi"})
-    before = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    before = rankdeck.pids(run)
+
+    def connected() -> list[dict[str, Any]]:
+        return [event for event in rankdeck.journal(run) if event["event"] == "NodeConnected"]
+
+    def agents() -> dict[str, int]:
+        return {event["node"]: event["agent_pid"] for event in connected()}
+
     kill_hard(rankdeck.supervisor(run))
-    rankdeck.wait_status(run, lambda status: all(node["link"] == "up" for node in status["nodes"]))
-
-    def connected() -> list[int]:
-        return [event["agent_pid"] for event in rankdeck.journal(run) if event["event"] == "NodeConnected"]
-
-    agents = connected()
-    for pid in agents[-2:]:
+    wait_until(lambda: len(connected()) == 4, what="the next supervisor is connected to both nodes")
+    old = agents()
+    for pid in old.values():
         kill_hard(pid)
-    wait_until(lambda: len(connected()) == len(agents) + 2, what="both agents are replaced")
+    wait_until(lambda: not old.items() & agents().items(), what="both agents are replaced")
     (work / "finish").touch()
     assert rankdeck("wait", run).returncode == 0
-    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == before
+    assert rankdeck.pids(run) == before
 
 
 def test_a_node_without_that_mpi_is_named(
@@ -292,8 +295,7 @@ def test_a_link_that_is_cut_for_a_while_costs_no_line(
     before = rankdeck.status(run)["ranks"]
     node.cut()
     if seconds > 5:
-        rankdeck.wait_status(run, lambda status: status["nodes"][1]["link"] == "down", what="the cut was noticed")
-        status = rankdeck.status(run)
+        status = rankdeck.wait_status(run, lambda now: now["nodes"][1]["link"] == "down", what="the cut was noticed")
         assert "nothing was heard" in status["nodes"][1]["reason"]
         assert [rank["note"] for rank in status["ranks"]] == ["", "node2 is unreachable"]
     start = len(numbers(rankdeck, run, 0))
@@ -305,7 +307,7 @@ def test_a_link_that_is_cut_for_a_while_costs_no_line(
         *lines, last = rankdeck.log(run, rank).splitlines()
         assert lines == [b"line %d" % number for number in range(len(lines))]
         assert last == b"last %d" % len(lines)
-    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+    assert rankdeck.pids(run) == [rank["pid"] for rank in before]
 
 
 def test_a_node_that_is_away_past_its_lease_is_empty_when_it_comes_back(
@@ -352,7 +354,7 @@ def test_whatever_makes_the_link_is_replaced(rankdeck: Deck, launch, work: Path,
     assert rankdeck("wait", run).returncode == 0
     lines = numbers(rankdeck, run, 1)
     assert lines == list(range(len(lines)))
-    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+    assert rankdeck.pids(run) == [rank["pid"] for rank in before]
 
 
 def test_a_rank_that_fails_while_its_node_is_away_is_explained(
@@ -370,8 +372,8 @@ def test_a_rank_that_fails_while_its_node_is_away_is_explained(
     node.stop_sshd()
     node.kill_sessions()
     rankdeck.wait_status(run, lambda status: status["nodes"][1]["link"] == "down")
+    pid = rankdeck.pids(run)[1]
     (work / "fail").touch()
-    pid = rankdeck.status(run)["ranks"][1]["pid"]
     wait_gone(pid)
     node.start_sshd()
     failure = rankdeck.wait_state(run, "holding")["failure"]
@@ -387,7 +389,7 @@ def test_a_run_that_is_stopped_while_it_connects_ends(
     for _ in range(3):
         run = launch("import time; time.sleep(600)", nodes="node[1-2]:1")
         rankdeck(*words, run)
-        rankdeck.wait_state(run, "stopped", seconds=20)
+        rankdeck.wait_state(run, "stopped")
 
 
 # --- processes -----------------------------------------------------------------------------------------------------------
@@ -407,7 +409,7 @@ def test_an_agent_that_is_killed_is_replaced_and_its_ranks_go_on(
     assert rankdeck("wait", run).returncode == 0
     lines = numbers(rankdeck, run, 1)
     assert lines == list(range(len(lines)))
-    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+    assert rankdeck.pids(run) == [rank["pid"] for rank in before]
 
 
 def test_a_supervisor_that_is_killed_is_replaced_while_nodes_are_remote(
@@ -422,7 +424,7 @@ def test_a_supervisor_that_is_killed_is_replaced_while_nodes_are_remote(
     for rank in range(2):
         lines = numbers(rankdeck, run, rank)
         assert lines == list(range(len(lines)))
-    assert [rank["pid"] for rank in rankdeck.status(run)["ranks"]] == [rank["pid"] for rank in before]
+    assert rankdeck.pids(run) == [rank["pid"] for rank in before]
 
 
 def test_a_node_that_loses_all_its_processes_holds_the_run(rankdeck: Deck, launch, cluster: Cluster) -> None:
@@ -437,7 +439,7 @@ def test_a_node_that_loses_all_its_processes_holds_the_run(rankdeck: Deck, launc
 
 def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path) -> None:
     run = launch(TRAIN, ready="up", launch={"warm": True})
-    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    kill_hard(rankdeck.pids(run)[1])
     rankdeck.wait_state(run, "holding")
     assert "attempt 1" in rankdeck("restart", run).stdout
     for rank in range(2):
@@ -448,19 +450,22 @@ def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path
 
 @pytest.mark.parametrize("victims", [[0], [3], [2, 3]], ids=["head", "remote", "all-of-a-node"])
 def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
-    rankdeck: Deck, launch, cluster: Cluster, victims: list[int]
+    rankdeck: Deck, launch, work: Path, victims: list[int]
 ) -> None:
-    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch={"warm": True}, args=("1200", "0.004"))
+    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch={"warm": True}, args=("1000000", "0.004"))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
     for rank in victims:
         kill_hard(before[rank])
-    holding = rankdeck.wait_state(run, "holding")
+    holding = rankdeck.wait_status(
+        run, lambda now: now["state"] == "holding" and all(now["ranks"][rank]["exit"] is not None for rank in victims)
+    )
     furthest = max(rank["step"] for rank in holding["ranks"])
     assert "rejoin" in rankdeck("restart", run, "--failed").stdout
     after = elastic_runs.reached(rankdeck, run, furthest + 1)
     assert (after["attempt"], [rank["node"] for rank in after["ranks"]]) == (0, ["node1"] * 2 + ["node2"] * 2)
     same = [old == new for old, new in zip(before, elastic_runs.pids(after), strict=True)]
     assert same == [rank not in elastic_runs.replaced(rankdeck, run, victims) for rank in range(4)]
+    (work / "finish").touch()
     assert elastic_runs.result(rankdeck, run)
 
 
@@ -482,7 +487,7 @@ def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
     )
     kill_hard(before[3])
     elastic_runs.wait_for_another(rankdeck, run, 3, before[3])
-    furthest = max(rank["step"] for rank in rankdeck.status(run)["ranks"])
+    furthest = max(rank["step"] or 0 for rank in rankdeck.status(run)["ranks"])
     after = elastic_runs.reached(rankdeck, run, furthest + 1)
     assert after["attempt"] == 0
     elastic_runs.assert_kept(rankdeck, run, before, after, 0, 1, 2)
@@ -583,6 +588,7 @@ def test_what_ranks_write_comes_home_from_a_node_that_shares_nothing(
     )
     status = rankdeck.wait_state(run, "holding")
     assert status["ranks"][1]["exit"] == 1
-    assert rankdeck.log(run, 0).decode().startswith(str(rankdeck.folder(run)))
-    assert not rankdeck.log(run, 1).decode().startswith(str(rankdeck.folder(run)))
+    here, there = (rankdeck.wait_log(run, rank, b"\n").decode() for rank in range(2))
+    assert here.startswith(str(rankdeck.folder(run)))
+    assert not there.startswith(str(rankdeck.folder(run)))
     rankdeck("stop", run)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Cluster, Node
-from tests.support import Deck, checked, kill_hard, wait_until
+from tests.support import PATIENCE, Deck, checked, kill_hard, wait_until
 from tests.ucc.system import PROBE, need_ucc
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ dist.destroy_process_group()
 @pytest.fixture(scope="module")
 def components() -> Path:
     """The folder in which UCC finds its parts."""
-    done = subprocess.run([need_ucc(), PROBE], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([need_ucc(), PROBE], capture_output=True, text=True, timeout=PATIENCE, check=True)
     return Path(done.stdout.split()[1]).resolve().parent / "ucc"
 
 
@@ -106,7 +106,7 @@ def test_a_rank_that_is_killed_is_the_cause_and_all_start_again(
     run = rankdeck.launch(profile(write_script("train.py", TRAIN), launch={"on_failure": "hold"}))
     for rank in range(4):
         rankdeck.wait_log(run, rank, b"up")
-    kill_hard(rankdeck.status(run)["ranks"][3]["pid"])
+    kill_hard(rankdeck.pids(run)[3])
     held = rankdeck.wait_state(run, "holding")
     assert held["failure"]["headline"] == "rank 3 was killed by SIGKILL"
     rankdeck.wait_log(run, 2, b"the process of rank 3 has ended", stream="err")

@@ -16,15 +16,17 @@ import pytest
 
 from engine.core.checks.findings import CHECKS, Begun, Finding
 from engine.core.errors import CheckError
+from engine.core.plan.plan import PlannedNode, Reach
 from engine.node.probe import torch_import
 from engine.node.probe.machine import leftovers
 from engine.planning import check as node_check
 from engine.planning import make as planning
+from engine.planning.probes import probe_on
 from engine.planning.profiles import read_profile
 from tests import fake_ssh as hosts
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_ssh import FakeSsh
-from tests.support import Deck, checked, processes_with, wait_gone, wait_until
+from tests.support import PATIENCE, Deck, checked, processes_with, wait_gone, wait_until
 
 fake_ssh, fake_ssh_hosts = hosts.fake_ssh, hosts.fake_ssh_hosts  # fixtures, for this module
 
@@ -172,7 +174,7 @@ def test_nothing_is_left_of_a_check_that_was_ended(
         wait_until(lambda: len(rankdeck.processes()) >= 3, what="command, probe and import")
         others = [process.pid for process in rankdeck.processes() if process.pid != command.pid]
         command.send_signal(number)
-        _, said = command.communicate(timeout=60)
+        _, said = command.communicate(timeout=PATIENCE)
     assert "Traceback" not in said
     wait_gone(*others)
 
@@ -273,7 +275,11 @@ async def findings(profile: Path, *, full: bool = False) -> list[Finding]:
 
 
 async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh):
-    monkeypatch.setattr(node_check, "QUICK", 2.0)
+
+    def probe_on_soon_given_up(node: PlannedNode, reach: Reach, python: str, seconds: float) -> Any:
+        return probe_on(node, reach, python, 1.0 if node.name == "silent1" else seconds)
+
+    monkeypatch.setattr(node_check, "probe_on", probe_on_soon_given_up)
     found = await findings(on("silent1", "host2"))
     assert [one.node for one in found if one.state == "fail"] == ["silent1"]
     assert {one.check for one in found if one.node == "silent1"} == set(CHECKS)

@@ -15,7 +15,7 @@ from engine.client.engine import LocalEngine
 from engine.core.plan.plan import BackendSettings
 from engine.planning.profiles import read_profile
 from tests.fake_nvml import GIB, FakeNvml, gpu
-from tests.support import Deck, kill_hard, wait_gone
+from tests.support import PATIENCE, Deck, kill_hard, wait_gone
 
 WAIT = "import os, signal, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
 FULL = {"utilisation": 97, "memory": 61 * GIB, "memory_total": 80 * GIB}
@@ -107,7 +107,7 @@ def test_the_gpus_of_a_training_are_busy_and_as_large_as_nvidia_smi_says(rankdec
     smi = shutil.which("nvidia-smi")
     if smi is not None:
         argv = [smi, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-        totals = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+        totals = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
         assert {use["memory_total"] >> 20 for use in found.values()} <= {int(total) for total in totals}
     assert all(0 < use["memory"] <= use["memory_total"] for use in found.values())
     rankdeck("stop", run, "--now")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import sys
+import termios
 from pathlib import Path
 
 import pexpect
 import pytest
 
-from tests.support import COMMAND, ROOT, wait_gone, wait_until
+from tests.support import COMMAND, PATIENCE, ROOT, wait_gone, wait_until
 
 HELLO = "import os; print('hello from', os.environ['RANK'])"
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
@@ -37,8 +39,29 @@ def fail_in_rank(rank: int, how: str) -> str:
 def pty(*words: str | Path) -> pexpect.spawn:
     """The command in a terminal of its own."""
     return pexpect.spawn(
-        COMMAND[0], [*COMMAND[1:], *map(str, words)], dimensions=(24, 100), encoding="utf-8", timeout=60, env=os.environ
+        COMMAND[0],
+        [*COMMAND[1:], *map(str, words)],
+        dimensions=(24, 100),
+        encoding="utf-8",
+        timeout=PATIENCE,
+        env=os.environ,
     )
+
+
+def ended(terminal: pexpect.spawn) -> int | None:
+    """The exit status of a command in a terminal, once it has ended."""
+    terminal.expect(pexpect.EOF)
+    status: int | None = terminal.wait()
+    return status
+
+
+def has_read(terminal: pexpect.spawn) -> bool:
+    """Whether a command has read all lines that were typed."""
+    typed = os.open(f"/proc/{terminal.pid}/fd/0", os.O_RDONLY | os.O_NOCTTY)
+    try:
+        return fcntl.ioctl(typed, termios.FIONREAD, bytes(4)) == bytes(4)
+    finally:
+        os.close(typed)
 
 
 # --- following
@@ -307,7 +330,7 @@ def test_attach_without_a_terminal_follows_from_the_beginning_and_ends_with_the_
         assert attached.stdout.readline() == "[r0 localhost] first\n"
         (work / "go").touch()
         assert attached.stdout.readline() == "[r0 localhost] last\n"
-        assert attached.wait(timeout=60) == 0
+        assert attached.wait(timeout=PATIENCE) == 0
 
 
 # --- Ctrl-C
@@ -320,7 +343,7 @@ def test_an_interrupt_without_a_terminal_stops_the_run(rankdeck, write_script, w
         run = following.stdout.readline().strip()
         assert following.stdout.readline() == "[r0 localhost] up\n"
         following.send_signal(number)
-        assert following.wait(timeout=60) == 130
+        assert following.wait(timeout=PATIENCE) == 130
     assert rankdeck.status(run)["state"] == "stopped"
 
 
@@ -329,9 +352,9 @@ def test_an_interrupt_of_attach_leaves_the_run_alone(rankdeck, write_script, wri
     with rankdeck.start("attach", run) as attached:
         assert attached.stdout.readline() == "[r0 localhost] up\n"
         attached.send_signal(signal.SIGINT)
-        assert attached.wait(timeout=60) == 0
+        assert attached.wait(timeout=PATIENCE) == 0
         assert f"rankdeck attach {run}" in attached.stderr.read()
-    assert rankdeck.status(run)["state"] == "running"
+    rankdeck.wait_state(run, "running")
 
 
 def test_a_reader_that_leaves_the_pipe_leaves_the_run_alone(rankdeck, write_script, write_profile):
@@ -339,9 +362,9 @@ def test_a_reader_that_leaves_the_pipe_leaves_the_run_alone(rankdeck, write_scri
     with rankdeck.start("launch", write_profile(write_script("talk.py", endless), launch=QUICK)) as following:
         run = following.stdout.readline().strip()
         following.stdout.close()
-        assert following.wait(timeout=60) == 0
+        assert following.wait(timeout=PATIENCE) == 0
         assert f"rankdeck attach {run}" in following.stderr.read()
-    assert rankdeck.status(run)["state"] == "running"
+    rankdeck.wait_state(run, "running")
 
 
 @pytest.fixture
@@ -350,7 +373,9 @@ def following(rankdeck, write_script, write_profile):
     terminal = pty("launch", write_profile(write_script("up.py", FOR_EVER), launch=QUICK))
     terminal.expect("up\r\n")
     yield terminal
-    terminal.close(force=True)
+    terminal.kill(signal.SIGKILL)
+    terminal.wait()
+    terminal.close()
 
 
 def test_ctrl_c_in_a_terminal_asks_and_d_detaches(rankdeck, following):
@@ -358,10 +383,8 @@ def test_ctrl_c_in_a_terminal_asks_and_d_detaches(rankdeck, following):
     following.expect("detach")
     following.sendline("d")
     following.expect("rankdeck attach job-")
-    following.expect(pexpect.EOF)
-    following.close()
-    assert following.exitstatus == 0
-    assert rankdeck.status()["state"] == "running"
+    assert ended(following) == 0
+    rankdeck.wait_state("-", "running")
 
 
 def test_ctrl_c_in_a_terminal_asks_and_s_stops(rankdeck, following):
@@ -369,9 +392,7 @@ def test_ctrl_c_in_a_terminal_asks_and_s_stops(rankdeck, following):
     following.expect("stop the run")
     following.sendline("s")
     following.expect("stopped")
-    following.expect(pexpect.EOF)
-    following.close()
-    assert following.exitstatus == 130
+    assert ended(following) == 130
     assert rankdeck.status()["state"] == "stopped"
 
 
@@ -380,20 +401,23 @@ def test_a_second_ctrl_c_stops(rankdeck, following):
     following.expect("detach")
     following.sendintr()
     following.expect("stopped")
-    following.expect(pexpect.EOF)
+    ended(following)
     assert rankdeck.status()["state"] == "stopped"
 
 
 def test_enter_after_ctrl_c_goes_on_following(rankdeck, following):
     following.sendintr()
     following.expect("detach")
+    following.expect_exact("[Enter] ")
     following.sendline("")
-    wait_until(lambda: rankdeck.status()["state"] == "running")
+    following.expect_exact("\r\n")  # its echo
+    wait_until(lambda: has_read(following))
+    assert rankdeck.status()["state"] == "running"
     following.sendintr()
     following.expect("detach")
     following.sendline("s")
     following.expect("stopped")
-    following.expect(pexpect.EOF)
+    ended(following)
 
 
 def test_what_ranks_print_can_not_write_to_the_terminal(rankdeck, write_script, write_profile):
@@ -443,12 +467,12 @@ def test_eight_launches_at_once_all_succeed(rankdeck, write_script, write_profil
     runs = []
     for one in started:
         with one:
-            out, err = one.communicate(timeout=60)
+            out, err = one.communicate(timeout=PATIENCE)
             assert one.returncode == 0, err
             runs.append(out.strip())
     assert len(set(runs)) == 8
     assert [rankdeck("wait", run).returncode for run in runs] == [0] * 8
-    wait_until(lambda: rankdeck.processes() == [], 5)
+    wait_until(lambda: rankdeck.processes() == [])
 
 
 def test_a_rank_whose_terminal_line_never_ends_is_followed_to_its_end(rankdeck, write_script, write_profile):
@@ -472,7 +496,7 @@ def test_more_ranks_than_a_node_has_room_for_are_refused_before_any_starts(rankd
     rankdeck.wait_state(run, "failed")
     assert "room for 5 ranks, not 8: at most 79 open files" in rankdeck("status", run).stdout
     assert not list(script.parent.glob("started-*"))
-    assert not rankdeck.processes()
+    wait_until(lambda: not rankdeck.processes())
 
 
 def test_the_soft_limit_of_open_files_is_raised_on_a_node(rankdeck, write_script, write_profile):

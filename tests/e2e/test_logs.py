@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from tests.support import wait_until
+from tests.support import PATIENCE, wait_until
 
 HUGE = r"""
 import hashlib, os, random
@@ -98,7 +98,7 @@ def test_follow_goes_on_until_the_run_has_ended(rankdeck, write_script, write_pr
         (work / "go").touch()
         assert following.stdout.readline() == "last\n"
         assert following.stdout.read() == ""
-        assert following.wait(timeout=60) == 0
+        assert following.wait(timeout=PATIENCE) == 0
 
 
 def test_follow_of_a_run_that_has_ended_returns_at_once(rankdeck, write_script, write_profile):
@@ -122,7 +122,7 @@ def test_logs_into_a_pipe_that_closes_end_quietly(rankdeck, write_script, write_
     with rankdeck.start("logs", run, "--rank", "0") as reader:
         assert reader.stdout.readline() == "0\n"
         reader.stdout.close()
-        assert reader.wait(timeout=60) == 0
+        assert reader.wait(timeout=PATIENCE) == 0
         assert reader.stderr.read() == ""
 
 

@@ -118,7 +118,7 @@ def test_a_rank_that_hangs_can_be_stopped(rankdeck, launch):
 
 def test_a_restart_is_a_new_attempt_of_all(rankdeck, launch, work):
     run = launch("train")
-    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    kill_hard(rankdeck.pids(run)[1])
     rankdeck.wait_state(run, "holding")
     assert (
         "start attempt 1 of all 2 ranks (no rejoin: mpirun starts and ends all ranks together)"
@@ -131,7 +131,7 @@ def test_a_restart_is_a_new_attempt_of_all(rankdeck, launch, work):
 
 def test_an_agent_and_a_supervisor_that_are_killed_cost_nothing(rankdeck, launch, work):
     run = launch("train")
-    before = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    before = rankdeck.pids(run)
     old = rankdeck.agent(run)
     kill_hard(old)
     wait_until(lambda: rankdeck.agent(run) != old)

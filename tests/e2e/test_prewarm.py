@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -74,8 +75,7 @@ def spares(deck: Deck, count: int) -> list[int]:
         found = [process.pid for process in deck.processes() if "template.py" in process.command]
         return [pid for pid in found if parent_of(pid) in found]
 
-    wait_until(lambda: len(forked()) == count)
-    return forked()
+    return wait_until(lambda: found if len(found := forked()) == count else [], what=f"{count} are forked")
 
 
 def test_ranks_are_forked_ahead_and_one_that_was_killed_is_missed_by_nobody(rankdeck, profile):
@@ -127,7 +127,7 @@ def test_a_run_of_a_standby_survives_its_agent_and_its_supervisor(rankdeck, writ
     asyncio.run(engine.prewarm(profile))
     run = asyncio.run(engine.launch(profile))
     rankdeck.wait_log(run, 0, b"up")
-    rank = rankdeck.status(run)["ranks"][0]["pid"]
+    rank = rankdeck.pids(run)[0]
     old = rankdeck.agent(run)
     assert parent_of(parent_of(rank)) == old
     kill_hard(old)
@@ -199,7 +199,7 @@ def test_a_front_end_that_is_killed_takes_its_standby_along(rankdeck, write_scri
 
 
 def test_a_standby_that_was_killed_before_it_had_its_lock_leaves_nothing_for_long(rankdeck, profile):
-    folder = rankdeck.folder("x").parent / ".standby-0000abcd"
+    folder = rankdeck.folder("x").parent / f".standby-{socket.gethostname()}-0000abcd"
     folder.mkdir(parents=True)
     engine = LocalEngine()
     asyncio.run(engine.prewarm(profile))
@@ -210,6 +210,16 @@ def test_a_standby_that_was_killed_before_it_had_its_lock_leaves_nothing_for_lon
     assert folder not in standbys(rankdeck)
     asyncio.run(engine.prewarm(None))
     wait_until(lambda: standbys(rankdeck) == [] and not rankdeck.processes())
+
+
+def test_a_standby_of_another_host_is_left_alone(rankdeck, profile):
+    folder = rankdeck.folder("x").parent / f".standby-not-{socket.gethostname()}-0000abcd"
+    folder.mkdir(parents=True)
+    os.utime(folder, (0, 0))
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    asyncio.run(engine.prewarm(None))
+    wait_until(lambda: standbys(rankdeck) == [folder] and not rankdeck.processes())
 
 
 def test_a_standby_that_was_killed_is_replaced_and_its_folder_goes(rankdeck, profile):

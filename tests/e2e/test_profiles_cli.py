@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine.commands.cli
-from tests.support import COMMAND
+from tests.support import COMMAND, PATIENCE
 
 GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
 HEAD = 'schema = 1\nname = "bad"\n'
@@ -135,7 +135,7 @@ MALFORMED = {
     "a pattern with a huge repeat": HEAD + RUN + "[metrics]\npatterns = ['(?P<loss>x){999999999999}']\n",
 }
 
-VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "metrics", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion"]  # fmt: skip
+VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "metrics", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion", "recipes", "run", "new", "compare"]  # fmt: skip
 
 
 class ProgramOutput:
@@ -409,7 +409,7 @@ def test_completion_scripts_are_printed(inside, shell):
 
 def test_the_completion_script_is_valid_bash(inside):
     script = inside("completion", "bash").out
-    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=60, check=False).returncode == 0
+    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=PATIENCE, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,12 @@ def test_bash_inserts_the_name_of_a_file_as_one_word_that_runs_nothing(rankdeck,
     said = rankdeck(env=env).stdout.splitlines()
     (offered,) = [line.removeprefix("plain,") for line in said]
     typed = subprocess.run(
-        ["bash", "-c", f"printf '<%s>' {offered}"], cwd=work, capture_output=True, text=True, timeout=60, check=True
+        ["bash", "-c", f"printf '<%s>' {offered}"],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert typed.stdout == f"<{name}>"
     assert not (work / "pwned").exists()
@@ -462,7 +467,7 @@ def test_help_is_fast(home):
     def seconds(argv: list[str]) -> float:
         """Of the processor: others may use it too."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(argv, capture_output=True, timeout=60, check=True)
+        subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

@@ -9,7 +9,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.support import COMMAND, Deck, is_alive, kill_hard, wait_gone, wait_until
+from tests.support import COMMAND, PATIENCE, Deck, is_alive, kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 LADDER = [["SIGTERM", 5], ["SIGKILL", 5]]
@@ -148,15 +148,25 @@ def test_restart_says_what_it_does_and_does_it(rankdeck, write_script, write_pro
     assert not any(is_alive(rank["pid"]) for rank in old["ranks"])
 
 
-def test_restart_twice_in_a_row_starts_one_attempt(rankdeck, write_script, write_profile):
-    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=2))
-    rankdeck.wait_log(run, 1, b"up")
+def test_restart_twice_in_a_row_starts_one_attempt(rankdeck, write_script, write_profile, work):
+    """The first attempt stops only when everybody has asked."""
+    script = write_script(
+        "slow.py",
+        "import os, signal, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('up', flush=True)\n"
+        "while os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' or not os.path.exists('go'): time.sleep(0.01)",
+    )
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGTERM", 600], ["SIGKILL", 5]]}))
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up")
     started = [rankdeck.start("restart", run) for _ in range(3)]
-    said = [one.communicate(timeout=60)[0] for one in started]
+    said = [one.communicate(timeout=PATIENCE)[0] for one in started]
     assert rankdeck("restart", run).returncode == 0
+    (work / "go").touch()
     rankdeck.wait_status(run, lambda status: status["state"] == "running" and status["attempt"] == 1)
     assert all("attempt 1" in text for text in said)
-    wait_until(lambda: b"up" in rankdeck.log(run, 1, attempt=1))
+    rankdeck.wait_log(run, 1, b"up", attempt=1)
     assert rankdeck.status(run)["attempt"] == 1
     assert not (rankdeck.folder(run) / "attempt_2").exists()
 
@@ -229,11 +239,11 @@ def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, wri
 def test_stop_is_told_to_ranks_as_the_ladder_says(rankdeck, write_script, write_profile):
     script = write_script(
         "polite.py",
-        "import signal, sys\n"
-        "signal.signal(signal.SIGUSR1, lambda n, f: sys.exit(print('saved') or 0))\n"
-        "print('up', flush=True)\nwhile True: signal.pause()",
+        "import signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+        "print('up', flush=True)\nsignal.sigwait([signal.SIGUSR1])\nprint('saved')",
     )
-    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGUSR1", 10], ["SIGKILL", 5]]}))
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGUSR1", 600], ["SIGKILL", 5]]}))
     rankdeck.wait_log(run, 0, b"up")
     rankdeck.wait_log(run, 1, b"up")
     assert rankdeck("stop", run).returncode == 0
@@ -259,7 +269,7 @@ def test_after_stop_no_process_of_the_run_exists(rankdeck, write_script, write_p
     rankdeck("stop", run, *words)
     rankdeck.wait_state(run, "stopped")
     assert [pid for pid in pids if is_alive(pid)] == []
-    wait_until(lambda: rankdeck.processes() == [], 3)
+    wait_until(lambda: rankdeck.processes() == [])
 
 
 def test_after_the_end_no_child_of_a_rank_exists(rankdeck, write_script, write_profile, work):
@@ -269,14 +279,14 @@ def test_after_the_end_no_child_of_a_rank_exists(rankdeck, write_script, write_p
     run = rankdeck.launch(write_profile(script))
     assert rankdeck("wait", run).returncode == 0
     assert not any(is_alive(int(path.read_text())) for path in work.glob("*.pid"))
-    wait_until(lambda: rankdeck.processes() == [], 3)
+    wait_until(lambda: rankdeck.processes() == [])
 
 
 def test_a_stop_during_the_start_ends_the_run(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=4))
     assert rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
-    wait_until(lambda: rankdeck.processes() == [], 3)
+    wait_until(lambda: rankdeck.processes() == [])
 
 
 def test_stop_twice_and_stop_of_what_has_ended_are_harmless(rankdeck, write_script, write_profile):
@@ -339,7 +349,7 @@ def test_clean_removes_what_has_ended_and_nothing_else(rankdeck, write_script, w
     done = rankdeck("clean", "--yes", "--json")
     assert json.loads(done.stdout) == [ended]
     assert not rankdeck.folder(ended).exists()
-    assert rankdeck.status(running)["state"] == "running"
+    rankdeck.wait_state(running, "running")
     refused = rankdeck("clean", running, "--yes")
     assert refused.returncode == 2
     assert f"rankdeck stop {running}" in refused.stderr
@@ -354,7 +364,7 @@ def test_clean_leaves_a_run_whose_supervisor_was_killed(rankdeck, write_script, 
     kill_hard(pid)
     wait_gone(pid)
     assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
-    assert rankdeck.status(run)["state"] == "running"
+    rankdeck.wait_state(run, "running")
 
 
 def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, write_script, write_profile):
@@ -370,27 +380,48 @@ def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, 
     assert rankdeck("clean").returncode == 0  # nothing to remove, nothing to ask
 
 
+def test_clean_leaves_the_newest_and_the_youngest_runs(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("done.py", "print('done')"))
+    oldest, *young = [rankdeck("launch", profile).stdout.split()[0] for _ in range(3)]
+    summary = rankdeck.folder(oldest) / "summary.json"
+    wait_until(lambda: not rankdeck.processes(), what="nobody writes it any more")
+    told = json.loads(summary.read_text())
+    summary.write_text(json.dumps(told | {"ended_at": told["ended_at"] - 3 * 86400}))
+    assert rankdeck("clean", "--older", "4d").stdout == "there is no run to remove\n"
+    assert rankdeck("clean", "--keep", "3", "--yes").stdout == "there is no run to remove\n"
+    assert rankdeck("clean", "--keep", "1", "--older", "2d", "--yes", "--json").stdout == f'["{oldest}"]\n'
+    assert rankdeck("clean", "--keep", "1", "--yes", "--json").stdout == f'["{young[0]}"]\n'
+    assert rankdeck("status", young[1]).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["--older", "3"], ["--older", "1y"], ["--keep", "-1"], ["job", "--keep", "1"]])
+def test_a_wrong_choice_of_runs_to_remove_removes_nothing(rankdeck, words):
+    refused = rankdeck("clean", *words, "--yes")
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
 def test_clean_leaves_a_run_that_was_restarted_while_it_asked(rankdeck, write_script, write_profile):
     script = write_script("once.py", FAIL_ONCE.replace("sys.exit(5)", "os._exit(5)") + "while True: signal.pause()\n")
     run = rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": "stop", "stop_ladder": LADDER}))
     rankdeck("wait", run)
     rankdeck.wait_state(run, "failed")
-    asking = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "clean"], encoding="utf-8", timeout=60, env=os.environ)
+    asking = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "clean"], encoding="utf-8", timeout=PATIENCE, env=os.environ)
     asking.expect("Remove 1 run")
     assert rankdeck("restart", run, "--all").returncode == 0
     rankdeck.wait_log(run, 0, b"attempt 1", attempt=1)
     asking.sendline("y")
     asking.expect("active again")
     asking.expect(pexpect.EOF)
+    asking.wait()
     asking.close()
-    assert rankdeck.status(run)["state"] == "running"
+    rankdeck.wait_state(run, "running")
 
 
 def test_a_run_whose_supervisor_can_t_start_is_stopped_and_removed(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("for_ever.py", FOR_EVER), ranks=2))
     for rank in range(2):
         rankdeck.wait_log(run, rank, b"up")
-    ranks = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    ranks = rankdeck.pids(run)
     wait_until((rankdeck.folder(run) / "summary.json").exists)
     supervisor = rankdeck.supervisor(run)
     with (rankdeck.folder(run) / "journal.jsonl").open("rb+") as journal:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import DEADLINE, use_mpi, wait_until
+from tests.support import use_mpi, wait_until
 
 HANG = """
 import os, torch, torch.distributed as dist
@@ -61,15 +61,24 @@ def up(deck, run, ranks: int) -> None:
         deck.wait_log(run, rank, b"up")
 
 
+def told(deck, run, text: str) -> str:
+    """What `rankdeck stacks` says, once this is in it: a rank says that it is up before it gets there."""
+
+    def said() -> str:
+        printed: str = deck("stacks", run).stdout
+        return printed if text in printed else ""
+
+    return wait_until(said, what=f"stacks has {text!r}")
+
+
 def test_ranks_that_hang_in_a_collective_are_folded(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("hang.py", HANG), ranks=3, launch={"warm": True}))
     up(rankdeck, run, 3)
-    done = rankdeck("stacks", run)
-    assert "ranks 1-2: waiting in all_reduce" in done.stdout
-    assert "wait_for_nobody" in done.stdout
-    assert "rank 0: in <module> (hang.py:" in done.stdout
-    assert "template.py" not in done.stdout
-    assert rankdeck.status(run)["state"] == "running"
+    said = told(rankdeck, run, "ranks 1-2: waiting in all_reduce")
+    assert "wait_for_nobody" in said
+    assert "rank 0: in <module> (hang.py:" in said
+    assert "template.py" not in said
+    rankdeck.wait_state(run, "running")
     rankdeck("stop", run, "--now")
 
 
@@ -80,8 +89,9 @@ def waits(deck, run) -> list[dict[str, Any]]:
 
 def wait_sentence(deck, run, begin: str) -> dict[str, Any]:
     """Waits until it is told of a collective that ranks wait in, which takes a second."""
-    wait_until(lambda: any(one["sentence"].startswith(begin) for one in waits(deck, run)), seconds=DEADLINE)
-    return waits(deck, run)[0]
+    return wait_until(
+        lambda: next((one for one in waits(deck, run) if one["sentence"].startswith(begin)), {}), what=begin
+    )
 
 
 def test_a_child_of_a_rank_does_not_answer_for_it(rankdeck, write_script, write_profile, work):
@@ -99,7 +109,7 @@ def test_the_rank_that_others_wait_for_in_a_collective_is_named(rankdeck, write_
     up(rankdeck, run, 3)
     sentence = "rank 1 has not called all_reduce #3 of default_pg (9 x float32); ranks 0, 2 wait in it for "
     assert wait_sentence(rankdeck, run, sentence)["late"] == [1]
-    lines = rankdeck("stacks", run).stdout.splitlines()
+    lines = told(rankdeck, run, sentence).splitlines()
     assert lines[0].startswith(sentence)
     assert lines[1:3] == ["", "ranks 0, 2: waiting in all_reduce"]
     assert not any("other thread" in line for line in lines)
@@ -140,17 +150,15 @@ def test_a_stopped_rank_does_not_say_what_it_is_at(rankdeck, write_script, write
 def test_a_rank_that_was_executed_has_stacks_where_it_imports_rankdeck(rankdeck, write_script, write_profile, imports):
     run = rankdeck.launch(write_profile(write_script("nap.py", imports + PLAIN)))
     up(rankdeck, run, 1)
-    said = rankdeck("stacks", run).stdout
-    assert ("in nap (nap.py" in said) if imports else ("no stack: its Python was not prepared" in said)
-    assert rankdeck.status(run)["state"] == "running"
+    told(rankdeck, run, "in nap (nap.py" if imports else "no stack: its Python was not prepared")
+    rankdeck.wait_state(run, "running")
 
 
 def test_a_stopped_rank_is_told_and_the_others_are_shown(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("nap.py", PLAIN), ranks=2, launch={"warm": True}))
     up(rankdeck, run, 2)
     rankdeck("kill", run, "--rank", "1", "--signal", "STOP")
-    said = rankdeck("stacks", run).stdout
-    assert "rank 0: in nap" in said
+    said = told(rankdeck, run, "rank 0: in nap")
     assert "rank 1: no stack: it does not answer; it may be stopped" in said
     rankdeck("kill", run, "--rank", "1", "--signal", "CONT")
 

@@ -70,7 +70,7 @@ say(module=Here.__module__, back=type(pickle.loads(pickle.dumps(Here()))) is Her
     "SIGPIPE is ignored": "import os\nr, w = os.pipe()\nos.close(r)\ntry: os.write(w, b'x')\nexcept BrokenPipeError: say(broken=True)",
     "atexit": "import atexit\natexit.register(say, last=1)\natexit.register(say, first=1)",
     "atexit after an exception": "import atexit\natexit.register(say, last=1)\n1/0",
-    "a thread that outlives the script": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), say(late=1))).start()\nsay(end=1)",
+    "a thread that outlives the script": "import threading, time\nsaid = threading.Event()\nthreading.Thread(target=lambda: (said.wait(), time.sleep(0.2), say(late=1))).start()\nsay(end=1)\nsaid.set()",
     "objects at the end": "class Last:\n    def __del__(self): print('deleted')\nkept = Last()",
     "output that is not flushed": "sys.stdout.write('no line feed')",
     "multiprocessing": """

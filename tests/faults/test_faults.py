@@ -21,8 +21,12 @@ import pytest
 from engine.core.views.view import PROTOCOL
 from engine.runs.paths import RunPaths
 from engine.runs.replay import read_journal, stored_snapshot
+from tests.faults.test_guard import guards_of
 from tests.support import (
     COMMAND,
+    LIGHT,
+    PATIENCE,
+    ROOT,
     Deck,
     is_alive,
     kill_hard,
@@ -87,6 +91,18 @@ class Counting:
     def bridge(self) -> int:
         return wait_until(lambda: next((p.pid for p in self.family() if parent_of(p.pid) == self.supervisor), 0))
 
+    def kill_supervisor_and_guards(self) -> None:
+        """Until the next command nobody starts a supervisor."""
+        pid = self.supervisor
+        guards = guards_of(self.deck, pid)
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: process_state(pid) == "T")
+        for guard in guards:
+            kill_hard(guard)
+        wait_gone(*guards)
+        kill_hard(pid)
+        wait_gone(pid)
+
     def family(self) -> list[Any]:
         """Bridge, warden and agent: what was booted through stdin."""
         found = [
@@ -108,10 +124,9 @@ class Counting:
 
     def assert_status_works(self) -> None:
         """`status` shows the same processes, and numbers that grow."""
-        status = self.deck.status(self.run)
+        status = self.deck.wait_state(self.run, "running")
         assert [rank["pid"] for rank in status["ranks"]] == self.pids
         assert {rank["state"] for rank in status["ranks"]} == {"running"}
-        assert status["state"] == "running"
         reached = max(rank["step"] or 0 for rank in status["ranks"])
         self.deck.wait_status(self.run, lambda now: all((rank["step"] or 0) > reached for rank in now["ranks"]))
 
@@ -128,6 +143,8 @@ class Counting:
 
     def assert_nothing_lost(self) -> None:
         """Every line is stored, once and in order; `logs` gives it; the last step is known."""
+        # A supervisor saves the curves when those who follow know that the run has ended.
+        wait_until(lambda: self.deck.processes() == [], what="nothing of the run is left")
         status = self.deck.status(self.run)
         for rank in range(self.ranks):
             lines = self.deck.log(self.run, rank).decode().splitlines()
@@ -136,7 +153,6 @@ class Counting:
             assert status["ranks"][rank]["step"] == total
             assert self.points(rank) == total, "every point of the curve is there, and none is twice"
             assert self.deck.raw("logs", self.run, "--rank", str(rank)).stdout == self.deck.log(self.run, rank)
-        wait_until(lambda: self.deck.processes() == [], 5, "nothing of the run is left")
 
 
 @pytest.fixture
@@ -183,8 +199,10 @@ def test_ranks_survive_when_all_of_rankdeck_is_killed_at_once(counting):
         kill_hard(pid)
     counting.assert_ranks_go_on()
     counting.assert_status_works()
-    status = counting.finish()
-    assert {rank["state"] for rank in status["ranks"]} <= {"lost", "exited"}
+    counting.finish()
+    status = counting.deck.wait_status(  # a run holds as soon as one rank is lost
+        counting.run, lambda now: {rank["state"] for rank in now["ranks"]} <= {"lost", "exited"}
+    )
     assert {rank["exit"] for rank in status["ranks"]} <= {None, 0}
     counting.deck("stop", counting.run)
     counting.deck.wait_state(counting.run, "stopped", "failed", "succeeded")
@@ -194,7 +212,7 @@ def test_ranks_survive_when_all_of_rankdeck_is_killed_at_once(counting):
 def test_numbers_and_curves_go_on_from_what_was_saved(counting):
     """A supervisor that is killed after it has saved the curves, which it does every five seconds."""
     saved = counting.deck.folder(counting.run) / "series.json"
-    wait_until(saved.exists, 15, "the curves are saved")
+    wait_until(saved.exists, what="the curves are saved")
     kill_hard(counting.supervisor)
     counting.assert_status_works()
     assert counting.finish()["state"] == "succeeded"
@@ -251,7 +269,7 @@ def test_attach_after_a_kill_shows_everything_from_the_beginning(counting):
         first = {attached.stdout.readline() for _ in range(3)}
         assert "[r0 localhost] 1\n" in first
         (counting.work / "finish").touch()
-        out, _ = attached.communicate(timeout=60)
+        out, _ = attached.communicate(timeout=PATIENCE)
         assert attached.returncode == 0
     assert all(f"[r{rank} localhost] total" in out for rank in range(3))
 
@@ -266,7 +284,7 @@ def test_a_following_launch_outlives_its_supervisor(rankdeck, write_script, writ
         kill_hard(pid)
         wait_until(lambda: rankdeck.supervisor(run) != pid)
         (work / "finish").touch()
-        out, _ = following.communicate(timeout=60)
+        out, _ = following.communicate(timeout=PATIENCE)
         assert following.returncode == 0
     for rank in range(2):
         own = rankdeck.log(run, rank).decode().splitlines()
@@ -299,10 +317,11 @@ def test_a_stop_goes_on_when_the_supervisor_is_killed_in_the_middle(rankdeck, wr
     )
     run = rankdeck.launch(profile)
     rankdeck.wait_log(run, 0, b"up")
+    supervisor = rankdeck.supervisor(run)
     rankdeck("stop", run)
-    kill_hard(rankdeck.supervisor(run))
+    kill_hard(supervisor)
     rankdeck.wait_state(run, "stopped")
-    wait_until(lambda: rankdeck.processes() == [], 5)
+    wait_until(lambda: rankdeck.processes() == [])
 
 
 def test_a_supervisor_that_is_asked_to_end_politely_leaves_the_ranks(counting):
@@ -328,7 +347,7 @@ def test_two_that_attach_at_once_start_one_supervisor(counting):
     kill_hard(counting.supervisor)
     started = [counting.deck.start("status", counting.run, "--json") for _ in range(4)]
     for one in started:
-        out, err = one.communicate(timeout=60)
+        out, err = one.communicate(timeout=PATIENCE)
         assert one.returncode == 0, err
         assert [rank["pid"] for rank in json.loads(out)["ranks"]] == counting.pids
 
@@ -344,8 +363,9 @@ def test_two_that_attach_at_once_start_one_supervisor(counting):
 
 @pytest.mark.slow
 def test_a_store_that_is_killed_ends_no_rank_that_does_not_need_it(rankdeck, counting):
-    (store,) = [process.pid for process in rankdeck.processes() if "store_host" in process.command]
-    kill_hard(store)
+    stores = wait_until(lambda: [one.pid for one in rankdeck.processes() if "store_host" in one.command])
+    assert len(stores) == 1
+    kill_hard(stores[0])
     counting.assert_ranks_go_on()
     rankdeck.wait_status(counting.run, lambda status: "store" in status["doing"])
     assert counting.finish()["state"] == "succeeded"
@@ -356,12 +376,12 @@ def test_a_store_that_is_killed_ends_no_rank_that_does_not_need_it(rankdeck, cou
 
 def test_a_terminal_that_closes_leaves_the_run_alone(rankdeck, write_script, write_profile):
     profile = write_profile(write_script("up.py", FOR_EVER))
-    terminal = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "launch", str(profile)], timeout=60, env=os.environ)
+    terminal = pexpect.spawn(COMMAND[0], [*COMMAND[1:], "launch", str(profile)], timeout=PATIENCE, env=os.environ)
     terminal.expect(b"up\r\n")
+    terminal.ptyproc.fileobj.close()
+    wait_gone(terminal.pid)  # before `close`, which is not patient
     terminal.close(force=False)
-    wait_gone(terminal.pid)
-    status = rankdeck.status()
-    assert (status["state"], status["ranks"][0]["state"]) == ("running", "running")
+    assert rankdeck.wait_state("-", "running")["ranks"][0]["state"] == "running"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
@@ -370,19 +390,20 @@ def test_a_following_launch_that_is_killed_leaves_the_run_alone(rankdeck, write_
         run = following.stdout.readline().strip()
         rankdeck.wait_log(run, 0, b"up")
         following.send_signal(number)
-        following.communicate(timeout=60)
-    assert rankdeck.status(run)["state"] == "running"
+        following.communicate(timeout=PATIENCE)
+    rankdeck.wait_state(run, "running")
 
 
 def test_a_follower_that_does_not_read_does_not_hold_the_ranks_up(launch_counting):
     counting = launch_counting()
     with counting.deck.start("attach", counting.run) as attached:
+        attached.stdout.readline()
         os.kill(attached.pid, signal.SIGSTOP)
         counting.assert_ranks_go_on()
         counting.assert_status_works()
         assert counting.finish()["state"] == "succeeded"
         os.kill(attached.pid, signal.SIGCONT)
-        out, _ = attached.communicate(timeout=60)
+        out, _ = attached.communicate(timeout=PATIENCE)
         assert attached.returncode == 0
     assert "[r0 localhost] total" in out
 
@@ -421,9 +442,7 @@ def test_replaying_the_journal_gives_the_status(launch_counting):
 def test_a_last_line_that_was_torn_is_cut_off(counting, torn):
     """What a crash of the whole machine leaves at the end of a file."""
     journal = counting.deck.folder(counting.run) / "journal.jsonl"
-    pid = counting.supervisor
-    kill_hard(pid)
-    wait_gone(pid)
+    counting.kill_supervisor_and_guards()
     with journal.open("ab") as file:
         file.write(torn)
     counting.assert_status_works()
@@ -435,9 +454,7 @@ def test_a_last_line_that_was_torn_is_cut_off(counting, torn):
 
 def test_a_journal_that_is_damaged_in_the_middle_is_named_and_left_as_it_is(counting):
     journal = counting.deck.folder(counting.run) / "journal.jsonl"
-    pid = counting.supervisor
-    kill_hard(pid)
-    wait_gone(pid)
+    counting.kill_supervisor_and_guards()
     whole = journal.read_bytes()
     lines = whole.split(b"\n")
     journal.write_bytes(b"\n".join([lines[0], b"damaged", *lines[2:]]))
@@ -473,7 +490,7 @@ def test_a_full_disk_ends_no_rank(launch_counting, needs_root, tmp_path, monkeyp
     home = tmp_path / "home"
     home.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(home)], timeout=60, capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(home)], timeout=PATIENCE, capture_output=True, check=False
     )
     if mounted.returncode != 0:
         pytest.skip("this machine does not let us mount a tmpfs")
@@ -496,8 +513,71 @@ def test_a_full_disk_ends_no_rank(launch_counting, needs_root, tmp_path, monkeyp
         (home / "filler").unlink(missing_ok=True)
         launched("stop", run, "--now")
         launched("wait", run)
-        wait_until(lambda: launched.processes() == [], 10)
+        wait_until(lambda: launched.processes() == [])
+        subprocess.run(["umount", "-l", str(home)], timeout=PATIENCE, check=True)
+
+
+def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(
+    rankdeck, write_script, write_profile, needs_root, tmp_path
+):
+    home = tmp_path / "full"
+    home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(home)]
+    if subprocess.run(mount, timeout=60, capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    try:
+        (home / "runs").mkdir(mode=0o700)
+        fill_up(home / "filler")
+        profile = write_profile(write_script("hello.py", "print('hello')"))
+        done = rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)})
+        assert done.returncode == 1
+        assert f"No space left on device: '{home}/runs/job-" in done.stderr
+        assert os.listdir(home / "runs") == []
+    finally:
         subprocess.run(["umount", "-l", str(home)], timeout=60, check=True)
+
+
+# --- a defect in the supervisor
+
+DEFECT = """
+import runpy, sys
+runpy.run_path({light!r})
+if "supervise" in sys.orig_argv:
+    sys.path.insert(0, {product!r})
+    from engine.supervisor import {module}
+    sys.path.remove({product!r})
+    def fail(*arguments):
+        raise KeyError("defect")
+    {module}.{name} = fail
+"""
+"""A sitecustomize that breaks one part of each supervisor."""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "part"),
+    [
+        ("rejoin_watch", "RejoinWatch.check", "the watch of rejoins"),
+        ("hold_watch", "HoldWatch.look", "the watch of runs that hold"),
+        ("ingest", "Ingest.run", "reading the output of ranks"),
+        ("server", "Server.keep_listening", "the watch of the socket"),
+    ],
+)
+def test_a_defect_in_one_watch_costs_only_that_part(
+    rankdeck, write_script, write_profile, tmp_path, monkeypatch, module, name, part
+):
+    text = DEFECT.format(light=str(LIGHT / "sitecustomize.py"), product=str(ROOT), module=module, name=name)
+    (tmp_path / "sitecustomize.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{LIGHT}")
+    script = "import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists('finish'): time.sleep(0.01)"
+    run = rankdeck.launch(write_profile(write_script("finishes.py", script)))
+    supervisor = rankdeck.supervisor(run)
+    wanted = f"{part} has failed, and goes on: KeyError: 'defect'"
+    wait_until(lambda: [one for one in rankdeck.journal(run) if wanted in one.get("text", "")])
+    rankdeck.wait_state(run, "running")
+    assert rankdeck.supervisor(run) == supervisor
+    Path("finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    assert len([one for one in rankdeck.journal(run) if wanted in one.get("text", "")]) == 1
 
 
 # --- the socket
@@ -508,7 +588,7 @@ class Client:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(60)
+        self.socket.settimeout(PATIENCE)
         self.socket.connect(str(path))
         self.file = self.socket.makefile("rb")
 
@@ -568,7 +648,7 @@ def test_another_protocol_is_refused_with_both_versions(rankdeck, supervised, co
     assert refused["type"] == "refused"
     assert "99.0" in refused["reason"]
     assert client.hear() == {}
-    assert rankdeck.status(supervised)["state"] == "running"
+    rankdeck.wait_state(supervised, "running")
 
 
 def test_a_user_of_another_version_reads_a_sentence(rankdeck, supervised, tmp_path):
@@ -582,7 +662,7 @@ def test_a_user_of_another_version_reads_a_sentence(rankdeck, supervised, tmp_pa
         cwd=Path(COMMAND[1]).parent,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 1
@@ -612,7 +692,7 @@ def test_bytes_that_are_no_hello_hurt_nobody(rankdeck, supervised, connect, data
         client.socket.sendall(data)
         client.socket.shutdown(socket.SHUT_WR)
         client.file.read()
-    assert rankdeck.status(supervised)["state"] == "running"
+    rankdeck.wait_state(supervised, "running")
     assert rankdeck.supervisor(supervised) == pid
     assert "Traceback" not in (rankdeck.folder(supervised) / "supervisor.log").read_text()
 
@@ -636,14 +716,14 @@ def test_bytes_that_are_no_request_hurt_nobody(rankdeck, supervised, connect, da
     with contextlib.suppress(OSError):
         client.socket.sendall(data)
         assert client.hear().get("type") in ("refused", None)
-    assert rankdeck.status(supervised)["state"] == "running"
+    rankdeck.wait_state(supervised, "running")
     assert "Traceback" not in (rankdeck.folder(supervised) / "supervisor.log").read_text()
 
 
 def test_silent_connections_hold_nobody_up(rankdeck, supervised, connect):
     for _ in range(50):
         connect()
-    assert rankdeck.status(supervised)["state"] == "running"
+    rankdeck.wait_state(supervised, "running")
     rankdeck("stop", supervised)
     rankdeck.wait_state(supervised, "stopped", seconds=8)
 
@@ -686,10 +766,10 @@ def test_subscribers_that_never_read_cost_nothing(rankdeck, write_script, write_
             client.say(type="subscribe")
         before = rankdeck.status(run)["step"]
         size = resident(pid)
-        wait_until(lambda: rankdeck.status(run)["step"] > before + 10_000, 15, "ranks go on")
+        wait_until(lambda: rankdeck.status(run)["step"] > before + 10_000, what="ranks go on")
         assert resident(pid) - size < 40 << 20
-        assert rankdeck("stop", run, seconds=10).returncode == 0
-        rankdeck.wait_state(run, "stopped", seconds=10)
+        assert rankdeck("stop", run).returncode == 0
+        rankdeck.wait_state(run, "stopped")
     finally:
         for client in clients:
             client.close()
@@ -711,7 +791,7 @@ def test_another_user_is_refused(rankdeck, supervised, needs_root):
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
         text=True,
     )
@@ -719,7 +799,7 @@ def test_another_user_is_refused(rankdeck, supervised, needs_root):
     assert json.loads(done.stdout) == {"type": "refused", "reason": "this run belongs to another user"}
     path.parent.chmod(0o700)
     path.chmod(0o600)
-    assert rankdeck.status(supervised)["state"] == "running"
+    rankdeck.wait_state(supervised, "running")
 
 
 def test_a_socket_of_another_user_is_not_talked_to(rankdeck, supervised, needs_root):
@@ -734,7 +814,7 @@ def test_a_socket_of_another_user_is_not_talked_to(rankdeck, supervised, needs_r
     assert done.returncode == 1
     assert "belongs to another user" in done.stderr
     note.write_text(where)
-    assert rankdeck.status(supervised)["state"] == "running"
+    rankdeck.wait_state(supervised, "running")
 
 
 # --- homes that can't be used
@@ -755,7 +835,10 @@ def test_a_home_that_is_read_only_is_status_3(rankdeck, write_script, write_prof
     home = tmp_path / "read-only"
     home.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro,size=64k", "none", str(home)], timeout=60, capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "ro,size=64k", "none", str(home)],
+        timeout=PATIENCE,
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode != 0:
         pytest.skip("this machine does not let us mount a tmpfs")
@@ -764,7 +847,7 @@ def test_a_home_that_is_read_only_is_status_3(rankdeck, write_script, write_prof
         done = rankdeck("launch", profile, env={"RANKDECK_HOME": str(home)})
         listed = rankdeck("ps", "--all", env={"RANKDECK_HOME": str(home)})
     finally:
-        subprocess.run(["umount", str(home)], timeout=60, check=True)
+        subprocess.run(["umount", str(home)], timeout=PATIENCE, check=True)
     assert done.returncode == 3
     assert "Read-only" in done.stderr
     assert listed.returncode == 0
@@ -790,7 +873,7 @@ def test_a_rank_that_is_stopped_and_ignores_everything_ends_with_the_run(rankdec
     run = rankdeck.launch(profile)
     for rank in range(2):
         rankdeck.wait_log(run, rank, b"up")
-    pids = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    pids = rankdeck.pids(run)
     os.kill(pids[0], signal.SIGSTOP)
     wait_until(lambda: process_state(pids[0]) == "T")
     rankdeck("stop", run)

@@ -136,7 +136,7 @@ def test_a_bridge_that_is_stopped_is_replaced(rankdeck, run):
     (bridge,) = [pid for pid in family if parent_of(pid) == supervisor]
     os.kill(bridge, signal.SIGSTOP)
     wait_gone(bridge)
-    kill_hard(rankdeck.status(run)["ranks"][0]["pid"])
+    kill_hard(rankdeck.pids(run)[0])
     rankdeck.wait_status(run, lambda status: status["ranks"][0]["exit"] == -signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""A login's runtime folder goes away with its last session; the run must not go with it."""
+"""A login ends, and with it its processes or its runtime folder; the run must not go with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WriteProfile, WriteScript
-from tests.support import Deck, kill_hard, wait_until
+from tests.support import LIGHT, ROOT, Deck, FakeBusctl, fake_systemd, kill_hard, wait_until
 
 COUNTS = """
 import rankdeck, time
@@ -46,7 +46,8 @@ def test_a_run_is_found_again_after_its_login_has_ended(
     before = wait_until(lambda: (found := status(rankdeck, os.environ["XDG_RUNTIME_DIR"]))["step"] and found)
     folder = rankdeck.home / "runs" / run
     old_agent = (folder / "nodes/localhost/socket").read_text()
-    shutil.rmtree(os.environ["XDG_RUNTIME_DIR"])
+    runtime = Path(os.environ["XDG_RUNTIME_DIR"])
+    shutil.rmtree(runtime.rename(runtime.with_name(f"{runtime.name} is gone")))  # at once: others make files in it
 
     where = folder / "supervisor.json"
     wait_until(lambda: Path(json.loads(where.read_text())["socket"]).exists(), what="the supervisor listens anew")
@@ -62,3 +63,48 @@ def test_a_run_is_found_again_after_its_login_has_ended(
     assert rankdeck("stop", "-", "--now", env={"XDG_RUNTIME_DIR": other_login}).returncode == 0
     rankdeck("wait", "-", env={"XDG_RUNTIME_DIR": other_login})
     os.mkdir(os.environ["XDG_RUNTIME_DIR"])
+
+
+IN_SESSION = """
+import runpy, sys
+runpy.run_path({light!r})
+sys.path.insert(0, {product!r})
+from engine.node import login
+sys.path.remove({product!r})
+login.leave_session.__defaults__ = ({root!r},)
+"""
+"""A sitecustomize with which a supervisor finds faked files of systemd."""
+
+
+@pytest.fixture
+def busctl(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBusctl:
+    """The user's manager where systemd ends supervisors with their session."""
+    root, fake = fake_systemd(tmp_path, monkeypatch)
+    folder = tmp_path / "in_session"
+    folder.mkdir()
+    text = IN_SESSION.format(light=str(LIGHT / "sitecustomize.py"), product=str(ROOT), root=str(root))
+    (folder / "sitecustomize.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{LIGHT}")
+    return fake
+
+
+@pytest.mark.parametrize("answer", ["taken", "refused", "in a job"])
+def test_a_supervisor_leaves_a_session_that_would_end_it_unless_it_is_of_a_job(
+    rankdeck: Deck,
+    write_script: WriteScript,
+    write_profile: WriteProfile,
+    busctl: FakeBusctl,
+    answer: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if answer == "refused":
+        busctl.end_with("exit 1")
+    if answer == "in a job":
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    profile = write_profile(write_script("counts.py", COUNTS))
+    run = json.loads(rankdeck("launch", profile, "--detach", "--json").stdout)["run"]
+    where = json.loads((rankdeck.home / "runs" / run / "supervisor.json").read_text())
+    asked = [argv[argv.index("PIDs") + 3] for argv in busctl.calls()]
+    assert asked == ([] if answer == "in a job" else [str(where["pid"])])
+    rankdeck("stop", "-", "--now")
+    rankdeck("wait", "-")

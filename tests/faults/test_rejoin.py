@@ -35,7 +35,9 @@ def trains_on(deck: Deck, run: str) -> Any:
 
 
 def templates(deck: Deck) -> list[int]:
-    return [process.pid for process in deck.processes() if "template.py" in process.command]
+    """Without what they have just forked, which is called as they are for a moment."""
+    found = [process.pid for process in deck.processes() if "template.py" in process.command]
+    return [pid for pid in found if parent_of(pid) not in found]
 
 
 def next_template(deck: Deck, *old: int) -> int:

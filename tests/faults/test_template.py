@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support import is_alive, kill_hard, parent_of, wait_gone, wait_until
+from tests.support import Deck, is_alive, kill_hard, parent_of, wait_gone, wait_until
 
 GATE = """
 import os, sys, time
@@ -19,7 +18,7 @@ while not os.path.exists("finish"): time.sleep(0.01)
 sys.exit(3 if os.environ["RANK"] == "1" and len(sys.argv) > 1 else 0)
 """
 STAND_INS = {
-    "sleeps": "import time\ntime.sleep(600)",
+    "sleeps": "import time\ntime.sleep(3600)",
     "is missing": "raise ImportError('no torch here')",
     "fails": "raise OSError('libsomething.so: cannot open shared object file')",
     "starts a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
@@ -44,11 +43,10 @@ def launch(rankdeck, write_script, write_profile, work):
     return launch
 
 
-def started(deck, run) -> list[int]:
+def started(deck: Deck, run: str) -> list[int]:
     for rank in range(2):
         deck.wait_log(run, rank, b"up")
-    status = deck.wait_status(run, lambda status: all(rank["pid"] for rank in status["ranks"]))
-    return [rank["pid"] for rank in status["ranks"]]
+    return deck.pids(run)
 
 
 def test_a_template_that_is_killed_leaves_its_ranks_alone(rankdeck, launch, work):
@@ -72,7 +70,7 @@ def test_after_a_template_was_killed_a_restart_makes_another(rankdeck, launch):
     rankdeck("restart", run)
     for rank in range(2):
         rankdeck.wait_log(run, rank, b"up", attempt=1)
-    again = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    again = rankdeck.pids(run)
     assert parent_of(again[0]) == parent_of(again[1]) != rankdeck.agent(run)
 
 
@@ -81,7 +79,7 @@ def test_a_restart_forks_from_the_same_template(rankdeck, launch):
     template = parent_of(started(rankdeck, run)[0])
     rankdeck("restart", run)
     rankdeck.wait_log(run, 0, b"up", attempt=1)
-    assert parent_of(rankdeck.status(run)["ranks"][0]["pid"]) == template
+    assert parent_of(rankdeck.pids(run)[0]) == template
 
 
 def test_an_agent_that_is_killed_takes_the_template_along_and_no_rank(rankdeck, launch, work):
@@ -111,16 +109,16 @@ def test_how_a_rank_ended_is_known_although_agent_warden_and_template_were_kille
     assert all(is_alive(pid) for pid in ranks)
     (work / "finish").touch()
     rankdeck.wait_state(run, "holding" if status else "succeeded")
-    assert [rank["exit"] for rank in rankdeck.status(run)["ranks"]] == [0, status]
+    rankdeck.wait_status(  # a run holds as soon as one rank has failed
+        run, lambda now: [rank["exit"] for rank in now["ranks"]] == [0, status], what="both ends are known"
+    )
 
 
 def test_a_stop_while_torch_is_imported_ends_the_run_at_once(rankdeck, launch):
     run = launch(torch=STAND_INS["sleeps"])
     wait_until(lambda: (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists())
-    began = time.monotonic()
     rankdeck("stop", run)
-    rankdeck.wait_state(run, "stopped")
-    assert time.monotonic() - began < 40
+    rankdeck.wait_state(run, "stopped")  # within a deadline before that import ends
     wait_until(lambda: not rankdeck.processes())
 
 
@@ -160,6 +158,6 @@ def test_a_run_that_holds_without_a_rank_lets_go_of_what_it_has_in_memory_and_ca
     rankdeck("restart", run)
     for rank in range(2):
         rankdeck.wait_log(run, rank, b"up", attempt=1)
-    again = rankdeck.status(run)["ranks"][0]["pid"]
+    again = rankdeck.pids(run)[0]
     assert parent_of(parent_of(again)) == rankdeck.agent(run)
     assert "StoreLost" not in [event["event"] for event in rankdeck.journal(run)]

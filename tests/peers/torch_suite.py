@@ -123,7 +123,7 @@ def main() -> None:
     results, left_out = Path(sys.argv[2]), sys.argv[3:]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group(BACKEND, timeout=timedelta(seconds=60))
+    dist.init_process_group(BACKEND, timeout=timedelta(seconds=300))
     recorder = Recorder()
     for name in sorted(set(unittest.TestLoader().getTestCaseNames(Suite)).difference(left_out)):
         Suite(name).run(recorder)  # type: ignore[no-untyped-call]

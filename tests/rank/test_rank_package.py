@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 import rankdeck
 from rankdeck import _metrics
+from tests.support import PATIENCE
 
 PACKAGE = Path(rankdeck.__file__).parent
 
@@ -55,7 +56,7 @@ def python(code: str, *argv: str, env: dict[str, str] | None = None) -> subproce
         env={**inherited, "PYTHONPATH": str(PACKAGE.parent), **(env or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -280,6 +281,8 @@ for _ in range(2):
     rankdeck.init_process_group()
     ones = torch.ones(2)
     dist.all_reduce(ones)
+    import torch.distributed.nn.functional as imported_late  # as the first optimizer does
+    assert dist.group.WORLD not in imported_late.all_reduce.__defaults__, "it keeps the group after its end"
     print(dist.get_rank(), dist.get_world_size(), ones.tolist(), rankdeck.device())
     dist.destroy_process_group()
 print(os.environ["LOCAL_RANK"], os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) > 0)

@@ -1,78 +1,34 @@
-"""The recipes: declarations that match their scripts, shards without overlap, checkpoints that survive anything, real runs."""
+"""The recipes: shards without overlap, checkpoints that survive anything, real runs."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from rankdeck.recipes import arguments
-from rankdeck.recipes._checkpoint import checkpoint_path, write_checkpoint
+from rankdeck.recipes import read_parameters
+from rankdeck.recipes._checkpoint import (
+    checkpoint_path,
+    keep_checkpoint,
+    read_checkpoint,
+    refuse_other,
+    write_checkpoint,
+)
 from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
-from rankdeck.recipes.gpt import check, learning_rate
-from tests.warm_ranks import Forked, template
-
-RECIPES = Path(sys.modules[arguments.__module__].__file__ or "").parent
-ROOT = RECIPES.parent.parent
-DEADLINE = 120.0
-"""Seconds within which anything here has happened, on a busy machine too."""
+from rankdeck.recipes.gpt import Parameters, check, learning_rate
+from tests.recipe_ranks import KILLED_AT, RECIPES, Backend, Gang, run_recipe
+from tests.support import PATIENCE, ROOT
+from tests.warm_ranks import template
 
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "16", "--warmup", "2")
-
-
-# --- declarations
-
-
-def declarations() -> dict[str, dict[str, Any]]:
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECIPES.glob("*.json"))}
-
-
-def test_every_public_script_has_a_declaration_and_the_other_way_round():
-    assert (
-        sorted(declarations())
-        == sorted(path.stem for path in RECIPES.glob("[!_]*.py"))
-        == ["allreduce", "gpt", "linear"]
-    )
-
-
-@pytest.mark.parametrize("recipe", declarations())
-def test_every_default_has_the_type_that_is_declared(recipe: str):
-    declaration = declarations()[recipe]
-    assert set(declaration) == {"title", "summary", "arguments"}
-    for argument in declaration["arguments"]:
-        assert set(argument) - {"pattern"} == {"name", "type", "default", "help"}
-        assert re.fullmatch(argument.get("pattern", ".*"), str(argument["default"]))
-        assert type(argument["default"]).__name__ == argument["type"]
-
-
-@pytest.mark.parametrize("recipe", declarations())
-def test_the_command_line_is_what_is_declared(recipe: str, capsys: pytest.CaptureFixture[str]):
-    declared = declarations()[recipe]["arguments"]
-    assert vars(arguments(recipe, [])) == {item["name"].replace("-", "_"): item["default"] for item in declared}
-    with pytest.raises(SystemExit, match="0"):
-        arguments(recipe, ["--help"])
-    printed = capsys.readouterr().out
-    assert all(f"--{item['name']} {item['type']}" in printed for item in declared)
-
-
-@pytest.mark.parametrize("words", [["--steps", "many"], ["--step", "3"], ["--unheard-of", "1"], ["stray"]])
-def test_a_wrong_word_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit, match="2"):
-        arguments("gpt", words)
-    assert "gpt: error: " in capsys.readouterr().err
 
 
 # --- the text and its shards
@@ -137,7 +93,7 @@ def test_a_prediction_does_not_see_the_characters_after_it():
 
 
 def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_tenth():
-    args = arguments("gpt", ["--steps", "100", "--warmup", "10", "--lr", "0.5"])
+    args = read_parameters(Parameters, ["--steps", "100", "--warmup", "10", "--lr", "0.5"])
     rates = [learning_rate(args, step) for step in range(1, 101)]
     assert max(rates) == rates[9] == 0.5
     assert rates == [*sorted(rates[:10]), *sorted(rates[10:], reverse=True)]
@@ -148,13 +104,12 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_tenth():
     ("words", "message"),
     [
         (["--width", "30", "--heads", "4"], "gpt: --width 30 is not a multiple of --heads 4"),
-        (["--batch", "0"], "gpt: --batch 0: 1 or more is needed"),
         (["--block", "100000"], "gpt: --block 100000 is too long for this text: 6259 or less is needed"),
     ],
 )
 def test_what_can_not_be_trained_is_refused(words: list[str], message: str):
     with pytest.raises(SystemExit, match=f"^{message}$"):
-        check(arguments("gpt", words), read_text())
+        check(read_parameters(Parameters, words), read_text())
 
 
 # --- checkpoints
@@ -204,14 +159,16 @@ def test_a_kill_leaves_the_checkpoint_before(moment: str, tmp_path: Path):
     script, log = tmp_path / "script.py", tmp_path / "log"
     script.write_text(KILLED_WHILE_WRITING)
     killed = template().start([str(script), moment, str(path)], os.environ, tmp_path, log)
-    assert killed.wait(DEADLINE) == -signal.SIGKILL, log.read_text()
+    assert killed.wait(PATIENCE) == -signal.SIGKILL, log.read_text()
     assert torch.load(path, weights_only=True) == {"step": 1}
     write_checkpoint(path, {"step": 3})
     assert torch.load(path, weights_only=True) == {"step": 3}
     assert [entry.name for entry in path.parent.iterdir()] == ["checkpoint.pt"]
 
 
-def test_a_disk_that_fills_up_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_fills_up_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -220,71 +177,36 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before(tmp_path: Path, monke
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_checkpoint(path, {"step": 2})
+    assert not keep_checkpoint(path, {"step": 2}, 2)
+    assert "no checkpoint of step 2" in capsys.readouterr().err
     assert torch.load(path, weights_only=True) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 half of a checkpoint", b"no checkpoint at all"])
+def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path, data: bytes):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(data)
+    wanted = f"^{re.escape(str(path))} can't be read as a checkpoint: delete it, or name another --checkpoint-dir \\("
+    with pytest.raises(SystemExit, match=wanted):
+        read_checkpoint(path, torch.device("cpu"))
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_named_with_what_to_do(tmp_path: Path):
+    with pytest.raises(SystemExit, match=r"can't be read as a checkpoint: delete it, .* \(Is a directory\)$"):
+        read_checkpoint(tmp_path, torch.device("cpu"))
+    assert read_checkpoint(tmp_path / "none", torch.device("cpu")) is None
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
+    refuse_other(tmp_path, {"hidden": 8, "step": 3}, hidden=8)
+    with pytest.raises(SystemExit, match="is of another training: hidden is 8 there, and 16 here; name another"):
+        refuse_other(tmp_path, {"hidden": 8}, hidden=16)
+    with pytest.raises(SystemExit, match="hidden is missing there"):
+        refuse_other(tmp_path, {"step": 3}, hidden=16)
 
 
 # --- real runs
-
-
-class Gang:
-    """The ranks of one attempt of a recipe, started as rankdeck starts them: with a store that none of them hosts."""
-
-    def __init__(self, folder: Path, world: int, script: list[str]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.world = folder, world
-        self.store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-        self.ranks = [self._start(rank, script) for rank in range(world)]
-
-    def _start(self, rank: int, script: list[str]) -> Forked:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RANKDECK_")}
-        env = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(self.world),
-            "LOCAL_WORLD_SIZE": str(self.world),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "OMP_NUM_THREADS": "1",
-            "RANKDECK_BACKEND": "gloo",
-            "RANKDECK_TIMEOUT": f"{DEADLINE:g}",
-            "RANKDECK_METRICS": str(self.folder / f"{rank}.metrics"),
-            "RANKDECK_CHECKPOINTS": str(self.folder.parent / "checkpoints"),
-        }
-        return template().start(script, {**inherited, **env}, self.folder, self.folder / f"{rank}.log")
-
-    def wait(self) -> list[int]:
-        """Exit codes, by rank."""
-        until = time.monotonic() + DEADLINE
-        return [rank.wait(until - time.monotonic()) for rank in self.ranks]
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Looks often, and at the ranks too: one that has ended can't bring the condition about."""
-        until = time.monotonic() + DEADLINE
-        while not condition():
-            assert time.monotonic() < until, "the deadline has passed"
-            assert all(rank.poll() is None for rank in self.ranks), self.log(0)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.ranks[0].wait(0.01)
-
-    def log(self, rank: int) -> str:
-        return (self.folder / f"{rank}.log").read_text(encoding="utf-8")
-
-    def metrics(self, rank: int) -> list[dict[str, Any]]:
-        path = self.folder / f"{rank}.metrics"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
-
-    def losses(self, rank: int) -> dict[int, float]:
-        """By step."""
-        return {line["step"]: line["loss"] for line in self.metrics(rank) if "loss" in line}
-
-    def end(self) -> None:
-        for rank in self.ranks:
-            rank.kill()
-            rank.wait(DEADLINE)
 
 
 Start = Callable[..., Gang]
@@ -296,7 +218,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     gangs: list[Gang] = []
 
     def begin(folder: str, recipe: str, *words: str, world: int, before: tuple[str, ...] = ()) -> Gang:
-        gang = Gang(tmp_path / folder, world, [*before, str(RECIPES / f"{recipe}.py"), *words])
+        gang = Gang(tmp_path / folder, [*before, str(RECIPES / f"{recipe}.py"), *words], world)
         gangs.append(gang)
         return gang
 
@@ -324,21 +246,27 @@ def test_gpt_reports_each_step_and_is_deterministic(start: Start):
     assert first.losses(0) != first.losses(1)
     assert [line["checkpoint"] for line in first.metrics(0) if "checkpoint" in line] == [10, 20, 25]
     assert not any("checkpoint" in line for line in first.metrics(1))
-    sampled = first.log(0).partition("checkpoint of step 25 in ")[2].partition("\n")[2].partition("rank 0: done")[0]
+    sampled = first.log(0).partition("checkpoint of step 25 in ")[2].partition("\n")[2].partition("final loss")[0]
     assert 150 < len(sampled) <= 201
     assert len(first.log(0)) > len(first.log(1))
 
 
-KILLED_AT = """
-import os, runpy, signal, sys, rankdeck
-sys.argv, fatal, log = sys.argv[2:], int(sys.argv[1]), rankdeck.log
-def log_or_die(**values):
-    log(**values)
-    if values.get("step") == fatal:
-        os.kill(os.getpid(), signal.SIGKILL)
-rankdeck.log = log_or_die
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "world"), [("gloo", 4), ("mpi", 2), ("ucc", 2)])
+def test_gpt_learns_everywhere(tmp_path: Path, backend: Backend, world: int):
+    done = run_recipe(tmp_path, "gpt", "--steps", "30", "--lr", "0.03", *SMALL, backend=backend, world=world)
+    assert set(done.statuses) == {0}, done.outputs
+    assert done.final("loss") < 3.5, "untrained it is that of 60 characters: 4.1"
+
+
+@pytest.mark.slow
+def test_gpt_has_the_same_losses_under_torchrun(tmp_path: Path):
+    words = ("--steps", "10", *SMALL)
+    ours = run_recipe(tmp_path / "ours", "gpt", *words)
+    theirs = run_recipe(tmp_path / "theirs", "gpt", *words, launcher="torchrun")
+    assert ours.statuses == theirs.statuses == [0, 0], theirs.outputs
+    assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
+    assert ours.final("loss") == theirs.final("loss")
 
 
 @pytest.mark.slow
@@ -399,7 +327,33 @@ def test_a_rank_that_waits_for_a_frozen_peer_ends_at_the_second_signal(start: St
     gang.wait_for(lambda: not is_pending(signal.SIGINT))
     waiting.send_signal(signal.SIGTERM)
     # The kernel may let the second handler run before the first.
-    assert waiting.wait(DEADLINE) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert waiting.wait(PATIENCE) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+SIGNALS_OF_A_CHILD = """
+import os, signal, time, torch
+from rankdeck.recipes._stop import StopSignal
+signal.signal(signal.SIGCHLD, lambda *_: None)  # as a DataLoader with workers does
+with StopSignal(torch.device("cpu")) as stop:
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(0)
+        os.waitpid(child, 0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not stop._number:
+        time.sleep(0.01)
+    print(f"noted {stop._number}")
+"""
+
+
+@pytest.mark.slow
+def test_neither_signals_of_a_worker_nor_its_end_stop_a_rank(tmp_path: Path):
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(SIGNALS_OF_A_CHILD)
+    assert template().start([str(script)], os.environ, tmp_path, log).wait(PATIENCE) == 0, log.read_text()
+    assert log.read_text() == f"noted {int(signal.SIGTERM)}\n"
 
 
 @pytest.mark.slow
@@ -423,7 +377,7 @@ def test_a_recipe_runs_without_rankdeck(launcher: list[str], tmp_path: Path):
         env=env,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

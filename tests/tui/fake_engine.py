@@ -33,7 +33,6 @@ LAUNCHED_AT = 1_750_000_000.0
 RECIPES = (
     RecipeInfo(
         name="gpt",
-        title="Character GPT",
         summary="A small GPT on a text that comes with rankdeck.",
         arguments=(
             Argument(name="steps", type="int", default=400, help="training steps"),
@@ -41,7 +40,7 @@ RECIPES = (
             Argument(name="text", type="str", default="", help="another text to train on"),
         ),
     ),
-    RecipeInfo(name="linear", title="Linear regression", summary="Seconds; for a first try.", arguments=()),
+    RecipeInfo(name="linear", summary="Seconds; for a first try.", arguments=()),
 )
 
 BACKENDS = (
@@ -353,6 +352,9 @@ class FakeEngine:
 
     def recipes(self) -> list[RecipeInfo]:
         return list(RECIPES)
+
+    def script(self, recipe: str) -> str:
+        return f'"""The script of {recipe}."""\n\nimport os\n\n\ndef main() -> None:\n    print("{"long " * 40}end")\n'
 
     def backends(self) -> list[BackendInfo]:
         return list(BACKENDS)

@@ -9,11 +9,10 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from tests.support import PATIENCE
 from tests.tui.fake_engine import FakeEngine
 from tui.app import RankdeckApp
 from tui.screens.run import RunScreen
-
-DEADLINE = 120.0
 
 
 def text_of(app: RankdeckApp) -> str:
@@ -23,7 +22,7 @@ def text_of(app: RankdeckApp) -> str:
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool], what: str = "") -> None:
     """Waits until something is so."""
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
             app = pilot.app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -11,14 +12,17 @@ from pathlib import Path
 import pexpect
 import pyte
 
-DEADLINE = 120.0
+from tests.support import PATIENCE, kill_hard, wait_gone
+
+BEGUN = re.compile(rb"(?:\x1b(?:\[[^@-~]*)?)?\Z")
+"""A control sequence whose end has not come yet."""
 
 
 class Terminal:
     """Runs a Python module in a pty of its own."""
 
     def __init__(self, module: str, *arguments: str, columns: int = 160, lines: int = 60) -> None:
-        self.output = b""
+        self.output = self._held = b""
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         root = Path(__file__).parents[2]
@@ -47,7 +51,10 @@ class Terminal:
         except pexpect.EOF:
             return
         self.output += data
-        self._stream.feed(data.replace(b"\x1b[>", b"\x1b[").replace(b"$p", b"p"))
+        held = self._held + data
+        self._held = BEGUN.findall(held)[0]
+        whole = held.removesuffix(self._held)
+        self._stream.feed(whole.replace(b"\x1b[>", b"\x1b[").replace(b"$p", b"p"))
 
     @property
     def text(self) -> str:
@@ -56,7 +63,7 @@ class Terminal:
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Reads until something is so."""
-        end = time.monotonic() + DEADLINE
+        end = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > end:
                 raise AssertionError(f"{what} did not come to be; on the screen:\n{self.text}")
@@ -68,4 +75,7 @@ class Terminal:
 
     def close(self) -> None:
         """Ends the program."""
+        if self.child.isalive():
+            kill_hard(self.child.pid)
+            wait_gone(self.child.pid)  # before `close`, which is not patient
         self.child.close(force=True)

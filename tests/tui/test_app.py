@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
+from tests.support import PATIENCE
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import run_screen, text_of, until, until_seen
 from tui.app import RankdeckApp
@@ -178,7 +179,7 @@ def test_home_is_painted_without_what_only_other_screens_need():
         "import sys, tui.app, tui.screens.home;"
         "print([name for name in ('plotext', 'tomlkit', 'torch', 'tui.screens.run', 'tui.screens.edit') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -187,7 +188,7 @@ def test_the_app_imports_nothing_of_the_engine_but_its_client_and_its_core():
         "import sys, tui.app, tui.screens.run, tui.screens.edit, tui.screens.help, tui.commands;"
         "print(sorted({name for name in sys.modules if name.startswith('engine.') and not name.startswith('engine.core')}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "['engine.client', 'engine.client.protocols']"
 
 

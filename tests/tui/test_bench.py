@@ -14,7 +14,7 @@ from engine.core.catalogue import Argument
 from engine.core.errors import ProfileError
 from engine.core.metrics.bench import Result
 from tests.tui.fake_engine import FakeEngine, FakeRun
-from tests.tui.seen import text_of, until_gone, until_seen
+from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import _checked
 from tui.text.bench import MEASURES, TABLE, bench_curves, bench_table, curve_names, size_ticks, value_ticks
@@ -97,7 +97,7 @@ async def test_results_come_as_they_are_measured_and_the_log_is_a_key_away(engin
         await until_seen(pilot, "barrier, float32")
         await pilot.press("6")
         await until_gone(pilot, "Ranks")
-        assert pilot.app.screen.query_one(BenchPane).has_focus
+        await until(pilot, lambda: pilot.app.screen.query_one(BenchPane).has_focus, "the results")
 
 
 async def test_runs_of_other_scripts_have_no_such_key(engine: FakeEngine):
@@ -113,9 +113,8 @@ async def test_runs_of_other_scripts_have_no_such_key(engine: FakeEngine):
 def test_the_form_refuses_what_the_recipe_would():
     sizes = Argument(name="sizes", type="str", default="4", help="bytes, such as 4:400M", pattern="[0-9]+[KMG]?")
     assert _checked(sizes, "64K") == "64K"
-    with pytest.raises(ProfileError, match="'4X' is not understood") as caught:
+    with pytest.raises(ProfileError, match="'4X' is not understood: bytes, such as 4:400M"):
         _checked(sizes, "4X")
-    assert caught.value.hint == "bytes, such as 4:400M"
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (80, 12)])

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.drivers import linux_driver
 
+from tests.support import PATIENCE
 from tests.tui.hostile import CORPUS
 from tests.tui.terminal import Terminal
 from tui.driver import InputDecoder
@@ -96,6 +97,18 @@ def test_the_mouse_form_is_asked_for_again_after_a_suspension(terminal):
     terminal.wait_seen(": a")
 
 
+@pytest.mark.slow
+def test_a_suspension_may_come_while_the_screen_is_painted(terminal):
+    pid = terminal.child.pid
+    for _ in range(30):
+        terminal.send(b"a")
+        terminal.child.kill(signal.SIGTSTP)
+        terminal.wait(lambda: state_of(pid) == "T", "the stop")
+        terminal.output = b""
+        terminal.child.kill(signal.SIGCONT)
+        terminal.wait(lambda: b"\x1b[?1006h" in terminal.output, "the request for the SGR form")
+
+
 def test_the_whole_screen_is_painted_again_after_a_suspension(terminal):
     pid = terminal.child.pid
     terminal.child.kill(signal.SIGTSTP)
@@ -125,7 +138,7 @@ def test_an_app_ends_where_its_terminal_goes_without_a_signal(tmp_path):
         while b"ready" not in said:
             said += os.read(ours, 65536)
         os.close(ours)
-        assert app.wait(20) == 128 + signal.SIGHUP
+        assert app.wait(PATIENCE) == 128 + signal.SIGHUP
 
 
 def test_textual_still_looks_up_its_decoder_by_the_name_that_is_exchanged():

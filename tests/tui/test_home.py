@@ -6,13 +6,15 @@ import asyncio
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
+from textual import events
 
 from engine.core.catalogue import ProfileEntry
-from engine.core.errors import CheckError
+from engine.core.errors import CheckError, SupervisorElsewhereError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
-from tests.tui.fake_engine import FakeEngine, entry, profile
+from tests.tui.fake_engine import FakeClient, FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.confirm import NoticeScreen
@@ -113,7 +115,7 @@ async def test_a_launch_that_fails_shows_why_and_loses_nothing(engine: FakeEngin
         await until_seen(pilot, "quickstart was not launched", "python3 has no torch", "pip install [torch]")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, NoticeScreen), "home")
-        assert "Plan: quickstart" in text_of(app)
+        await until_seen(pilot, "Plan: quickstart")
         engine.launch_error = None
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run screen")
@@ -133,6 +135,26 @@ async def test_runs_are_listed_with_their_state_and_enter_opens_them(engine: Fak
         await until_seen(pilot, "Run: held", "rankdeck attach held-2222", "enter watch")
         await pilot.press("enter")
         await until_seen(pilot, "◆ holding", "rank 2 was killed by SIGKILL")
+
+
+async def test_a_run_of_another_login_node_is_shown_with_the_command_that_watches_it(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    run = engine.add_run("far-1111")
+    seen = msgspec.structs.replace(run.summary(), reachable=False, elsewhere=True, host="login9")
+    monkeypatch.setattr(run, "summary", lambda: seen)
+
+    async def refuse(run: str) -> FakeClient:
+        raise SupervisorElsewhereError("the supervisor of far-1111 is on login9", hint="ssh -t login9 rankdeck")
+
+    monkeypatch.setattr(engine, "attach", refuse)
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "supervisor on login9")
+        await pilot.press("tab")
+        await until_seen(pilot, "Run: far", "ssh -t login9 rankdeck attach far-1111", "can't watch it from this host")
+        await pilot.press("enter")
+        await until_seen(pilot, "the supervisor of far-1111 is on login9", "ssh -t login9 rankdeck")
 
 
 async def test_runs_that_appear_later_are_seen_without_a_key(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
@@ -192,9 +214,8 @@ async def test_the_filter_narrows_both_lists_and_esc_shows_all_again(engine: Fak
         await until_seen(pilot, "● other", "● mine", "quickstart  ")
         await pilot.press("slash", *"mine")
         await until_gone(pilot, "● other")
-        text = text_of(app)
-        assert "quickstart" not in text
-        assert "● mine" in text
+        await until_gone(pilot, "quickstart")
+        await until_seen(pilot, "● mine")
         await pilot.press("enter")
         await until_seen(pilot, "Plan: mine")
         await pilot.press("escape")
@@ -317,6 +338,17 @@ async def test_h_and_l_point_at_a_list_and_enter_in_the_runs_never_launches(engi
         await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
         await pilot.press("h", "h")
         await until(pilot, lambda: app.screen.query_one("#profiles").has_focus, "the focus on the profiles")
+
+
+async def test_keys_that_arrive_together_never_launch_what_the_eye_has_left(engine: FakeEngine):
+    engine.add_run("other-1")
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "other")
+        for key in ("l", "enter"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
+    assert engine.launched == []
 
 
 async def test_e_on_a_run_edits_its_profile_or_says_why_not(engine: FakeEngine):

@@ -21,6 +21,7 @@ from tui.screens.edit import EditScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, ProfileList, RunList
 from tui.screens.run import RunScreen
+from tui.screens.script import ScriptScreen
 from tui.screens.stacks import StacksScreen
 from tui.text.help import help_text
 from tui.widgets.check_grid import CheckGrid
@@ -50,6 +51,7 @@ OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "notice": (NoticeScreen,),
     "ask": (AskScreen,),
     "help": (HelpScreen,),
+    "script": (ScriptScreen,),
 }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support import PATIENCE
 from tui.data import merged_log
 from tui.data.log_file import LogFile, Piece
 from tui.data.merged_log import HISTORY, LogReader, MergedLog, Where
@@ -291,18 +291,16 @@ def test_a_file_server_that_hangs_does_not_hold_up_the_reader_s_owner():
 
     class Hanging(LogFile):
         def tail(self, lines: int) -> list[Piece]:
-            release.wait(20)
+            release.wait(PATIENCE)
             return [Piece(b"at last", 8)]
 
     arrived = threading.Event()
     reader = LogReader(arrived.set)
     log = MergedLog([Hanging(Path("nowhere"))])
-    begin = time.monotonic()
     reader.ask(log, "newer")
     assert (reader.take(), reader.is_busy) == (None, True)
-    assert time.monotonic() - begin < 5
     release.set()
-    assert arrived.wait(10)
+    assert arrived.wait(PATIENCE)
     taken = reader.take()
     assert taken is not None
     assert taken[1].lines[0].data == b"at last"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 
@@ -72,6 +73,28 @@ async def test_a_failed_rank_shows_its_signal_and_the_card_with_the_next_step(ap
         assert "r  stop the 3 that run and start" in text
 
 
+async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on(
+    app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    script, editor = tmp_path / "train.py", tmp_path / "vim"
+    script.touch()
+    editor.write_text(f'#!/bin/sh\nprintf "%s " "$@" > {tmp_path}/asked\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("E")  # nothing has failed
+        run.fail(2, traceback=f'Traceback:\n  File "{script}", line 3, in main\nValueError: boom')
+        await until_seen(pilot, "✖ failed")
+        await pilot.press("E")
+        said = f"{script}:3 was open; r restarts"  # on the screen it may be wrapped
+        await until(pilot, lambda: any(said in notice.message for notice in app._notifications), said)
+        await until_seen(pilot, "✖ failed")
+    assert (tmp_path / "asked").read_text().split() == ["+3", str(script)]
+
+
 async def test_the_card_has_the_line_that_helps_and_what_followed(app: RankdeckApp, run: FakeRun):
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "● running")
@@ -101,8 +124,8 @@ async def test_the_card_goes_when_a_new_attempt_begins_and_the_log_is_that_of_th
         await until_seen(pilot, "Why", "words of attempt 0")
         run.begin_attempt(1)
         await until_seen(pilot, "attempt 1", "words of attempt 1", "● running")
-        assert "words of attempt 0" not in text_of(app)
-        assert "Why" not in text_of(app)
+        await until_gone(pilot, "words of attempt 0")
+        await until_gone(pilot, "Why")
 
 
 async def test_a_loss_that_is_not_a_number_is_shown_and_ends_nothing(app: RankdeckApp, run: FakeRun):
@@ -164,9 +187,9 @@ async def test_a_rejoin_is_asked_for_in_its_own_words_and_shown(app: RankdeckApp
         await until_seen(pilot, "● running")
         run.fail(2)
         run.offer_rejoin(2)
-        text = await until_seen(pilot, "◆ holding", "Why", "r  rejoin rank 2; the other 3")
-        assert text.count("waits for rank 2") == 3
-        assert "generation" not in text
+        await until_seen(pilot, "◆ holding", "Why", "r  rejoin rank 2; the other 3")
+        await until(pilot, lambda: text_of(app).count("waits for rank 2") == 3, "three ranks wait")
+        assert "generation" not in text_of(app)
         await pilot.press("r")
         await until_seen(
             pilot, "Bring back rank 2 of quickstart?", "This will rejoin rank 2; the other 3 keep running."
@@ -562,12 +585,12 @@ async def test_panes_come_by_number_and_take_the_screen_when_pressed_again(app: 
         await until_seen(pilot, "Events", "rank 2 failed: SIGKILL")
         await pilot.press("4")
         await until_gone(pilot, "Ranks")
-        assert app.screen.query_one("#events", TextPane).has_focus
+        await until(pilot, lambda: app.screen.query_one("#events", TextPane).has_focus, "the events")
         await pilot.press("1")
         await until_seen(pilot, "Ranks", "Events")
         await pilot.press("5", "5")
         await until_gone(pilot, "Ranks")
-        assert "look at the memory of localhost" in text_of(app)
+        await until_seen(pilot, "look at the memory of localhost")
         await pilot.press("escape", "3")
         await until(pilot, lambda: app.screen.query_one(RunLog).has_focus, "the log")
 

@@ -76,8 +76,8 @@ async def test_while_an_answer_is_waited_for_that_is_said_and_nothing_else_is_as
         await until_seen(pilot, ", asking", "waiting in all_reduce")
         run.hold_answers.set()
         await until_seen(pilot, "rank 3: in load (data.py:7)")
-        assert ", asking" not in text_of(app)
-        assert "waiting in all_reduce" not in text_of(app)
+        await until_gone(pilot, ", asking")
+        await until_gone(pilot, "waiting in all_reduce")
 
 
 async def test_the_screen_can_be_left_while_it_waits(app: RankdeckApp, run: FakeRun):
@@ -117,7 +117,7 @@ async def test_a_long_answer_scrolls(app: RankdeckApp, run: FakeRun):
         await until_seen(pilot, "t stacks")
         await pilot.press("t")
         await until_seen(pilot, "call_0")
-        assert app.screen.query_one(TextPane).has_focus
+        await until(pilot, lambda: app.screen.query_one(TextPane).has_focus, "the stacks")
         await pilot.press("end")
         await until_seen(pilot, "call_199")
         await pilot.press("g", "space")

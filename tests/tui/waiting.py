@@ -9,7 +9,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-DEADLINE = 120.0
+from tests.support import PATIENCE
 
 SIZES = [(1, 1), (2, 3), (60, 15), (80, 24), (120, 40), (200, 60)]
 """(columns, lines) of terminals in which nothing may raise."""
@@ -19,7 +19,7 @@ async def until(
     pilot: Pilot[Any], condition: Callable[[], bool], what: str, each: Callable[[], object] = lambda: None
 ) -> None:
     """Waits until something is so. `each`: what is done before every look."""
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + PATIENCE
     each()
     while not condition():
         assert time.monotonic() < end, f"{what} did not come to be"

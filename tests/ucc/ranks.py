@@ -31,17 +31,18 @@ def run_ranks(
         env: variables on top of this process's.
     """
     warm = template(need_ucc())
+    held = hold_port()
     environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     environment |= {
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(held.getsockname()[1]),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
         **(env or {}),
     }
     end = time.monotonic() + seconds * SLOWEST
-    with tempfile.TemporaryDirectory() as folder:
+    with held, tempfile.TemporaryDirectory() as folder:
         files = [[Path(folder, f"{rank}.{kind}") for kind in ("out", "err")] for rank in range(ranks)]
         own = [{**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
         argv = [str(script), *arguments]
@@ -61,9 +62,9 @@ def run_ranks(
     return Done(statuses, outputs, errors)
 
 
-def free_port() -> int:
-    """A port of TCP that nobody uses at this moment."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+def hold_port() -> socket.socket:
+    """A socket whose port the kernel gives to nobody else. A store may listen there, because it reuses addresses as this does."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

@@ -34,7 +34,7 @@ def test_groups_have_members_only_and_may_be_made_by_threads_in_any_order(job: J
         from rankdeck.c10d._ucc.group import ProcessGroup
         store = dist.distributed_c10d._get_default_store()
         def make(name):
-            group = ProcessGroup(name, dist.PrefixStore(name, store), rank, 3, timedelta(seconds=20))
+            group = ProcessGroup(name, dist.PrefixStore(name, store), rank, 3, timedelta(seconds=LONGEST))
             tensor = torch.full((1,), float(len(name)))
             group.allreduce([tensor]).wait()
             assert tensor.item() == 3 * len(name), tensor
@@ -113,7 +113,7 @@ def test_tensors_are_let_go_of_when_their_collective_is_done(job: Job) -> None:
                 work.wait()
             left = [weakref.ref(tensor) for tensor in tensors]
             del tensors, work
-            end = time.monotonic() + 30
+            end = time.monotonic() + LONGEST
             while any(one() is not None for one in left) and time.monotonic() < end:
                 time.sleep(0.001)  # the group's thread may be about to
             say([one() for one in left])
@@ -237,7 +237,11 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
         import weakref
         start()
         store = dist.distributed_c10d._get_default_store()
-        group = dist.new_group(timeout=timedelta(seconds=1 if {gives_up!r} == "timeout" else 60))
+        group = dist.new_group()
+        dist.barrier(group)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if {gives_up!r} == "timeout":
+            group.set_timeout(timedelta(seconds=5))
         from rankdeck.c10d._ucc.collectives import Collectives
         gather, temporary = Collectives.all_gather, []
         def all_gather(self, output, *arguments):
@@ -245,9 +249,8 @@ def test_memory_that_ucc_may_still_write_to_outlives_a_collective_that_is_given_
                 store.wait(["over"])
                 os._exit(0)
             temporary.append(weakref.ref(output))
-            if {gives_up!r} == "interrupt":
-                signal.signal(signal.SIGALRM, signal.default_int_handler)
-                signal.setitimer(signal.ITIMER_REAL, 0.2)
+            if {gives_up!r} == "interrupt":  # while UCC is at it
+                group._place.team.is_over = lambda: signal.raise_signal(signal.SIGINT)
             gather(self, output, *arguments)
         Collectives.all_gather = all_gather
         try:
@@ -289,7 +292,7 @@ def test_a_rank_that_dies_is_named_to_those_who_wait_for_it(job: Job, end: str) 
     done = job(
         3,
         f"""
-        start(600)
+        start()
         dist.barrier()
         meet("past", 0, 1, 2)
         if rank == 1:
@@ -308,7 +311,7 @@ def test_a_rank_that_dies_in_the_middle_is_named_too(job: Job) -> None:
     done = job(
         2,
         """
-        start(600)
+        start()
         group = dist.new_group()
         dist.barrier()
         meet("past", 0, 1)
@@ -331,7 +334,7 @@ def test_a_rank_that_ends_does_no_harm_to_messages_between_others_nor_to_those_i
     done = job(
         3,
         """
-        start(600)
+        start()
         store = dist.distributed_c10d._get_default_store()
         group = dist.new_group()
         first, second, third = torch.zeros(3), torch.zeros(3), torch.zeros(3)
@@ -371,11 +374,12 @@ def test_a_collective_that_hangs_inside_ucc_ends_at_the_deadline(job: Job) -> No
         2,
         """
         start()
-        group = dist.new_group(timeout=timedelta(seconds=1))
-        dist.barrier()
+        group = dist.new_group()
+        dist.barrier(group)
+        group.set_timeout(timedelta(seconds=1))
         from rankdeck.c10d._ucc.collectives import Collectives
         if rank == 1:
-            Collectives.all_reduce = lambda *arguments: time.sleep(60)
+            Collectives.all_reduce = lambda *arguments: time.sleep(LONGEST)
         if rank == 0:
             say(error_of(dist.all_reduce, torch.ones(4), group=group))
             dist.all_reduce(after := torch.ones(1), group=dist.new_group([0], use_local_synchronization=True))
@@ -395,9 +399,11 @@ def test_a_rank_that_leaves_lets_nobody_wait(job: Job, end: str) -> None:
     done = job(
         2,
         f"""
-        start(600)
+        start()
         dist.barrier()
         meet("past", 0, 1)
+        from rankdeck.c10d._ucc import process as ucc_process
+        ucc_process._LEAVE_TIMEOUT = ucc_process._FAILED_LEAVE_TIMEOUT = LONGEST  # the other may be slow
         if rank == 1:
             {end}
         say(error_of(dist.all_reduce, torch.ones(4)))
@@ -416,7 +422,7 @@ def test_the_store_ends_with_its_last_group(job: Job) -> None:
         start()
         dist.all_reduce(torch.ones(1))
         dist.destroy_process_group()
-        end = time.monotonic() + 30
+        end = time.monotonic() + LONGEST
         while time.monotonic() < end:
             try:
                 socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"]))).close()
@@ -443,7 +449,7 @@ def test_nothing_piles_up_where_groups_fail_again_and_again(job: Job, end: str) 
             return sum("pidfd" in os.readlink(path) for path in paths if os.path.islink(path))
         before = pidfds()
         for count in range(4):
-            group = ProcessGroup(str(count), dist.PrefixStore(str(count), store), rank, 2, timedelta(seconds=20))
+            group = ProcessGroup(str(count), dist.PrefixStore(str(count), store), rank, 2, timedelta(seconds=LONGEST))
             group.allreduce([torch.ones(1)]).wait()
             group._place.team.context.broken = True
             if {end!r} == "shutdown":

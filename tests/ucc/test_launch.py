@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.elastic_runs import TRAIN as ELASTIC
-from tests.support import Deck, kill_hard, wait_until
+from tests.support import PATIENCE, Deck, kill_hard, wait_until
 from tests.ucc.system import PROBE, need_ucc
 
 TRAIN = """
@@ -54,7 +54,7 @@ def test_a_script_that_names_ucc_runs_on_a_stock_torch(rankdeck, launch, work, w
 
 def test_a_rank_that_is_killed_is_the_cause_and_a_new_attempt_goes_on(rankdeck, launch, work):
     run = launch(on_failure="hold")
-    kill_hard(rankdeck.status(run)["ranks"][1]["pid"])
+    kill_hard(rankdeck.pids(run)[1])
     held = rankdeck.wait_state(run, "holding")
     assert "rank 1" in held["failure"]["headline"]
     rankdeck.wait_log(run, 0, b"the process of rank 1 has ended", stream="err")
@@ -84,7 +84,9 @@ def test_a_missing_libucc_is_found_before_the_launch(rankdeck, tmp_path, monkeyp
 
 def test_what_the_setup_loads_is_found(rankdeck, tmp_path, monkeypatch):
     python = need_ucc()
-    library = subprocess.run([python, PROBE], capture_output=True, text=True, timeout=60, check=True).stdout.split()[1]
+    library = subprocess.run(
+        [python, PROBE], capture_output=True, text=True, timeout=PATIENCE, check=True
+    ).stdout.split()[1]
     monkeypatch.setenv("RANKDECK_LIBUCC", str(tmp_path / "libucc.so.1"))
     words = ("plan", "ucc-local", "--set", f'launch.python="{python}"')
     assert rankdeck(*words).returncode == 3

@@ -41,7 +41,7 @@ SAMPLES: list[tuple[str, str]] = [
     ("C8", "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"),
     ("C7", "RuntimeError: No CUDA GPUs are available"),
     ("C7", "RuntimeError: Found no NVIDIA driver on your system."),
-    ("C7", "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
+    ("C9", "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
     ("M20", "Open MPI detected a mismatch in versions between two processes.  This\ntypically means that you executed"),
     ("M15", "Open MPI has detected that this process has attempted to initialize\nMPI (via MPI_INIT) more than once."),
     ("M17", "  orte_ess_init failed\n  --> Returned value No permission (-17) instead of ORTE_SUCCESS"),
@@ -64,6 +64,7 @@ SAMPLES: list[tuple[str, str]] = [
     ),
     ("S6", "kex_exchange_identification: Connection closed by remote host"),
     ("P1", "can't start: Permission denied: '/opt/env/bin/python'"),
+    ("P5", "train.py: error: --steps: '0' is not a whole number of 1 or more (--help lists the arguments)"),
     ("P14", "OSError: [Errno 122] Disk quota exceeded: 'last.pt'"),
     ("P10", "PermissionError: [Errno 13] Permission denied: '/data/x'"),
 ]

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,6 +117,29 @@ def test_an_exception_is_the_cause_where_the_process_was_aborted_on_its_way_out(
 )
 def test_an_exception_of_its_own_is_not_secondary(message: str) -> None:
     assert not is_secondary(traceback_of(message))
+
+
+def test_a_rank_that_open_mpi_ends_without_a_word_has_lost_a_peer() -> None:
+    assert is_secondary(b"\n", 14)
+    assert not is_secondary(b"ValueError: no data\n", 14)
+    assert not is_secondary(b"", 1)
+    assert not is_secondary(b"", None)
+
+
+@pytest.mark.parametrize("status", [1, -signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "The IPv6 network addresses of (node7, 29581) cannot be retrieved (gai error: -2 - Name or service not known).",
+        "The client socket cannot be initialized to connect to [node7]:29581 (errno: 97 - Address family not supported).",
+        "The hostname of the client socket cannot be retrieved. err=-3",
+    ],
+)
+def test_a_warning_that_torch_prints_on_every_node_without_dns_is_no_cause(warning: str, status: int) -> None:
+    tail = f"[W1121 22:53:50.873250206 socket.cpp:764] [c10d] {warning}\n"
+    assert explain(1, status, tail) == msgspec.structs.replace(
+        explain(1, status, ""), detail=explain(1, status, tail).detail
+    )
 
 
 def test_silence_is_not_secondary() -> None:
@@ -311,6 +335,17 @@ def test_an_old_traceback_does_not_explain_a_signal() -> None:
 def test_an_uncaught_c_plus_plus_exception_says_what() -> None:
     tail = b"terminate called after throwing an instance of 'std::runtime_error'\n  what():  tensor is odd\n"
     assert explain(2, -6, tail).detail == "tensor is odd"
+
+
+@pytest.mark.parametrize("thread", ["Current thread 0x00007f8b47063b80", "Current thread 0x00007f8b47063b80 [python]"])
+def test_the_python_line_of_a_crash_is_shown_where_faulthandler_has_printed_it(thread: str) -> None:
+    frames = '  File "/opt/python/ctypes/__init__.py", line 519 in string_at\n  File "/home/ada/train.py", line 3 in forward\n'
+    tail = f"step 1\nFatal Python error: Segmentation fault\n\n{thread} (most recent call first):\n{frames}\nExtension modules: torch._C\n"
+    said = explain(1, -signal.SIGSEGV, tail.encode())
+    assert said.traceback == f"Stack of the thread that crashed (most recent call first):\n{frames.rstrip()}"
+    assert "PYTHONFAULTHANDLER" not in said.hint + said.fix
+    assert "PYTHONFAULTHANDLER" in explain(1, -signal.SIGSEGV, b"step 1\n").fix
+    assert explain(1, 1, tail.encode()).traceback == ""
 
 
 def test_unknown_signals_and_statuses_are_told_as_numbers() -> None:

@@ -12,7 +12,8 @@ import pytest
 from engine.commands.cli import cli
 from engine.core.plan.profile import all_keys
 from engine.planning.profiles import read_profile
-from tests.support import parse_profile
+from engine.planning.recipes import recipes
+from tests.support import PATIENCE, parse_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = (ROOT / "docs" / "profiles.md").read_text()
@@ -28,7 +29,9 @@ def test_no_key_is_documented_that_does_not_exist() -> None:
     assert set(re.findall(r"^\| `([\w.]+)` \|", PROFILES, re.MULTILINE)) == keys
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/profiles.md", "docs/training.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/profiles.md", "docs/recipes.md", "docs/training.md", "docs/tutorial.md"]
+)
 def test_every_profile_in_the_documents_is_valid(document: str) -> None:
     examples = re.findall(r"```toml\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     assert examples
@@ -76,7 +79,12 @@ WALKS = ARCHITECTURE[ARCHITECTURE.index("## Three walks") : ARCHITECTURE.index("
 @pytest.mark.slow
 def test_the_drawings_are_those_of_the_code() -> None:
     done = subprocess.run(
-        [sys.executable, "docs/rooms.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "docs/rooms.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -123,3 +131,16 @@ def test_decisions_are_numbered_without_holes() -> None:
     for name in names:
         title = (ROOT / "docs" / "decisions" / name).read_text().partition("\n")[0]
         assert title.startswith(f"# {int(name[:4])}. ")
+
+
+def test_every_argument_of_every_recipe_is_documented() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    for recipe in recipes().values():
+        section = page.partition(f"\n## {recipe.name}\n")[2].partition("\n## ")[0]
+        for argument in recipe.accepted:
+            assert f"| `--{argument.name}`" in section, f"run: python docs/recipes.py ({recipe.name} --{argument.name})"
+
+
+def test_the_page_about_recipes_is_current() -> None:
+    done = subprocess.run([sys.executable, "docs/recipes.py", "--check"], cwd=ROOT, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, "run: python docs/recipes.py"

@@ -26,7 +26,7 @@ from engine.core.plan.mpirun import Implementation, Mpi
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_reading import parse_with_places, profile_from_data
-from tests.support import WHEEL
+from tests.support import PATIENCE, WHEEL
 
 KNOWN = sorted({name for family in FAMILIES for name in family.names})
 
@@ -177,7 +177,9 @@ def test_what_is_said_to_do_nothing_stands_nowhere_in_torch_but_in_lists(name: s
 
 @cache
 def mca_names(ompi_info: str) -> frozenset[str]:
-    done = subprocess.run([ompi_info, "--all", "--parsable"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [ompi_info, "--all", "--parsable"], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     return frozenset(f"OMPI_MCA_{name}" for name in re.findall(r":param:(\w+):", done.stdout))
 
 
@@ -186,7 +188,7 @@ def installed(request: pytest.FixtureRequest) -> tuple[str, frozenset[str]]:
     """A version of Open MPI and the names that it tells."""
     path = shutil.which("ompi_info") if request.param == "4" else os.path.join(os.path.dirname(WHEEL), "ompi_info")
     said = (
-        subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        subprocess.run([path, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=False)
         if path and os.path.exists(path)
         else None
     )

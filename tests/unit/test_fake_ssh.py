@@ -10,13 +10,13 @@ import sys
 import pytest
 
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
-from tests.support import kill_hard, processes_with, wait_gone, wait_until
+from tests.support import PATIENCE, kill_hard, processes_with, wait_gone, wait_until
 
 __all__ = ["fake_ssh", "fake_ssh_hosts"]  # fixtures
 
 
 def ssh(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["ssh", *words], input=stdin, capture_output=True, timeout=60, check=False)
+    return subprocess.run(["ssh", *words], input=stdin, capture_output=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_command_outlives_its_connection_and_reads_an_end_of_file(fake_ssh):
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         wait_until(lambda: fake_ssh.processes("node1"))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == -signal.SIGTERM
+        assert process.wait(PATIENCE) == -signal.SIGTERM
     wait_until((fake_ssh.home("node1") / "over").exists)
     wait_until(lambda: [one.command for one in fake_ssh.processes("node1")] == ["sleep 600 "])
     assert not fake_ssh.processes("node2")
@@ -154,7 +154,7 @@ def test_processes_of_a_host_are_told_from_ours(fake_ssh):
         (there,) = wait_until(lambda: fake_ssh.processes())
         assert there.pid != process.pid
         assert process.pid in {one.pid for one in processes_with("FAKE_SSH_ROOT", str(fake_ssh.root))}
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=PATIENCE)
 
 
 def test_a_process_that_is_left_on_a_host_fails_the_test(fake_ssh):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "textual", "rich", "numpy", "plotext", "tui"}
 IMPURE = {"asyncio", "os", "subprocess", "time", "socket", "threading", "multiprocessing", "pathlib", "shutil", "tempfile",
@@ -24,7 +26,7 @@ def loaded(code: str, *arguments: str) -> set[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "RANKDECK_"))}
     done = subprocess.run(
         [sys.executable, "-c", code + report, *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     names: list[str] = json.loads(done.stdout.splitlines()[-1])

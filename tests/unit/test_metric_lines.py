@@ -477,3 +477,13 @@ def test_a_hostile_line_of_a_megabyte_takes_linear_time(bit: bytes) -> None:
 def test_no_mixture_of_hostile_bits_takes_more_than_linear_time(bits: list[bytes]) -> None:
     unit = b"".join(bits)
     assert seconds_for((unit * (100_000 // len(unit)))[:100_000] + b"\n") < 1
+
+
+def test_what_rankdeck_says_in_a_rank_is_no_step_of_the_training():
+    progress = RankProgress()
+    lost = "rankdeck: rank 2 lost a peer after step 0: Connection closed by peer [192.0.2.2]:29596"
+    text = "\n".join(["step 50/300 loss 2", lost, "step 100/300 loss 1", "step 300/300 loss 1", ""])
+    take_lines(2, progress, 1.0, MetricReader().feed(text.encode()))
+    assert (progress.step, progress.steps) == (300, 300)
+    assert read(lost) == []
+    assert read(lost, r"after step (?P<step>\d+)") != []

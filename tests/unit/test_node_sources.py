@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -234,9 +233,7 @@ def test_a_squeue_that_hangs_is_given_up_with_all_that_it_started(
 ) -> None:
     monkeypatch.setattr(node_sources, "DEADLINE", 3.0)
     write_command("squeue", f"sleep 1000 & echo $! > {shlex.quote(str(tmp_path))}/pid; wait")
-    begin = time.monotonic()
     assert "squeue does not answer within 3 s" in refused(Layout(slurm=1234)).message
-    assert time.monotonic() - begin < 60
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not is_alive(pid), what="what squeue had started is gone")
 

@@ -23,7 +23,7 @@ from engine.core.views.views import run_view
 from engine.runs.paths import RunPaths
 from engine.runs.record import open_regular, read_results, read_tail
 from engine.runs.replay import read_journal
-from engine.supervisor import ingest, reports, runner, snapshots
+from engine.supervisor import ingest, reports, runner, snapshots, supervised
 from engine.supervisor.journal import Journal
 from engine.supervisor.rank_files import KINDS, Kind
 from engine.supervisor.runner import Runner
@@ -135,6 +135,44 @@ async def test_recorded_collectives_that_can_t_be_read_are_left_out(run: Runner,
     run._read_again = True
     await run._take_traces()
     assert warnings(run) == ["output: recorded collectives are not read: KeyError: 'throughput'"]
+
+
+async def test_a_part_of_the_supervisor_that_fails_begins_again_and_is_told_once(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(supervised, "PAUSE", 0.0)
+    begun, has_worked = 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        if begun <= 3:
+            fail()
+        has_worked.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        kept = tasks.create_task(run.run.keep("the watch", work))
+        await has_worked.wait()
+        kept.cancel()
+    assert begun == 4
+    assert warnings(run) == ["output: the watch has failed, and goes on: KeyError: 'throughput'"]
+
+
+async def test_a_part_that_fails_while_its_failure_is_told_begins_again(run: Runner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervised, "PAUSE", 0.0)
+    monkeypatch.setattr(run.run, "handle", fail)
+    begun = asyncio.Semaphore(0)
+
+    async def work() -> None:
+        begun.release()
+        fail()
+
+    async with asyncio.TaskGroup() as tasks:
+        kept = tasks.create_task(run.run.keep("the watch", work))
+        for _ in range(3):
+            await begun.acquire()
+        kept.cancel()
 
 
 @pytest.mark.parametrize("step", ["true", "1" + "0" * 400, "1.5", '"7"'])

@@ -5,14 +5,13 @@ What has no line in the form (stop ladder, metrics, secret variables, …) stays
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from engine.core.catalogue import Argument, BackendInfo, RecipeInfo
+from engine.core.catalogue import PRESET, Argument, BackendInfo, RecipeInfo
 from engine.core.errors import ProfileError
 from engine.core.plan.plan import is_secret
 from engine.core.plan.profile import Profile, to_toml_data
@@ -35,14 +34,22 @@ YES = "yes"
 NO = "no"
 """Choices where a profile has true or false."""
 
+_BOOL = {False: NO, True: YES}
+
 BACKEND = "backend.name"
 """The id of the backend's line."""
+
+RECIPE = "recipe.kind"
+"""The id of the recipe's line."""
 
 ENVIRONMENTS = ("backend.env", "env")
 """Ids of the lines with environment variables; each is a table of the profile."""
 
 ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
+
+DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
+"""Ids of the lines that decide what others there are, or what stands in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,6 @@ class Field:
 
 def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
     """The lines of the form, top to bottom. Choices in some of them decide which others there are."""
-    kind = values.get("recipe.kind", "")
     return [
         Field(id="name", label="name", placeholder="my-run", help="What the profile and its runs are called."),
         Field(id="description", label="description", help="One line for the list of profiles."),
@@ -74,9 +80,9 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
         Field(id="layout.order", label="order", help="How ranks are numbered.",
               choices=(("block", "a node is filled before the next one"), ("cyclic", "one rank for each node in turn"))),
         Field(id="recipe.kind", label="recipe", begins_group=True, help="What every rank runs.",
-              choices=(*((recipe.name, f"{recipe.title}: {recipe.summary}") for recipe in recipes),
+              choices=(*((recipe.name, recipe.summary) for recipe in recipes),
                        (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
-        *_program_fields(kind, recipes),
+        *_program_fields(values, recipes),
         Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
               help="The interpreter of the ranks; it needs torch."),
         Field(id="launch.workdir", label="folder", placeholder=".",
@@ -94,29 +100,45 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
     ]  # fmt: skip
 
 
-def _program_fields(kind: str, recipes: Sequence[RecipeInfo]) -> list[Field]:
+def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field]:
     """The lines for the program: a script, a module or the recipe's own arguments, then free arguments."""
+    kind = values.get("recipe.kind", "")
     more = Field(id="recipe.args", label="arguments", help="Its command-line arguments, quoted as in a shell.")
     if kind == OWN_SCRIPT:
         return [Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file."), more]
     if kind == OWN_MODULE:
         return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
-    declared = [_argument_field(argument) for argument in _declared(kind, recipes)]
+    preset = values.get(f"{ARGUMENT}{PRESET}", "")
+    declared = [_argument_field(argument, _declared(kind, recipes), preset) for argument in _declared(kind, recipes)]
     return [*declared, Field(id="recipe.args", label="more arguments", help="Further arguments, quoted as in a shell.")]
 
 
-def _argument_field(argument: Argument) -> Field:
-    words = {"int": "whole number", "float": "number", "str": "text"}[argument.type]
+def _argument_field(argument: Argument, others: Sequence[Argument], preset: str) -> Field:
+    """The line of a declared argument. What it is without a value depends on the preset."""
+    unset = argument.presets.get(preset, argument.default)
+    words = f"{unset} {argument.unit}".rstrip() if argument.type != "bool" else _BOOL[bool(unset)]
+    meanings: dict[str, str] = {}
+    if argument.name == PRESET:
+        meanings = {str(choice): _preset_words(str(choice), others) for choice in argument.choices}
+    elif argument.type == "bool" or argument.choices:
+        meanings = dict.fromkeys(_BOOL.values() if argument.type == "bool" else map(str, argument.choices), "")
+    takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
     return Field(
         id=f"{ARGUMENT}{argument.name}",
         label=argument.name,
-        placeholder=str(argument.default),
-        help=f"{argument.help} ({words})",
+        placeholder=words,
+        choices=tuple(({"": words or "the defaults"} | meanings).items()) if meanings else (),
+        help=f"{argument.help}{takes}",
     )
 
 
+def _preset_words(preset: str, arguments: Sequence[Argument]) -> str:
+    """The values of a preset: `steps 20, lr 0.1`."""
+    return ", ".join(f"{one.name} {one.presets[preset]}" for one in arguments if preset in one.presets)
+
+
 def _declared(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
-    return next((recipe.arguments for recipe in recipes if recipe.name == kind), ())
+    return next((recipe.accepted for recipe in recipes if recipe.name == kind), ())
 
 
 # --- profile to form -------------------------------------------------------------------------------------------------
@@ -170,14 +192,22 @@ def _is_shown(name: str, value: str) -> bool:
 
 def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
     """Values of declared arguments, and all other words unchanged. If an argument is given twice, the last one counts."""
-    names = {f"--{argument.name}": argument.name for argument in declared}
+    names = {f"--{argument.name}": argument.name for argument in declared if argument.type != "bool"}
+    flags = {
+        _flag(one, is_on=is_on): (one.name, value)
+        for one in declared
+        if one.type == "bool"
+        for is_on, value in _BOOL.items()
+    }
     values: dict[str, str] = {}
     rest: list[str] = []
     words = list(args)
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
-        if flag in names and (equals or words):
+        if word in flags:
+            values |= [flags[word]]
+        elif flag in names and (equals or words):
             values[names[flag]] = value if equals else words.pop(0)
         else:
             rest.append(word)
@@ -250,7 +280,9 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
     args: list[str] = []
     for argument in _declared(kind, recipes):
         value = values.get(f"{ARGUMENT}{argument.name}", "").strip()
-        if value:
+        if argument.type == "bool" and value:
+            args.append(_flag(argument, is_on=value == YES))
+        elif value:
             args += [f"--{argument.name}", _checked(argument, value)]
     try:
         args += shlex.split(values.get("recipe.args", ""))
@@ -273,15 +305,13 @@ def _env(key: str, text: str) -> dict[str, str]:
     return {name: value for _, name, _, value in pairs}
 
 
+def _flag(argument: Argument, *, is_on: bool) -> str:
+    return f"--{argument.name}" if is_on else f"--no-{argument.name}"
+
+
 def _checked(argument: Argument, value: str) -> str:
-    kinds: dict[str, type[int | float | str]] = {"int": int, "float": float, "str": str}
-    try:
-        kinds[argument.type](value)
-    except ValueError:
-        words = {"int": "a whole number", "float": "a number", "str": "text"}[argument.type]
-        raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", f"must be {words}, not {value!r}") from None
-    if argument.pattern and not re.fullmatch(argument.pattern, value):
-        raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", f"{value!r} is not understood", hint=argument.help)
+    if problem := argument.problem(value):
+        raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", problem)
     return value
 
 

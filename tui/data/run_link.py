@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from engine.client.protocols import EngineClient, RunClient
-from engine.core.errors import RankdeckError, UsageError
+from engine.core.errors import RankdeckError, SupervisorElsewhereError, UsageError
 from engine.core.views.view import Snapshot, Update
 from tui.data.model import RunModel
 
@@ -37,6 +37,7 @@ class RunLink:
 
         Raises:
             UsageError: there is no such run, so that trying again is pointless.
+            SupervisorElsewhereError: the run can't be watched from this host.
         """
         wait = RETRY_SECONDS[0]
         while True:
@@ -44,7 +45,7 @@ class RunLink:
             problem = "the connection to the supervisor broke"
             try:
                 await self._listen()
-            except UsageError:
+            except (UsageError, SupervisorElsewhereError):
                 raise
             except RankdeckError as error:
                 problem = error.message

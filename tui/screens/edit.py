@@ -21,15 +21,17 @@ from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
-from tui.data.form import BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.data.form import BACKEND, DECIDING, RECIPE, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen
+from tui.screens.script import ScriptScreen
 from tui.text.cells import plain_line
 from tui.text.lines import error_text
 from tui.text.plan import backends_text, plan_text
-from tui.widgets.choice import Choice
+from tui.text.recipes import recipes_text
+from tui.widgets.choice import UNSET, Choice
 from tui.widgets.form_row import FormRow
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
@@ -77,7 +79,8 @@ class EditScreen(DeckScreen):
         self._backends: list[BackendInfo] = []
         self._available: list[BackendInfo] = []
         """The backends, with what the nodes in the form lack for each; empty before the first check."""
-        self._shows_backends = False
+        self._shown_line = ""
+        """The line whose choices stand in place of the plan; empty: the plan is shown."""
         self._values: dict[str, str] = {}
         self._saved: dict[str, str] = {}
         self._profile: Profile | None = None
@@ -144,7 +147,7 @@ class EditScreen(DeckScreen):
     async def _chosen(self, event: Choice.Changed) -> None:
         if isinstance(event.choice.parent, FormRow):
             self._took(event.choice.parent.field.id, event.choice.value)
-            if event.choice.parent.field.id == "recipe.kind":
+            if event.choice.parent.field.id in DECIDING:
                 await self._build()
             self._show_hint()
 
@@ -163,11 +166,11 @@ class EditScreen(DeckScreen):
         self.focus_next()
 
     def on_descendant_focus(self) -> None:
-        """Explains the line with the cursor and shows all of it. On the backend's line, the pane lists every backend."""
+        """Explains the line with the cursor and shows all of it. On their lines, the pane shows all backends or recipes."""
         self._show_hint()
         self.call_after_refresh(self.query_one(Form).show_whole)
-        if self._chooses_backend != self._shows_backends:
-            self._shows_backends = self._chooses_backend
+        if self._chosen_line != self._shown_line:
+            self._shown_line = self._chosen_line
             self._plan()
 
     def _show_hint(self) -> None:
@@ -180,8 +183,10 @@ class EditScreen(DeckScreen):
                     (f"can't run: {one.trouble}" for one in self._available if one.name == value and one.trouble),
                     meaning,
                 )
-            text = f"{row.field.help} {value}: {meaning}" if meaning else row.field.help
-            text += " (left, right: another)" if row.field.choices else ""
+            told = row.field.help if row.field.help.endswith(".") else f"{row.field.help};"
+            text = f"{told} {value or UNSET}: {meaning}" if meaning else row.field.help
+            script = "; F6: its script" if row.field.id == RECIPE and self._recipe else ""
+            text += f" (left, right: another{script})" if row.field.choices else ""
             self.query_one("#hint", Static).update(plain_line(text))
 
     @property
@@ -205,10 +210,13 @@ class EditScreen(DeckScreen):
         await asyncio.sleep(PLAN_SECONDS)
         profile = self._check()
         pane = self.query_one("#plan", TextPane)
+        if self._chosen_line == RECIPE:
+            await self._show_recipes(profile)
+            return
         if profile is None:
             pane.show_title("Plan before the last change")
             return
-        if self._chooses_backend:
+        if self._chosen_line == BACKEND:
             await self._show_backends(profile)
             return
         try:
@@ -220,10 +228,22 @@ class EditScreen(DeckScreen):
             pane.show_text(partial(plan_text, plan, ascii=self.deck.ascii), title="Plan")
             self._show_warnings(plan.warnings)
 
+    async def _show_recipes(self, profile: Profile | None) -> None:
+        """What there is, in place of the plan; and at the line, why the chosen one can't run as the form has it."""
+        pane = self.query_one("#plan", TextPane)
+        pane.show_text(partial(recipes_text, self._recipes, self._recipe, ascii=self.deck.ascii), title="Recipes")
+        pane.scroll_home(animate=False)
+        try:
+            if profile is not None:
+                await off_loop(self.engine.preview, profile)
+        except RankdeckError as error:
+            self._show_problem(error, RECIPE)
+
     @property
-    def _chooses_backend(self) -> bool:
+    def _chosen_line(self) -> str:
+        """The line with the cursor, if the pane shows its choices; else empty."""
         row = self.focused.parent if self.focused is not None else None
-        return isinstance(row, FormRow) and row.field.id == BACKEND
+        return row.field.id if isinstance(row, FormRow) and row.field.id in (BACKEND, RECIPE) else ""
 
     async def _show_backends(self, profile: Profile) -> None:
         """What could be chosen, in place of the plan."""
@@ -250,13 +270,15 @@ class EditScreen(DeckScreen):
                 self.query_one("#plan", TextPane).show_text(partial(error_text, error), title="Plan")
         return None if errors else profile_of(self._values, self._base, self._recipes)
 
-    def _show_problem(self, error: RankdeckError) -> bool:
-        """Puts an error at its line. False: the form has no such line."""
+    def _show_problem(self, error: RankdeckError, default: str = "") -> bool:
+        """Puts an error at its line, or at line `default`. False: the form has no such line."""
         rows = {row.field.id: row for row in self.query(FormRow)}
         key = line_of_error(error, list(rows)) if isinstance(error, ProfileError) else None
-        if key is None or not isinstance(error, ProfileError):
+        row = rows.get(key or default)
+        if row is None:
             return False
-        rows[key].show_problem(plain_line(f"{error.reason}; {error.hint}" if error.hint else error.reason))
+        reason = error.reason if isinstance(error, ProfileError) else error.message
+        row.show_problem(plain_line(f"{reason}; {error.hint}" if error.hint else reason))
         return True
 
     def _show_warnings(self, warnings: Sequence[EnvWarning]) -> None:
@@ -280,6 +302,19 @@ class EditScreen(DeckScreen):
 
     def action_plan(self) -> None:
         self.toggle_class("-plan-only")
+
+    @property
+    def _recipe(self) -> str:
+        """The name of the recipe in the form; empty: another program."""
+        return next((one.name for one in self._recipes if one.name == self._values.get(RECIPE)), "")
+
+    @work(group="script", exclusive=True, exit_on_error=False)
+    async def action_script(self) -> None:
+        """Shows the script of the recipe."""
+        if recipe := self._recipe:
+            self.app.push_screen(ScriptScreen(recipe, await off_loop(self.engine.script, recipe)))
+        else:
+            self.say("only the script of a recipe is shown", error=True)
 
     def action_launch(self) -> None:
         """Launches the profile in the form. The form stays open."""

@@ -343,7 +343,7 @@ class HomeScreen(DeckScreen):
             act(ProfileEntry(name=run.name, path=Path(), source="run", profile=profile, error=None))
 
     def action_list(self, name: Literal["profiles", "runs"]) -> None:
-        (self._profiles if name == "profiles" else self._run_list).focus()
+        self.set_focus(self._profiles if name == "profiles" else self._run_list)  # now: another key may wait already
 
     def action_scroll_plan(self, lines: int) -> None:
         self.query_one("#plan", TextPane).scroll_relative(y=lines, animate=False)
@@ -363,7 +363,7 @@ class HomeScreen(DeckScreen):
         self.query(FilterLine).remove()
         self._filter = ""
         self._show_lists()
-        self._profiles.focus()
+        self.set_focus(self._profiles)
 
     @on(Input.Changed)
     def _filter_changed(self, event: Input.Changed) -> None:
@@ -373,7 +373,7 @@ class HomeScreen(DeckScreen):
     @on(Input.Submitted)
     def _filter_done(self, event: Input.Submitted) -> None:
         found = self._profiles.chosen is not None or self._run_list.chosen is None
-        (self._profiles if found else self._run_list).focus()
+        self.set_focus(self._profiles if found else self._run_list)
         if not event.value:
             self.action_clear_filter()
 

@@ -18,7 +18,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from engine.core.errors import UsageError
+from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.core.metrics.bench import RECIPE
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
@@ -113,7 +113,7 @@ class RunScreen(ActingScreen):
     async def watch_run(self) -> None:
         try:
             await self.link.keep()
-        except UsageError as error:
+        except (UsageError, SupervisorElsewhereError) as error:
             if self.model.snapshots or not self.is_current:
                 self._show_banner(error.message)
             elif self._leaves_app:
@@ -267,7 +267,7 @@ class RunScreen(ActingScreen):
         self._show_log()
         self.pane = self.zoom = "log"
         self._arrange()
-        self.query_one(RunLog).focus()
+        self.set_focus(self.query_one(RunLog))
 
     @on(CursorView.Selected)
     def _rank_selected(self) -> None:
@@ -279,11 +279,11 @@ class RunScreen(ActingScreen):
             search.display = False
             search.value = ""
             self.query_one(RunLog).search("")
-            self._widget("log" if self._widget("log").display else "ranks").focus()
+            self.set_focus(self._widget("log" if self._widget("log").display else "ranks"))
         else:
             self.zoom = None
             self._arrange()
-            self._widget("ranks").focus()
+            self.set_focus(self._widget("ranks"))
         self.refresh_bindings()
 
     # --- the log ------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class RunScreen(ActingScreen):
         self._arrange()
         search = self.query_one("#search", Input)
         search.display = True
-        search.focus()
+        self.set_focus(search)
 
     @on(Input.Changed, "#search")
     def _search_changed(self, event: Input.Changed) -> None:
@@ -334,7 +334,7 @@ class RunScreen(ActingScreen):
     @on(Input.Submitted, "#search")
     def _search_done(self, event: Input.Submitted) -> None:
         if event.value:
-            self.query_one(RunLog).focus()
+            self.set_focus(self.query_one(RunLog))
         else:
             self.action_back()
 
@@ -350,7 +350,7 @@ class RunScreen(ActingScreen):
         """Offers only keys that do something now."""
         run = self.model.run
         match action:
-            case "restart" | "stop" | "kill":
+            case "restart" | "stop" | "kill" | "editor":
                 return self.offers(action)
             case "stacks":
                 return run is not None and self.link.client is not None and not self.model.ended

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from textual import work
+from textual.app import SuspendNotSupported
 
 from engine.client.protocols import RunClient
 from engine.core.errors import RankdeckError
 from engine.core.views.view import RankView, RunView
 from engine.core.words import rank_words
+from tui.data.editor import editor_command, frame_to_edit
 from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
@@ -116,8 +120,10 @@ class ActingScreen(DeckScreen):
         raise NotImplementedError
 
     def offers(self, action: str) -> bool:
-        """Whether `restart`, `stop` or `kill` would do something now."""
+        """Whether `restart`, `stop`, `kill` or `editor` would do something now."""
         run = self.model.run
+        if action == "editor":
+            return run is not None and run.failure is not None and frame_to_edit(run.failure.traceback) is not None
         if run is None or self.link.client is None or self._requesting:
             return False
         if action == "restart":
@@ -156,6 +162,30 @@ class ActingScreen(DeckScreen):
         """Asks, then stops the run; one that is stopping already is ended at once."""
         if self.model.run is not None and self.link.client is not None:
             self._ask(stop_act(self.model.run, self.link.client, again=self.is_stopping))
+
+    def action_editor(self) -> None:
+        """Opens the file in which the failure's traceback ends, in the user's editor; the app waits for it."""
+        run = self.model.run
+        frame = None if run is None or run.failure is None else frame_to_edit(run.failure.traceback)
+        if frame is None:
+            return
+        where = plain_line(f"{frame.file}:{frame.line}")
+        if not Path(frame.file).is_file():
+            self.say(f"{where} is not on this machine", error=True)
+            return
+        command = editor_command(frame)
+        if command is None:
+            self.say(f"there is no editor for {where}; set EDITOR", error=True)
+            return
+        try:
+            with self.app.suspend():
+                status = subprocess.run(command, check=False).returncode
+        except (OSError, SuspendNotSupported) as error:
+            self.say(f"{plain_line(command[0])} can't be opened here: {error}", error=True)
+            return
+        self.say(
+            f"{where} was open; r restarts" if status == 0 else f"the editor ended with {status}", error=status != 0
+        )
 
     def _ask(self, act: Act) -> None:
         asked = self.model.run

@@ -83,7 +83,7 @@ def _distinct(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:
 
 def _news(run: RunSummary) -> str:
     if not run.reachable:
-        return f"no supervisor on {plain_line(run.host)}"
+        return f"{'supervisor' if run.elsewhere else 'no supervisor'} on {plain_line(run.host)}"
     if run.state in ("failed", "holding", "stopped") and run.reason:
         return plain_line(run.reason)
     if run.state == "succeeded" and run.loss is not None:
@@ -115,13 +115,16 @@ def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content
     if run.reason:
         lines += labelled("why", plain_line(run.reason), width, style="$text-error")
     lines += ["", *labelled("enter", _enter(run), width)]
-    lines += labelled("command", f"rankdeck attach {plain_line(run.run)}", width)
+    there = f"ssh -t {plain_line(run.host)} " if run.elsewhere else ""
+    lines += labelled("command", f"{there}rankdeck attach {plain_line(run.run)}", width)
     return shown(Content("\n").join(lines), ascii=ascii)
 
 
 def _enter(run: RunSummary) -> str:
     if run.state in ENDED_WORDS:
         return "shows its log, curves and events"
+    if run.elsewhere:
+        return "can't watch it from this host"
     if not run.reachable:
         return "starts a new supervisor, which takes over the ranks as they are"
     return "watches it"

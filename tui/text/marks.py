@@ -117,4 +117,4 @@ def shown(text: Content, *, ascii: bool) -> Content:
     return Content(to_ascii(text.plain), list(text.spans)) if ascii else text
 
 
-_ASCII = str.maketrans({"…": "~", "–": "-", "·": "|", "•": "*", "→": "->", "✔": "+", "✖": "X"})  # noqa: RUF001
+_ASCII = str.maketrans({"…": "~", "–": "-", "·": "|", "•": "*", "→": "->", "↪": ">", "✔": "+", "✖": "X"})  # noqa: RUF001

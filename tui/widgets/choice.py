@@ -20,6 +20,9 @@ BEFORE = "< "
 AFTER = " >"
 """Where there are more options than are seen."""
 
+UNSET = "default"
+"""Stands for the option that leaves the choice to somebody else, which is empty."""
+
 
 class Choice(Widget, can_focus=True):
     """Left and right choose. What does not fit is out of sight, with a sign where; the chosen one never is."""
@@ -27,7 +30,7 @@ class Choice(Widget, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("choice")]
 
     DEFAULT_CSS = """
-    Choice { height: 1; width: 1fr; &:focus { background: $block-cursor-blurred-background; } }
+    Choice { height: 1; width: 1fr; text-wrap: nowrap; text-overflow: clip; &:focus { background: $block-cursor-blurred-background; } }
     Choice:focus:nocolor { text-style: reverse; }
     """
 
@@ -67,7 +70,7 @@ class Choice(Widget, can_focus=True):
         column = len(BEFORE) if begin > 0 else 0
         for option in self.options[begin:end]:
             chosen = option == self.value
-            text = f"{on if chosen else off} {plain_line(option)}"
+            text = f"{on if chosen else off} {plain_line(option) or UNSET}"
             self._spans.append((column, column + cell_len(text), option))
             column += cell_len(text) + 2
             parts += [(text, "bold $text-accent" if chosen else "$foreground 70%"), ("  ", "")]
@@ -78,7 +81,7 @@ class Choice(Widget, can_focus=True):
     def _window(self) -> tuple[int, int]:
         """Which options are shown: from the first that lets the chosen one be seen, as many as there is room for."""
         width, sign, count = self.content_size.width, 4 if self._ascii else 2, len(self.options)
-        cells = [cell_len(plain_line(option)) + sign for option in self.options]
+        cells = [cell_len(plain_line(option) or UNSET) + sign for option in self.options]
 
         def fits(begin: int, end: int) -> bool:
             signs = (len(BEFORE) if begin > 0 else 0) + (len(AFTER) if end < count else 0)

@@ -16,12 +16,12 @@ class FormRow(Horizontal):
 
     DEFAULT_CSS = """
     FormRow {
-        height: auto; layout: grid; grid-size: 2; grid-columns: 16 1fr; grid-rows: 1 auto auto;
-        Label { color: $text-muted; width: 15; }
+        height: auto; layout: grid; grid-size: 2; grid-columns: 17 1fr; grid-rows: 1 auto auto;
+        Label { color: $text-muted; width: 16; }
         Input { width: 1fr; background: $surface; }
         Input:focus { background: $block-cursor-blurred-background; }
-        Static.problem { column-span: 2; color: $text-error; padding-left: 16; display: none; height: auto; }
-        Static.warning { column-span: 2; color: $text-warning; padding-left: 16; display: none; height: auto; }
+        Static.problem { column-span: 2; color: $text-error; padding-left: 17; display: none; height: auto; }
+        Static.warning { column-span: 2; color: $text-warning; padding-left: 17; display: none; height: auto; }
         &.-warned Static.warning { display: block; }
         &.-wrong Label { color: $text-error; text-style: bold; }
         &.-wrong Static.problem { display: block; }

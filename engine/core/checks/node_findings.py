@@ -27,7 +27,7 @@ FILES_PER_PEER, FILES_PER_RANK = 4, 100
 
 INTERFACE_NAMES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 
-SCOPE = "loginctl enable-linger, then start it by: systemd-run --user --scope rankdeck"
+LINGER = "loginctl enable-linger"
 
 STATES: tuple[State, ...] = ("fail", "warn", "ok", "skip")
 """Most severe first."""
@@ -146,11 +146,11 @@ def login_finding(node: PlannedNode, ends_with: Login) -> Finding:
         case "session":
             when = "the connection breaks" if remote else "you log out"
             text = f"systemd ends all processes there when {when} (KillUserProcesses=yes)"
-            cure = "set KillUserProcesses=no in /etc/systemd/logind.conf" if remote else SCOPE
+            cure = f"{LINGER}, or set KillUserProcesses=no in /etc/systemd/logind.conf"
             return warn(node.name, "login", text, f"on that node: {cure}" if remote else cure)
         case "user":
             text = "systemd ends all processes there when your last session ends"
-            return warn(node.name, "login", text, "on that node: loginctl enable-linger")
+            return warn(node.name, "login", text, f"on that node: {LINGER}")
 
 
 def _leftovers(node: str, machine: Machine) -> Finding:

@@ -14,7 +14,15 @@ from functools import lru_cache
 import msgspec
 
 from engine.core.failures.known import find
-from engine.core.failures.tracebacks import EXCEPTION, Traceback, exception_line, last_chain, shortened, without_frames
+from engine.core.failures.tracebacks import (
+    EXCEPTION,
+    Traceback,
+    crash_frames,
+    exception_line,
+    last_chain,
+    shortened,
+    without_frames,
+)
 from engine.core.run.state import status_words
 from engine.core.terminal_text import SEQUENCE
 from engine.core.words import limited
@@ -89,6 +97,10 @@ _SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGXCPU: ("it reached its CPU time limit", "increase `ulimit -t` on this node"),
 }
 """Meaning of a signal and the next step, if stderr has no better explanation."""
+_PYTHON_LINE_UNKNOWN = (signal.SIGSEGV, signal.SIGFPE)
+"""Signals whose hint asks for the Python line, which faulthandler may have printed."""
+_CRASH_HEADER = "Stack of the thread that crashed (most recent call first):"
+_HINT_OF_CRASH = "update or rebuild the library that the first of these lines calls, or avoid the call"
 _DMESG = "dmesg -T | grep -i 'killed process'"
 _FIXES: dict[int, str] = {
     signal.SIGKILL: _DMESG,
@@ -102,16 +114,25 @@ _FIXES: dict[int, str] = {
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """torch's excepthook puts this before every line (torch 2.3 and newer, with a process group)."""
 _ABORTED = re.compile(r"^[ \t]*what\(\): +(?P<said>.+)", re.MULTILINE)
+_MPI_ERR_UNKNOWN = 14
+"""Open MPI's, in its mpi.h."""
 _EXIT_OF_SHELL = 128
 """A shell reports a child that a signal has ended as this plus the number of the signal."""
 
 
-def is_secondary(stderr_tail: bytes | str) -> bool:
+def is_secondary(stderr_tail: bytes | str, mpi_status: int | None = None) -> bool:
     """Whether the end of a rank's stderr blames another rank, so that its failure is a consequence.
+
+    Args:
+        stderr_tail: the end of its stderr.
+        mpi_status: its exit status if mpirun started it, else None. Without a word, Open MPI 5 ends a rank that has lost a peer on
+            another node with MPI_ERR_UNKNOWN.
 
     Of chained tracebacks the first decides: a rank that fails and then loses its connection during cleanup is still the cause.
     """
     text = plain(stderr_tail)
+    if mpi_status == _MPI_ERR_UNKNOWN and not text.strip():
+        return True
     chain = last_chain(text, fatal=True)
     words = chain[0].message if chain and chain[0].message else text[-_LAST_WORDS:]
     if find(words, "consequence") is None:
@@ -151,6 +172,10 @@ def explain(
     said = reason or (raised.message if raised else without_frames(text)[-_LAST_WORDS:])
     detail = end.detail
     traceback = shortened(last_chain(text, fatal=False))
+    if status is not None and status < 0 and (frames := crash_frames(text)):
+        traceback = shortened([Traceback(lines=(_CRASH_HEADER, *frames), message="")])
+        if -status in _PYTHON_LINE_UNKNOWN:
+            end = msgspec.structs.replace(end, hint=_HINT_OF_CRASH, fix="")
     if status is not None:
         if not detail and status > 0:
             detail = next((line for line in reversed(text.split("\n")) if line.strip()), "")

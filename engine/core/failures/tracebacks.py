@@ -25,6 +25,13 @@ _CHAINED = (
 )
 _HARMLESS = ("Exception ignored in", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
+_OF_ANOTHER_PROCESS = re.compile(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
+"""The first frame of a traceback of the process that removes shared memory which workers have left: it goes on."""
+_CRASH = re.compile(
+    r"^Fatal Python error: .*\n(?:.*\n){0,3}(?:Current t|T)hread 0x.*\n(?P<frames>(?:  File .*(?:\n|$)){1,100})",
+    re.MULTILINE,
+)
+"""What faulthandler prints when a signal ends the process."""
 _UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')
 """First line of a syntax error, which has no traceback."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
@@ -59,7 +66,7 @@ def all_chains(text: str, *, fatal: bool) -> list[list[Traceback]]:
     """Every traceback, each with those that it is chained to; the arguments are those of `last_chain`."""
     lines = text.split("\n")
     heads = [at for at in range(len(lines)) if _is_head(lines, at)]
-    deadly = [at for at in heads if not (at and lines[at - 1].startswith(_HARMLESS))]
+    deadly = [at for at in heads if not _is_harmless(lines, at)]
     chains: list[list[Traceback]] = []
     end = len(lines)
     for head in reversed(deadly if fatal else deadly or heads):
@@ -78,6 +85,13 @@ def _is_head(lines: list[str], at: int) -> bool:
     if not _UNCOMPILED.match(line) or (at and lines[at - 1].startswith((" ", "Traceback "))):
         return False
     return any(_SYNTAX_ERROR.match(following) for following in lines[at + 1 : at + 6])
+
+
+def _is_harmless(lines: list[str], head: int) -> bool:
+    """Whether the traceback that begins at `head` did not end the process."""
+    if head and lines[head - 1].startswith(_HARMLESS):
+        return True
+    return head + 1 < len(lines) and _OF_ANOTHER_PROCESS.match(lines[head + 1]) is not None
 
 
 def _leads_to(lines: list[str], head: int, end: int) -> bool:
@@ -115,6 +129,12 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
     return Traceback(
         lines=tuple(body), message="" if exception is None else "\n".join(body[exception - head : message_end])
     )
+
+
+def crash_frames(text: str) -> list[str]:
+    """The frames that faulthandler prints for the thread in which a signal ended the process, innermost first; empty: it printed none."""
+    found = _CRASH.search(text)
+    return found["frames"].rstrip("\n").split("\n") if found else []
 
 
 def exception_line(raised: Traceback) -> str:

@@ -26,6 +26,9 @@ MAX_SHAPES = 4096
 MAX_SHAPE = 1000
 """Bytes of the longest shape that is remembered."""
 
+_REMARK = b"rankdeck: "
+"""Begins what rankdeck says in a rank: a lost peer and its step, say. The rank reports these numbers by itself."""
+
 _ANCHORS = frozenset(
     b"step steps iter iters iteration iterations epoch epochs ep it its lr grad gnorm learning batch batches acc accuracy ppl perplexity bleu "
     b"rouge auc auroc map ap iou miou wer cer reward rewards return score f tps wps ups tgs throughput xent nll cost entropy prec precision "
@@ -105,6 +108,9 @@ class LineFormats:
 
     def may_report(self, line: bytes, shape: bytes) -> bool:
         """Whether a line of an unknown shape is worth reading; if not, its shape is remembered. Costs about a microsecond."""
+        if line.startswith(_REMARK):
+            self._remember(shape, None)
+            return False
         line = line.lower()
         if b"loss" in line or b"/s" in line:
             return True

@@ -262,6 +262,11 @@ def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
     return max(1, fact.gpus if backend.device == "cuda" else fact.cores)
 
 
+def recipe_file(name: str) -> str:
+    """The name of a recipe's script: `linear_hooks.py` for `linear-hooks`."""
+    return f"{name.replace('-', '_')}.py"
+
+
 def rank_argv(plan: LaunchPlan, library: str) -> tuple[str, ...]:
     """The command line of every rank.
 
@@ -272,7 +277,7 @@ def rank_argv(plan: LaunchPlan, library: str) -> tuple[str, ...]:
     program = plan.program
     match program.kind:
         case "recipe":
-            target: tuple[str, ...] = (f"{library}/rankdeck/recipes/{program.target}.py",)
+            target: tuple[str, ...] = (f"{library}/rankdeck/recipes/{recipe_file(program.target)}",)
         case "script":
             target = (program.target,)
         case "module":

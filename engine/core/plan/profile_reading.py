@@ -16,6 +16,7 @@ from engine.core.plan.key_places import Places, printable
 from engine.core.plan.profile import SCHEMA, Profile, Section, all_keys, type_words
 from engine.core.plan.profile_checks import Choices, check_choices, check_sense
 from engine.core.plan.toml_lines import key_lines
+from engine.core.terminal_text import SURROGATE
 
 _AT = re.compile(r"^(?P<reason>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _PLAIN_NAMES = {"`object`": "a table", "`array`": "a list", "`str`": "a string", "`int`": "a whole number",
@@ -49,12 +50,28 @@ def parse_with_places(
     except ValueError:  # Python limits the digits of a number
         raise ProfileError(file, None, "", "contains a number with thousands of digits") from None
     places = Places(file, key_lines(text))
+    return profile_with_overrides(data, places, overrides, choices), places
+
+
+def profile_with_overrides(
+    data: dict[str, Any], places: Places, overrides: Sequence[str] = (), choices: Choices | None = None
+) -> Profile:
+    """Checks a document that is already parsed, after the overrides of the command line.
+
+    Args:
+        data: tables and values as from tomli; the overrides change it.
+        places: of the keys; learns which keys an override has set.
+        overrides, choices: see `parse_with_places`.
+
+    Raises:
+        ProfileError: the first error.
+    """
     for word in overrides:
         path = _apply_override(data, word)
         places.overridden[path] = printable(f"--set {'.'.join(path)}")
     profile = profile_from_data(data, places)
     check_choices(profile, choices or {}, places)
-    return profile, places
+    return profile
 
 
 def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
@@ -84,8 +101,24 @@ def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
         if kind == dict[str, str] and (name := _first_odd_name(data, path)) is not None:
             path, kind = (*path, name), str
         raise places.error(path, reason, hint=f"it takes: {type_words(kind)}" if kind else None) from None
+    if (odd := _undecoded(data)) is not None:
+        raise places.error(odd, "is not UTF-8", hint="a profile is UTF-8 text; write another value")
     check_sense(profile, places)
     return profile
+
+
+def _undecoded(value: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | None:
+    """The first key with bytes of the command line that are not UTF-8: no file of a run can hold them. None: all is text."""
+    match value:
+        case str():
+            return path if SURROGATE.search(value) else None
+        case dict():
+            parts = [(one, (*path, key)) for key, item in value.items() for one in (key, item)]
+        case list() | tuple():
+            parts = [(one, path) for one in value]
+        case _:
+            return None
+    return next((found for one, place in parts if (found := _undecoded(one, place)) is not None), None)
 
 
 def _first_odd_name(data: dict[str, Any], path: tuple[str, ...]) -> str | None:

@@ -167,7 +167,10 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, tag="update", tag_field=
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `rankdeck ps`. `reachable`: its supervisor answers, or the run has ended and needs none."""
+    """One line of `rankdeck ps`. `reachable`: its supervisor answers, or the run has ended and needs none. `host`: of the supervisor.
+
+    `elsewhere`: that is another host, which shares this home. Only there the run can be reached.
+    """
 
     run: str
     name: str
@@ -183,3 +186,4 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     reachable: bool
     host: str
+    elsewhere: bool = False

@@ -26,7 +26,7 @@ def boot() -> int:
     try:
         # A later login may have another TMPDIR, so from the second connection on the supervisor names the folder.
         folder = hello["folder"] or os.path.join(temporary_folder(), hello["mark"])
-        link = connect(folder, hello["mark"])
+        link = connect(folder, hello["mark"], in_job=hello.get("in_job", False))
     except (OSError, RuntimeError) as error:
         os.write(wire_out, encode_frame({"type": "refused", "reason": str(error)}))
         return EXIT_FAILED

@@ -19,12 +19,13 @@ CONNECT_TIME = 10.0
 CHUNK = 1 << 16
 
 
-def connect(folder: str, mark: str) -> socket.socket:
+def connect(folder: str, mark: str, *, in_job: bool) -> socket.socket:
     """A connection to this run's agent, which is started where there is none.
 
     Args:
         folder: of this run on this node.
         mark: of the run.
+        in_job: a new agent stays in the session of this login.
 
     Raises:
         OSError: the folder or the socket can't be made.
@@ -49,9 +50,12 @@ def connect(folder: str, mark: str) -> socket.socket:
         if os.fork() == 0:
             status = EXIT_FAILED
             try:
-                from engine.node.agent import warden  # a bridge to an agent that runs does not need it
+                from engine.node.agent import warden  # a bridge to an agent that runs needs neither
+                from engine.node.login import leave_session
 
                 warden.detach(folder, {listener.fileno(), lock})
+                if not in_job:
+                    leave_session()  # before it starts any process
                 warden.run(listener, mark)
                 status = 0
             finally:

@@ -9,10 +9,53 @@ import stat
 
 from engine.node.agent.wire import MAX_FRAME, Message
 
+NOT_REGULAR = "it is not a regular file"
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Opens a regular file, and returns its descriptor. Never blocks, even if a rank has replaced the file by a pipe, device or link.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`.
+
+    Raises:
+        OSError: there is no such file, or (EINVAL) it is not a regular one.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (
+            errno.ELOOP,
+            errno.ENXIO,
+            errno.EISDIR,
+        ):  # a link, a socket or a pipe without a reader, a folder
+            raise OSError(errno.EINVAL, NOT_REGULAR, path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, NOT_REGULAR, path)
+    os.set_blocking(descriptor, True)  # a rank may inherit it
+    return descriptor
+
+
+def open_watched(path: str) -> int:
+    """Opens a file of a rank for reading. What is not a regular file counts as empty.
+
+    Raises:
+        OSError: the file can't be made.
+    """
+    try:
+        return open_regular(path, os.O_RDONLY | os.O_CREAT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
 
 def open_log(path: str) -> io.BufferedWriter:
-    """Opens a private file for appending."""
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb")
+    """Opens a private file for appending. Raises OSError."""
+    return open(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb")
 
 
 def close_all(descriptors: list[int]) -> None:
@@ -24,7 +67,7 @@ def close_all(descriptors: list[int]) -> None:
 def first_words(path: str) -> str:
     """Returns the beginning of a program's log on one line, because the first error is usually the cause."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
             lines = file.read(4096).decode("utf-8", "replace").splitlines()
     except OSError:
         return "it said nothing"
@@ -53,7 +96,7 @@ def file_size(path: str) -> int:
 def read_from(path: str, begin: int, most: int) -> str:
     """Returns at most `most` bytes of a file from `begin` as text; empty if it is not a readable file."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_regular(path, os.O_RDONLY)
     except OSError:
         return ""
     try:
@@ -85,7 +128,7 @@ def is_same_file(wanted: list[str] | None) -> bool:
     import hashlib  # not needed on the supervisor's machine
 
     try:
-        with open(wanted[0], "rb") as file:
+        with open(open_regular(wanted[0], os.O_RDONLY), "rb") as file:
             return hashlib.sha256(file.read(MAX_FRAME)).hexdigest() == wanted[1]
     except OSError:
         return False

@@ -82,6 +82,14 @@ def remove_abandoned(folder: str) -> None:
                     os.close(lock)
 
 
+def keep_young(folder: str) -> None:
+    """Sets the times of everything in a folder to now. Nodes remove old files from /tmp, and a run may take many days."""
+    for parent, folders, files in os.walk(folder):
+        for name in [".", *folders, *files]:
+            with contextlib.suppress(OSError):  # it has just gone
+                os.utime(os.path.join(parent, name), follow_symlinks=False)
+
+
 def socket_path(mark: str) -> str:
     """Returns the path of the agent's socket. It depends on the environment: the runtime folder disappears with a user's last session."""
     return os.path.join(runtime_folder(), f"agent-{mark}.sock")

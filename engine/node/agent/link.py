@@ -110,13 +110,17 @@ class Link:
 
     def listen(self) -> None:
         """Accepts connections from now on."""
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._accept_from(self._listener)
 
     def listen_anew(self) -> None:
         """Replaces the listening socket, if that is possible. Must be called before `listen`."""
         with contextlib.suppress(OSError, RuntimeError):
-            self._listener = listen(".", self._state.mark)
+            old, self._listener = self._listener, listen(".", self._state.mark)
+            self._accept_from(old)  # the warden keeps it open, so that a bridge may wait in its queue
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
 
     def is_check_due(self) -> bool:
         """Whether it is time to check that others can find this agent. Starts the next interval."""
@@ -141,8 +145,8 @@ class Link:
         with contextlib.suppress(OSError):
             os.unlink(self._listener.getsockname())
 
-    def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
         if peer_of(connection)[1] != os.geteuid():
             connection.close()
             return

@@ -11,7 +11,7 @@ import time
 
 from engine.node.agent.ending import Ending
 from engine.node.agent.files import has_library, is_same_file, size_of, unpack_library
-from engine.node.agent.folders import KEEP_FILE, write_atomically
+from engine.node.agent.folders import KEEP_FILE, keep_young, write_atomically
 from engine.node.agent.gpu_watch import GpuWatch
 from engine.node.agent.link import Link, PendingConnection
 from engine.node.agent.listener import Listener
@@ -39,6 +39,9 @@ POLL_INTERVAL = 0.05
 
 LAST_SEND_TIME = 2.0
 """Seconds to send the last messages before the agent ends."""
+
+KEEP_YOUNG_INTERVAL = 3600.0
+"""Seconds between two times at which files of a run in a temporary folder are marked as used."""
 
 SWEEP_TIME = 5.0
 """Seconds for killed processes to disappear."""
@@ -78,6 +81,7 @@ class Agent:
         self.gpu_watch = GpuWatch(state, selector, send)
         self.listener = Listener(selector, send)
         self.stopped_watch = StoppedWatch()
+        self.kept_young = time.monotonic()
         self.requests: dict[Any, Callable[[Message], None]] = {
             "hello": self._greet,
             "ping": self._answer_ping,
@@ -164,10 +168,14 @@ class Agent:
 
     def _keep_reachable(self) -> None:
         self._end_stopped()
-        if self.state.terms.get("heartbeat") and not os.stat(".").st_nlink:
+        is_temporary = self.state.terms.get("heartbeat")
+        if is_temporary and not os.stat(".").st_nlink:
             self._stop_alone()  # the folder on this node was removed, so nobody can find this agent
-        else:
-            self.link.keep_listening()
+            return
+        if is_temporary and time.monotonic() - self.kept_young > KEEP_YOUNG_INTERVAL:
+            self.kept_young = time.monotonic()
+            keep_young(".")
+        self.link.keep_listening()
 
     def _end_stopped(self) -> None:
         """Ends a template, a store and a warden that a signal has stopped; what follows is the same as when they are killed."""

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 
+from engine.node.agent.files import open_watched
 from engine.node.agent.folders import write_atomically
 from engine.node.agent.processes import descendants, kill_group, kill_quietly, lives, process_status
 from engine.node.agent.wire import PROTOCOL, Message
@@ -30,7 +31,7 @@ class Rank:
         self.watched: list[int] = []
         with contextlib.suppress(OSError):  # if the folder was removed, sizes are unknown and the rank continues
             for path in files:
-                self.watched.append(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                self.watched.append(open_watched(path))
         self.sizes = [0] * len(files)
         self.sent = [0] * len(files)
         """Bytes of each file that were sent."""

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Dict, List  # noqa: UP035
 
 from engine.node.limits import memory_limit, open_files, processes_left
-from engine.node.login import ends_with_login
+from engine.node.login import ends_run
 from engine.node.networks import interfaces
 
 Message = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
@@ -42,7 +42,7 @@ def machine(question: Message) -> Message:
         "mpirun": shutil.which("mpirun") or shutil.which("mpiexec") or "",
         "interfaces": interfaces(),
         "leftovers": leftovers(),
-        "ends_with": ends_with_login(),
+        "ends_with": ends_run(),
     }
 
 

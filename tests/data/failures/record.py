@@ -195,6 +195,11 @@ RECORDINGS: dict[str, Recording] = {
     "python-memory-limit": Recording("ulimit -v 3000000; python train.py", HEADER + "kept = torch.ones(1 << 30)\n"),
     "python-memory-error": python("bytes(1 << 60)\n"),
     "python-loader-killed": python(LOADER.format("os.kill(os.getpid(), signal.SIGKILL)") + "list(loader)\n"),
+    "python-resource-tracker": python(
+        LOADER.format("os.kill(os.getpid(), signal.SIGKILL)")
+        + "from multiprocessing import resource_tracker, shared_memory\nshared = shared_memory.SharedMemory(create=True, size=8)\n"
+        "try:\n    list(loader)\nfinally:\n    resource_tracker.unregister(shared._name, 'shared_memory')\n    shared.unlink()\n"
+    ),
     "python-loader-bus-error": python(LOADER.format("os.kill(os.getpid(), signal.SIGBUS)") + "list(loader)\n"),
     "torchrun-loader-exception": torchrun(
         LOADER.format("raise OSError('corrupt record 40')")
@@ -282,6 +287,7 @@ RECORDINGS: dict[str, Recording] = {
     "torchrun-no-ucc": torchrun("init(3, 'ucc')\n", ranks=2),
     "torchrun-no-group": torchrun("dist.all_reduce(torch.ones(4))\n", ranks=2),
     "python-cpu-build": python("torch.ones(4).cuda()\n"),
+    "python-set-device": python("torch.cuda.set_device(0)\n"),
     "torchrun-broken-extension": Recording(
         "mkdir -p broken-1.dist-info; printf 'Name: broken\\nVersion: 1\\nMetadata-Version: 2.1\\n' > broken-1.dist-info/METADATA;"
         " printf '[torch.backends]\\nbroken = broken_backend:load\\n' > broken-1.dist-info/entry_points.txt;"

@@ -153,8 +153,9 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="T10",
-        pattern=r"The client socket cannot be initialized to connect|hostname[^\n]{0,200} cannot be retrieved"
-        r"|gai error: -?\d+|getaddrinfo[^\n]{0,100}failed",
+        # Alone, the first line is a warning that torch prints on every node without IPv6 or DNS.
+        pattern=r"gai error: -?\d+[^\n]{0,200}\n[^\n]{0,200}The client socket has (?:timed out after|failed to connect)"
+        r"|getaddrinfo[^\n]{0,100}failed",
         detail="this node can't resolve the name of the node that hosts the store",
         hint="correct MASTER_ADDR or --rdzv-endpoint, or add the name to /etc/hosts on every node",
         fix="getent hosts NODE",

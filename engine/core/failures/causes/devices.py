@@ -55,16 +55,22 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="C6",
-        pattern=r"Torch not compiled with CUDA enabled|torch\.cuda\.is_available\(\) is False",
+        pattern=r"Torch not compiled with CUDA enabled|torch\.cuda\.is_available\(\) is False|has no attribute '_cuda_\w+'",
         detail="this torch was built without CUDA, or finds no GPU",
         hint="install a torch with CUDA where ranks run, use rankdeck.device(), or load with map_location",
         fix='python -c "import torch; print(torch.__version__, torch.cuda.is_available())"',
     ),
     Cause(
         id="C7",
-        pattern=r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device is detected"
-        r"|ProcessGroupNCCL is only supported with GPUs",
+        pattern=r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device is detected",
         detail="the rank can't use any GPU of this node",
+        hint="check nvidia-smi and CUDA_VISIBLE_DEVICES there, or train on rankdeck.device(), which is the CPU on a node without GPUs",
+        fix="nvidia-smi",
+    ),
+    Cause(
+        id="C9",
+        pattern=r"ProcessGroupNCCL is only supported with GPUs",
+        detail="the rank can't use any GPU of this node, and nccl needs one",
         hint="check nvidia-smi and CUDA_VISIBLE_DEVICES there, or use the backend gloo",
         fix='backend.name = "gloo"',
     ),

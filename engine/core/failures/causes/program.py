@@ -27,8 +27,9 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         id="P2",
         pattern=r"No module named '?(?P<name>[\w.]+)",
-        hint="the Python that runs the ranks lacks {name}: install it there, or set launch.python to one that has it",
-        fix="python -m pip install {name}",
+        hint="a package: install {name} for the Python of the ranks, or set launch.python to one that has it. A folder or file of your project: "
+        "add the folder that contains it to PYTHONPATH",
+        fix='env.PYTHONPATH = "."',
     ),
     Cause(
         id="P3",
@@ -43,7 +44,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="P5",
-        pattern=r"^usage: [^\n]{1,4000}\n(?:[ \t][^\n]*\n){0,100}[^\n]{1,200}: error: (?P<said>[^\n]{1,300})",
+        pattern=r"^(?:usage: [^\n]{1,4000}\n(?:[ \t][^\n]*\n){0,100}[^\n]{1,200}: error: "
+        r"|[^\n]{1,200}: error: (?=[^\n]{1,300}\(--help lists the arguments\)))(?P<said>[^\n]{1,300})",
         detail="the script rejects its arguments: {said}",
         hint="correct recipe.args",
     ),

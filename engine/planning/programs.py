@@ -1,0 +1,98 @@
+"""Profiles of programs that are named on the command line, without a profile file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.core.errors import UsageError
+from engine.core.plan.key_places import Places
+from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.plan.profile_reading import profile_with_overrides
+from engine.core.terminal_text import SURROGATE
+from engine.planning.make import choices
+from engine.planning.profiles import list_profiles
+from engine.planning.recipes import names
+from engine.runs.paths import utf8_path
+
+PLACE = "the command line"
+"""Where a key of such a profile is written, for errors."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says about a run. None: the profile's own value, or the default."""
+
+    program: str
+    """A script, the name of a recipe, or a module."""
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+    name: str | None = None
+    backend: str | None = None
+    nodes: str | None = None
+    ranks: int | None = None
+    python: str | None = None
+    overrides: Sequence[str] = ()
+    """As `--set` takes them; they win."""
+
+
+def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, Places]:
+    """Makes the profile that a command line describes.
+
+    Args:
+        wanted: the command line.
+        base: gives everything that the command line leaves open.
+
+    Returns:
+        The profile, and where its keys are written.
+
+    Raises:
+        UsageError: there is no such script or recipe.
+        ProfileError: a value is wrong.
+    """
+    data: dict[str, Any] = {"schema": 1, "backend": {"name": "auto"}} if base is None else to_toml_data(base)
+    data["name"] = wanted.name or profile_name(wanted.program, is_module=wanted.is_module)
+    kind = _kind(wanted)
+    # A script of any name can run: through a link if its path is not UTF-8.
+    found = utf8_path(os.path.abspath(wanted.program)) if SURROGATE.search(wanted.program) else wanted.program
+    data["recipe"] = {kind: found if kind == "script" else wanted.program, "args": list(wanted.args)}
+    if wanted.backend is not None:
+        data["backend"] = {"name": wanted.backend}
+    layout = data.setdefault("layout", {})
+    if wanted.nodes is not None:
+        for key in ("hostfile", "slurm", "pbs"):
+            layout.pop(key, None)
+        layout["nodes"] = wanted.nodes
+    if wanted.ranks is not None:
+        layout["ranks_per_node"] = wanted.ranks
+    if wanted.python is not None:
+        data.setdefault("launch", {})["python"] = wanted.python
+    places = Places(PLACE, {})
+    return profile_with_overrides(data, places, wanted.overrides, choices()), places
+
+
+def profile_name(program: str, *, is_module: bool = False) -> str:
+    """A valid name for the profile of a program: `train` for `src/train.py`, `train` for the module `project.train`."""
+    stem = program.rpartition(".")[2] if is_module else Path(program).stem
+    return re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-")[:64] or "run"
+
+
+def _kind(wanted: Wanted) -> str:
+    """The key of `[recipe]` that names the program. A file is a script, whatever recipes there are."""
+    if wanted.is_module:
+        return "module"
+    if Path(wanted.program).is_file():
+        return "script"
+    if wanted.program in names():
+        return "name"
+    word = wanted.program
+    if any(entry.name == word for entry in list_profiles()):
+        raise UsageError(f"{word} is a profile, not a script", hint=f"rankdeck launch {word}")
+    raise UsageError(
+        f"there is no script {word!r}, and no recipe of that name",
+        hint="the path counts from the current folder; rankdeck recipes lists recipes; -m runs a module",
+    )

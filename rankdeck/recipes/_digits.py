@@ -1,0 +1,38 @@
+"""Handwritten digits that the recipes learn: 1,797 images of 8 by 8 pixels.
+
+The first lines of `digits.txt` name their source and licence. Its last images are held out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+DIGITS = Path(__file__).with_name("digits.txt")
+
+HELD_OUT = 397
+"""A prime number, so that no number of ranks shares the held-out images evenly."""
+
+
+class Digits(NamedTuple):
+    """Some images, and what they show."""
+
+    images: torch.Tensor
+    """Shape (count, 1, 8, 8), float32, from 0 (white) to 1."""
+    labels: torch.Tensor
+    """Shape (count,), int64, from 0 to 9."""
+
+
+def read_digits() -> tuple[Digits, Digits]:
+    """Returns the images to learn from, and those that are held out."""
+    lines = [line for line in DIGITS.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
+    # A line is a label and 64 letters, from "a" for white to "q" for the darkest of 17 greys.
+    codes = torch.frombuffer(bytearray("".join(lines), "ascii"), dtype=torch.uint8).view(-1, 65)
+    labels = codes[:, 0].long() - ord("0")
+    images = (codes[:, 1:].float() - ord("a")).view(-1, 1, 8, 8) / 16
+    return (
+        Digits(images[:-HELD_OUT], labels[:-HELD_OUT]),
+        Digits(images[-HELD_OUT:], labels[-HELD_OUT:]),
+    )

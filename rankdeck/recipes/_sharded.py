@@ -1,0 +1,130 @@
+"""Sharded checkpoints of the recipes: each rank writes its own part, in a folder that all ranks see.
+
+`torch.distributed.checkpoint` stores whole tensors by name, and which rank wrote which part of them. So another number of ranks can load
+them. Its metadata is a pickle: load only what you have written yourself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import pickle
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from rankdeck._objects import broadcast_object
+from rankdeck.recipes._refusal import refuse
+
+NAME = re.compile(r"(?:new-)?step-(\d+)")
+"""Folders of checkpoints, by the step after which they were written; one that is being written is new. Nothing else is removed."""
+
+
+class ShardedCheckpoint:
+    """The newest sharded checkpoint in a folder. All methods are collectives: all ranks call them.
+
+    Args:
+        folder: all ranks must see the same one; it is made when the first checkpoint is written.
+        device: of this rank; the process group's messages go through it.
+    """
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        self._folder, self._device = folder, device
+
+    def write(self, step: int, state: dict[str, Any]) -> bool:
+        """Writes a checkpoint beside the older one, and then removes that. On a failure rank 0 says why, and the older one stays.
+
+        Args:
+            step: number of the step after which it is written.
+            state: tensors, sharded ones too, numbers, strings, and dictionaries and lists of these.
+
+        Returns:
+            Whether it has been written; the same on every rank.
+        """
+        is_first = dist.get_rank() == 0
+        new, final = self._folder / f"new-step-{step}", self._folder / f"step-{step}"
+        if is_first:
+            shutil.rmtree(new, ignore_errors=True)
+        # torch synchronises the ranks before the first of them writes.
+        why = self._attempt(lambda: save(state, checkpoint_id=new))
+        if is_first and not why:
+            try:
+                shutil.rmtree(final, ignore_errors=True)
+                os.replace(new, final)
+            except OSError as error:
+                why = str(error)
+        why = broadcast_object(why, 0, self._device)
+        if is_first:
+            for old in self._folder.glob("*"):
+                if NAME.fullmatch(old.name) and (old == new if why else old != final):
+                    shutil.rmtree(old, ignore_errors=True)
+        if why and is_first:
+            print(f"rank 0: no checkpoint of step {step}: {why}; the training goes on", file=sys.stderr)  # noqa: T201
+        return not why
+
+    def read(self, state: dict[str, Any]) -> bool:
+        """Loads the newest checkpoint into the tensors of `state`, and replaces its numbers and strings.
+
+        Args:
+            state: of the same structure as was written; the tensors may be sharded over another number of ranks.
+
+        Returns:
+            False if rank 0 sees no checkpoint.
+
+        Raises:
+            SystemExit: the checkpoint can't be loaded; rank 0 says why and what to do.
+        """
+        found = [NAME.fullmatch(path.name) for path in self._folder.glob("step-*")]
+        steps = [int(match[1]) for match in found if match]
+        newest = broadcast_object(max(steps, default=None), 0, self._device)
+        if newest is None:
+            return False
+        path = self._folder / f"step-{newest}"
+        if why := self._attempt(lambda: load(state, checkpoint_id=path)):
+            if dist.get_rank() == 0:
+                print(f"{path} can't be loaded: {why}; delete it, or name another folder", file=sys.stderr)  # noqa: T201
+            dist.barrier()
+            refuse(1)
+        return True
+
+    def _attempt(self, call: Any) -> str:
+        """Returns the first failure of any rank as one line; empty if there is none. torch raises it on every rank."""
+        with _plain_torch():
+            try:
+                call()
+            except CheckpointException as error:
+                rank, (cause, _) = min(error.failures.items())
+                lines = str(cause).strip().splitlines() or [type(cause).__name__]
+                return f"rank {rank}: {lines[0]}"
+        return ""
+
+
+@contextlib.contextmanager
+def _plain_torch() -> Iterator[None]:
+    """torch 2.13 needs numpy to receive an object, and its root logger prints the traceback of an error that is raised, too."""
+
+    def received(tensor: torch.Tensor, size: Any, group: object) -> Any:
+        host = tensor.cpu().contiguous()
+        return pickle.loads(ctypes.string_at(host.data_ptr(), int(size)))
+
+    original, logger = c10d._tensor_to_object, logging.getLogger()
+    level = logger.level
+    c10d._tensor_to_object = received
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        c10d._tensor_to_object = original
+        logger.setLevel(level)

@@ -1,0 +1,28 @@
+"""A task that is made, not loaded: points on three arms of a spiral, each to be assigned to its arm."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+ARMS = 3
+NOISE = 0.15
+"""Standard deviation of the angle, in radians."""
+
+
+def draw_spirals(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draws points.
+
+    Args:
+        count: how many.
+        seed: of this draw.
+
+    Returns:
+        Points of shape (count, 2) in the unit circle, and their arms of shape (count,), int64.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    arms = torch.randint(ARMS, (count,), generator=generator)
+    radius = torch.rand(count, generator=generator) * 0.9 + 0.1
+    angle = 2 * math.pi * (arms / ARMS + radius) + NOISE * torch.randn(count, generator=generator)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), arms

@@ -1,0 +1,193 @@
+# ruff: noqa: T201 - a recipe speaks to its user by printing
+"""Trains with a parameter server over torch's RPC, asynchronously.
+
+Rank 0 is the server: it holds the parameters. All other ranks are trainers. A trainer has a reference to the server's object, an RRef. In
+each step it pulls the parameters, computes the loss of its own batch, and calls `dist_autograd.backward`: distributed autograd follows
+the graph back through the RPC that fetched the parameters, and leaves the gradients on the server, under the number of this trainer's
+context. Then the server applies them. Nobody waits for other trainers.
+
+So a gradient may be old when it is applied: others have changed the parameters since they were pulled. This staleness is reported, in
+updates, and is usually the number of other trainers.
+
+With one trainer the training is deterministic. With several it is not: the order of updates depends on timing, and so do the losses.
+What holds is that every gradient is applied once, and that the model learns.
+
+What goes wrong in practice:
+- The server is the bottleneck: all parameters pass through it in each step. Large models need several servers.
+- A lost trainer ends no RPC of others. This server ends the job if a trainer is silent for `--patience` seconds; a trainer ends when an RPC
+  fails. Both say so in one line.
+- Backends do not matter: RPC has its own transport, TensorPipe, and here the tensors are on the CPU.
+- RPC pickles functions by name, and anybody who reaches its port can run code: use it in networks you trust.
+
+Change: `--lr` with more trainers; let the server wait for all gradients of a step, and compare.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+
+import torch
+import torch.distributed.autograd as dist_autograd
+from torch import nn
+from torch.distributed import rpc
+from torch.func import functional_call
+from torch.nn import functional as F
+
+import rankdeck
+from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._digits import read_digits
+from rankdeck.recipes._seeds import seed_at
+
+RANKS = (2, None)
+REFUSED_BACKENDS = {
+    "mpi": "torch's RPC has its own transport and never uses the process group",
+    "ucc": "torch's RPC has its own transport and never uses the process group",
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the command line may set."""
+
+    steps: int = parameter(
+        200, "steps of each trainer", low=1, unit="steps", presets={"small": 50, "minute": 5000, "big": 20000}
+    )
+    batch: int = parameter(32, "images per trainer and step", low=1, presets={"big": 256})
+    hidden: int = parameter(64, "units of the hidden layer", low=1, presets={"big": 1024})
+    lr: float = parameter(0.1, "learning rate", low=0.0)
+    patience: float = parameter(30.0, "how long an RPC, or the silence of a trainer, may last", low=0.1, unit="seconds")
+    seed: int = parameter(0, "decides the initial parameters and the order of the images")
+
+
+def make_model(p: Parameters) -> nn.Sequential:
+    """The model as seeded; trainers use its structure, and the server's parameters."""
+    torch.manual_seed(p.seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, p.hidden), nn.ReLU(), nn.Linear(p.hidden, 10))
+
+
+class Server:
+    """The parameters, and what is known of the trainers. RPCs call its methods in threads of their own."""
+
+    def __init__(self, p: Parameters, trainers: range) -> None:
+        self.model, self.lr, self.updates = make_model(p), p.lr, 0
+        self._changed = threading.Condition()
+        self._heard = dict.fromkeys(trainers, 0.0)
+
+    def pull(self, trainer: int) -> tuple[int, dict[str, torch.Tensor]]:
+        """The parameters, and how many updates they have had."""
+        with self._changed:
+            self._heard[trainer] = time.monotonic()
+            # Copies, which keep the graph: an update must not change what is being sent.
+            return self.updates, {name: tensor.clone() for name, tensor in self.model.named_parameters()}
+
+    def apply(self, context: int, pulled: int) -> int:
+        """Takes the gradients of a trainer's context. Returns the staleness: updates by others since the pull."""
+        gradients = dist_autograd.get_gradients(context)  # type: ignore[attr-defined]
+        with self._changed, torch.no_grad():
+            for tensor in self.model.parameters():
+                tensor.sub_(self.lr * gradients[tensor])
+            self.updates += 1
+            return self.updates - 1 - pulled
+
+    def leave(self, trainer: int) -> None:
+        """A trainer has done all of its steps."""
+        with self._changed:
+            del self._heard[trainer]
+            self._changed.notify()
+
+    def wait(self, patience: float) -> int | None:
+        """Waits until all trainers have left. Returns one that has been silent for too long, if there is one."""
+        with self._changed:
+            self._heard = dict.fromkeys(self._heard, time.monotonic())  # all have joined
+            while self._heard:
+                silent = min(self._heard, key=lambda trainer: self._heard[trainer])
+                left = self._heard[silent] + patience - time.monotonic()
+                if left <= 0:
+                    return silent
+                self._changed.wait(left)
+        return None
+
+
+_server: Server | None = None
+
+
+def server_reference() -> rpc.RRef[Server]:
+    """Called by trainers, on the server."""
+    assert _server is not None
+    return rpc.RRef(_server)
+
+
+def serve(p: Parameters, world: int) -> None:
+    """The part of rank 0."""
+    assert _server is not None
+    print(f"rank 0: serves {sum(tensor.numel() for tensor in _server.model.parameters()):,} parameters")
+    silent = _server.wait(p.patience)
+    if silent is not None:
+        print(f"rank 0: trainer {silent} has been silent for {p.patience:g} s; the training ends", file=sys.stderr)
+        end_at_once()
+    _, held_out = read_digits()
+    with torch.no_grad():
+        accuracy = (_server.model(held_out.images).argmax(1) == held_out.labels).float().mean()
+    print(f"rank 0: applied {_server.updates} updates of {world - 1} trainers")
+    print(f"final accuracy {accuracy:.3f}")
+
+
+def train(p: Parameters, rank: int, world: int) -> None:
+    """The part of a trainer."""
+    digits, _ = read_digits()
+    images, labels = digits.images[rank - 1 :: world - 1], digits.labels[rank - 1 :: world - 1]
+    model = make_model(p)
+    server = rpc.rpc_sync("rank-0", server_reference)
+    for step in range(1, p.steps + 1):
+        generator = torch.Generator().manual_seed(seed_at(p.seed, step, rank))
+        picks = torch.randint(len(labels), (p.batch,), generator=generator)
+        with dist_autograd.context() as context:
+            pulled, weights = server.rpc_sync().pull(rank)
+            loss = F.cross_entropy(functional_call(model, weights, images[picks]), labels[picks])
+            dist_autograd.backward(context, [loss])  # type: ignore[attr-defined]
+            staleness = server.rpc_sync().apply(context, pulled)
+        rankdeck.log(step=step, steps=p.steps, loss=loss, samples=p.batch, staleness=staleness)
+        if step % 50 == 0 or step == p.steps:
+            print(f"rank {rank}: step {step}/{p.steps}  loss {loss.item():.4f}  staleness {staleness}")
+    server.rpc_sync().leave(rank)
+
+
+def end_at_once() -> None:
+    """Threads of RPC wait for peers that are gone, so the interpreter would not end by itself."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def main() -> None:
+    """Runs the recipe with the arguments of this process."""
+    global _server
+    p = read_parameters(Parameters)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world < RANKS[0]:
+        print("parameter-server: 2 ranks or more are needed: a server and a trainer", file=sys.stderr)
+        raise SystemExit(2)
+    # Signals end a rank at once: its threads wait for peers, which get the signal too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    warnings.filterwarnings("ignore", message="You are using a Backend .* as a ProcessGroup")
+    if rank == 0:
+        _server = Server(p, range(1, world))
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=p.patience)
+    try:
+        rpc.init_rpc(f"rank-{rank}", rank=rank, world_size=world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+        serve(p, world) if rank == 0 else train(p, rank, world)
+        rpc.shutdown(timeout=p.patience)
+    except RuntimeError as error:
+        print(f"rank {rank}: the training ends: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+        end_at_once()
+
+
+if __name__ == "__main__":
+    main()

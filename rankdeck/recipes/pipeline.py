@@ -1,0 +1,218 @@
+# ruff: noqa: T201 - a recipe speaks to its user by printing
+"""Cuts a model into stages, by hand and by torch, and measures the bubble.
+
+Each rank has a few layers. Activations go from stage to stage, and gradients come back. The recipe trains the same model three times:
+
+- `by-hand`: with `send` and `recv`. One stage computes while all others wait: of N stages, each idles (N - 1)/N of the time.
+- `gpipe`: `torch.distributed.pipelining` cuts the batch into M micro-batches. Stage 2 works on the first while stage 1 computes the
+  second. What remains is the bubble at both ends, (N - 1)/(M + N - 1) of the time.
+- `1f1b`: the same bubble, but a stage begins with backward passes as soon as it can. So it keeps the activations of at most N
+  micro-batches, not of M.
+
+All three add up the same gradients, so the losses agree up to rounding: the schedule changes time and memory, not the training.
+The measured bubble is the time of a step in which this rank computes nothing. It is higher than the formula where stages are uneven or
+transfers slow, and it means little where ranks share a core.
+
+What goes wrong in practice:
+- Both sides of a transfer must expect the same shape and type. torch finds them out by a trial run, or takes them as here.
+- Two neighbours that both `send` first wait for each other forever.
+- Only the last rank knows the loss. Here it broadcasts it.
+- The slowest stage sets the pace: balance layers by time, not by number.
+
+Change: `--micro-batches`, `--layers`; give the last stage more layers; print `torch.cuda.max_memory_allocated` for `gpipe` and `1f1b`.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn import functional as F
+
+import rankdeck
+from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._seeds import seed_at
+from rankdeck.recipes._spirals import ARMS, draw_spirals
+from rankdeck.recipes._stop import StopSignal
+from rankdeck.recipes._stopwatch import Stopwatch
+
+HELD_OUT = 1000
+"""Points on which the accuracy is measured; step 0 of the draws."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the command line may set."""
+
+    schedule: str = parameter("all", "how batches go through", choices=("all", "by-hand", "gpipe", "1f1b"))
+    steps: int = parameter(
+        60, "optimizer steps of each schedule", low=1, unit="steps", presets={"small": 40, "minute": 100, "big": 1000}
+    )
+    batch: int = parameter(
+        1024, "points per step, a multiple of micro-batches", low=1, presets={"small": 128, "big": 8192}
+    )
+    micro_batches: int = parameter(8, "parts of a batch, at least the number of ranks", low=1, presets={"big": 32})
+    layers: int = parameter(8, "layers of the model, at least the number of ranks", low=1, presets={"big": 32})
+    width: int = parameter(256, "units of a layer", low=1, presets={"small": 32, "big": 2048})
+    lr: float = parameter(0.002, "learning rate", low=0.0, presets={"small": 0.01, "big": 0.0003})
+    seed: int = parameter(0, "decides the initial parameters and the points", low=0)
+
+
+class Layer(nn.Module):
+    """One layer, whose result is added to its input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, width) to the same."""
+        return x + F.gelu(self.linear(self.norm(x)))
+
+
+def own_layers(p: Parameters, rank: int, world: int) -> nn.Sequential:
+    """The layers of one stage: every rank makes the whole seeded model, and keeps its part."""
+    torch.manual_seed(p.seed)
+    layers = [Layer(p.width) for _ in range(p.layers)]
+    first, last = [nn.Linear(2, p.width)], [nn.LayerNorm(p.width), nn.Linear(p.width, ARMS)]
+    own: list[nn.Module] = list(layers[rank * p.layers // world : (rank + 1) * p.layers // world])
+    return nn.Sequential(*(first if rank == 0 else []), *own, *(last if rank == world - 1 else []))
+
+
+class TimedStage(PipelineStage):
+    """A stage of torch whose forward and backward passes are timed."""
+
+    watch: Stopwatch
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """One micro-batch forward; what it needs has been received."""
+        with self.watch.running():
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """One micro-batch backward."""
+        with self.watch.running():
+            return super().backward_one_chunk(*args, **kwargs)
+
+
+class Pipeline:
+    """One rank's stage, and its neighbours."""
+
+    def __init__(self, p: Parameters) -> None:
+        self.p, self.device, self.watch = p, rankdeck.device(), Stopwatch()
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.is_first, self.is_last = self.rank == 0, self.rank == self.world - 1
+        self.layers = own_layers(p, self.rank, self.world).to(self.device)
+
+    def forward(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Input and output of this stage. The first has the points as input, all others what they receive."""
+        x = points if self.is_first else torch.empty(len(points), self.p.width, device=self.device)
+        if not self.is_first:
+            dist.recv(x, src=self.rank - 1)
+            x.requires_grad_()
+        with self.watch.running():
+            out = self.layers(x)
+        if not self.is_last:
+            dist.send(out.detach(), dst=self.rank + 1)
+        return x, out
+
+    def by_hand(self, points: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
+        """One step forward and backward; the last stage returns the loss, all others 0."""
+        x, out = self.forward(points)
+        loss, slope = torch.zeros((), device=self.device), None
+        if self.is_last:
+            loss = F.cross_entropy(out, arms)
+        else:
+            slope = torch.empty_like(out)
+            dist.recv(slope, src=self.rank + 1)
+        with self.watch.running():
+            (loss if self.is_last else out).backward(slope)  # type: ignore[no-untyped-call]
+        if not self.is_first:
+            assert x.grad is not None
+            dist.send(x.grad, dst=self.rank - 1)
+        return loss.detach()
+
+    def by_torch(self, name: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The same with micro-batches."""
+        size = self.p.batch // self.p.micro_batches
+        # torch asks these examples, too, which gradients go back.
+        points = torch.empty(size, 2, device=self.device)
+        hidden, logits = (torch.empty(size, n, device=self.device, requires_grad=True) for n in (self.p.width, ARMS))
+        sees, gives = points if self.is_first else hidden, logits if self.is_last else hidden
+        stage = TimedStage(self.layers, self.rank, self.world, self.device, input_args=sees, output_args=gives)
+        stage.watch = self.watch
+        make = ScheduleGPipe if name == "gpipe" else Schedule1F1B
+        schedule = make(stage, n_microbatches=self.p.micro_batches, loss_fn=F.cross_entropy)
+
+        def step(points: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
+            losses: list[torch.Tensor] = []
+            inputs = (points,) if self.is_first else ()
+            schedule.step(*inputs, target=arms if self.is_last else None, losses=losses if self.is_last else None)
+            return torch.stack(losses).mean().detach() if losses else torch.zeros((), device=self.device)
+
+        return step
+
+
+def train(p: Parameters, name: str, before: int, steps: int, stop: StopSignal) -> float:
+    """Trains with one schedule from the seeded start. Returns the accuracy."""
+    pipeline = Pipeline(p)
+    run = pipeline.by_hand if name == "by-hand" else pipeline.by_torch(name)
+    optimizer = torch.optim.Adam(pipeline.layers.parameters(), lr=p.lr)
+    idle = 0.0
+    for step in range(1, p.steps + 1):
+        points, arms = (tensor.to(pipeline.device) for tensor in draw_spirals(p.batch, seed_at(p.seed, step)))
+        optimizer.zero_grad()
+        dist.barrier()
+        pipeline.watch.seconds, began = 0.0, time.perf_counter()
+        loss = run(points, arms)
+        dist.barrier()
+        bubble = 1 - pipeline.watch.seconds / (time.perf_counter() - began)
+        idle += bubble / p.steps
+        optimizer.step()
+        dist.broadcast(loss, src=pipeline.world - 1)
+        samples = p.batch if pipeline.is_first else 0
+        rankdeck.log(step=before + step, steps=steps, loss=loss, samples=samples, bubble=bubble)
+        if stopped := stop.agreed():
+            stop.leave(stopped)
+    n, m = pipeline.world, 1 if name == "by-hand" else p.micro_batches
+    formula = (n - 1) / (m + n - 1)
+    print(
+        f"rank {pipeline.rank}: {name}  loss {loss.item():.6f}  bubble {idle:.0%} of a step, by the formula {formula:.0%}"
+    )
+    points, arms = (tensor.to(pipeline.device) for tensor in draw_spirals(HELD_OUT, seed_at(p.seed, 0)))
+    with torch.no_grad():
+        _, out = pipeline.forward(points)
+    right = (out.argmax(1) == arms).float().mean() if pipeline.is_last else torch.zeros((), device=pipeline.device)
+    dist.broadcast(right, src=pipeline.world - 1)
+    return float(right)
+
+
+def main() -> None:
+    """Runs the recipe with the arguments of this process."""
+    p = read_parameters(Parameters)
+    rankdeck.init_process_group()
+    world = dist.get_world_size()
+    if p.batch % p.micro_batches:
+        refuse(f"pipeline: --batch {p.batch} is not a multiple of --micro-batches {p.micro_batches}")
+    if min(p.layers, p.micro_batches) < world:
+        refuse(f"pipeline: {world} ranks need --layers {world} and --micro-batches {world}, or more")
+    names = ["by-hand", "gpipe", "1f1b"] if p.schedule == "all" else [p.schedule]
+    with StopSignal(rankdeck.device()) as stop:
+        for number, name in enumerate(names):
+            accuracy = train(p, name, number * p.steps, len(names) * p.steps, stop)
+    if dist.get_rank() == 0:
+        print(f"final accuracy {accuracy:.3f}")
+    gc.collect()  # the stages stand in cycles, which hold the process group
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

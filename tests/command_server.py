@@ -1,0 +1,177 @@
+"""Forks the processes of the `rankdeck` command for tests: the command's imports, which take a fifth of a second, happen once.
+
+A forked command is a process of its own, with the arguments, environment, working directory and umask of whoever asks. It leaves
+without the interpreter's clean-up. A test that needs more of the real start (another Python, variables that Python reads at its start,
+signals) runs `COMMAND` as a program.
+
+As a program, `python command_server.py FD`: FD is a socket of type SOCK_STREAM. A request is a pickled `Request` behind its length
+in four bytes, sent with the command's standard output and error. The replies: the pid, then the exit status, negative for a signal,
+as four bytes each. One request at a time. The server ends when the other end closes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
+"""Beginnings of variables that a Python, or its C library, reads at its start only."""
+
+
+class Request(NamedTuple):
+    """A command to run."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+    umask: int
+
+
+def interpreter_variables(environment: dict[str, str]) -> dict[str, str]:
+    """The variables that decide how a Python starts."""
+    return {name: value for name, value in environment.items() if name.startswith(INTERPRETER)}
+
+
+class CommandServer:
+    """A server process, from the test's side.
+
+    Args:
+        environment: its variables; commands that differ in `interpreter_variables` must not be asked of it.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.variables = interpreter_variables(environment)
+        self.lock = threading.Lock()
+        """Held by whoever asks."""
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={name: value for name, value in environment.items() if not name.startswith("RANKDECK_")},
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+            )
+
+    def run(
+        self, words: tuple[str, ...], environment: dict[str, str], folder: str, seconds: float
+    ) -> tuple[int, bytes, bytes]:
+        """Runs a command to its end, with nothing on its standard input.
+
+        Args:
+            words: after `rankdeck`.
+            environment: all its variables.
+            folder: its working directory.
+            seconds: after which it is killed.
+
+        Returns:
+            Exit status (negative: the signal that ended it), standard output and error.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer.
+        """
+        umask = os.umask(0o077)
+        os.umask(umask)
+        request = pickle.dumps(Request(words, environment, folder, umask))
+        with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
+            header = len(request).to_bytes(4, "little")
+            socket.send_fds(self._socket, [header], [out.fileno(), err.fileno()])
+            self._socket.sendall(request)
+            pid, is_late = self._reply(None), False
+            try:
+                status = self._reply(seconds)
+            except TimeoutError:
+                is_late = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                status = self._reply(None)
+            printed = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0) for file in (out, err)]
+        if is_late:
+            raise subprocess.TimeoutExpired(["rankdeck", *words], seconds, printed[0], printed[1])
+        return status, printed[0], printed[1]
+
+    def _reply(self, seconds: float | None) -> int:
+        self._socket.settimeout(seconds)
+        data = self._socket.recv(4, socket.MSG_WAITALL)
+        assert len(data) == 4, "the server of commands has ended"
+        return int.from_bytes(data, "little", signed=True)
+
+
+def serve(wire: socket.socket) -> Request | None:
+    """Forks a process for each request. Returns its request in such a process, and None in the server when nobody asks any more."""
+    while True:
+        header, descriptors, *_ = socket.recv_fds(wire, 4, 2)
+        if not header:
+            return None
+        data = wire.recv(int.from_bytes(header, "little"), socket.MSG_WAITALL)
+        pid = os.fork()
+        if pid == 0:
+            for target, descriptor in enumerate(descriptors, 1):
+                os.dup2(descriptor, target)
+                os.close(descriptor)
+            wire.close()
+            request: Request = pickle.loads(data)
+            return request
+        for descriptor in descriptors:
+            os.close(descriptor)
+        wire.sendall(pid.to_bytes(4, "little"))
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        wire.sendall(status.to_bytes(4, "little", signed=True))
+
+
+def run_command(request: Request) -> NoReturn:
+    """Runs a command in this process, which a server has forked."""
+    os.umask(request.umask)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.argv = [str(ROOT / "rankdeck_command.py"), *request.words]
+    from rankdeck_command import main
+
+    status: object = 1
+    try:
+        status = main()
+    except SystemExit as error:
+        status = error.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+    except Exception:  # noqa: BLE001 - what a program would end with
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        threading._shutdown()  # type: ignore[attr-defined]
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else 0 if status is None else 1)
+
+
+def main() -> None:
+    """Imports what commands import, and serves."""
+    sys.path[0] = str(ROOT)
+    import rankdeck_command  # noqa: F401
+    from engine.client import engine, run  # noqa: F401
+    from engine.commands import cli  # noqa: F401
+
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None:
+        run_command(request)
+
+
+if __name__ == "__main__":
+    main()

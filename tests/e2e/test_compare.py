@@ -1,0 +1,60 @@
+"""`rankdeck compare`: results side by side, and what differs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.core.plan.plan import HIDDEN
+
+TRAIN = """
+import sys, rankdeck
+for step in range(1, 4):
+    rankdeck.log(step=step, loss=float(sys.argv[1]) / step, accuracy=0.5)
+"""
+
+
+@pytest.fixture
+def runs(rankdeck, write_script, write_profile):
+    """Two runs that differ in one argument and in two variables."""
+    script = str(write_script("train.py", TRAIN))
+    found = []
+    for loss, token in (("3", "first-secret"), ("6", "second-secret")):
+        recipe = {"script": script, "args": [loss, "two words", "--api-key", f"secret-{loss}"]}
+        profile = write_profile(recipe, env={"API_TOKEN": token, "MODE": loss}, name=f"job{loss}")
+        done = rankdeck("launch", profile)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split()[0])
+    return found
+
+
+def test_results_and_differences_stand_side_by_side(rankdeck, runs):
+    done = rankdeck("compare", *runs)
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:]}
+    assert done.stdout.splitlines()[0].split() == runs
+    assert lines["state"] == ["succeeded", "succeeded"]
+    assert lines["loss"] == ["1", "2"]
+    assert lines["accuracy"] == ["0.5", "0.5"]
+    assert lines["env.MODE"] == ["3", "6"]
+    assert lines["recipe.args"][:3] == ["3", "two", "words"]
+    assert "recipe.script" not in lines
+    assert "secret" not in done.stdout
+
+    found = json.loads(rankdeck("compare", runs[0], "--json").stdout)
+    assert [one["run"] for one in found] == runs
+    assert [one["results"]["loss"] for one in found] == [1.0, 2.0]
+    assert [one["differs"]["recipe.args"] for one in found] == [
+        [loss, "two words", "--api-key", HIDDEN] for loss in ("3", "6")
+    ]
+    assert "secret" not in json.dumps(found)
+
+
+def test_a_run_is_not_compared_with_itself(rankdeck, runs):
+    refused = rankdeck("compare", runs[1])
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (rankdeck.folder(runs[0]) / "profile.toml").write_text("damaged")
+    done = rankdeck("compare", *runs)
+    assert "succeeded" in done.stdout
+    assert done.stderr == f"rankdeck: the profile of {runs[0]} can't be read, so its keys are left out\n"

@@ -1,0 +1,68 @@
+"""`rankdeck run` and `rankdeck new`: a program without a profile, and a new profile of one."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.support import PATIENCE
+
+SAY = """
+import os, sys
+print(os.environ["RANK"], os.environ["WORLD_SIZE"], sys.argv[1:])
+sys.exit(7 if sys.argv[1:] == ["fail"] else 0)
+"""
+
+
+def test_a_script_runs_without_a_profile_and_gets_every_word_behind_it(rankdeck, write_script):
+    write_script("train.py", SAY)
+    done = rankdeck("run", "-n", "2", "train.py", "-n", "3", "--detach", "a b")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()[1:]) == [
+        f"[r{rank} localhost] {rank} 2 ['-n', '3', '--detach', 'a b']" for rank in range(2)
+    ]
+    assert "train" not in rankdeck("profiles").stdout.split()
+    assert rankdeck("run", "-n", "1", "--set", "launch.on_failure=stop", "train.py", "fail").returncode == 7
+
+
+def test_a_script_is_launched_again_from_the_profile_that_was_saved(rankdeck, write_script, work, monkeypatch):
+    write_script("train.py", SAY)
+    done = rankdeck("run", "-n", "2", "--save", "mine", "--json", "--detach", "train.py", "x")
+    assert done.returncode == 0, done.stderr
+    rankdeck.wait_state("-", "succeeded")
+    assert rankdeck("run", "--save", "mine", "train.py").stderr.startswith(
+        "rankdeck: there is already a profile 'mine'"
+    )
+    (work / "elsewhere").mkdir()
+    monkeypatch.chdir(work / "elsewhere")
+    again = rankdeck("launch", "mine")
+    assert again.returncode == 0, again.stderr
+    assert "[r1 localhost] 1 2 ['x']" in again.stdout
+
+
+def test_a_new_profile_starts_nothing_and_is_refused_where_it_could_not_be_launched(rankdeck, write_script):
+    write_script("train.py", SAY)
+    done = rankdeck("new", "-n", "2", "train.py", "x")
+    assert done.returncode == 0, done.stderr
+    assert "next: rankdeck launch train" in done.stdout
+    assert not list((rankdeck.home / "runs").glob("*"))
+    assert "train" in rankdeck("profiles").stdout.split()
+    refused = rankdeck("new", "--name", "other", "--python", "/nonexistent/python", "train.py")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "other" not in rankdeck("profiles").stdout.split()
+
+
+def test_an_interrupt_stops_what_runs(rankdeck, write_script):
+    write_script("train.py", "import time\nprint('up', flush=True)\ntime.sleep(600)")
+    with rankdeck.start("run", "-n", "1", "train.py") as following:
+        run = following.stdout.readline().strip()
+        assert following.stdout.readline() == "[r0 localhost] up\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(timeout=PATIENCE) == 130
+    assert rankdeck.status(run)["state"] == "stopped"
+
+
+def test_a_script_that_is_launched_as_a_profile_is_told_the_command(rankdeck, write_script):
+    write_script("train.py", SAY)
+    done = rankdeck("launch", "train.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "rankdeck run train.py" in done.stderr

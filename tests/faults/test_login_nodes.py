@@ -1,0 +1,110 @@
+"""Two login nodes share a home: what may be done on one of them to a run whose supervisor is on the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+from subprocess import CompletedProcess
+
+import pytest
+
+from engine.core.errors import SupervisorError
+from engine.runs.lock import take_lock
+from engine.runs.paths import RunPaths
+from tests.conftest import WriteProfile, WriteScript
+from tests.support import COMMAND, PATIENCE, Deck, is_alive, kill_hard, wait_gone, wait_until
+
+STAY = "import time; time.sleep(10_000)"
+HERE = socket.gethostname()
+OTHER = "login2"
+
+
+def on_other_node(*words: str) -> CompletedProcess[str]:
+    """A command of rankdeck on another login node: the host has another name, and a runtime folder of its own at the same path."""
+    runtime = shlex.quote(os.environ["XDG_RUNTIME_DIR"])
+    line = f"hostname {OTHER} && mount -t tmpfs tmpfs {runtime} && exec {shlex.join([*COMMAND, *words])}"
+    return subprocess.run(
+        ["unshare", "--uts", "--mount", "sh", "-c", line],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def where(rankdeck: Deck, run: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((rankdeck.folder(run) / "supervisor.json").read_text())
+    return found
+
+
+@pytest.fixture
+def run(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, needs_root: None) -> str:
+    """A run whose supervisor is on this host."""
+    if subprocess.run(["unshare", "--uts", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], check=False).returncode:
+        pytest.skip("this machine does not let us make namespaces")
+    profile = write_profile(write_script("stay.py", STAY))
+    launched: str = json.loads(rankdeck("launch", profile, "--detach", "--json").stdout)["run"]
+    wait_until(lambda: [one["state"] for one in json.loads(rankdeck("ps", "--json").stdout)] == ["running"])
+    return launched
+
+
+def test_a_run_of_another_login_node_is_named_and_left_alone(rankdeck: Deck, run: str) -> None:
+    before, rank = where(rankdeck, run), rankdeck.status(run)["ranks"][0]["pid"]
+    (line,) = json.loads(on_other_node("ps", "--json").stdout)
+    assert (line["host"], line["elsewhere"], line["reachable"], line["state"]) == (HERE, True, False, "running")
+    assert f"ssh -t {HERE} rankdeck attach {run}" in on_other_node("ps").stdout
+    asked = [
+        ["status", run], ["stop", run], ["stop", run, "--now"], ["restart", run, "--all"], ["attach", run],
+        ["kill", run, "--rank", "0"], ["stacks", run], ["wait", run], ["clean", run, "--yes"],
+    ]  # fmt: skip
+    for words in asked:
+        done = on_other_node(*words)
+        assert done.returncode != 0, words
+        assert f"the supervisor of {run} is on {HERE}" in done.stderr, words
+        assert f"ssh -t {HERE} rankdeck" in done.stderr, words
+    assert json.loads(on_other_node("clean", "--yes", "--json").stdout) == []
+    assert where(rankdeck, run) == before
+    assert is_alive(rank)
+
+
+def test_a_lost_supervisor_is_replaced_on_its_own_login_node_only(rankdeck: Deck, run: str) -> None:
+    before, rank = where(rankdeck, run), rankdeck.status(run)["ranks"][0]["pid"]
+    lost = [process.pid for process in rankdeck.processes() if "supervise" in process.command]
+    guards = [process.pid for process in rankdeck.processes() if "guard_process" in process.command]
+    for pid in guards + lost:  # together: each would replace the other
+        os.kill(pid, signal.SIGSTOP)
+    for pid in guards + lost:
+        kill_hard(pid)
+    wait_gone(*guards, *lost)
+    done = on_other_node("status", run)
+    assert f"the supervisor of {run} is on {HERE}" in done.stderr
+    refused = on_other_node("supervise", str(rankdeck.folder(run)))
+    assert f"the supervisor of {run} is on {HERE}" in refused.stdout
+    assert where(rankdeck, run) == before
+    after = rankdeck.status(run)
+    assert after["state"] == "running"
+    assert after["ranks"][0]["pid"] == rank
+    assert where(rankdeck, run)["pid"] != before["pid"]
+
+
+def test_an_ended_run_is_removed_on_any_login_node_unless_its_supervisor_lives(rankdeck: Deck, run: str) -> None:
+    rankdeck("stop", run, "--now")
+    rankdeck("wait", run)
+    paths = RunPaths(rankdeck.folder(run))
+    wait_until(lambda: not paths.supervisor.exists())
+    whereabouts = {"host": "login9", "pid": 1, "version": "0", "socket": "/nowhere"}
+    paths.supervisor.write_text(json.dumps(whereabouts))
+    with pytest.raises(SupervisorError, match="is on login9"):
+        take_lock(paths)
+    assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
+    done = rankdeck("clean", run, "--yes")
+    assert f"ssh -t login9 rankdeck clean {run}" in done.stderr
+    assert paths.plan.exists()
+    paths.supervisor.unlink()
+    assert json.loads(on_other_node("clean", "--yes", "--json").stdout) == [run]
+    assert not paths.folder.exists()

@@ -1,0 +1,137 @@
+"""The recipe `ddp-cnn`: batch normalization over ranks, saved weights, workers of the DataLoader, and resuming."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.recipe_ranks import Backend, Gang, run_recipe, start_recipe
+
+pytestmark = pytest.mark.slow
+
+RECIPE = "ddp-cnn"
+SHORT = ("--epochs", "3")
+
+BATCHES = """
+import sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from rankdeck.recipes._batchnorm import SyncBatchNorm2d
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+whole = torch.randn(7, 3, 4, 4) * 3 + 5
+target = torch.randn(7, 3, 4, 4)
+cut = slice(0, 2) if dist.get_rank() == 0 else slice(2, 7)  # batches of different sizes
+results = []
+for kind, part in ((torch.nn.BatchNorm2d, slice(None)), (SyncBatchNorm2d, cut)):
+    layer = kind(3)
+    torch.nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):
+        x = whole[part].clone().requires_grad_()
+        y = layer(x)
+        loss = ((y - target[part]) ** 2).sum()
+        layer.zero_grad()
+        loss.backward()
+    gradients = [layer.weight.grad, layer.bias.grad]
+    if kind is SyncBatchNorm2d:
+        for gradient in gradients:
+            dist.all_reduce(gradient)
+    slices = [tensor[cut] if part == slice(None) else tensor for tensor in (y.detach(), x.grad)]
+    buffers = [layer.running_mean, layer.running_var, layer.num_batches_tracked]
+    layer.eval()
+    results.append([*slices, *gradients, *buffers, layer(whole).detach()])
+for name, ours, theirs in zip(("y", "x.grad", "weight", "bias", "mean", "var", "count", "eval"), results[1], results[0], strict=True):
+    assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6), (name, (ours - theirs).abs().max())
+print("equal")
+dist.destroy_process_group()
+"""
+
+
+def test_synchronized_batch_normalization_is_that_of_the_whole_batch(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(BATCHES)
+    gang = Gang(tmp_path / "run", [str(script)], 2)
+    assert gang.wait() == [0, 0], gang.log(0) + gang.log(1)
+    assert [gang.log(rank) for rank in (0, 1)] == ["equal\n", "equal\n"]
+
+
+def test_it_learns_the_same_under_torchrun_and_with_workers(tmp_path: Path):
+    ours = run_recipe(tmp_path / "rankdeck", RECIPE, *SHORT, "--workers", "2")
+    theirs = run_recipe(tmp_path / "torchrun", RECIPE, *SHORT, launcher="torchrun")
+    assert ours.statuses == theirs.statuses == [0, 0], ours.outputs
+    assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
+    assert ours.final("accuracy") == theirs.final("accuracy") > 0.8
+    assert list(ours.losses()) == list(range(1, 3 * 43 + 1))
+    rates = list(ours.losses(name="lr").values())
+    assert rates == [*sorted(rates[:43]), *sorted(rates[43:], reverse=True)]
+    assert max(rates) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("backend", "world"), [("gloo", 4), ("mpi", 2), ("ucc", 2)])
+def test_it_learns_everywhere(tmp_path: Path, backend: Backend, world: int):
+    # SyncBatchNorm has collectives of its own in each pass, besides those of DDP.
+    words = ("--batch", "32", "--lr", "0.2", *(() if world == 4 else ("--sync-batchnorm",)))
+    done = run_recipe(tmp_path, RECIPE, "--epochs", "2", *words, world=world, backend=backend)
+    assert set(done.statuses) == {0}, done.outputs
+    assert done.final("accuracy") > 0.5
+
+
+def test_a_killed_training_resumes_and_equals_an_unbroken_one_to_the_last_bit(tmp_path: Path):
+    words = ("--epochs", "2", "--width", "4", "--batch", "32", "--sync-batchnorm")
+    unbroken = run_recipe(tmp_path / "unbroken", RECIPE, *words, world=3)
+    broken = run_recipe(tmp_path / "broken", RECIPE, *words, world=3, killed_at=20)
+    assert broken.statuses == [-signal.SIGKILL] * 3, broken.outputs
+    resumed = run_recipe(tmp_path / "broken", RECIPE, *words, world=3)
+    assert unbroken.statuses == resumed.statuses == [0] * 3, resumed.outputs
+    assert "rank 2 of 3 on cpu: resumes after step 14\n" in resumed.outputs[2]
+    for rank in range(3):
+        assert resumed.losses(rank) == {step: loss for step, loss in unbroken.losses(rank).items() if step > 14}
+    assert resumed.final("accuracy") == unbroken.final("accuracy")
+    ours, theirs = (
+        torch.load(tmp_path / run / "checkpoints/weights.pt", weights_only=True) for run in ("broken", "unbroken")
+    )
+    assert all(torch.equal(ours["model"][name], theirs["model"][name]) for name in theirs["model"])
+
+
+def test_an_interrupt_that_reaches_workers_too_leaves_a_checkpoint_and_no_traceback(tmp_path: Path):
+    gang = start_recipe(tmp_path, RECIPE, "--epochs", "1000", "--width", "2", "--workers", "1")
+    try:
+        gang.wait_for(lambda: len(gang.metrics(1)) >= 3)
+        for process in gang.ranks:
+            with contextlib.suppress(ProcessLookupError):  # it has ended already, by the signal to the other
+                os.killpg(process.pid, signal.SIGINT)
+        assert gang.wait() == [-signal.SIGINT, -signal.SIGINT], gang.log(0)
+    finally:
+        gang.end()
+    (last,) = {max(gang.losses(rank)) for rank in (0, 1)}
+    assert torch.load(tmp_path / "checkpoints/checkpoint.pt", weights_only=True)["step"] == last
+    for rank in (0, 1):
+        assert re.fullmatch(
+            rf"rank {rank} of 2 on cpu: starts\n(epoch .*\n)*rank {rank}: stopped by a signal after step {last}\n",
+            gang.log(rank),
+        )
+
+
+def test_weights_of_an_earlier_run_can_be_the_beginning(tmp_path: Path):
+    first = run_recipe(tmp_path / "first", RECIPE, "--epochs", "2", launcher="python")
+    assert first.statuses == [0], first.outputs
+    weights = tmp_path / "first/attempt_0/checkpoints/ddp-cnn/weights.pt"
+    second = run_recipe(tmp_path / "second", RECIPE, "--epochs", "1", "--weights", str(weights))
+    assert second.statuses == [0, 0], second.outputs
+    assert second.losses()[1] < first.losses()[1] / 2
+
+    weights.write_bytes(b"PK\x03\x04")
+    for words, said in (
+        ((str(weights),), f"{weights} can't be read as a checkpoint: delete it"),
+        ((f"{tmp_path}/none",), f"ddp-cnn: --weights {tmp_path}/none: rank 0 finds no such file\n"),
+    ):
+        refused = run_recipe(tmp_path / "refused", RECIPE, "--weights", *words)
+        assert refused.statuses == [1, 1]
+        assert all(output.startswith(said) for output in refused.outputs)
+        assert "Traceback" not in refused.outputs[0]

@@ -1,0 +1,63 @@
+"""The recipes `linear-allreduce` and `linear-hooks`: they learn, and do so as DistributedDataParallel does, step for step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.recipe_ranks import Backend, run_recipe
+
+pytestmark = pytest.mark.slow
+
+STEPS = ("--steps", "60")
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_averages_by_hand_by_hooks_and_by_ddp_agree_step_for_step(tmp_path: Path, world: int):
+    ddp, by_hand, by_hooks = (
+        run_recipe(tmp_path / recipe, recipe, *STEPS, world=world)
+        for recipe in ("linear", "linear-allreduce", "linear-hooks")
+    )
+    assert ddp.statuses == by_hand.statuses == by_hooks.statuses == [0] * world, by_hooks.outputs
+    for rank in range(world):
+        assert list(ddp.losses(rank)) == list(range(1, 61))
+        assert by_hand.losses(rank) == pytest.approx(ddp.losses(rank), abs=1e-6)
+        assert by_hooks.losses(rank) == pytest.approx(ddp.losses(rank), abs=1e-6)
+    assert by_hand.losses(0) != by_hand.losses(1), "each rank has samples of its own"
+    assert by_hand.final("loss") == pytest.approx(by_hooks.final("loss"), abs=1e-6)
+    assert by_hand.final("loss") == pytest.approx(ddp.final("loss"), abs=1e-6)
+    assert by_hand.final("loss") < 0.05 < by_hand.losses(0)[1]
+    assert "largest difference of a parameter between ranks: 0.000000\n" in by_hand.outputs[0]
+
+
+def test_without_the_average_the_ranks_come_apart(tmp_path: Path):
+    done = run_recipe(tmp_path, "linear-allreduce", *STEPS, "--no-average")
+    assert done.statuses == [0, 0], done.outputs
+    difference = float(done.outputs[0].partition("largest difference of a parameter between ranks: ")[2].split()[0])
+    assert difference > 0.01
+
+
+@pytest.mark.parametrize("recipe", ["linear-allreduce", "linear-hooks"])
+def test_the_loss_is_the_same_under_torchrun(tmp_path: Path, recipe: str):
+    ours = run_recipe(tmp_path / "rankdeck", recipe, *STEPS)
+    theirs = run_recipe(tmp_path / "torchrun", recipe, *STEPS, launcher="torchrun")
+    assert theirs.statuses == [0, 0], theirs.outputs
+    assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
+    assert ours.outputs == theirs.outputs
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ucc"])
+@pytest.mark.parametrize("recipe", ["linear", "linear-allreduce", "linear-hooks"])
+def test_it_learns_over_mpi_and_ucc(tmp_path: Path, recipe: str, backend: Backend):
+    done = run_recipe(tmp_path, recipe, *STEPS, backend=backend)
+    assert set(done.statuses) == {0}, done.outputs
+    assert done.final("loss") < 0.05
+
+
+@pytest.mark.parametrize("recipe", ["linear-allreduce", "linear-hooks"])
+def test_it_runs_alone(tmp_path: Path, recipe: str):
+    done = run_recipe(tmp_path, recipe, "--preset", "small", "--batch", "64", launcher="python")
+    assert done.statuses == [0], done.outputs
+    assert len(done.losses()) == 20
+    assert done.final("loss") < done.losses()[1] / 5

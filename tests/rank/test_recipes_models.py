@@ -1,0 +1,117 @@
+"""The recipes `pipeline` and `model-parallel`, which cut a model: they learn as the whole model does, over each backend."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.recipe_ranks import Backend, Ran, run_recipe
+
+pytestmark = pytest.mark.slow
+
+PIPELINE = ("--steps", "35", "--batch", "96", "--micro-batches", "4", "--width", "32", "--layers", "4", "--lr", "0.01")
+PARALLEL = ("--steps", "60", "--batch", "32", "--lr", "0.02")
+
+# --- pipeline
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_recipe(tmp_path_factory.mktemp("pipeline"), "pipeline", *PIPELINE, world=2)
+
+
+def test_all_schedules_learn_the_same(pipeline: Ran):
+    assert pipeline.statuses == [0, 0], pipeline.outputs
+    losses = list(pipeline.losses(1).values())
+    assert len(losses) == 105
+    assert losses[35:70] == pytest.approx(losses[:35], abs=1e-4)
+    assert losses[70:] == pytest.approx(losses[:35], abs=1e-4)
+    assert pipeline.losses(0) == pipeline.losses(1), "the last rank tells its loss"
+    assert pipeline.final("accuracy") > 0.9
+
+
+def test_each_rank_says_how_long_it_idled(pipeline: Ran):
+    for rank, output in enumerate(pipeline.outputs):
+        found = re.findall(rf"rank {rank}: (\S+)  loss \S+  bubble (\d+)% of a step, by the formula (\d+)%", output)
+        assert [(name, formula) for name, _, formula in found] == [("by-hand", "50"), ("gpipe", "20"), ("1f1b", "20")]
+        assert all(0 < int(measured) <= 100 for _, measured, _ in found)
+
+
+def test_four_stages_and_one_stage_learn_what_two_do(pipeline: Ran, tmp_path: Path):
+    four = run_recipe(tmp_path / "four", "pipeline", *PIPELINE, "--schedule", "1f1b", world=4)
+    one = run_recipe(tmp_path / "one", "pipeline", *PIPELINE, "--schedule", "by-hand", launcher="python")
+    expected = [loss for step, loss in pipeline.losses().items() if step <= 35]
+    for other in (four, one):
+        assert not any(other.statuses), other.outputs
+        assert list(other.losses().values()) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_losses_of_a_pipeline_are_the_same_under_torchrun(pipeline: Ran, tmp_path: Path):
+    other = run_recipe(tmp_path, "pipeline", *PIPELINE, launcher="torchrun")
+    assert other.statuses == [0, 0], other.outputs
+    assert other.losses(1) == pipeline.losses(1)
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ucc"])
+def test_a_pipeline_runs_over_other_backends(pipeline: Ran, tmp_path: Path, backend: Backend):
+    other = run_recipe(tmp_path, "pipeline", *PIPELINE, "--steps", "8", backend=backend)
+    assert not any(other.statuses), other.outputs
+    losses = [float(loss) for loss in re.findall(r"^rank 0: \S+  loss (\S+)  bubble ", other.outputs[0], re.MULTILINE)]
+    assert losses == pytest.approx([pipeline.losses()[8]] * 3, abs=1e-4)
+    assert other.final("accuracy") > 0
+
+
+def test_what_makes_no_pipeline_is_refused_with_one_line(tmp_path: Path):
+    few = run_recipe(tmp_path / "few", "pipeline", "--micro-batches", "1", launcher="rankdeck", world=2)
+    assert few.statuses == [1, 1]
+    assert few.outputs[0] == "pipeline: 2 ranks need --layers 2 and --micro-batches 2, or more\n"
+
+
+# --- model-parallel
+
+
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_recipe(tmp_path_factory.mktemp("parallel"), "model-parallel", *PARALLEL, world=2)
+
+
+def test_a_model_on_two_devices_learns(parallel: Ran):
+    assert parallel.statuses == [0, 0], parallel.outputs
+    assert (
+        "rank 1 of 2: two stand-ins, both of which are cpu: 4,352 parameters on the first, 8,515" in parallel.outputs[1]
+    )
+    assert parallel.final("accuracy") > 0.85
+    assert parallel.losses(0) != parallel.losses(1), "each rank has points of its own"
+
+
+def test_the_losses_on_two_devices_are_the_same_under_torchrun(parallel: Ran, tmp_path: Path):
+    other = run_recipe(tmp_path, "model-parallel", *PARALLEL, launcher="torchrun")
+    assert other.statuses == [0, 0], other.outputs
+    assert [other.losses(rank) for rank in (0, 1)] == [parallel.losses(rank) for rank in (0, 1)]
+
+
+def test_a_killed_training_on_two_devices_resumes_as_if_unbroken(parallel: Ran, tmp_path: Path):
+    words = (*PARALLEL, "--checkpoint-every", "20")
+    assert run_recipe(tmp_path, "model-parallel", *words, killed_at=45).statuses.count(-9)
+    resumed = run_recipe(tmp_path, "model-parallel", *words)
+    assert resumed.statuses == [0, 0], resumed.outputs
+    assert list(resumed.losses()) == list(range(41, 61))
+    assert resumed.losses() == pytest.approx({step: parallel.losses()[step] for step in range(41, 61)}, abs=1e-5)
+    assert resumed.final("accuracy") == parallel.final("accuracy")
+
+    path = tmp_path / "checkpoints" / "checkpoint.pt"
+    other = run_recipe(tmp_path, "model-parallel", *words, "--first", "1")
+    assert other.statuses == [1, 1]
+    assert other.outputs[0].splitlines()[-1].startswith(f"{path} is of another training: cut is 2 there, and 1 here")
+
+
+@pytest.mark.parametrize(("world", "backend"), [(4, "gloo"), (2, "mpi"), (2, "ucc")])
+def test_models_on_two_devices_run_over_other_backends(parallel: Ran, tmp_path: Path, world: int, backend: Backend):
+    other = run_recipe(tmp_path, "model-parallel", *PARALLEL, world=world, backend=backend)
+    assert not any(other.statuses), other.outputs
+    if world == 2:
+        assert other.final("accuracy") == pytest.approx(parallel.final("accuracy"), abs=0.005)
+    else:
+        assert other.final("accuracy") > 0.85

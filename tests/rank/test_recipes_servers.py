@@ -1,0 +1,114 @@
+"""The recipes `parameter-server` and `two-backends`: what holds although timing decides, and an end in bounded time."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from rankdeck.recipes import two_backends
+from tests.recipe_ranks import Backend, Ran, run_recipe, start_recipe
+
+pytestmark = pytest.mark.slow
+
+SERVER = ("--steps", "80", "--hidden", "16", "--lr", "0.2")
+TWO = ("--preset", "small", "--steps", "60", "--hidden", "16")
+
+# --- parameter-server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_recipe(tmp_path_factory.mktemp("server"), "parameter-server", *SERVER)
+
+
+def test_one_trainer_learns_and_is_the_same_under_torchrun(server: Ran, tmp_path: Path):
+    assert server.statuses == [0, 0], server.outputs
+    assert server.final("accuracy") > 0.7
+    assert server.losses(1)[80] < 1.2 < 2.0 < server.losses(1)[1]
+    assert set(server.losses(1, "staleness").values()) == {0}
+    other = run_recipe(tmp_path, "parameter-server", *SERVER, launcher="torchrun")
+    assert other.statuses == [0, 0], other.outputs
+    assert other.losses(1) == server.losses(1)
+    assert other.outputs[0] == server.outputs[0]
+    assert "Warning" not in "".join(other.outputs + server.outputs)
+
+
+def test_every_gradient_of_three_trainers_is_applied_once(tmp_path: Path):
+    done = run_recipe(tmp_path, "parameter-server", *SERVER, world=4)
+    assert done.statuses == [0] * 4, done.outputs
+    assert "rank 0: applied 240 updates of 3 trainers\n" in done.outputs[0]
+    assert done.final("accuracy") > 0.7
+    staleness = [done.losses(rank, "staleness") for rank in (1, 2, 3)]
+    assert [list(steps) for steps in staleness] == [list(range(1, 81))] * 3
+    assert all(0 <= value < 240 for steps in staleness for value in steps.values())
+
+
+def test_a_lost_trainer_ends_the_job_with_a_line_from_the_server(tmp_path: Path):
+    gang = start_recipe(tmp_path, "parameter-server", "--steps", "1000000", "--patience", "20")
+    gang.wait_for(lambda: len(gang.metrics(1)) > 3)
+    gang.ranks[1].kill()
+    assert gang.wait() == [1, -signal.SIGKILL], gang.log(0)
+    assert gang.log(0).splitlines()[-1] == "rank 0: trainer 1 has been silent for 20 s; the training ends"
+
+
+def test_a_lost_server_ends_the_trainers_with_one_line(tmp_path: Path):
+    gang = start_recipe(tmp_path, "parameter-server", "--steps", "1000000", world=3)
+    gang.wait_for(lambda: all(len(gang.metrics(rank)) > 3 for rank in (1, 2)))
+    gang.ranks[0].kill()
+    assert gang.wait() == [-signal.SIGKILL, 1, 1], gang.log(1)
+    for rank in (1, 2):
+        # Threads of RPC may warn before this line and after it.
+        assert len(re.findall(f"^rank {rank}: the training ends: .", gang.log(rank), re.MULTILINE)) == 1
+        assert "Traceback" not in gang.log(rank)
+
+
+def test_a_signal_ends_a_server_and_a_trainer_at_once(tmp_path: Path):
+    gang = start_recipe(tmp_path, "parameter-server", "--steps", "1000000")
+    gang.wait_for(lambda: len(gang.metrics(1)) > 3)
+    gang.ranks[0].send_signal(signal.SIGSTOP)  # else the trainer may miss the server before it has its own signal
+    gang.ranks[1].send_signal(signal.SIGINT)
+    gang.ranks[0].send_signal(signal.SIGTERM)
+    gang.ranks[0].send_signal(signal.SIGCONT)
+    assert gang.wait() == [-signal.SIGTERM, -signal.SIGINT]
+    assert "Traceback" not in gang.log(0) + gang.log(1)
+
+
+def test_a_server_alone_is_refused_with_one_line(tmp_path: Path):
+    alone = run_recipe(tmp_path, "parameter-server", launcher="python")
+    assert alone.statuses == [2]
+    assert alone.outputs == ["parameter-server: 2 ranks or more are needed: a server and a trainer\n"]
+
+
+# --- two-backends
+
+
+@pytest.mark.parametrize(
+    ("world", "backend", "second"), [(2, "gloo", "gloo"), (4, "gloo", "gloo"), (2, "ucc", "gloo"), (2, "ucc", "ucc")]
+)
+def test_two_groups_are_measured_and_train(tmp_path: Path, world: int, backend: Backend, second: str):
+    done = run_recipe(tmp_path, "two-backends", *TWO, "--second", second, world=world, backend=backend)
+    assert not any(done.statuses), done.outputs
+    assert done.final("accuracy") > 0.7
+    sizes = re.findall(rf"^rank 0: +([\d,]+) bytes  {backend} .* µs  {second} .* µs", done.outputs[0], re.MULTILINE)
+    assert sizes == ["4", "32", "256", "2,048", "16,384"]
+    assert "rank 0: gradients of 4,840 bytes over " in done.outputs[0]
+    assert ("both groups are over" in done.outputs[0]) == (backend == second)
+
+
+def test_whatever_is_chosen_two_ranks_have_the_same_losses(tmp_path: Path):
+    ours = run_recipe(tmp_path / "ours", "two-backends", *TWO)
+    theirs = run_recipe(tmp_path / "theirs", "two-backends", *TWO, launcher="torchrun")
+    assert ours.statuses == theirs.statuses == [0, 0], theirs.outputs
+    assert ours.losses(0) == ours.losses(1) == theirs.losses(0)
+
+
+def test_a_message_goes_over_the_group_that_was_faster_for_the_nearest_size(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.distributed.get_backend", lambda group: "gloo")
+    small, large = two_backends.Group(None), two_backends.Group(None)
+    faster = dict.fromkeys((4, 32), small) | dict.fromkeys((256, 2048), large)
+    chosen = [two_backends.choose(faster, torch.zeros(count)) for count in (1, 8, 20, 30, 100, 100000)]
+    assert chosen == [small, small, small, large, large, large]

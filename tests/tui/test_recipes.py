@@ -1,0 +1,206 @@
+"""Recipes in the app: their arguments as lines of the form, what each shows and takes, and the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.core.catalogue import Argument, RecipeInfo
+from engine.core.errors import CheckError, ProfileError
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Profile
+from engine.planning.recipes import find_recipe, names
+from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
+from tests.tui.seen import until, until_seen
+from tui.app import RankdeckApp
+from tui.data.form import ARGUMENT, Field, errors_of, fields, profile_of, values_of
+from tui.screens.edit import EditScreen
+from tui.screens.script import ScriptScreen
+from tui.text.recipes import recipes_text, script_text
+from tui.widgets.form_row import FormRow
+
+SHAPED = RecipeInfo(
+    name="shaped",
+    summary="Shows every kind of parameter.",
+    lesson="What it teaches,\nin two lines.\n\nAnd what goes wrong.\n\n    one\n    two",
+    arguments=(
+        Argument(
+            name="steps", type="int", default=200, help="steps in all", low=1, unit="steps", presets={"small": 20}
+        ),
+        Argument(name="lr", type="float", default=0.1, help="learning rate", low=0.0, high=1.0),
+        Argument(name="data", type="str", default="digits", help="what it learns", choices=("digits", "noise")),
+        Argument(name="sync-batchnorm", type="bool", default=False, help="all ranks", presets={"small": True}),
+        Argument(name="stages", type="int", default=2, help="cuts", choices=(2, 4)),
+    ),
+    refused={"mpi": "it has its own transport"},
+    ranks=(2, None),
+)
+ALL = (*RECIPES, SHAPED)
+
+
+def shaped(*args: str) -> Profile:
+    return profile("mine", recipe="shaped", more=f"args = {list(args)}\n")
+
+
+def lines(*args: str) -> dict[str, Field]:
+    """The lines for the arguments, by name."""
+    found = fields(values_of(shaped(*args), ALL), ALL, ())
+    return {one.id.removeprefix(ARGUMENT): one for one in found if one.id.startswith(ARGUMENT)}
+
+
+# --- the form without a screen ---------------------------------------------------------------------------------------
+
+
+def test_a_line_says_range_unit_and_default():
+    found = lines()
+    assert list(found) == ["preset", "steps", "lr", "data", "sync-batchnorm", "stages"]
+    assert found["steps"].help == "steps in all (a whole number of 1 or more; steps)"
+    assert found["steps"].placeholder == "200 steps"
+    assert found["lr"].help == "learning rate (a number from 0 to 1)"
+    assert [value for value, _ in found["data"].choices] == ["", "digits", "noise"]
+    assert [value for value, _ in found["stages"].choices] == ["", "2", "4"]
+    assert found["sync-batchnorm"].choices == (("", "no"), ("no", ""), ("yes", ""))
+    assert found["preset"].choices == (("", "the defaults"), ("small", "steps 20, sync-batchnorm True"))
+
+
+def test_a_preset_changes_what_stands_in_empty_lines():
+    found = lines("--preset", "small")
+    assert found["steps"].placeholder == "20 steps"
+    assert dict(found["sync-batchnorm"].choices)[""] == "yes"
+    assert found["lr"].placeholder == "0.1"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--steps", "7", "--sync-batchnorm", "--data", "noise"),
+        ("--no-sync-batchnorm", "--stages=4"),
+        ("--preset", "small", "--lr", "0.5", "more"),
+        ("--sync-batchnorm=yes",),
+    ],
+)
+def test_arguments_go_through_the_form_unchanged(args: tuple[str, ...]):
+    before = shaped(*args)
+    assert profile_of(values_of(before, ALL), before, ALL) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "args"),
+    [
+        ({"sync-batchnorm": "yes"}, ("--sync-batchnorm",)),
+        ({"sync-batchnorm": "no", "data": "noise"}, ("--data", "noise", "--no-sync-batchnorm")),
+        ({"preset": "small", "stages": "4"}, ("--preset", "small", "--stages", "4")),
+    ],
+)
+def test_what_is_chosen_becomes_arguments(values: dict[str, str], args: tuple[str, ...]):
+    said = {f"{ARGUMENT}{name}": value for name, value in values.items()}
+    assert profile_of({**values_of(shaped(), ALL), **said}, None, ALL).recipe.args == args
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("steps", "0", "'0' is not a whole number of 1 or more"),
+        ("lr", "2", "'2' is not a number from 0 to 1"),
+        ("data", "cats", "'cats' is not one of digits, noise"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_at_its_line(name: str, value: str, reason: str):
+    values: dict[str, Any] = {**values_of(shaped(), ALL), f"{ARGUMENT}{name}": value}
+    (error,) = errors_of(values, None, ALL)
+    assert isinstance(error, ProfileError)
+    assert (error.key, error.reason) == (f"{ARGUMENT}{name}", reason)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_argument_of_a_recipe_has_a_line_with_what_it_means(name: str):
+    found = {one.id: one for one in fields({"recipe.kind": name}, [find_recipe(name)], ())}
+    for argument in find_recipe(name).accepted:
+        line = found[f"{ARGUMENT}{argument.name}"]
+        assert line.label == argument.name
+        assert line.help.startswith(argument.help)
+        assert line.choices or argument.takes in line.help
+
+
+# --- what a recipe shows and takes -----------------------------------------------------------------------------------
+
+
+def test_a_recipe_says_what_it_shows_and_takes_and_where_it_can_not_run():
+    text = " ".join(recipes_text(ALL, "shaped", 60, ascii=True).plain.split())
+    for words in (
+        "Shows every kind of parameter.",
+        "can't run on mpi: it has its own transport",
+        "ranks 2 or more",
+        "--steps steps in all (a whole number of 1 or more; steps; default 200; small 20)",
+        "--sync-batchnorm all ranks (yes or no; default no; small yes)",
+        "What it teaches, in two lines. And what goes wrong. one two Other recipes",
+        "Other recipes gpt A small GPT",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize("width", [20, 78, 200])
+@pytest.mark.parametrize("ascii", [True, False])
+def test_a_script_is_coloured_and_cut_lines_are_marked(width: int, ascii: bool):
+    source = f'def main() -> None:\n    print("{"x" * 100}")  # 日本\n\n\n\x1b[2Jmain()\n'
+    text = script_text(source, width, ascii=ascii)
+    seen = text.split("\n", allow_blank=True)
+    assert max(line.cell_length for line in seen) <= width
+    assert "\x1b" not in text.plain
+    sign = "> " if ascii else "↪ "
+    assert (f"\n{sign}" in text.plain) == (width < 120)
+    joined = text.plain.replace(f"\n{sign}", "")
+    assert joined.startswith(f'def main() -> None:\n    print("{"x" * 100}")  # 日本\n\n\n')
+    assert {str(span.style) for span in text.spans if text.plain[span.start : span.end] == "def"} - {"$text"}
+
+
+# --- the screen ------------------------------------------------------------------------------------------------------
+
+
+class Engine(FakeEngine):
+    """Has a recipe with every kind of parameter."""
+
+    def recipes(self) -> list[RecipeInfo]:
+        return list(ALL)
+
+    def preview(self, profile: Profile) -> LaunchPlan:
+        if profile.recipe.args == ():
+            raise CheckError("the recipe shaped needs 9 ranks")
+        return super().preview(profile)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_arguments_are_chosen_and_the_script_is_read_in_the_form(tmp_path: Path, size: tuple[int, int]):
+    engine = Engine(tmp_path, [entry(shaped(), tmp_path)])
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "Plan: mine")
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the form")
+
+        def go_to(key: str) -> None:
+            next(row.line for row in app.screen.query(FormRow) if row.field.id == key).focus()
+
+        go_to("recipe.kind")
+        await until_seen(pilot, "Shows every kind of parameter.", "can't run on mpi: it has its own", "F6: its script")
+        await until_seen(pilot, "the recipe shaped needs 9 ranks")
+        go_to(f"{ARGUMENT}preset")
+        await until_seen(pilot, "● default", "○ small")
+        await pilot.press("right")
+        await until_seen(pilot, "(20 steps)", "● small", "small: steps 20, sync-batchnorm True")
+        await pilot.press("down", *"0")
+        await until_seen(pilot, "'0' is not a whole number of 1 or more")
+        await pilot.press("backspace", "5", "down", "down", "right", "down", "right")
+        await until_seen(pilot, "● no", "all ranks (left")
+        await pilot.press("f6")
+        await until(pilot, lambda: isinstance(app.screen, ScriptScreen), "the script")
+        await until_seen(pilot, "The script of shaped", "import os", "recipes copy shaped train.py", "↪ ")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form again")
+        await pilot.press("f5")
+        await until(pilot, lambda: bool(engine.launched), "the launch")
+    args = ("--preset", "small", "--steps", "5", "--data", "digits", "--no-sync-batchnorm")
+    assert engine.launched[0].recipe.args == args

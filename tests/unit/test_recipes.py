@@ -1,0 +1,305 @@
+"""The declarations of the recipes: what their scripts say, what the engine reads from the source, and that both refuse the same."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.backends import BACKENDS
+from engine.core.catalogue import RecipeInfo
+from engine.core.errors import CheckError, ProfileError
+from engine.core.plan.profile_reading import parse_with_places, profile_from_data
+from engine.planning.make import make_plan
+from engine.planning.recipe_arguments import Problem, problem_with
+from engine.planning.recipes import FOLDER, read_recipe, recipes, script_of
+from rankdeck.recipes import read_parameters
+
+HEAD = "from dataclasses import dataclass\nfrom rankdeck.recipes import parameter\n"
+
+
+def declaration_of(source: str) -> ModuleType:
+    """A module with the declaration in a script, without its imports of torch."""
+    body = source.partition("@dataclass(frozen=True)\nclass Parameters")[2]
+    declared = re.split(r"\n\n\n", body, maxsplit=1)[0]
+    module = ModuleType("declaration")
+    sys.modules["declaration"] = module
+    exec(f"{HEAD}@dataclass(frozen=True)\nclass Parameters{declared}\n", vars(module))
+    return module
+
+
+def script_says(parameters: type[Any], words: list[str]) -> tuple[Any, str]:
+    """What `read_parameters` returns and what it prints on stderr."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return read_parameters(parameters, words), errors.getvalue()
+        except SystemExit as end:
+            return end.code, errors.getvalue()
+
+
+ALL = '''"""Shows every kind of parameter."""
+@dataclass(frozen=True)
+class Parameters:
+    """What the command line may set."""
+
+    steps: int = parameter(200, "steps in all", low=1, high=10_000_000, unit="steps", presets={"small": 20, "big": 900})
+    lr: float = parameter(0.1, "learning rate", low=0.0)
+    scale: float = parameter(1, "any number")
+    data: str = parameter("digits", "what it learns", choices=("digits", "noise"), presets={"small": "noise"})
+    sync_batchnorm: bool = parameter(False, "statistics of all ranks", presets={"big": True})
+    sizes: str = parameter("4", "bytes, such as 4K", pattern="[0-9]+K?")
+    stages: int = parameter(2, "cuts", choices=(2, 4))
+    most: int = parameter(default=2, help="100% of it", high=9)
+'''
+
+
+def test_the_engine_reads_what_the_script_declares() -> None:
+    said = read_recipe("all", ALL)
+    assert said.summary == "Shows every kind of parameter."
+    assert said.presets == ("small", "big")
+    named = {one.name: one for one in said.arguments}
+    assert list(named) == ["steps", "lr", "scale", "data", "sync-batchnorm", "sizes", "stages", "most"]
+    steps = named["steps"]
+    assert (steps.type, steps.default, steps.low, steps.high, steps.unit) == ("int", 200, 1, 10_000_000, "steps")
+    assert (steps.help, steps.presets) == ("steps in all", {"small": 20, "big": 900})
+    assert named["data"].choices == ("digits", "noise")
+    assert (named["sync-batchnorm"].type, named["sync-batchnorm"].default) == ("bool", False)
+    assert [named[name].takes for name in ("steps", "lr", "scale", "data", "most", "sync-batchnorm")] == [
+        "a whole number from 1 to 10000000",
+        "a number of 0 or more",
+        "a number",
+        "one of digits, noise",
+        "a whole number of 9 or less",
+        "yes or no",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ([], (200, 0.1, 1, "digits", False)),
+        (["--steps", "7", "--lr=2", "--sync-batchnorm"], (7, 2.0, 1, "digits", True)),
+        (["--preset", "small"], (20, 0.1, 1, "noise", False)),
+        (["--steps", "7", "--preset", "big"], (7, 0.1, 1, "digits", True)),
+        (["--preset=big", "--no-sync-batchnorm", "--scale", "-3"], (900, 0.1, -3.0, "digits", False)),
+    ],
+)
+def test_a_word_wins_over_the_preset_and_the_preset_over_the_default(words: list[str], values: tuple[Any, ...]) -> None:
+    got, said = script_says(declaration_of(ALL).Parameters, words)
+    assert said == ""
+    assert (got.steps, got.lr, got.scale, got.data, got.sync_batchnorm) == values
+    assert problem_with(read_recipe("all", ALL), words) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "reason"),
+    [
+        (["--steps", "many"], "steps", "--steps: 'many' is not a whole number from 1 to 10000000"),
+        (["--steps", "0"], "steps", "--steps: '0' is not a whole number from 1 to 10000000"),
+        (["--lr", "nan"], "lr", "--lr: 'nan' is not a number of 0 or more"),
+        (["--scale", "inf"], "scale", "--scale: 'inf' is not a number"),
+        (["--data", "cats"], "data", "--data: 'cats' is not one of digits, noise"),
+        (["--sizes", "4G"], "sizes", "--sizes: '4G' is not understood: bytes, such as 4K"),
+        (["--preset", "tiny"], "preset", "--preset: 'tiny' is not one of small, big"),
+        (["--step", "3"], "", "there is no argument '--step'"),
+        (["stray"], "", "there is no argument 'stray'"),
+    ],
+)
+def test_a_wrong_word_is_refused_with_one_line(words: list[str], name: str, reason: str) -> None:
+    status, said = script_says(declaration_of(ALL).Parameters, words)
+    assert status == 2
+    assert said.endswith(f" error: {reason} (--help lists the arguments)\n")
+    assert said.count("\n") == 1
+    problem = problem_with(read_recipe("all", ALL), words)
+    assert problem is not None
+    assert (problem.argument.name if problem.argument else "", problem.reason) == (name, reason)
+
+
+FLAGS = ["steps", "lr", "scale", "data", "sync-batchnorm", "no-sync-batchnorm", "sizes", "stages", "most", "preset"]
+WORDS = st.one_of(
+    st.sampled_from([f"--{flag}" for flag in FLAGS]),
+    st.sampled_from(["-h", "--help", "--", "-", "-1", "-1e3", "--x", "stray", "", "digits", "small", "4K", "2"]),
+    st.builds("--{}={}".format, st.sampled_from(FLAGS), st.sampled_from(["", "1", "-1", "2.5", "nan", "noise", "big"])),
+    st.integers(-2000, 2000).map(str),
+    st.floats().map(str),
+    st.text(max_size=5),
+    st.just("9" * 400),
+)
+
+
+@settings(max_examples=60)
+@given(words=st.lists(WORDS, max_size=6))
+def test_engine_and_script_refuse_the_same_words_with_the_same_sentence(words: list[str]) -> None:
+    got, said = script_says(DECLARED.Parameters, words)
+    problem = problem_with(INFO, words)
+    assert said.partition(": error: ")[2] == (f"{problem.reason} (--help lists the arguments)\n" if problem else "")
+    assert (got == 2) == (problem is not None)
+
+
+DECLARED, INFO = declaration_of(ALL), read_recipe("all", ALL)
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ('steps: int = parameter(0, "x", low=1)', "steps: default '0' is not a whole number of 1 or more"),
+        ('steps: int = parameter("many", "x")', "steps: default 'many' is not of type int"),
+        ('steps: int = parameter(5, "x", high=9, presets={"big": 10})', "big '10' is not a whole number of 9 or less"),
+        ('fast: bool = parameter(1, "x")', "fast: default 1 is not of type bool"),
+        ('data: str = parameter("x", "x", choices=("a", "b"))', "data: default 'x' is not one of a, b"),
+        ("steps: int = 3", "steps is not declared like name: int = parameter(DEFAULT, HELP), or float, str or bool"),
+        ('steps: list = parameter(3, "x")', "steps is not declared like"),
+        ('preset: int = parameter(3, "x")', "preset is not declared like"),
+    ],
+)
+def test_a_wrong_declaration_in_a_copy_is_one_line(field: str, reason: str) -> None:
+    source = f"@dataclass(frozen=True)\nclass Parameters:\n    {field}\n"
+    status, said = script_says(declaration_of(source).Parameters, [])
+    assert status == 2
+    assert "error: Parameters." in said
+    assert said.endswith(" (correct the script)\n")
+    assert reason in said
+    assert said.count("\n") == 1
+
+
+def test_annotations_may_be_text() -> None:
+    module = ModuleType("declaration")
+    sys.modules["declaration"] = module
+    body = 'steps: int = parameter(3, "x")\n    on: "bool" = parameter(True, "x")'
+    exec(f"from __future__ import annotations\n{HEAD}@dataclass\nclass Parameters:\n    {body}\n", vars(module))
+    got, _ = script_says(module.Parameters, ["--steps", "4", "--no-on"])
+    assert (got.steps, got.on) == (4, False)
+
+
+def test_the_declaration_needs_no_torch(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("alone", FOLDER / "_parameters.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["alone"] = module
+    spec.loader.exec_module(module)
+    assert "torch" not in vars(module)
+
+
+# --- the recipes that there are
+
+
+@pytest.fixture(params=recipes().values(), ids=lambda recipe: recipe.name)
+def recipe(request: pytest.FixtureRequest) -> RecipeInfo:
+    found: RecipeInfo = request.param
+    return found
+
+
+def test_every_script_is_a_recipe() -> None:
+    assert sorted(script_of(name) for name in recipes()) == sorted(FOLDER.glob("[!_]*.py"))
+    assert {"allreduce", "gpt", "linear"} <= set(recipes())
+
+
+def test_names_and_summaries_fit(recipe: RecipeInfo) -> None:
+    assert 0 < len(recipe.summary) <= 72
+    assert recipe.summary.endswith(".")
+    assert len(recipe.name) <= 20
+    assert recipe.lesson
+    assert all(len(argument.name) <= 16 for argument in recipe.accepted)  # the labels of the form
+
+
+def test_what_a_script_declares_is_valid_and_as_the_engine_reads_it(recipe: RecipeInfo) -> None:
+    parameters = declaration_of(script_of(recipe.name).read_text()).Parameters
+    got, said = script_says(parameters, [])
+    assert said == ""
+    assert {name.replace("_", "-"): value for name, value in vars(got).items()} == {
+        argument.name: argument.default for argument in recipe.arguments
+    }
+    for preset in recipe.presets:
+        script_says(parameters, ["--preset", preset])
+        assert problem_with(recipe, ["--preset", preset]) is None
+
+
+def test_help_has_every_argument(recipe: RecipeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        read_parameters(declaration_of(script_of(recipe.name).read_text()).Parameters, ["--help"])
+    printed = "".join(capsys.readouterr().out.split())
+    for argument in recipe.accepted:
+        for text in (f"--{argument.name}", argument.takes, argument.help):
+            assert text.replace(" ", "") in printed
+
+
+def test_a_problem_without_an_argument_has_no_name() -> None:
+    assert problem_with(recipes()["linear"], ["x"]) == Problem(None, "there is no argument 'x'", "x")
+
+
+# --- what is refused before the start
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ["--steps", "x"],
+            "p.toml:5: recipe.args: --steps: 'x' is not a whole number of 0 or more\n"
+            "  --steps: optimizer steps in all, including those before a resume (default: 200)",
+        ),
+        (["--stepz=3"], "p.toml:5: recipe.args: there is no argument '--stepz=3'\n  did you mean --steps?"),
+        (
+            ["stray"],
+            "p.toml:5: recipe.args: there is no argument 'stray'\n"
+            "  linear takes: --preset --steps --batch --lr --seed --delay --checkpoint --checkpoint-dir",
+        ),
+    ],
+)
+@pytest.mark.parametrize("checked", [True, False])
+def test_no_plan_is_made_of_arguments_that_the_script_refuses(args: list[str], said: str, checked: bool) -> None:
+    text = f'schema = 1\nname = "x"\n[recipe]\nname = "linear"\nargs = {args}\n[layout]\nnodes = "localhost:2"\n'
+    profile, places = parse_with_places(text, file="p.toml")
+    with pytest.raises(ProfileError) as caught:
+        make_plan(profile, checked=checked, places=places)
+    assert str(caught.value) == said
+
+
+def made(backend: str, nodes: str, *, checked: bool, recipe: str = "parameter-server") -> None:
+    data = {"schema": 1, "name": "x", "recipe": {"name": recipe}, "layout": {"nodes": nodes}}
+    make_plan(profile_from_data({**data, "backend": {"name": backend}}, "x"), checked=checked)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_no_plan_is_made_where_the_recipe_can_not_run(checked: bool) -> None:
+    made("gloo", "localhost:2", checked=checked)
+    for backend, name in (("mpi", "mpi"), ("cpu:ucc,cuda:gloo", "ucc")):
+        with pytest.raises(CheckError) as caught:
+            made(backend, "localhost:2", checked=checked)
+        assert caught.value.message == f"the recipe parameter-server can't run on {name}: {SERVER.refused[name]}"
+        assert caught.value.hint == "set backend.name to gloo or nccl"
+    with pytest.raises(CheckError, match="needs 2 ranks or more, not 1"):
+        made("gloo", "localhost:1", checked=checked)
+
+
+def test_a_check_counts_no_ranks_of_nodes_that_were_not_asked() -> None:
+    made("gloo", "elsewhere", checked=False)
+
+
+SERVER = recipes()["parameter-server"]
+
+
+def test_a_script_says_where_it_can_not_run() -> None:
+    source = '''"""Needs some ranks."""\nREFUSED_BACKENDS = {"mpi": "why"}\nRANKS = (None, 4)\n'''
+    said = read_recipe("limited", source)
+    assert (said.refused, said.ranks) == ({"mpi": "why"}, (None, 4))
+    assert (SERVER.ranks, set(SERVER.refused)) == ((2, None), {"mpi", "ucc"})
+
+
+def test_reasons_fit_one_line_and_name_backends(recipe: RecipeInfo) -> None:
+    for backend, reason in recipe.refused.items():
+        assert backend in BACKENDS
+        assert 0 < len(reason) <= 90
+        assert not reason.endswith(".")
+    assert set(recipe.refused) < set(BACKENDS)

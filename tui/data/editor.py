@@ -1,0 +1,61 @@
+"""The user's editor, opened at the line where a traceback ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+FRAME = re.compile(r'^ +File "(?P<file>/[^"\n]{1,4096})", line (?P<line>\d{1,7})', re.MULTILINE)
+"""A frame of a traceback with an absolute path, so that no path is taken for an option."""
+
+INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
+"""In the paths of code that the user did not write."""
+
+LINE_FIRST = ("vi", "vim", "nvim", "view", "nano", "emacs", "emacsclient", "micro", "joe", "kak", "jed", "ne", "mg")
+"""Editors that take `+LINE FILE`. Others get the file alone, or as in `COLON`."""
+
+COLON = {
+    "code": ("--wait", "--goto"),
+    "codium": ("--wait", "--goto"),
+    "subl": ("--wait",),
+    "hx": (),
+    "helix": (),
+    "zed": ("--wait",),
+}
+"""Editors that take `FILE:LINE`, with the options before it."""
+
+
+class Frame(NamedTuple):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+
+def frame_to_edit(traceback: str) -> Frame | None:
+    """The last frame of a traceback in a file of the user's that is on this machine, else the last in any file; None: there is none."""
+    frames = [Frame(found["file"], int(found["line"])) for found in FRAME.finditer(traceback)]
+    here = [frame for frame in frames if Path(frame.file).is_file()]
+    own = [frame for frame in here if not INSTALLED.search(frame.file)]
+    return (own or here or frames)[-1] if frames else None
+
+
+def editor_command(frame: Frame, environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The command that opens a frame: $VISUAL, else $EDITOR, else vi or nano. None: there is no editor."""
+    try:
+        words = shlex.split(environment.get("VISUAL") or environment.get("EDITOR") or "")
+    except ValueError:  # an unclosed quote
+        words = []
+    candidates = [words] if words else [["vi"], ["nano"]]
+    command = next((one for one in candidates if shutil.which(one[0], path=environment.get("PATH"))), None)
+    if command is None:
+        return None
+    name = Path(command[0]).name
+    if name in COLON:
+        return [*command, *COLON[name], f"{frame.file}:{frame.line}"]
+    return [*command, *([f"+{frame.line}"] if name in LINE_FIRST else []), frame.file]
