@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test quick check bench picture clean
 
 run: $(READY)
