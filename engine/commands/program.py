@@ -20,6 +20,7 @@ from engine.core.plan.profile import Profile
 from engine.planning.make import with_absolute_paths
 from engine.planning.profiles import find_profile, list_profiles, read_profile, save_profile
 from engine.planning.programs import Wanted, make_profile
+from engine.planning.recipes import names, recipe
 
 
 class ProgramName(click.ParamType[str]):
@@ -31,6 +32,49 @@ class ProgramName(click.ParamType[str]):
         return [*RecipeName().shell_complete(ctx, param, incomplete), CompletionItem(incomplete, type="file")]
 
 
+class _ProgramArgument(click.ParamType[str]):
+    """A word of the program's own command line."""
+
+    name = "argument"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _next_words(ctx, incomplete)
+
+
+class _ProgramCommand(click.Command):
+    """A command whose options end at the program: click itself would go on to complete its own."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if ctx.params.get("program") is None:
+            return super().shell_complete(ctx, incomplete)
+        return _next_words(ctx, incomplete)
+
+
+def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """What may stand next on a program's command line: values of the argument before it, or arguments.
+
+    Values are choices. Of other texts and of programs that are no recipe, the shell completes files.
+    """
+    before = [word for word in ctx.params["args"] or () if word != "="]  # bash takes --name=value for three words
+    files = [CompletionItem(incomplete, type="file")]
+    program = ctx.params["program"]
+    if ctx.params.get("is_module") or Path(program).is_file() or program not in names():
+        return files
+    accepted = {f"--{argument.name}": argument for argument in recipe(program).accepted}
+    last = accepted.get(before[-1]) if before else None
+    if last is not None and last.type != "bool":
+        if not last.choices:
+            return files if last.type == "str" else []
+        return [CompletionItem(word) for word in map(str, last.choices) if word.startswith(incomplete)]
+    offered = [(flag, one.help) for flag, one in accepted.items()]
+    offered += [(f"--no-{one.name}", f"not: {one.help}") for one in accepted.values() if one.type == "bool"]
+    return [
+        CompletionItem(flag, help=said)
+        for flag, said in offered
+        if flag.startswith(incomplete) and flag not in {word.partition("=")[0] for word in before}
+    ]
+
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _WORDS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -38,7 +82,7 @@ _WORDS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 _OPTIONS = (
     click.argument("program", type=ProgramName()),
-    click.argument("args", nargs=-1, type=click.UNPROCESSED),
+    click.argument("args", nargs=-1, type=_ProgramArgument()),
     click.option(
         "--ranks",
         "-n",
@@ -67,7 +111,7 @@ def _with_program(command: _Command) -> _Command:
     return command
 
 
-@click.command(context_settings=_WORDS)
+@click.command(cls=_ProgramCommand, context_settings=_WORDS)
 @_with_program
 @click.option("--save", metavar="NAME", help="Also save it as a profile of this name.")
 @click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
@@ -87,7 +131,7 @@ def run(
     ctx.exit(follow_launch(profile, places, detach=detach, as_json=as_json))
 
 
-@click.command(context_settings=_WORDS)
+@click.command(cls=_ProgramCommand, context_settings=_WORDS)
 @_with_program
 @click.option("--name", metavar="NAME", help="Of the profile; default: from PROGRAM.")
 def new(base: str | None, **wanted: Any) -> None:

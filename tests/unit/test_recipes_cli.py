@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import pytest
 
 import engine.commands.cli
 from engine.planning.profiles import read_profile
-from engine.planning.recipes import names, recipes, script_of
+from engine.planning.recipes import names, recipe, recipes, script_of
 
 
 class Said(NamedTuple):
@@ -128,13 +129,62 @@ def test_a_name_that_can_not_be_is_refused(rankdeck: Command, name: str, said: s
     assert os.listdir() == []
 
 
-def test_recipes_are_completed_by_name(
-    rankdeck: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("_RANKDECK_COMPLETE", "bash_complete")
-    for words in ("show", "copy"):
-        monkeypatch.setenv("COMP_WORDS", f"rankdeck recipes {words} al")
-        monkeypatch.setenv("COMP_CWORD", "3")
+Complete = Callable[[str, str], list[str]]
+
+
+@pytest.fixture
+def complete(rankdeck: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
+    """What the command prints for a shell that completes the last of some words, which may be empty."""
+
+    def ask(shell: str, line: str) -> list[str]:
+        words = line.split(" ")
+        monkeypatch.setenv("_RANKDECK_COMPLETE", f"{shell}_complete")
+        monkeypatch.setenv("COMP_WORDS", f"rankdeck {line}")
+        monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words)))
         with pytest.raises(SystemExit):
             rankdeck()
-        assert "plain,allreduce" in capsys.readouterr().out.splitlines()
+        return [item for item in capsys.readouterr().out.splitlines() if item]
+
+    return ask
+
+
+@pytest.mark.parametrize("words", ["recipes show", "recipes copy", "run", "run -n 2", "new"])
+def test_recipes_are_completed_by_name(complete: Complete, words: str) -> None:
+    assert "plain,allreduce" in complete("bash", f"{words} al")
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_shell_completes_every_argument_of_a_recipe_and_every_choice(complete: Complete, name: str) -> None:
+    accepted = recipe(name).accepted
+    flags = {f"--{one.name}" for one in accepted} | {f"--no-{one.name}" for one in accepted if one.type == "bool"}
+    for line in (f"run -n 2 {name} ", f"new {name} --"):
+        assert {item.removeprefix("plain,") for item in complete("bash", line)} == flags
+    for one in accepted:
+        if one.choices:
+            offered = [f"plain,{choice}" for choice in one.choices]
+            assert complete("bash", f"run {name} --{one.name} ") == offered
+            assert complete("bash", f"run {name} --{one.name} =") == offered  # as bash parts --name=
+            assert complete("bash", f"run {name} --{one.name} {one.choices[0]}")[0] == offered[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("run ddp-cnn --no-sy", ["plain,--no-sync-batchnorm"]),
+        ("run linear --batch ", []),
+        ("run linear --batch 8 --ba", []),  # it is there already
+        ("run linear --batch=8 --ba", []),
+        ("run linear --checkpoint-dir da", ["file,da"]),
+        ("run --back", ["plain,--backend"]),
+        ("run train.py --back", ["file,--back"]),
+        ("run -m linear --ba", ["file,--ba"]),
+    ],
+)
+def test_a_shell_completes_what_may_come_next(complete: Complete, line: str, wanted: list[str]) -> None:
+    assert complete("bash", line) == wanted
+
+
+def test_zsh_and_fish_show_the_help_of_an_argument(complete: Complete) -> None:
+    said = "samples per rank and step"
+    assert complete("zsh", "run linear --bat") == ["plain", "--batch", said]
+    assert complete("fish", "run linear --bat") == [f"plain,--batch\t{said}"]
