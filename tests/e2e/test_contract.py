@@ -212,6 +212,21 @@ def test_arguments_arrive_as_they_were_written(rankdeck, write_script, write_pro
     assert not (work / "pwned").exists()
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_script_with_a_required_local_rank_runs(rankdeck, write_script, write_profile, dump_folder, warm):
+    parse = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--local_rank', type=int, required=True)\n"
+    script = write_script("dump.py", DUMP + parse + "p.parse_args()\n")
+    told = rankdeck("launch", write_profile(script, launch={"on_failure": "stop"}))
+    assert told.returncode == 2
+    assert 'recipe.args = ["--local_rank={local_rank}"]' in told.stderr
+    program = {"script": str(script), "args": ["--local_rank={local_rank}"]}
+    assert rankdeck("launch", write_profile(program, ranks=2, launch={"warm": warm})).returncode == 0
+    assert {rank: dump["argv"][1:] for rank, dump in dumps(dump_folder).items()} == {  # type: ignore[index]
+        "0": ["--local_rank=0"],
+        "1": ["--local_rank=1"],
+    }
+
+
 def test_environment_values_arrive_as_they_were_written(rankdeck, write_script, write_profile, dump_folder, work):
     wanted = {f"VALUE_{number}": value for number, value in enumerate(AWKWARD)}
     script = write_script("dump.py", DUMP)

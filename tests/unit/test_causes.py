@@ -65,6 +65,8 @@ SAMPLES: list[tuple[str, str]] = [
     ("S6", "kex_exchange_identification: Connection closed by remote host"),
     ("P1", "can't start: Permission denied: '/opt/env/bin/python'"),
     ("P5", "train.py: error: --steps: '0' is not a whole number of 1 or more (--help lists the arguments)"),
+    ("P15", "usage: t.py [-h] --local-rank R\nt.py: error: the following arguments are required: --local-rank"),
+    ("P15", "Error: Missing option '--local_rank'."),
     ("P14", "OSError: [Errno 122] Disk quota exceeded: 'last.pt'"),
     ("P10", "PermissionError: [Errno 13] Permission denied: '/data/x'"),
 ]

@@ -19,6 +19,7 @@ from engine.core.plan.plan import (
     LaunchPlan,
     NodeFacts,
     build_plan,
+    differs_between_ranks,
     rank_argv,
     rank_environment,
     shown_environment,
@@ -94,6 +95,29 @@ def test_argv_is_what_is_run_word_by_word(recipe: dict[str, Any], argv: tuple[st
 
 def test_the_python_of_the_profile_wins_over_that_of_the_node() -> None:
     assert rank_argv(make({"launch": {"python": "/opt/env/bin/python"}}), "/l")[0] == "/opt/env/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("argument", "of_rank_5"),
+    [
+        ("--local-rank={local_rank}", "--local-rank=1"),
+        ("out/{rank}-of-{world_size}.pt", "out/5-of-8.pt"),
+        ("{rank}{rank}", "55"),
+        ("{{rank}}", "{rank}"),
+        ("{{local_rank}} {rank}", "{local_rank} 5"),
+        ('{"lr": 1, "rank": {"a": {}}}', '{"lr": 1, "rank": {"a": {}}}'),
+        ("{Rank} {rank:02d} {0} { rank } ${WORLD_SIZE}", "{Rank} {rank:02d} {0} { rank } ${WORLD_SIZE}"),
+    ],
+)
+def test_arguments_may_name_the_rank(argument: str, of_rank_5: str) -> None:
+    plan = make({"recipe": {"script": "t.py", "args": [argument]}}, slots=parse_nodes("a,b", 4))
+    assert rank_argv(plan, "/l", plan.places[5])[3:] == (of_rank_5,)
+    assert rank_argv(plan, "/l")[3:] == (argument,)
+
+
+def test_only_arguments_that_name_a_rank_differ_between_ranks() -> None:
+    for argument, differs in (("{rank}", True), ("{{rank}}", True), ("{}", False), ("{seed}", False)):
+        assert differs_between_ranks(make({"recipe": {"script": "t.py", "args": [argument]}})) is differs
 
 
 def test_a_program_has_a_short_title() -> None:

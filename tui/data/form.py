@@ -103,7 +103,11 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
 def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field]:
     """The lines for the program: a script, a module or the recipe's own arguments, then free arguments."""
     kind = values.get("recipe.kind", "")
-    more = Field(id="recipe.args", label="arguments", help="Its command-line arguments, quoted as in a shell.")
+    more = Field(
+        id="recipe.args",
+        label="arguments",
+        help="Its command-line arguments, quoted as in a shell. {rank} becomes its number.",
+    )
     if kind == OWN_SCRIPT:
         return [Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file."), more]
     if kind == OWN_MODULE:

@@ -59,7 +59,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
     for warning in plan.warnings:
         lines += labelled("warning", plain_line(warning.line), width, style="$text-warning")
-    argv = [visible(shlex.quote(word)) for word in rank_argv(plan, FOLDER)]
+    argv = [visible(shlex.quote(word)) for word in rank_argv(plan, FOLDER, plan.places[0])]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)
     lines += labelled("store", f"{store_address(plan)}, a free port for each attempt", width)

@@ -262,17 +262,39 @@ def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
     return max(1, fact.gpus if backend.device == "cuda" else fact.cores)
 
 
+_PLACE_WORD = re.compile(r"\{\{(?P<doubled>rank|local_rank|world_size)\}\}|\{(?P<name>rank|local_rank|world_size)\}")
+
+
 def recipe_file(name: str) -> str:
     """The name of a recipe's script: `linear_hooks.py` for `linear-hooks`."""
     return f"{name.replace('-', '_')}.py"
 
 
-def rank_argv(plan: LaunchPlan, library: str) -> tuple[str, ...]:
-    """The command line of every rank.
+def with_place(argument: str, place: Place, world_size: int) -> str:
+    """An argument with the numbers of a rank in place of `{rank}`, `{local_rank}` and `{world_size}`.
+
+    Doubled braces, `{{rank}}`, stand for the word itself. All other braces, such as those of JSON, are left alone.
+    """
+    numbers = {"rank": place.rank, "local_rank": place.local_rank, "world_size": world_size}
+
+    def number(match: re.Match[str]) -> str:
+        return match[0][1:-1] if match["doubled"] else str(numbers[match["name"] or match["doubled"]])
+
+    return _PLACE_WORD.sub(number, argument)
+
+
+def differs_between_ranks(plan: LaunchPlan) -> bool:
+    """Whether the arguments of the program name a rank."""
+    return any(_PLACE_WORD.search(argument) for argument in plan.program.args)
+
+
+def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None) -> tuple[str, ...]:
+    """The command line of a rank.
 
     Args:
         plan: the launch.
         library: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
+        place: of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are.
     """
     program = plan.program
     match program.kind:
@@ -282,7 +304,10 @@ def rank_argv(plan: LaunchPlan, library: str) -> tuple[str, ...]:
             target = (program.target,)
         case "module":
             target = ("-m", program.target)
-    return (plan.python, "-u", *target, *program.args)
+    args = program.args
+    if place is not None:
+        args = tuple(with_place(argument, place, plan.world_size) for argument in args)
+    return (plan.python, "-u", *target, *args)
 
 
 def rank_environment(

@@ -100,7 +100,7 @@ class LetGo(Request, frozen=True, kw_only=True, tag="let_go"):
 
 
 class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of a Spawn: its own environment and the paths of its files on the node."""
+    """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own."""
 
     rank: int
     generation: int
@@ -109,6 +109,7 @@ class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     err: str
     metrics: str
     stacks: str
+    argv: tuple[str, ...] = ()
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

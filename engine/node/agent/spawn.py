@@ -54,6 +54,7 @@ class Spawn:
         self.attempt, self.number, self.generation = message["attempt"], wanted["rank"], wanted.get("generation", 0)
         self._files = [wanted["out"], wanted["err"], wanted["metrics"]]
         self._env: dict[str, str] = dict(wanted["env"])
+        self._argv: list[str] = wanted.get("argv") or message["argv"]
         self._descriptors: list[int] = []
         """Descriptors from mpirun, for the rank."""
 
@@ -70,7 +71,7 @@ class Spawn:
     def start(self) -> None:
         """Starts its process."""
         request = {
-            "argv": self._message["argv"],
+            "argv": self._argv,
             "cwd": self._message["cwd"],
             "stacks": self._wanted.get("stacks", ""),
             "library": self._message["library"],
@@ -129,7 +130,7 @@ class Spawn:
                 if self._descriptors:
                     self._env["PMI_FD"] = str(self._descriptors[0])
                 options = {"cwd": self._message["cwd"], "stdout": out, "stderr": err, "pass_fds": self._descriptors}
-                pid = start_process(self._message["argv"], env={**self._environment, **self._env}, **options)
+                pid = start_process(self._argv, env={**self._environment, **self._env}, **options)
         except OSError as error:
             self._failed(error)
         else:

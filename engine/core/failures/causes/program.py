@@ -43,6 +43,13 @@ CAUSES: tuple[Cause, ...] = (
         hint="correct the script; syntax that is too new for launch.python causes the same error",
     ),
     Cause(
+        id="P15",
+        pattern=r"(?:error: the following arguments are required: [^\n]{0,200}?|Missing option ')(?P<flag>--local[-_]rank)\b",
+        detail="the script wants its local rank as an argument, as older launchers passed it",
+        hint="pass it: {{local_rank}} in recipe.args stands for the local rank",
+        fix='recipe.args = ["{flag}={{local_rank}}"]',
+    ),
+    Cause(
         id="P5",
         pattern=r"^(?:usage: [^\n]{1,4000}\n(?:[ \t][^\n]*\n){0,100}[^\n]{1,200}: error: "
         r"|[^\n]{1,200}: error: (?=[^\n]{1,300}\(--help lists the arguments\)))(?P<said>[^\n]{1,300})",
