@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 
 SIGNAL = signal.SIGRTMIN + 9
 """A real-time signal, because training scripts use SIGUSR1 and SIGUSR2. The agent sends it to processes that handle it."""
@@ -21,7 +22,12 @@ def watch() -> None:
             caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
         if caught >> (SIGNAL - 1) & 1:
             return
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        faulthandler.register(SIGNAL, file=file, all_threads=True)
+        # O_NONBLOCK, because anything may be in the place of the file: a pipe without a reader would block.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(path, flags, 0o600)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            faulthandler.register(SIGNAL, file=file, all_threads=True)
+        else:
+            os.close(file)
     except (OSError, ValueError, RuntimeError, StopIteration):
         return  # training does not depend on this

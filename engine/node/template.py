@@ -290,12 +290,20 @@ def show_command(argv: list[str]) -> None:
 
 
 def watch_for_stacks(path: str) -> None:
-    """Makes a signal append every thread's stack to a file, even while Python or torch are busy."""
-    if path:
-        import faulthandler
+    """Makes a signal append every thread's stack to a file, even while Python or torch are busy. Without the file, the rank starts too."""
+    if not path:
+        return
+    import faulthandler
+    import stat
 
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+    with contextlib.suppress(OSError):
+        # O_NONBLOCK, because anything may be in the place of the file: a pipe without a reader would block.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(path, flags, 0o600)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+        else:
+            os.close(file)
 
 
 def run_program(argv: list[str]) -> None:

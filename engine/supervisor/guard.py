@@ -48,7 +48,9 @@ class Guards:
         """Starts the guards, and starts them again when they are killed. Runs until it is cancelled."""
         # The guards first: until they are there, nothing starts the next supervisor.
         rest = asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True)
-        await asyncio.gather(*map(self._keep_one, PATIENCE), rest)
+        async with asyncio.TaskGroup() as guards:  # a defect in one must not leave the other behind
+            for work in (*map(self._keep_one, PATIENCE), rest):
+                guards.create_task(work)
 
     async def _keep_one(self, patience: float) -> None:
         while not self._released:

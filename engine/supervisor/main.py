@@ -77,7 +77,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print("ready", flush=True)  # noqa: T201
         _close_starter()
-        chores.append(tasks.create_task(guards.keep()))
+        chores.append(tasks.create_task(run.keep("the guards", guards.keep)))
         await run.ended.wait()
         await runner.wait_closed()
         for chore in chores:

@@ -85,6 +85,8 @@ class SupervisedRun:
             error: what reading it raised.
         """
         note("".join(traceback.format_exception(error)))
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
         text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
         self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
 

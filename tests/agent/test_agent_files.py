@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from engine.node.agent.files import NOT_REGULAR, first_words, is_same_file, open_log, open_watched, read_from
 from tests.agent.driver import FOR_EVER, Node
-from tests.support import is_alive, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, ROOT, is_alive, kill_hard, wait_gone, wait_until
 
 
 def make_socket(path: Path) -> None:
@@ -118,3 +120,23 @@ def test_a_rank_does_not_start_with_output_into_anything_but_a_file(
     assert ended["reason"] == f"can't start: {NOT_REGULAR} {str(path)!r}"
     bridge.settle()
     assert is_alive(hello["pid"])
+
+
+WATCH = """
+import faulthandler, os, sys
+sys.path.insert(0, sys.argv[1])
+from engine.node.template import watch_for_stacks
+from rankdeck._stacks import watch
+os.environ["RANKDECK_STACKS"] = sys.argv[2]
+watch_for_stacks(sys.argv[2])
+watch()
+print("goes on")
+"""
+
+
+def test_a_rank_does_not_wait_for_what_is_in_place_of_its_stacks(tmp_path: Path, put: Callable[[Path], None]) -> None:
+    path = tmp_path / "rank_0.stacks"
+    put(path)
+    command = [sys.executable, "-I", "-c", WATCH, str(ROOT), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout, done.stderr) == ("goes on\n", "")

@@ -560,6 +560,7 @@ if "supervise" in sys.orig_argv:
         ("hold_watch", "HoldWatch.look", "the watch of runs that hold"),
         ("ingest", "Ingest.run", "reading the output of ranks"),
         ("server", "Server.keep_listening", "the watch of the socket"),
+        ("guard", "Guards._start", "the guards"),
     ],
 )
 def test_a_defect_in_one_watch_costs_only_that_part(

@@ -400,12 +400,14 @@ async def test_a_profile_of_the_folder_runs_nothing_before_it_is_trusted(
         return preview(profile)
 
     monkeypatch.setattr(engine, "preview", noted)
-    theirs = folder_profile(engine, '[launch]\nsetup = "touch /tmp/owned"\n').profile
+    theirs = folder_profile(engine, '[launch]\nsetup = "API_TOKEN=hunter2 touch /tmp/owned"\n').profile
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "Press enter to decide.", "touch /tmp/owned")
+        assert "hunter2" not in text_of(app)
         await pilot.press("enter")
-        await until_seen(pilot, "Trust theirs?", "launch.setup  touch /tmp/owned")
+        await until_seen(pilot, "Trust theirs?", "launch.setup  API_TOKEN=••• touch /tmp/owned")
+        assert "hunter2" not in text_of(app)
         await pilot.press("n")
         await until_gone(pilot, "Trust theirs?")
         assert (engine.launched, engine.prewarmed, previews) == ([], [], [])

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import ProfileEntry
+from engine.core.plan.plan import shown_shell
 from engine.core.plan.profile import Profile
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
@@ -141,7 +142,7 @@ def parting_words(runs: Sequence[RunSummary]) -> str | None:
 
 
 def programs_of(profile: Profile) -> dict[str, str]:
-    """The programs that a profile names itself, by the key of the profile."""
+    """The programs that a profile names itself, by the key of the profile, with secrets hidden."""
     launch, recipe = profile.launch, profile.recipe
     found = {
         "launch.setup": launch.setup,
@@ -149,7 +150,7 @@ def programs_of(profile: Profile) -> dict[str, str]:
         "recipe.script": recipe.script,
         "recipe.module": recipe.module,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: shown_shell(value) for key, value in found.items() if value}
 
 
 def runs_before_launch(profile: Profile) -> bool:

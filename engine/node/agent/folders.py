@@ -96,16 +96,33 @@ def socket_path(mark: str) -> str:
 
 
 def listen(folder: str, mark: str) -> socket.socket:
-    """Returns a listening socket for this user only. Its path is written into the run's folder, for logins with another environment."""
+    """Returns a listening socket for this user only. Its path is written into the run's folder, for logins with another environment.
+
+    Raises:
+        OSError: for example, the disk is full. An earlier socket of the same path is left, unless the path itself can't be used.
+        RuntimeError: another user could reach the socket.
+    """
     path = socket_path(mark)
+    note_path(os.path.join(folder, "socket"), path)  # first: on a full disk, the earlier socket must stay
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
-    os.chmod(path, 0o600)
-    listener.listen(4)
-    write_atomically(os.path.join(folder, "socket"), path.encode())
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen(4)
+    except OSError:
+        listener.close()
+        raise
     return listener
+
+
+def note_path(note: str, path: str) -> None:
+    """Writes a path into a file, unless it is there: that works on a full disk too. Raises OSError."""
+    with contextlib.suppress(OSError), open(note, "rb") as file:
+        if file.read() == os.fsencode(path):
+            return
+    write_atomically(note, os.fsencode(path))
 
 
 def take_lock(folder: str) -> int | None:
@@ -120,8 +137,13 @@ def take_lock(folder: str) -> int | None:
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Replaces a file so that readers see the old or the new content, never a part."""
+    """Replaces a file so that readers see the old or the new content, never a part. Raises OSError."""
     partial = f"{path}.{os.getpid()}.partial"
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-    os.replace(partial, path)
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+        os.replace(partial, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)  # on a full disk it takes room
+        raise
