@@ -18,7 +18,7 @@ from engine.core.views.view import RunSummary
 from engine.runs.listing import all_runs, summarise, unplanned_runs
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import host_elsewhere, refuse_elsewhere
+from engine.runs.record import host_elsewhere, read_note, refuse_elsewhere
 from engine.runs.replay import read_journal
 
 CLOSING_TIME = 10.0
@@ -26,8 +26,12 @@ CLOSING_TIME = 10.0
 
 
 def old_runs(keep: int, older: float) -> list[RunPaths]:
-    """The runs that have ended, without the `keep` newest of them and those that ended less than `older` seconds ago."""
-    ended = [(summary.ended_at, paths) for paths in all_runs() if (summary := summarise(paths)) and _is_over(summary)]
+    """The runs that have ended, without the `keep` newest of them, starred ones, and those that ended less than `older` seconds ago."""
+    ended = [
+        (summary.ended_at, paths)
+        for paths in all_runs()
+        if (summary := summarise(paths)) and _is_over(summary) and not read_note(paths).starred
+    ]
     ended += [(changed, paths) for changed, paths in unplanned_runs() if _has_ended(paths)]
     youngest = time.time() - older
     return [paths for ended_at, paths in ended[keep:] if not older or (ended_at is not None and ended_at < youngest)]

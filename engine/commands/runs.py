@@ -178,6 +178,51 @@ def clean(runs: tuple[str, ...], *, keep: int | None, older: float | None, yes: 
 
 
 @click.command()
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Leave the N newest ended runs.")
+@click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@JSON
+def gc(*, keep: int | None, older: float | None, yes: bool, as_json: bool) -> None:
+    """Remove ended runs that nobody needs any more. Asks first.
+
+    Starred runs stay, and at least one of --keep and --older must say which others to leave.
+    """
+    from engine.commands.clean import clean_runs, old_runs
+
+    if keep is None and older is None:
+        raise UsageError("gc needs --keep or --older", hint="for example: rankdeck gc --keep 20 --older 30d")
+    clean_runs(old_runs(keep or 0, older or 0.0), named=False, yes=yes, as_json=as_json)
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--sort", "key", default="launched", show_default=True, metavar="KEY", help="Order; a metric works too.")
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
+@JSON
+def runs(words: tuple[str, ...], *, key: str, reverse: bool, limit: int | None, as_json: bool) -> None:
+    """List the history: date, duration, final values, what differs from the run before, and size on disk.
+
+    WORDs filter: each must occur in a run's id, state, backend, reason, changed settings or note; '!WORD' must not.
+    KEY is launched, ended, duration, name, state, step, size, starred, or a metric, whose lowest value comes first.
+    """
+    from engine.commands.history import show_history
+
+    show_history(words, key, reverse=reverse, limit=limit, as_json=as_json)
+
+
+@click.command()
+@RUN
+@click.argument("text", required=False)
+@click.option("--star/--no-star", default=None, help="Mark the run; gc and clean without RUN leave it.")
+def note(run: str, text: str | None, *, star: bool | None) -> None:
+    """Write a note about a run, which `runs` shows, or print the one that it has. An empty TEXT removes it."""
+    from engine.commands.history import note_run
+
+    note_run(find_run(run), text, star)
+
+
+@click.command()
 @click.argument("runs", nargs=-1, type=RunName(), required=True)
 @JSON
 def compare(runs: tuple[str, ...], *, as_json: bool) -> None:
@@ -190,5 +235,5 @@ def compare(runs: tuple[str, ...], *, as_json: bool) -> None:
     compare_runs(chosen, as_json=as_json)
 
 
-COMMANDS = (ps, status, compare, diagnose, logs, restart, kill, stacks, stop, wait, clean)
+COMMANDS = (ps, runs, status, compare, note, diagnose, logs, restart, kill, stacks, stop, wait, clean, gc)
 """Added to the command line by `cli`."""

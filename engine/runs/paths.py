@@ -115,6 +115,7 @@ class RunPaths:
         self.supervisor_log = folder / "supervisor.log"
         self.series = folder / "series.json"
         self.summary = folder / "summary.json"
+        self.note = folder / "note.json"
         self.nodes = folder / "nodes"
         self.checkpoints = folder / "checkpoints"
 

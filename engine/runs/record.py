@@ -13,7 +13,7 @@ import msgspec
 from engine.core.errors import SupervisorElsewhereError, SupervisorError
 from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.plan import LaunchPlan
-from engine.core.views.view import RunSummary, RunView
+from engine.core.views.view import RunNote, RunSummary, RunView
 from engine.runs.paths import RunPaths
 
 TAIL = 1 << 16
@@ -131,8 +131,8 @@ def refuse_elsewhere(paths: RunPaths, command: str) -> None:
         )
 
 
-def summary_of(run: RunView) -> RunSummary:
-    """The line of `rankdeck ps` for a run, as this host sees it."""
+def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> RunSummary:
+    """The line of `rankdeck ps` for a run, as this host sees it, with final values of its metrics if it has ended."""
     return RunSummary(
         run=run.run,
         name=run.name,
@@ -148,12 +148,13 @@ def summary_of(run: RunView) -> RunSummary:
         reason=run.failure.headline if run.failure and run.state != "succeeded" else run.doing,
         reachable=True,
         host=socket.gethostname(),
+        metrics=metrics,
     )
 
 
-def write_summary(paths: RunPaths, run: RunView) -> None:
+def write_summary(paths: RunPaths, run: RunView, metrics: dict[str, float | None] | None = None) -> None:
     """Stores the line of `rankdeck ps`, so that listing many runs needs no replay."""
-    replace_file(paths.summary, msgspec.json.encode(summary_of(run)))
+    replace_file(paths.summary, msgspec.json.encode(summary_of(run, metrics)))
 
 
 def read_summary(paths: RunPaths) -> RunSummary | None:
@@ -162,6 +163,14 @@ def read_summary(paths: RunPaths) -> RunSummary | None:
         return msgspec.json.decode(paths.summary.read_bytes(), type=RunSummary)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def read_note(paths: RunPaths) -> RunNote:
+    """What the user has written about a run; empty if there is nothing readable."""
+    try:
+        return msgspec.json.decode(paths.note.read_bytes(), type=RunNote)
+    except (OSError, msgspec.MsgspecError):
+        return RunNote()
 
 
 def read_results(paths: RunPaths, attempt: int) -> list[Result]:

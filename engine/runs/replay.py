@@ -69,6 +69,14 @@ def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
     return events, size
 
 
+def read_saved(paths: RunPaths) -> Saved | None:
+    """The stored curves of a run; None if they can't be read."""
+    try:
+        return msgspec.json.decode(paths.series.read_bytes(), type=Saved)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 def stored_snapshot(paths: RunPaths) -> Snapshot:
     """The snapshot of a run from its files, without a supervisor.
 
@@ -79,10 +87,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     state = replay(events)
     if state is None:
         raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
-    try:
-        saved = msgspec.json.decode(paths.series.read_bytes(), type=Saved)
-    except (OSError, msgspec.MsgspecError):
-        saved = Saved(attempt=state.attempt, offsets={}, progress=[], series=[])
+    saved = read_saved(paths) or Saved(attempt=state.attempt, offsets={}, progress=[], series=[])
     progress = saved.progress or [RankProgress() for _ in state.ranks]
     tails = {
         rank: read_tail(paths.log(state.attempt, rank, "err"))

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from engine.core.errors import RankdeckError
+from engine.core.metrics.series import final_values
 from engine.core.views.view import RunView
 from engine.node.login import leave_session
 from engine.runs.lock import take_lock
@@ -85,7 +86,8 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     runner.ingest.drain()
     _save_quietly(runner.ingest.save)
     await server.close()
-    _save_quietly(lambda: write_summary(paths, snapshots.run_view))
+    metrics = final_values(runner.ingest.series.dump())
+    _save_quietly(lambda: write_summary(paths, snapshots.run_view, metrics))
     journal.close()
     guards.release()
     with contextlib.suppress(FileNotFoundError):

@@ -38,16 +38,16 @@ def test_results_and_differences_stand_side_by_side(rankdeck, runs):
     assert lines["loss"] == ["1", "2"]
     assert lines["accuracy"] == ["0.5", "0.5"]
     assert lines["env.MODE"] == ["3", "6"]
-    assert lines["recipe.args"][:3] == ["3", "two", "words"]
+    assert lines["argument"] == ["1", "3", "6"]
+    assert lines["--api-key"] == [HIDDEN, HIDDEN]
     assert "recipe.script" not in lines
     assert "secret" not in done.stdout
 
     found = json.loads(rankdeck("compare", runs[0], "--json").stdout)
     assert [one["run"] for one in found] == runs
     assert [one["results"]["loss"] for one in found] == [1.0, 2.0]
-    assert [one["differs"]["recipe.args"] for one in found] == [
-        [loss, "two words", "--api-key", HIDDEN] for loss in ("3", "6")
-    ]
+    assert [one["differs"]["argument 1"] for one in found] == ["3", "6"]
+    assert [one["differs"]["--api-key"] for one in found] == [HIDDEN, HIDDEN]
     assert "secret" not in json.dumps(found)
 
 
@@ -58,3 +58,27 @@ def test_a_run_is_not_compared_with_itself(rankdeck, runs):
     done = rankdeck("compare", *runs)
     assert "succeeded" in done.stdout
     assert done.stderr == f"rankdeck: the profile of {runs[0]} can't be read, so its keys are left out\n"
+
+
+def test_the_history_tells_what_differs_from_the_run_before(rankdeck, write_script, write_profile):
+    script = str(write_script("train.py", TRAIN))
+    for loss in ("3", "6"):
+        done = rankdeck("launch", write_profile({"script": script, "args": [loss]}, name="job"))
+        assert done.returncode == 0, done.stderr
+    newest, first = json.loads(rankdeck("runs", "--json", "job").stdout)
+    assert (newest["loss"], newest["metrics"]["accuracy"], newest["step"]) == (2.0, 0.5, 3)
+    assert newest["changes"] == [{"key": "argument 1", "before": "3", "after": "6"}]
+    assert first["changes"] is None
+    assert newest["size"] > 0
+    assert [one["run"] for one in json.loads(rankdeck("runs", "--sort", "loss", "--json").stdout)] == [
+        first["run"],
+        newest["run"],
+    ]
+    assert rankdeck("runs", "--sort", "los").returncode == 2
+
+    assert rankdeck("note", first["run"], "the baseline", "--star").returncode == 0
+    line = next(line for line in rankdeck("runs", "baseline").stdout.splitlines() if first["run"] in line)
+    assert line.startswith("*")
+    assert rankdeck("gc").returncode == 2
+    assert json.loads(rankdeck("gc", "--keep", "0", "--yes", "--json").stdout) == [newest["run"]]
+    assert [one["run"] for one in json.loads(rankdeck("runs", "--json").stdout)] == [first["run"]]

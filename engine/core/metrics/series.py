@@ -156,3 +156,14 @@ class SeriesSet:
     def dump(self) -> list[SeriesDump]:
         """Every series as data."""
         return [series.dump() for series in self._series.values()]
+
+
+def final_values(dumps: Iterable[SeriesDump]) -> dict[str, float | None]:
+    """The newest value of each metric, the mean over ranks. None: a rank's newest value is not finite, or it has none."""
+    found: dict[str, list[float | None]] = {}
+    for dump in dumps:
+        found.setdefault(dump.key, []).append(dump.recent[-1][2] if dump.recent else None)
+    return {
+        key: None if None in values else sum(value for value in values if value is not None) / len(values)
+        for key, values in sorted(found.items())
+    }

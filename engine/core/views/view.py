@@ -187,3 +187,12 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reachable: bool
     host: str
     elsewhere: bool = False
+    metrics: dict[str, float | None] | None = None
+    """Final values of all metrics, see `final_values`; None: the run has not ended, or an older version wrote this."""
+
+
+class RunNote(msgspec.Struct, frozen=True, kw_only=True):
+    """`note.json`: what the user has written about a run. `starred`: it is kept when old runs are removed."""
+
+    text: str = ""
+    starred: bool = False

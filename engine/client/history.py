@@ -1,0 +1,105 @@
+"""The history of runs: what `rankdeck runs` and the app list of each, read from the files of runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from engine.core.errors import ProfileError, RankdeckError
+from engine.core.metrics.series import final_values
+from engine.core.plan.settings import Settings, changes, settings_of
+from engine.core.run.state import ENDED_WORDS
+from engine.core.views.history import HistoryEntry
+from engine.core.views.view import RunNote, RunSummary
+from engine.planning.profiles import read_profile
+from engine.runs.listing import all_runs, summarise
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_note, replace_file
+
+
+class History:
+    """Reads the history; what can't change any more is read once."""
+
+    def __init__(self) -> None:
+        self._settings: dict[str, Settings | None] = {}
+        self._metrics: dict[str, dict[str, float | None]] = {}
+        self._sizes: dict[str, tuple[float | None, int]] = {}
+        """By run: when it ended, and its size then."""
+
+    def read(self) -> list[HistoryEntry]:
+        """Every run that is kept, newest first. Reads several files of each run: call it off the event loop."""
+        entries = []
+        before: dict[str, Settings | None] = {}
+        now = time.time()
+        for paths in reversed(all_runs()):
+            summary = summarise(paths)
+            if summary is None:
+                continue
+            settings = self._settings_of(paths)
+            earlier = before.get(summary.name)
+            differ = None if settings is None or earlier is None else tuple(changes(earlier, settings))
+            before[summary.name] = settings
+            entries.append(
+                HistoryEntry(
+                    summary=summary,
+                    seconds=max(0.0, (now if summary.ended_at is None else summary.ended_at) - summary.launched_at),
+                    metrics=self._metrics_of(paths, summary),
+                    changes=differ,
+                    size=self._size_of(paths, summary),
+                    note=read_note(paths),
+                )
+            )
+        return entries[::-1]
+
+    def _settings_of(self, paths: RunPaths) -> Settings | None:
+        if paths.run not in self._settings:
+            try:
+                self._settings[paths.run] = settings_of(read_profile(paths.profile))
+            except ProfileError:  # of an older rankdeck, or damaged
+                self._settings[paths.run] = None
+        return self._settings[paths.run]
+
+    def _metrics_of(self, paths: RunPaths, summary: RunSummary) -> dict[str, float | None]:
+        if summary.metrics is not None:
+            return summary.metrics
+        if summary.state not in ENDED_WORDS or paths.run not in self._metrics:
+            from engine.runs.replay import read_saved  # imports most of the core; runs that have ended need it once
+
+            self._metrics[paths.run] = final_values(saved.series) if (saved := read_saved(paths)) else {}
+        return self._metrics[paths.run]
+
+    def _size_of(self, paths: RunPaths, summary: RunSummary) -> int:
+        known = self._sizes.get(paths.run)
+        if known is None or summary.ended_at is None or known[0] != summary.ended_at:
+            known = self._sizes[paths.run] = summary.ended_at, folder_size(paths.folder)
+        return known[1]
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes that the files below a folder take up on the disk. Links are not followed; what can't be read is left out."""
+    total, waiting = 0, [os.fspath(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def write_note(paths: RunPaths, note: RunNote) -> None:
+    """Stores what the user has written about a run.
+
+    Raises:
+        RankdeckError: it can't be written.
+    """
+    try:
+        replace_file(paths.note, msgspec.json.encode(note))
+    except OSError as error:
+        raise RankdeckError(f"the note can't be written: {error.strerror}: {paths.note}") from None

@@ -1,0 +1,126 @@
+"""The settings of a profile as one flat table, so that two runs can be compared, and what differs between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from engine.core.plan.plan import HIDDEN, is_secret, shown_shell
+from engine.core.plan.profile import Profile, to_toml_data
+
+NOT_COMPARED = ("schema", "name", "description")
+"""Keys of a profile that do not change what a run does."""
+
+ARGUMENTS = "recipe.args"
+
+Settings = Mapping[str, Any]
+"""Dotted keys of a profile and their values. Arguments of the program have keys of their own: `--lr`, or `argument 1` for the first
+that follows no option."""
+
+
+class Change(NamedTuple):
+    """A setting that differs, as it is shown; empty: it is not set."""
+
+    key: str
+    before: str
+    after: str
+
+    @property
+    def words(self) -> str:
+        """`--lr 0.001` for an argument, `launch.warm=false` for a key, `without --lr` where it is not set any more."""
+        if not self.after:
+            return f"without {self.key}"
+        if self.key.startswith("-"):
+            return self.key if self.after == SET else f"{self.key} {self.after}"
+        return f"{self.key}={self.after}"
+
+
+SET = "set"
+"""Shown for an option without a value."""
+
+
+def settings_of(profile: Profile) -> Settings:
+    """The settings of a profile, without defaults, name and description."""
+    found: dict[str, Any] = {}
+    for key, value in _flat(to_toml_data(profile)):
+        if key == ARGUMENTS:
+            found |= arguments_of([str(word) for word in value])
+        elif key not in NOT_COMPARED:
+            found[key] = value
+    return found
+
+
+def arguments_of(words: list[str]) -> dict[str, str]:
+    """The arguments of a program by option: `--lr 1e-3` and `--lr=1e-3` are the same.
+
+    A word that follows an option counts as its value unless it begins with a dash and is no number. An option that occurs again has all
+    its values, separated by blanks.
+    """
+    found: dict[str, list[str]] = {}
+    option, plain = "", 0
+    for word in words:
+        if word.startswith("-") and word != "-" and not _is_number(word):
+            option, equals, value = word.partition("=")
+            found.setdefault(option, [])
+            if equals:
+                found[option].append(value)
+                option = ""
+        elif option:
+            found[option].append(word)
+            option = ""
+        else:
+            plain += 1
+            found[f"argument {plain}"] = [word]
+    return {key: " ".join(values) or SET for key, values in found.items()}
+
+
+def changes(before: Settings, after: Settings) -> list[Change]:
+    """What differs, in the order of `after`. Values that look like secrets are hidden, also where they differ."""
+    return [
+        Change(key, *(shown_setting(key, side[key]) if key in side else "" for side in (before, after)))
+        for key in differing_settings([after, before])
+    ]
+
+
+def differing_settings(several: Sequence[Settings]) -> list[str]:
+    """The keys of settings that are not the same in all."""
+    missing = object()
+    keys = dict.fromkeys(key for one in several for key in one)
+    return [key for key in keys if any(one.get(key, missing) != several[0].get(key, missing) for one in several)]
+
+
+def shown_setting(key: str, value: Any) -> str:
+    """A value as it may be shown: in one line, without what looks like a secret."""
+    counts_tokens = "tokens" in key.lower() and _is_number(str(value))
+    if not counts_tokens and is_secret(key.rpartition(".")[2].lstrip("-"), str(value)):
+        return HIDDEN
+    if key == "launch.setup":
+        return shown_shell(str(value)).replace("\n", " ")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        before = ["", *map(str, value)]
+        words = [
+            HIDDEN if is_secret(name.lstrip("-") if name.startswith("-") else "", str(word)) else str(word)
+            for name, word in zip(before, value, strict=False)
+        ]
+        return " ".join(words)
+    return str(value).replace("\n", " ")
+
+
+def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested tables, by its dotted key."""
+    for name, value in table.items():
+        key = f"{path}.{name}" if path else name
+        if isinstance(value, dict):
+            yield from _flat(value, key)
+        else:
+            yield key, value
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
