@@ -18,6 +18,7 @@ from engine.client.run import LocalRun
 from engine.commands import program, runs, show
 from engine.commands.arguments import JSON, PROFILE, RUN, SET, ProfileName, RunName
 from engine.commands.checklist import Checklist
+from engine.commands.importing import import_
 from engine.commands.launching import follow_launch
 from engine.commands.output import complain, warn
 from engine.commands.recipes import recipes
@@ -60,6 +61,7 @@ for _command in runs.COMMANDS:
 cli.add_command(recipes)
 cli.add_command(program.run)
 cli.add_command(program.new)
+cli.add_command(import_)
 
 
 def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:

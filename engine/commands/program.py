@@ -77,7 +77,7 @@ def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_WORDS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+PROGRAM_WORDS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """What follows the program belongs to it."""
 
 _OPTIONS = (
@@ -111,7 +111,7 @@ def _with_program(command: _Command) -> _Command:
     return command
 
 
-@click.command(cls=_ProgramCommand, context_settings=_WORDS)
+@click.command(cls=_ProgramCommand, context_settings=PROGRAM_WORDS)
 @_with_program
 @click.option("--save", metavar="NAME", help="Also save it as a profile of this name.")
 @click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
@@ -127,11 +127,11 @@ def run(
     """
     profile, places = make_profile(Wanted(name=save, **wanted), _base(base))
     if save is not None:
-        _save(profile, places)
+        save_new(profile, places)
     ctx.exit(follow_launch(profile, places, detach=detach, as_json=as_json))
 
 
-@click.command(cls=_ProgramCommand, context_settings=_WORDS)
+@click.command(cls=_ProgramCommand, context_settings=PROGRAM_WORDS)
 @_with_program
 @click.option("--name", metavar="NAME", help="Of the profile; default: from PROGRAM.")
 def new(base: str | None, **wanted: Any) -> None:
@@ -140,7 +140,7 @@ def new(base: str | None, **wanted: Any) -> None:
     What follows PROGRAM goes to it: rankdeck new -n 2 train.py --lr 0.1.
     """
     profile, places = make_profile(Wanted(**wanted), _base(base))
-    print_line(f"wrote {_save(profile, places)}")
+    print_line(f"wrote {save_new(profile, places)}")
     print_line(f"next: rankdeck launch {shlex.quote(profile.name)}")
 
 
@@ -148,7 +148,7 @@ def _base(name: str | None) -> Profile | None:
     return None if name is None else read_profile(find_profile(name))
 
 
-def _save(profile: Profile, places: Places) -> Path:
+def save_new(profile: Profile, places: Places) -> Path:
     """Saves a new profile, with absolute paths, so that it can be launched from any folder.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 from tests.support import PATIENCE
 
@@ -66,3 +67,37 @@ def test_a_script_that_is_launched_as_a_profile_is_told_the_command(rankdeck, wr
     done = rankdeck("launch", "train.py")
     assert (done.returncode, done.stdout) == (2, "")
     assert "rankdeck run train.py" in done.stderr
+
+
+BATCH = """#!/bin/bash
+#SBATCH --job-name=big --nodes=1
+#SBATCH --time=1:00:00
+source ./prepare.sh
+export COLOUR="light blue"
+srun torchrun --nproc_per_node 2 --rdzv_endpoint $MASTER_ADDR:29500 train.py --n 'a b' '{rank}' > log 2>&1
+"""
+
+
+def test_a_command_of_another_launcher_becomes_a_profile_that_does_the_same(rankdeck, write_script, work):
+    write_script(
+        "train.py", SAY.replace("sys.argv[1:])", "sys.argv[1:], os.environ.get('COLOUR'), os.environ.get('SHADE'))")
+    )
+    done = rankdeck("import", "torchrun --standalone --nproc_per_node=2 train.py --n 'a b' '$(touch pwned)'")
+    assert done.returncode == 0, done.stderr
+    assert "next: rankdeck launch train" in done.stdout
+    launched = rankdeck("launch", "train")
+    assert "[r1 localhost] 1 2 ['--n', 'a b', '$(touch pwned)'] None None" in launched.stdout
+    assert not (work / "pwned").exists()
+    (work / "prepare.sh").write_text("export SHADE=dark\n")
+    (work / "job.sh").write_text(BATCH)
+    done = rankdeck("import", "--nodes", "localhost", "job.sh")
+    assert done.returncode == 0, done.stderr
+    assert "left out: --time" not in done.stdout
+    assert "left out: > log, 2>&1: rankdeck keeps the output" in done.stdout
+    launched = rankdeck("launch", "big", "--set", f"launch.python={sys.executable}")
+    assert "[r1 localhost] 1 2 ['--n', 'a b', '{rank}'] light blue dark" in launched.stdout
+    wrong = rankdeck("import", "--name", "other", "torchrun --nprocs 2 train.py")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "word 2 of the command: torchrun has no option --nprocs" in wrong.stderr
+    shown = rankdeck("import", "--print", "torchrun --nproc_per_node 2 train.py")
+    assert "ranks_per_node = 2" in shown.stdout

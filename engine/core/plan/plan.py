@@ -16,6 +16,7 @@ from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import Profile
+from engine.core.plan.rank_words import names_rank, with_place
 
 SECRET_NAME = re.compile(
     r"^(?!(?:OLD)?PWD$).*?"  # the shell's own variables
@@ -262,30 +263,14 @@ def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
     return max(1, fact.gpus if backend.device == "cuda" else fact.cores)
 
 
-_PLACE_WORD = re.compile(r"\{\{(?P<doubled>rank|local_rank|world_size)\}\}|\{(?P<name>rank|local_rank|world_size)\}")
-
-
 def recipe_file(name: str) -> str:
     """The name of a recipe's script: `linear_hooks.py` for `linear-hooks`."""
     return f"{name.replace('-', '_')}.py"
 
 
-def with_place(argument: str, place: Place, world_size: int) -> str:
-    """An argument with the numbers of a rank in place of `{rank}`, `{local_rank}` and `{world_size}`.
-
-    Doubled braces, `{{rank}}`, stand for the word itself. All other braces, such as those of JSON, are left alone.
-    """
-    numbers = {"rank": place.rank, "local_rank": place.local_rank, "world_size": world_size}
-
-    def number(match: re.Match[str]) -> str:
-        return match[0][1:-1] if match["doubled"] else str(numbers[match["name"] or match["doubled"]])
-
-    return _PLACE_WORD.sub(number, argument)
-
-
 def differs_between_ranks(plan: LaunchPlan) -> bool:
     """Whether the arguments of the program name a rank."""
-    return any(_PLACE_WORD.search(argument) for argument in plan.program.args)
+    return any(names_rank(argument) for argument in plan.program.args)
 
 
 def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None) -> tuple[str, ...]:

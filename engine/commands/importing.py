@@ -1,0 +1,47 @@
+"""`rankdeck import`: a command of another launcher becomes a profile."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from typing import Any
+
+import click
+
+from engine.commands.arguments import SET
+from engine.commands.output import print_line
+from engine.commands.program import PROGRAM_WORDS, save_new
+from engine.core.launch_commands.draft import Note
+from engine.planning.imports import import_command
+from engine.planning.profiles import to_toml
+
+
+@click.command("import", context_settings=PROGRAM_WORDS)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--name", metavar="NAME", help="Of the profile; default: from the job or the script.")
+@click.option("--nodes", metavar="NODES", help="Nodes, such as gpu[01-04], instead of those of the command.")
+@click.option("--print", "only_print", is_flag=True, help="Print the profile; save nothing.")
+@SET
+def import_(command: tuple[str, ...], *, only_print: bool, **wanted: Any) -> None:
+    """Save a profile that does what COMMAND does. Nothing is started.
+
+    COMMAND is one of torchrun, python -m torch.distributed.run or launch, accelerate launch, deepspeed, mpirun or srun, best in
+    quotes, or the name of an sbatch file. It is only read: no shell runs it. What has no place in a profile is printed.
+    """
+    imported = import_command(command, **wanted)
+    for line in _left_out(imported.notes):
+        print_line(line, err=only_print)
+    if only_print:
+        for line in to_toml(imported.profile).splitlines():
+            print_line(line)
+        return
+    print_line(f"wrote {save_new(imported.profile, imported.places)}")
+    print_line(f"next: rankdeck launch {shlex.quote(imported.profile.name)}")
+
+
+def _left_out(notes: list[Note]) -> list[str]:
+    """A line for each reason."""
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for note in notes:
+        by_reason[note.why].append(note.what)
+    return [f"left out: {', '.join(what)}: {why}" for why, what in by_reason.items()]

@@ -1,0 +1,1 @@
+"""Commands of other launchers, read into profiles."""

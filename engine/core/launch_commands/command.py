@@ -1,0 +1,177 @@
+"""Which launcher a command starts, and what it starts in turn: srun may start torchrun, and mpirun a Python."""
+
+from __future__ import annotations
+
+import re
+
+from engine.core.errors import UsageError
+from engine.core.launch_commands.accelerate import read_accelerate
+from engine.core.launch_commands.deepspeed import read_deepspeed
+from engine.core.launch_commands.draft import Draft, Word
+from engine.core.launch_commands.mpirun import read_mpirun
+from engine.core.launch_commands.options import Table, flag, option, read_options
+from engine.core.launch_commands.slurm import Job, read_srun
+from engine.core.launch_commands.torchrun import read_torchrun
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?\Z")
+_MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+_WRAPPERS = ("env", "exec", "nohup", "time", "command", "setsid")
+"""Commands that change nothing for what follows them."""
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)
+"""Commands that start ranks."""
+
+_LISTED = "rankdeck reads torchrun, python -m torch.distributed.run, accelerate launch, deepspeed, mpirun, srun and sbatch files"
+
+_PYTHON_OPTIONS = Table(
+    "python",
+    (
+        option("-m", "module"),
+        flag("-u"),
+        *(
+            flag(name, why="start a Python with it: launch.python")
+            for name in ("-O", "-OO", "-B", "-s", "-S", "-E", "-I", "-q", "-d", "-v")
+        ),
+        option("-X", why="set it in an environment variable of Python"),
+        option("-W", why="set PYTHONWARNINGS in [env]"),
+        option("-c", "code"),
+    ),
+    abbreviates=False,
+    last="module",
+)
+
+
+def program_of(word: str) -> str:
+    """The name of a command without its folder."""
+    return word.rpartition("/")[2]
+
+
+def is_program(word: str) -> bool:
+    """Whether a word starts a program that a profile can run, or a launcher of it."""
+    name = program_of(word)
+    return name in LAUNCHERS or bool(_PYTHON.match(name)) or (name.endswith(".py") and "/" in word)
+
+
+def starts_ranks(words: list[Word]) -> bool:
+    """Whether a command starts ranks, and not just one program."""
+    names = [program_of(word.text) for word in words if not _ASSIGNMENT.match(word.text)]
+    return any(name in LAUNCHERS for name in names[:1]) or any(
+        word.text.startswith(("torch.distributed.", "accelerate", "deepspeed")) for word in words[:4]
+    )
+
+
+def read_words(draft: Draft, words: list[Word], job: Job) -> None:
+    """Reads a command.
+
+    Args:
+        draft: takes what it says.
+        words: of the command.
+        job: what a batch file says of the job.
+
+    Raises:
+        UsageError: it starts nothing that rankdeck knows, or an option is unknown.
+    """
+    outer = ""
+    while True:
+        words = _without_environment(draft, words)
+        if not words:
+            raise UsageError("the command is empty", hint=_LISTED)
+        name, rest = program_of(words[0].text), words[1:]
+        if name == "srun" and not outer:
+            words = read_srun(draft, rest, job)
+        elif name in _MPIRUN and outer != "mpirun":
+            words = read_mpirun(draft, rest)
+        else:
+            _read_program(draft, words, outer)
+            return
+        outer = "srun" if name == "srun" else "mpirun"
+
+
+def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
+    """The words after assignments and commands such as `env`."""
+    for at, word in enumerate(words):
+        if found := _ASSIGNMENT.fullmatch(word.text):
+            draft.set_env(found[1], found[2])
+            if "$" in found[2] or "`" in found[2]:
+                draft.leave_out(word.text, "no shell replaces it: write its value into the profile")
+        elif program_of(word.text) not in _WRAPPERS:
+            return words[at:]
+    return []
+
+
+def _read_program(draft: Draft, words: list[Word], outer: str) -> None:
+    first, rest = words[0], words[1:]
+    name = program_of(first.text)
+    if name == "torchrun":
+        read_torchrun(draft, rest)
+    elif name == "deepspeed":
+        read_deepspeed(draft, rest)
+    elif name == "accelerate-launch":
+        read_accelerate(draft, rest)
+    elif name == "accelerate":
+        if not rest or rest[0].text != "launch":
+            raise UsageError(
+                f"{first.place}: accelerate does not launch anything here",
+                hint="import a command with accelerate launch",
+            )
+        read_accelerate(draft, rest[1:])
+    elif _PYTHON.match(name):
+        _read_python(draft, first, rest, outer)
+    elif name.endswith(".py"):
+        draft.ranks = draft.ranks if outer else 1
+        draft.set_program("script", first, rest)
+    else:
+        raise _unknown(first, rest)
+
+
+def _read_python(draft: Draft, python: Word, words: list[Word], outer: str) -> None:
+    if "/" in python.text:
+        draft.python = python.text
+    given, rest = read_options(words, _PYTHON_OPTIONS)
+    if any(one.option.key == "code" for one in given):
+        raise UsageError(f"{python.place}: python -c has no script", hint="write the code into a file")
+    module = next((one.values[0] for one in given if one.option.key == "module"), None)
+    for one in given:
+        draft.leave_out(one.word.text, one.option.why)
+    match module.text if module else "":
+        case "torch.distributed.run":
+            read_torchrun(draft, rest)
+        case "torch.distributed.launch":
+            read_torchrun(draft, rest, passes_local_rank=True)
+        case "accelerate.commands.launch":
+            read_accelerate(draft, rest)
+        case "accelerate.commands.accelerate_cli" if rest[:1] and rest[0].text == "launch":
+            read_accelerate(draft, rest[1:])
+        case "deepspeed" | "deepspeed.launcher.runner":
+            read_deepspeed(draft, rest)
+        case _:
+            if module is None and not rest:
+                raise UsageError(
+                    f"{python.place}: python is given no script", hint="write the script after its options"
+                )
+            if not outer:
+                draft.ranks = 1
+            if module is not None:
+                draft.set_program("module", module, rest)
+            else:
+                draft.set_program("script", rest[0], rest[1:])
+
+
+def _unknown(first: Word, rest: list[Word]) -> UsageError:
+    name = program_of(first.text)
+    if name in ("bash", "sh"):
+        file = next((word.text for word in rest if not word.text.startswith("-")), "")
+        return UsageError(
+            f"{first.place}: {name} runs commands of its own",
+            hint=f"import the file: rankdeck import {file}" if file else _LISTED,
+        )
+    if name == "rankdeck":
+        return UsageError(
+            f"{first.place}: this is a command of rankdeck itself", hint="rankdeck new saves a profile of a script"
+        )
+    if any(is_program(word.text) for word in rest):
+        return UsageError(
+            f"{first.place}: rankdeck does not know {name!r}", hint="leave it out: import the command that it starts"
+        )
+    return UsageError(f"{first.place}: rankdeck does not know {name!r}", hint=_LISTED)

@@ -1,0 +1,170 @@
+"""The profile that a command of another launcher becomes: what is known of it while the command is read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from engine.core.errors import UsageError
+from engine.core.plan.rank_words import literal
+
+
+class Word(NamedTuple):
+    """One word of a command, and where it stands, for messages."""
+
+    text: str
+    place: str
+
+
+class Note(NamedTuple):
+    """Something in a command that the profile does not contain: the words, and why, with the next step if there is one."""
+
+    what: str
+    why: str
+
+
+SET_BY_RANKDECK = frozenset(
+    [
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "GROUP_RANK",
+        "NNODES",
+        "NPROC_PER_NODE",
+    ]
+)
+"""Environment variables of launchers. rankdeck sets those that scripts read."""
+
+_RELATIVE_SOURCE = re.compile(r"(?:source|\.)\s+[\"']?(?![/~$\"'])")
+
+
+@dataclass(kw_only=True)
+class Draft:
+    """What has been read so far. None and empty: the command does not say it."""
+
+    kind: str = ""
+    """The key of `[recipe]` that names the program: `script` or `module`."""
+    target: str = ""
+    args: list[str] = field(default_factory=list)
+    python: str = ""
+    workdir: str = ""
+    setup: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    backend: str = "auto"
+    nodes: list[str] = field(default_factory=list)
+    """Names of nodes, each with `:8` after it if its number of ranks is known."""
+    hostfile: str = ""
+    slurm: int | str | None = None
+    node_count: int | None = None
+    ranks: int | None = None
+    """On each node."""
+    total: int | None = None
+    """On all nodes."""
+    restarts: int = 0
+    notes: list[Note] = field(default_factory=list)
+
+    def leave_out(self, what: str, why: str) -> None:
+        """Notes that the profile does not contain something."""
+        if why and (note := Note(what, why)) not in self.notes:
+            self.notes.append(note)
+
+    def set_env(self, name: str, value: str) -> None:
+        """Takes an environment variable, unless rankdeck sets it for each rank."""
+        if name in SET_BY_RANKDECK:
+            self.leave_out(name, "rankdeck sets it")
+        else:
+            self.env[name] = value
+
+    def set_program(self, kind: str, target: Word, args: list[Word]) -> None:
+        """Takes the program. Words that a shell would have replaced stay as they are, with a note."""
+        self.kind, self.target = kind, target.text
+        self.args += [literal(word.text) for word in args]
+        for word in (target, *args):
+            if "$" in word.text or "`" in word.text:
+                self.leave_out(word.text, "no shell replaces it: write its value into the profile")
+
+
+def whole_number(word: Word, meaning: str) -> int:
+    """The number that a word is. Raises UsageError if it is none above 0."""
+    if word.text.isdecimal() and int(word.text[:9]) > 0:
+        return int(word.text[:9])
+    hint = "write its value" if "$" in word.text else "write a whole number above 0"
+    raise UsageError(f"{word.place}: {meaning} is {word.text!r}", hint=hint)
+
+
+def profile_data(draft: Draft, name: str, nodes: str | None = None, *, folder: str = "") -> dict[str, Any]:
+    """The tables of the profile.
+
+    Args:
+        draft: a command that was read to its end.
+        name: of the profile.
+        nodes: where it runs, instead of what the command says; None: as the command says.
+        folder: from which its relative paths count.
+
+    Raises:
+        UsageError: the command does not name the nodes that it needs, or its ranks can't be shared evenly.
+    """
+
+    def found(path: str) -> str:
+        """A path of the command, which counts from its own folder."""
+        return path if not draft.workdir or path.startswith(("/", "~")) else f"{draft.workdir.rstrip('/')}/{path}"
+
+    data: dict[str, Any] = {
+        "schema": 1,
+        "name": name,
+        "backend": {"name": draft.backend},
+        "layout": _layout(draft, nodes),
+        "recipe": {draft.kind: found(draft.target) if draft.kind == "script" else draft.target, "args": draft.args},
+        "launch": {
+            **({"python": found(draft.python)} if draft.python else {}),
+            **({"workdir": draft.workdir} if draft.workdir else {}),
+            **({"setup": "\n".join(_setup(draft, folder))} if draft.setup else {}),
+            **({"on_failure": "restart", "max_restarts": draft.restarts} if draft.restarts else {}),
+        },
+        "env": draft.env,
+    }
+    return {key: value for key, value in data.items() if value != {}}
+
+
+def _setup(draft: Draft, folder: str) -> list[str]:
+    """The shell lines, which run in another folder, so that those with a relative path need a `cd` before them."""
+    if folder and any(_RELATIVE_SOURCE.match(line) for line in draft.setup):
+        return [f"cd {shlex.quote(folder)}", *draft.setup]
+    return draft.setup
+
+
+def _layout(draft: Draft, nodes: str | None) -> dict[str, Any]:
+    names = [nodes] if nodes else draft.nodes
+    count = draft.node_count or max(1, len(names))
+    if nodes:
+        layout: dict[str, Any] = {"nodes": nodes}
+    elif names:
+        layout = {"nodes": names}
+    elif draft.hostfile:
+        layout = {"hostfile": draft.hostfile}
+    elif draft.slurm is not None:
+        layout = {"slurm": draft.slurm}
+    elif count > 1:
+        raise UsageError(
+            f"the command runs on {count} nodes and does not name them",
+            hint="name them: --nodes gpu[01-02], or --set layout.slurm=current inside a job of Slurm",
+        )
+    else:
+        layout = {}
+    ranks = draft.ranks
+    if ranks is None and draft.total is not None and not draft.hostfile:
+        ranks, left = divmod(draft.total, count)
+        if left or not ranks:
+            raise UsageError(
+                f"the command starts {draft.total} ranks on {count} nodes, a different number on some of them",
+                hint="name the ranks of each node: --nodes gpu01:4,gpu02:2",
+            )
+    if ranks is not None:
+        layout["ranks_per_node"] = ranks
+    return layout

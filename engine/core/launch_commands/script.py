@@ -1,0 +1,180 @@
+"""A command line or a batch file, read from its first command to its last.
+
+Modules, environments and `source` become `launch.setup`, variables become `[env]`, `cd` becomes `launch.workdir`, and one command is the
+program. What remains is named, because nobody runs it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from engine.core.errors import UsageError
+from engine.core.launch_commands.command import is_program, program_of, read_words, starts_ranks
+from engine.core.launch_commands.draft import SET_BY_RANKDECK, Draft, Word
+from engine.core.launch_commands.options import OUTPUT, read_options
+from engine.core.launch_commands.shell import Statement, statements, words_of
+from engine.core.launch_commands.slurm import SBATCH, Job, joined
+
+_SETUP = ("module", "ml", "source", ".", "conda", "mamba", "micromamba", "spack", "eval", "ulimit", "unset", "umask")
+_NO_MATTER = (
+    "set",
+    "echo",
+    "printf",
+    "date",
+    "hostname",
+    "pwd",
+    "true",
+    ":",
+    "exit",
+    "wait",
+    "shift",
+    "done",
+    "fi",
+    "esac",
+    "}",
+    "{",
+)
+"""Commands that change nothing for a program."""
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
+_UNREPLACED = re.compile(r"[$`]")
+
+
+def batch_file(words: list[Word]) -> tuple[str, list[Word]] | None:
+    """The file and the options of a command of sbatch; None: it is another command.
+
+    Raises:
+        UsageError: an option is unknown, or there is no file.
+    """
+    if not words or program_of(words[0].text) != "sbatch":
+        return None
+    rest = read_options(joined(words[1:]), SBATCH)[1]
+    if not rest:
+        raise UsageError("sbatch is given no file", hint="rankdeck import FILE")
+    return rest[0].text, words[1 : len(words) - len(rest)]
+
+
+def read_script(text: str, file: str = "", options: list[Word] | None = None) -> tuple[Draft, str]:
+    """Reads a command line or a batch file.
+
+    Args:
+        text: its text.
+        file: its name; empty: a command line.
+        options: options of sbatch, which win over those in the file; None: it is no batch file.
+
+    Returns:
+        What it says, and the name of its job; empty: it has none.
+
+    Raises:
+        UsageError: it starts nothing that rankdeck knows, or several programs; or an option is unknown.
+    """
+    reader = _Reader(file)
+    if options is not None or _DIRECTIVE.search(text):
+        reader.draft.slurm = "current"
+    reader.take_directives(text)
+    if options:
+        reader.take_options(options)
+    for statement in statements(text, file):
+        reader.take(statement)
+    return reader.finish(), reader.job.name
+
+
+class _Reader:
+    def __init__(self, file: str) -> None:
+        self.draft, self.job = Draft(), Job()
+        self._file = file
+        self._known: dict[str, str] = {}
+        """Values of the shell's variables."""
+        self._programs: list[tuple[Statement, list[Word]]] = []
+
+    def take_directives(self, text: str) -> None:
+        """Takes `#SBATCH` lines, which stand before the first command."""
+        for number, line in enumerate(text.splitlines(), 1):
+            if found := _DIRECTIVE.match(line):
+                words = words_of(Statement(re.sub(r"\s#.*", "", found[1]), f"{self._file}:{number}", ()), {})
+                self.take_options(words)
+            elif line.strip() and not line.lstrip().startswith("#"):
+                break
+
+    def take_options(self, words: list[Word]) -> None:
+        """Takes options of sbatch."""
+        self.job.take(self.draft, read_options(joined(words), SBATCH)[0], quietly=True)
+        self._known["SLURM_SUBMIT_DIR"] = "."
+        for name, number in (
+            ("SLURM_NNODES", self.job.nodes),
+            ("SLURM_JOB_NUM_NODES", self.job.nodes),
+            ("SLURM_NTASKS", self.job.tasks),
+            ("SLURM_NTASKS_PER_NODE", self.job.tasks_per_node),
+        ):
+            if number is not None:
+                self._known[name] = str(number)
+
+    def take(self, statement: Statement) -> None:
+        """Takes one command."""
+        words = words_of(statement, self._known)
+        name = program_of(words[0].text)
+        plain = [word for word in words if not _ASSIGNMENT.fullmatch(word.text)]
+        if name == "export" or not plain:
+            self._take_variables(statement, words[1:] if name == "export" else words, exported=name == "export")
+        elif name in _SETUP:
+            self.draft.setup.append(statement.text)
+        elif name == "cd" and len(words) == 2 and not _UNREPLACED.search(words[1].text):
+            self.draft.workdir = "" if words[1].text == "." else words[1].text
+        elif any(is_program(word.text) for word in plain[:2]) or not self._file:
+            self._programs.append((statement, words))
+        elif name not in _NO_MATTER:
+            self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", "only a shell runs it")
+
+    def _take_variables(self, statement: Statement, words: list[Word], *, exported: bool) -> None:
+        unknown = False
+        for word in words:
+            name, equals, value = word.text.partition("=")
+            if not equals:
+                value = self._known.get(name, "")
+                if not value:
+                    continue
+            if name in SET_BY_RANKDECK:
+                self._known[name] = value if not _UNREPLACED.search(value) else f"${name}"
+                if exported:
+                    self.draft.leave_out(name, "rankdeck sets it")
+            elif _UNREPLACED.search(value):
+                unknown = True
+            else:
+                self._known[name] = value
+                if exported:
+                    self.draft.set_env(name, value)
+        if unknown and exported:
+            self.draft.setup.append(statement.text)
+
+    def finish(self) -> Draft:
+        """Reads the command that starts the program."""
+        programs = self._programs
+        if len(programs) > 1:
+            programs = [one for one in programs if starts_ranks(one[1])] or programs
+        if not programs:
+            raise UsageError(
+                f"{self._file or 'the command'} starts no program that rankdeck knows",
+                hint="it reads torchrun, python, accelerate launch, deepspeed, mpirun and srun",
+            )
+        if len(programs) > 1:
+            places = ", ".join(statement.place for statement, _ in programs)
+            raise UsageError(
+                f"several commands start programs: {places}", hint="import one of them: rankdeck import 'COMMAND'"
+            )
+        chosen, words = programs[0]
+        for statement, _ in self._programs:
+            if statement is not chosen:
+                self.draft.leave_out(
+                    f"{statement.place}: {_short(statement.text)}", "it is not the command that starts ranks"
+                )
+        for part in chosen.left_out:
+            self.draft.leave_out(part, OUTPUT)
+        read_words(self.draft, words, self.job)
+        if self.draft.slurm is not None and self.draft.node_count is None:
+            self.draft.node_count = self.job.nodes
+        return self.draft
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:59] + "…"

@@ -1,0 +1,98 @@
+"""Takes shell text apart into simple commands, without a shell.
+
+Only what commands of launchers need: quotes, `\\` at the end of a line, comments, redirections, `&&`, `;`, `|` and `&`, and variables whose
+value the text itself sets. Everything else (`$(...)`, other variables) stays as it is, as one word.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from engine.core.errors import UsageError
+from engine.core.launch_commands.draft import Word
+
+
+class Statement(NamedTuple):
+    """A simple command: its text, where it stands, and what followed it that is left out (`> log`, `| tee log`)."""
+
+    text: str
+    place: str
+    left_out: tuple[str, ...]
+
+
+_PART = re.compile(
+    r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\}"  # words, or parts of words
+    r"|(?P<comment>(?<!\S)#[^\n]*)"
+    r"|(?P<redirect>(?:&>>?|(?<!\S)\d+[<>]+&?|[<>]+&?)[ \t]*(?:\d+(?=\s|$)|[^\s|&;]*))"
+    r"|(?P<pipe>\|(?!\|)[^;&\n]*)"
+    r"|(?P<end>&&|\|\||[&;\n])",
+    re.DOTALL,
+)
+
+_VARIABLE = re.compile(
+    r"'[^']*'|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))", re.DOTALL
+)
+_SUBSTITUTION = re.compile(r"'[^']*'|\\.|(?P<found>\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|\$\{[^}]*\})", re.DOTALL)
+
+
+def statements(text: str, name: str = "") -> Iterator[Statement]:
+    """The simple commands of a text, in order.
+
+    Args:
+        text: of a command line or a batch file.
+        name: of the file, for places; empty: a command line.
+    """
+    text = text.replace("\\\r\n", "\\\n").replace("\r\n", "\n")
+    at, begun, kept, left_out = 0, -1, "", list[str]()
+    for match in [*_PART.finditer(text), None]:
+        end = len(text) if match is None else match.start()
+        is_word = match is not None and match.lastgroup is None
+        piece = text[at:end] + (" " if match is None or not is_word or match[0] == "\\\n" else match[0])
+        if begun < 0 and piece.strip():
+            begun = at + len(piece) - len(piece.lstrip())
+        kept += piece
+        if match is None or match["end"]:
+            if kept.strip():
+                place = f"{name}:{text.count(chr(10), 0, begun) + 1}" if name else "the command"
+                yield Statement(kept.strip(), place, tuple(left_out))
+            begun, kept, left_out = -1, "", []
+        elif match["redirect"] or match["pipe"]:
+            left_out.append(match[0].strip())
+        at = len(text) if match is None else match.end()
+
+
+def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
+    """The words of a simple command, with the variables replaced whose value is known.
+
+    Args:
+        statement: the command.
+        known: values of variables.
+
+    Raises:
+        UsageError: a quote is not closed.
+    """
+    text = _SUBSTITUTION.sub(
+        lambda found: shlex.quote(found[0]) if found["found"] and " " in found[0] else found[0],
+        replaced(statement.text, known),
+    )
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{statement.place}: can't be read as words: {str(error).lower()}", hint="close the quotes"
+        ) from None
+    if statement.place == "the command":
+        return [Word(part, f"word {number} of the command") for number, part in enumerate(parts, 1)]
+    return [Word(part, statement.place) for part in parts]
+
+
+def replaced(text: str, known: Mapping[str, str]) -> str:
+    """The text with the values of variables in place of their names, except in single quotes."""
+
+    def value(match: re.Match[str]) -> str:
+        return known.get(match["braced"] or match["bare"] or "", match[0])
+
+    return _VARIABLE.sub(value, text)

@@ -1,0 +1,75 @@
+"""Profiles of commands of other launchers, and of batch files that contain one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.core.errors import UsageError
+from engine.core.launch_commands.draft import Note, Word, profile_data
+from engine.core.launch_commands.script import batch_file, read_script
+from engine.core.plan.key_places import Places
+from engine.core.plan.profile import Profile
+from engine.core.plan.profile_reading import profile_with_overrides
+from engine.planning.make import choices
+from engine.planning.programs import profile_name
+
+MAX_SIZE = 1 << 18
+"""Largest batch file, in bytes."""
+
+
+class Imported(NamedTuple):
+    """A profile, and what of the command is not in it."""
+
+    profile: Profile
+    places: Places
+    notes: list[Note]
+
+
+def import_command(
+    words: Sequence[str], *, name: str | None = None, nodes: str | None = None, overrides: Sequence[str] = ()
+) -> Imported:
+    """Reads a command, relative to the current directory.
+
+    Args:
+        words: the command as one text or as words, or the name of a batch file.
+        name: of the profile; None: that of the job, or of the script.
+        nodes: where it runs; None: as the command says.
+        overrides: as `--set` takes them; they win.
+
+    Raises:
+        UsageError: the command can't be read.
+        ProfileError: the profile would be wrong.
+    """
+    text = words[0] if len(words) == 1 else shlex.join(words)
+    job = batch_file([Word(word, "the command") for word in _words(text)])
+    file, options = (text, []) if len(words) == 1 and os.path.isfile(text) else job or ("", None)
+    draft, found = read_script(_read(file) if file else text, file, options)
+    chosen = name or profile_name(found or draft.target, is_module=not found and draft.kind == "module")
+    data = profile_data(draft, chosen, nodes, folder=str(Path.cwd()))
+    places = Places(file or "the command", {})
+    return Imported(profile_with_overrides(data, places, overrides, choices()), places, draft.notes)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def _read(file: str) -> str:
+    """The text of a batch file. Raises UsageError if it can't be read."""
+    if file.endswith(".py"):
+        raise UsageError(f"{file} is a script, not a command", hint=f"rankdeck new {shlex.quote(file)}")
+    try:
+        with open(file, "rb") as opened:
+            content = opened.read(MAX_SIZE + 1)
+    except OSError as error:
+        raise UsageError(f"{file}: can't be read: {error.strerror}") from None
+    if len(content) > MAX_SIZE or b"\0" in content:
+        raise UsageError(f"{file}: is no batch file", hint="import a shell script or a command")
+    return content.decode(errors="replace")

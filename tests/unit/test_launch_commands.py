@@ -1,0 +1,321 @@
+"""Commands of other launchers become profiles: what they say, what is left out, and where what can't be read stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.errors import UsageError
+from engine.core.launch_commands.draft import Word, profile_data
+from engine.core.launch_commands.script import batch_file, read_script
+from engine.core.launch_commands.shell import statements, words_of
+from engine.core.plan.layout import Place
+from engine.core.plan.rank_words import literal, names_rank, with_place
+
+BITS = """
+torchrun mpirun srun accelerate launch deepspeed python -m torch.distributed.run -n 4 -np --nnodes 2 --host a:2,b:2 train.py --
+'a b' " ' $X ${X} $(x y) ` | && ; > log 2>&1 & \\ # export A=b cd x source --nproc_per_node --ntasks-per-node=2 #SBATCH -N
+"""
+
+
+def read(text: str, nodes: str | None = None, file: str = "") -> dict[str, Any]:
+    draft, _ = read_script(text, file)
+    data = profile_data(draft, "x", nodes, folder="/here")
+    return {key: value for key, value in data.items() if key not in ("schema", "name")}
+
+
+def notes(text: str, file: str = "") -> dict[str, str]:
+    draft, _ = read_script(text, file)
+    return {note.what: note.why for note in draft.notes}
+
+
+def profile(
+    ranks: int | None = None,
+    *args: str,
+    script: str = "train.py",
+    backend: str = "auto",
+    layout: dict[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    where = {**(layout or {}), **({} if ranks is None else {"ranks_per_node": ranks})}
+    data = {"backend": {"name": backend}, "layout": where, "recipe": {"script": script, "args": list(args)}, **more}
+    return {key: value for key, value in data.items() if value != {}}
+
+
+# --- torchrun --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("torchrun train.py", profile(1)),
+        ("torchrun --standalone --nproc-per-node=4 train.py --lr 0.1", profile(4, "--lr", "0.1")),
+        ("torchrun --nproc_per_node 4 train.py --nproc_per_node 9", profile(4, "--nproc_per_node", "9")),
+        ("torchrun --nproc 4 train.py", profile(4)),
+        ("torchrun --nproc-per-node auto train.py", profile()),
+        ("torchrun --nproc-per-node gpu train.py", profile()),
+        ("torchrun --nproc-per-node cpu train.py", profile(backend="gloo")),
+        ("torchrun --nnodes 1 --nproc-per-node 2 -- train.py", profile(2)),
+        ("torchrun --nnodes=1:1 train.py", profile(1)),
+        ("torchrun -r 3 -t3 --log-dir x train.py", profile(1)),
+        ("torchrun --max-restarts 0 train.py", profile(1)),
+        (
+            "torchrun --max-restarts=3 train.py",
+            profile(1, launch={"on_failure": "restart", "max_restarts": 3}),
+        ),
+        ("python -m torch.distributed.run --nproc_per_node 2 train.py", profile(2)),
+        ("python3 -u -m torch.distributed.run --nproc_per_node 2 train.py", profile(2)),
+        ("python -m torch.distributed.launch --use_env --nproc_per_node 2 train.py", profile(2)),
+        (
+            "python -m torch.distributed.launch --nproc_per_node 2 train.py x",
+            profile(2, "--local-rank={local_rank}", "x"),
+        ),
+        ("/opt/bin/torchrun train.py", profile(1)),
+        (
+            "/opt/bin/python3.11 -m torch.distributed.run train.py",
+            profile(1, launch={"python": "/opt/bin/python3.11"}),
+        ),
+        ("OMP_NUM_THREADS=4 NCCL_DEBUG=INFO torchrun train.py", profile(1, env={"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO"})),
+        ("env A=b nohup torchrun train.py", profile(1, env={"A": "b"})),
+        ("MASTER_PORT=1234 torchrun train.py", profile(1)),
+        ("torchrun train.py 'a b' \"c d\" e\\ f", profile(1, "a b", "c d", "e f")),
+        ("torchrun train.py '${local_rank}' {rank} '{\"a\": 1}'", profile(1, "{local_rank}", "{{rank}}", '{"a": 1}')),
+        ("cd proj; torchrun train.py", profile(1, script="proj/train.py", launch={"workdir": "proj"})),
+        ("cd /proj/ && torchrun /x/train.py", profile(1, script="/x/train.py", launch={"workdir": "/proj/"})),
+        ("source env/bin/activate && torchrun train.py", profile(1, launch={"setup": "cd /here\nsource env/bin/activate"})),
+        ("source /env/bin/activate && torchrun train.py", profile(1, launch={"setup": "source /env/bin/activate"})),
+        ("N=4; torchrun --nproc_per_node $N train.py --n=${N} '$N'", profile(4, "--n=4", "$N")),
+        ("torchrun --nproc_per_node 2 \\\n  train.py \\\n  --lr 1\n", profile(2, "--lr", "1")),
+    ],
+)  # fmt: skip
+def test_torchrun_becomes_a_profile(command: str, wanted: dict[str, Any]) -> None:
+    assert read(command) == wanted
+
+
+def test_a_module_stays_one() -> None:
+    assert read("torchrun -m pkg.train x")["recipe"] == {"module": "pkg.train", "args": ["x"]}
+    assert read("python -m pkg.train -m x")["recipe"] == {"module": "pkg.train", "args": ["-m", "x"]}
+
+
+def test_several_nodes_must_be_named() -> None:
+    command = "torchrun --nnodes 2 --node-rank 0 --nproc-per-node 8 --master-addr a train.py"
+    with pytest.raises(UsageError, match="runs on 2 nodes and does not name them") as raised:
+        read(command)
+    assert "--nodes" in str(raised.value.hint)
+    assert read(command, nodes="gpu[01-02]") == profile(8, layout={"nodes": "gpu[01-02]"})
+
+
+# --- accelerate, deepspeed -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("accelerate launch train.py", profile()),
+        ("accelerate launch --multi_gpu --num_processes=4 train.py --lr 1", profile(4, "--lr", "1")),
+        ("accelerate-launch --num-processes 2 train.py", profile(2)),
+        ("python -m accelerate.commands.launch --num_processes 2 train.py", profile(2)),
+        ("python -m accelerate.commands.accelerate_cli launch --num_processes 2 train.py", profile(2)),
+        (
+            "accelerate launch --cpu --num_processes 2 --mixed_precision bf16 train.py",
+            profile(2, backend="gloo", env={"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16"}),
+        ),
+        ("accelerate launch --gpu_ids 2,3 train.py", profile(env={"CUDA_VISIBLE_DEVICES": "2,3"})),
+        ("accelerate launch --gpu_ids all train.py", profile()),
+        (
+            "accelerate launch --use_fsdp --fsdp_offload_params true train.py",
+            profile(env={"ACCELERATE_USE_FSDP": "true", "FSDP_OFFLOAD_PARAMS": "true"}),
+        ),
+        ("deepspeed train.py --deepspeed ds.json", profile(None, "--local_rank={local_rank}", "--deepspeed", "ds.json")),
+        ("deepspeed --no_local_rank --num_gpus 2 train.py", profile(2)),
+        ("deepspeed --no_local_rank --hostfile hosts train.py", profile(layout={"hostfile": "hosts"})),
+        (
+            "deepspeed --no_local_rank --include localhost:1,3 train.py",
+            profile(layout={"nodes": ["localhost:2"]}, env={"CUDA_VISIBLE_DEVICES": "1,3"}),
+        ),
+        ("deepspeed --no_local_rank --hostfile h -i w0@w1:0,2 train.py", profile(layout={"nodes": ["w0", "w1:2"]})),
+    ],
+)  # fmt: skip
+def test_accelerate_and_deepspeed_become_a_profile(command: str, wanted: dict[str, Any]) -> None:
+    assert read(command) == wanted
+
+
+def test_ranks_of_accelerate_are_shared_among_its_machines() -> None:
+    command = "accelerate launch --num_processes {} --num_machines 2 --machine_rank 0 --main_process_ip a train.py"
+    assert read(command.format(8), nodes="a,b")["layout"] == {"nodes": "a,b", "ranks_per_node": 4}
+    with pytest.raises(UsageError, match="7 ranks on 2 nodes"):
+        read(command.format(7), nodes="a,b")
+
+
+def test_a_family_of_options_of_accelerate_is_left_out_by_name() -> None:
+    command = "accelerate launch --num_processes 1 --megatron_lm_tp_degree 2 --parallelism_config_tp_size=2 train.py 3"
+    assert list(notes(command)) == ["--megatron_lm_tp_degree", "--parallelism_config_tp_size"]
+    assert read(command)["recipe"]["args"] == ["3"]
+
+
+# --- mpirun, srun ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("mpirun -np 4 python train.py x", profile(4, "x", backend="mpi")),
+        ("mpiexec -n4 python3 -u train.py", profile(4, backend="mpi")),
+        ("mpirun python train.py", profile(backend="mpi")),
+        ("mpirun -np 2 ./train.py", profile(2, script="./train.py", backend="mpi")),
+        ("mpirun -np 2 -x A=b -x HOME --mca btl tcp,self -genv C d python train.py", profile(2, backend="mpi", env={"A": "b", "OMPI_MCA_btl": "tcp,self", "C": "d"})),
+        ("mpirun -np 6 -H a:4,b:4 python train.py", profile(backend="mpi", layout={"nodes": ["a:4", "b:2"]})),
+        ("mpirun -H a:4,b:4 python train.py", profile(backend="mpi", layout={"nodes": ["a:4", "b:4"]})),
+        ("mpirun -np 4 --host a,b python train.py", profile(2, backend="mpi", layout={"nodes": ["a", "b"]})),
+        ("mpirun -np 8 --map-by ppr:4:node -host a:9,b:9 python train.py", profile(4, backend="mpi", layout={"nodes": ["a", "b"]})),
+        ("mpirun -np 8 --hostfile hosts python train.py", profile(backend="mpi", layout={"hostfile": "hosts"})),
+        ("mpirun -np 2 -wdir sub python train.py", profile(2, backend="mpi", script="sub/train.py", launch={"workdir": "sub"})),
+        ("mpirun --bind-to none --report-bindings --allow-run-as-root -np 2 python train.py", profile(2, backend="mpi")),
+        ("srun -N2 --ntasks-per-node=4 python train.py", profile(4, layout={"slurm": "current"})),
+        ("srun --nodes=2 -n 8 --gpus-per-node 4 python train.py", profile(4, layout={"slurm": "current"})),
+        ("srun --jobid=1234 --exclusive python train.py", profile(1, layout={"slurm": 1234})),
+        ("srun -N2 -n2 torchrun --nnodes 2 --nproc_per_node 8 train.py", profile(8, layout={"slurm": "current"})),
+        ("srun -w gpu[01-02] --ntasks-per-node 2 python train.py", profile(2, layout={"nodes": ["gpu[01-02]"]})),
+        ("srun --export=ALL,A=b --chdir /w python train.py", profile(1, script="/w/train.py", layout={"slurm": "current"}, launch={"workdir": "/w"}, env={"A": "b"})),
+    ],
+)  # fmt: skip
+def test_mpirun_and_srun_become_a_profile(command: str, wanted: dict[str, Any]) -> None:
+    assert read(command) == wanted
+
+
+# --- batch files -----------------------------------------------------------------------------------------------------
+
+BATCH = r"""#!/bin/bash
+#SBATCH --job-name=big-run
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4   # four
+#SBATCH --time=01:00:00
+
+set -euo pipefail
+module load cuda/12.4
+source ~/env/bin/activate   # the environment
+export NCCL_DEBUG=INFO
+export PYTHONPATH=$PWD:$PYTHONPATH
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT=29500
+GPUS=4
+nvidia-smi
+cd $SLURM_SUBMIT_DIR
+
+srun torchrun \
+    --nnodes $SLURM_NNODES \
+    --nproc_per_node ${GPUS} \
+    --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT \
+    train.py --lr 0.1 \
+    --data "$DATA" > log.$SLURM_JOB_ID 2>&1
+"""
+
+
+def test_a_batch_file_becomes_a_profile() -> None:
+    draft, name = read_script(BATCH, "job.sh")
+    assert name == "big-run"
+    assert read(BATCH, file="job.sh") == profile(
+        4, "--lr", "0.1", "--data", "$DATA",
+        layout={"slurm": "current"},
+        launch={"setup": "module load cuda/12.4\nsource ~/env/bin/activate\nexport PYTHONPATH=$PWD:$PYTHONPATH"},
+        env={"NCCL_DEBUG": "INFO"},
+    )  # fmt: skip
+    left = {note.what for note in draft.notes}
+    assert {"job.sh:16: nvidia-smi", "$DATA", "> log.$SLURM_JOB_ID", "--rdzv_endpoint"} <= left
+
+
+def test_options_of_sbatch_win_over_its_file() -> None:
+    text = "#SBATCH -N 2\n#SBATCH --ntasks-per-node=2\nsrun python train.py\n"
+    options = [Word("--ntasks-per-node=8", "the command")]
+    assert profile_data(read_script(text, "job.sh", options)[0], "x")["layout"]["ranks_per_node"] == 8
+    words = [Word(text, "") for text in ("sbatch", "-N", "2", "--hold", "job.sh", "more")]
+    assert batch_file(words) == ("job.sh", words[1:4])
+    assert batch_file(words[1:]) is None
+
+
+def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
+    text = "python prepare.py\nsrun python train.py\necho done\n"
+    assert read(text, file="job.sh")["recipe"]["script"] == "train.py"
+    assert "job.sh:1: python prepare.py" in notes(text, "job.sh")
+    with pytest.raises(UsageError, match=r"several commands start programs: job\.sh:1, job\.sh:2"):
+        read("srun python a.py\nsrun python b.py", file="job.sh")
+
+
+# --- what can't be read ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "hint"),
+    [
+        ("torchrun --nproc-per-nodes 2 t.py", "word 2 of the command: torchrun has no option --nproc-per-nodes", "--nproc-per-node?"),
+        ("torchrun --standalone --zzz=2 t.py", "word 3 of the command: torchrun has no option --zzz", "leave it out"),
+        ("torchrun --nproc-per-node", "--nproc-per-node of torchrun has no value", "write one"),
+        ("torchrun --nproc-per-node 0 t.py", "the number of ranks is '0'", "above 0"),
+        ("torchrun --nproc-per-node ٣٤x t.py", "the number of ranks is", "above 0"),
+        ("torchrun --nproc-per-node $N t.py", "word 3 of the command: the number of ranks is '$N'", "write its value"),
+        ("torchrun --no-python ./a.out", "not a Python script", "starts Python scripts"),
+        ("torchrun", "torchrun is given no program", "write the script"),
+        ("torchrun 'x", "no closing quotation", "close the quotes"),
+        ("accelerate config", "does not launch", "accelerate launch"),
+        ("deepspeed --exclude a:1 t.py", "depends on a hostfile", "--nodes"),
+        ("mpirun -n 2 python a.py : -n 1 python b.py", "several programs", "import one"),
+        ("mpirun -n 9 -H a:2,b:2 python a.py", "do not fit", "more hosts"),
+        ("mpirun -n 3 -H a,b python a.py", "3 ranks on 2 nodes", "--nodes"),
+        ("mpirun -n 2 ./a.out", "does not know 'a.out'", "rankdeck reads"),
+        ("python", "no script", "write the script"),
+        ("python -c 'print(1)'", "python -c", "into a file"),
+        ("bash run.sh", "bash runs commands of its own", "rankdeck import run.sh"),
+        ("uv run torchrun t.py", "does not know 'uv'", "leave it out"),
+        ("rankdeck launch x", "command of rankdeck", "rankdeck new"),
+        ("export A=b", "starts no program", "it reads torchrun"),
+        ("", "starts no program", "it reads torchrun"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_read_is_said_with_its_place_and_the_next_step(command: str, said: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(command)
+    assert said in raised.value.message
+    assert hint in str(raised.value.hint)
+
+
+def test_what_is_left_out_is_named_with_a_reason() -> None:
+    found = notes("torchrun --rdzv-id 7 --tee 3 --virtual-local-rank --nnodes 1:4 --standalone train.py $A | tee log &")
+    assert set(found) == {"| tee log", "--rdzv-id", "--tee", "--virtual-local-rank", "--nnodes 1:4", "$A"}
+    assert all(found.values())
+
+
+def test_shell_text_is_taken_apart_without_a_shell() -> None:
+    text = "a 'b;c' \"d && e\" f#g # h\nexport X=$(i | j) Y=`k; l`;m 2>&1 >>log <in&&n \\\n o | p\n"
+    found = list(statements(text, "f"))
+    assert [(one.place, [word.text for word in words_of(one, {})]) for one in found] == [
+        ("f:1", ["a", "b;c", "d && e", "f#g"]),
+        ("f:2", ["export", "X=$(i | j)", "Y=`k; l`"]),
+        ("f:2", ["m"]),
+        ("f:2", ["n", "o"]),
+    ]
+    assert found[2].left_out == ("2>&1", ">>log", "<in")
+
+
+@given(st.lists(st.sampled_from([*BITS.split(), "\n", "\\\n"]), max_size=12))
+def test_any_text_is_read_or_refused_with_a_next_step(words: list[str]) -> None:
+    refused: list[UsageError] = []
+    for file in ("", "job.sh"):
+        try:
+            read(" ".join(words), file=file)
+        except UsageError as error:
+            refused.append(error)
+    assert all(error.hint for error in refused)
+
+
+# --- words of ranks --------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["{", "}", "rank", "local_rank", "world_size", "x", "$"])).map("".join))
+def test_an_argument_that_is_meant_literally_reaches_every_rank(argument: str) -> None:
+    place = Place(rank=1, node="a", local_rank=0, group_rank=0, local_world_size=1)
+    assert with_place(literal(argument), place, 2) == argument
+    assert names_rank(literal(argument)) or literal(argument) == argument
