@@ -19,6 +19,7 @@ Where = Literal[
     "runs",
     "run",
     "ranks",
+    "table",
     "nodes",
     "log",
     "stacks",
@@ -43,6 +44,7 @@ PLACES: dict[Where, str] = {
     "runs": "Home: on a run",
     "run": "A run",
     "ranks": "A run: on a rank",
+    "table": "A run: in the table of ranks",
     "nodes": "A run: by node",
     "log": "A run: in the log",
     "stacks": "A run: its stacks",
@@ -107,6 +109,7 @@ def key_name(key: str) -> str:
 _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "enter": "enter", "escape": "esc", "pageup": "pgup",
     "pagedown": "pgdn", "f1": "F1", "f2": "F2", "f3": "F3", "f4": "F4", "f5": "F5", "f6": "F6", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
+    "less_than_sign": "<", "greater_than_sign": ">",
 }  # fmt: skip
 
 KEYS: tuple[Key, ...] = (
@@ -167,10 +170,16 @@ KEYS: tuple[Key, ...] = (
     Key("run.why", "5", "pane('why')", "why", "Go to the explanation of the failure; again: show it on the whole screen."),
     Key("run.all", "a", "all_ranks", "all ranks", "Show the logs of all ranks as one, or of the selected rank again."),
     Key("run.stream", "o", "other_stream", "out/err", "Show stdout only, stderr only, or both again.", footer=False),
-    Key("run.search", "slash", "search", "search", "Search the log."),
+    Key("run.search", "slash", "search", "search",
+        "Search the log. In the table of ranks: show only ranks that match words, such as failed gpu01 8-15 !running."),
     Key("run.next", "n", "next_match", "next", "Go to the next match."),
     Key("run.previous", "N", "previous_match", "previous", "Go to the previous match.", footer=False),
     Key("run.follow", "f", "follow", "follow", "Follow the end of the log, or stop following."),
+    Key("table.trouble", "e", "next_trouble", "next failed", "Go to the next rank that has failed.", command=False),
+    Key("table.order", "O", "next_order", "order", "Sort the ranks: by rank, failed first, slowest first. A click on a heading sorts by it.", command=False),
+    HelpOnly("table.right", "greater_than_sign", "sort_column(1)", "next column", "Sort by the next column."),
+    HelpOnly("table.left", "less_than_sign", "sort_column(-1)", "previous column", "Sort by the column before."),
+    HelpOnly("table.reverse", "R", "reverse", "reverse", "Reverse the order."),
     Key("run.back", "escape", "back", "back",
         "Go one step back: out of the search, then out of the full-screen pane, then to the table.", command=False),
     Key("run.detach", "q", "detach", "detach", "Leave this run; it keeps running.", pinned=True),

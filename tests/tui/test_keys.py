@@ -39,6 +39,7 @@ OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "runs": (RunList,),
     "run": (RunScreen,),
     "ranks": (RankTable, NodeGrid),
+    "table": (RankTable,),
     "nodes": (NodeGrid,),
     "log": (RunLog,),
     "stacks": (StacksScreen,),
@@ -103,7 +104,7 @@ def test_no_place_gives_one_key_two_meanings():
 def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
     """A key of a pane would hide the screen's, and do something else than the footer says."""
     around: dict[Where, tuple[Where, ...]] = {
-        "run": ("ranks", "nodes", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
+        "run": ("ranks", "table", "nodes", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
     }  # fmt: skip
     allowed = {"left", "right", "h", "l"}
     for screen, widgets in around.items():

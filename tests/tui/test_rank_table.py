@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.run.state import RankWord
-from engine.core.views.view import RankView
 from tests.tui.hostile import CORPUS
+from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import SIZES, lines, until
 from tui.text.rank_columns import LEAST_NOTE, Columns, RankRow, row_parts
 from tui.widgets.rank_table import RankTable
-
-
-def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **more: Any) -> RankRow:
-    fields: dict[str, Any] = {
-        "rank": rank, "node": f"gpu{rank // 8 + 1:02}", "local_rank": rank % 8, "pid": 1, "state": state, "exit": None,
-        "attempt": 1, "generation": 1, "step": step, "loss": 1.613, "throughput": 2571.0, "unit": "tok", "seen": 100.0,
-        "last_line": f"step {step} loss 1.613",
-    }  # fmt: skip
-    falling = tuple(3.0 - index / 10 for index in range(20))
-    return RankRow(RankView(**(fields | more)), tuple(reversed(falling)), falling)
-
-
-class TableApp(App[None]):
-    def __init__(self, rows: Sequence[RankRow] = (), *, ascii_only: bool = False) -> None:
-        super().__init__()
-        self.rows = rows
-        self.table = RankTable(ascii=ascii_only)
-        self.seen: list[tuple[str, int | None]] = []
-
-    def compose(self) -> ComposeResult:
-        yield self.table
-
-    def on_mount(self) -> None:
-        self.table.set_rows(self.rows, 101.0)
-        self.table.focus()
-
-    def on_cursor_view_moved(self) -> None:
-        self.seen.append(("moved", self.table.cursor_rank))
-
-    def on_cursor_view_selected(self) -> None:
-        self.seen.append(("selected", self.table.cursor_rank))
-
 
 EVERY_STATE: list[RankWord] = ["running", "starting", "exited", "failed", "stopped", "lost"]
 

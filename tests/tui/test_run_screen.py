@@ -532,7 +532,7 @@ async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: Fak
         run.write(0, f"line {number} {'needle [red' if number in (20, 90) else ''}\n")
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "line 199")
-        await pilot.press("slash", *"needle", "left_square_bracket")
+        await pilot.press("3", "slash", *"needle", "left_square_bracket")
         # The bracket matches nothing directly after the word; without it, the search is found again.
         await until_seen(pilot, "no match for 'needle['")
         await pilot.press("backspace", "enter")
@@ -545,6 +545,27 @@ async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: Fak
         await until_gone(pilot, "'needle'")
         await pilot.press("f")
         await until_seen(pilot, "line 199", "follow")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_table_is_filtered_and_its_filter_ends_with_esc(
+    app: RankdeckApp, run: FakeRun, size: tuple[int, int]
+):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running")
+        run.fail(2)
+        await until_seen(pilot, "✖ failed")
+        await pilot.press("slash", *"failed", "enter")
+        await until_seen(pilot, "Ranks: 1 of 4 match 'failed'")
+        assert app.screen.query_one(RankTable).cursor_rank == 2
+        await pilot.press("slash", "x")
+        await until_seen(pilot, "No rank matches")
+        assert app.screen.query_one(RankTable).cursor_rank is None
+        await pilot.press("enter", "x")  # there is no rank to kill
+        await until_seen(pilot, "No rank matches")
+        await pilot.press("escape")
+        await until_gone(pilot, "match")
+        assert run.asked == []
 
 
 async def test_hostile_lines_notes_and_names_are_shown_as_text(app: RankdeckApp, run: FakeRun):

@@ -153,9 +153,9 @@ class RunModel:
         """Number of ranks; 0: not known yet."""
         return self.run.world_size if self.run is not None else 0
 
-    def rank(self, rank: int) -> RankView | None:
-        """One rank as it was last reported."""
-        return self._ranks.get(rank)
+    def rank(self, rank: int | None) -> RankView | None:
+        """One rank as it was last reported; None for none."""
+        return None if rank is None else self._ranks.get(rank)
 
     def rows(self) -> list[Row]:
         """All ranks in order. The row of a rank without news is the same object as before."""

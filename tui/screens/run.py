@@ -22,10 +22,9 @@ from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.core.metrics.bench import RECIPE
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
-from tui.screens.run_acts import ActingScreen
+from tui.screens.run_ranks import RanksScreen, SearchLine
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
-from tui.text.rank_columns import RankRow
 from tui.text.run import events_text, why_text
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.cursor_view import CursorView
@@ -51,7 +50,7 @@ LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
 """Panes of which one is shown below the ranks."""
 
 
-class RunScreen(ActingScreen):
+class RunScreen(RanksScreen):
     """One run.
 
     Args:
@@ -66,8 +65,6 @@ class RunScreen(ActingScreen):
         super().__init__(run)
         self.pane: Pane = "log"
         self.zoom: Pane | None = None
-        self.by_node = False
-        """Whether the ranks are shown by node, as cells, in place of the table."""
         self._leaves_app = leaves_app
         self._painted: dict[str, object] = {}
 
@@ -84,16 +81,14 @@ class RunScreen(ActingScreen):
             yield TextPane(id="events", ascii=ascii)
             yield BenchPane(id="bench", ascii=ascii, slow=self.deck.slow)
             yield TextPane(id="why", ascii=ascii)
-        search = Input(id="search", compact=True, placeholder="search the log; n and N go from match to match")
-        search.cursor_blink = False
-        yield search
+        yield SearchLine("filter", "show only ranks with these words: failed  gpu01  8-15  !running")
+        yield SearchLine("search", "search the log; n and N go from match to match")
         yield KeyBar()
 
     def on_mount(self) -> None:
         for name in ("ranks", *LOWER, "why"):
             self._widget(name).border_title = Content("Results" if name == "bench" else name.capitalize())
         self.query_one("#events", TextPane).anchor()  # follows its end until somebody scrolls up
-        self._widget("search").display = False
         self._widget("banner").display = False
         self._arrange()
         slow = self.deck.slow
@@ -162,14 +157,9 @@ class RunScreen(ActingScreen):
             events.show_text(partial(events_text, list(model.events)))
 
     def _paint_table(self, now: float) -> None:
-        table, grid, model = self.query_one(RankTable), self.query_one(NodeGrid), self.model
         # Ages move by themselves; once a second is enough for them.
-        if (table.display or grid.display) and self._changed("table", (model.revision, int(now), self.by_node)):
-            rows = model.rows()
-            if table.display:
-                table.set_rows([RankRow(*row) for row in rows], now)
-            elif model.run is not None:
-                grid.show_nodes(model.run.nodes, {row.view.rank: row.view for row in rows}, model.away(now))
+        if self.ranks.display and self._changed("table", (self.model.revision, int(now), self.by_node)):
+            self.paint_ranks(now)
 
     def _paint_chart(self) -> None:
         charts = self.query_one(RunCharts)
@@ -207,7 +197,7 @@ class RunScreen(ActingScreen):
             self.query_one("#why", TextPane).show_text(partial(why_text, run, ascii=self.deck.ascii))
             cause = (run.attempt, run.generation, run.failure.rank)
             if self._changed("cause", cause) and run.failure.rank is not None and self.zoom is None:
-                self._move_cursor(run.failure.rank)
+                self.move_cursor(run.failure.rank)
         self._arrange()
 
     # --- panes --------------------------------------------------------------------------------------------------------
@@ -254,13 +244,10 @@ class RunScreen(ActingScreen):
         self.by_node, self.zoom = not self.by_node, None
         self._arrange()
         self._paint_table(time.time())
-        self._move_cursor(rank)
+        self.move_cursor(rank)
         self._paint()
-        self.call_after_refresh(lambda: self._move_cursor(self.rank))  # into view, once there is a size
+        self.call_after_refresh(lambda: self.move_cursor(self.rank))  # into view, once there is a size
         self.set_focus(self._widget("ranks"))
-
-    def _move_cursor(self, rank: int) -> None:
-        (self.query_one(NodeGrid) if self.by_node else self.query_one(RankTable)).move_cursor(rank)
 
     def action_open_log(self) -> None:
         self.query_one(RunLog).all_ranks = False
@@ -274,8 +261,10 @@ class RunScreen(ActingScreen):
         self.action_open_log()
 
     def action_back(self) -> None:
-        search = self.query_one("#search", Input)
-        if search.display:
+        search, words = self.query_one("#search", Input), self.query_one("#filter", Input)
+        if words.display and (words.has_focus or self.ranks.has_focus or not (search.display or self.zoom)):
+            self.close_filter()
+        elif search.display:
             search.display = False
             search.value = ""
             self.query_one(RunLog).search("")
@@ -288,11 +277,6 @@ class RunScreen(ActingScreen):
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    @property
-    def rank(self) -> int:
-        """The rank under the cursor."""
-        return (self.query_one(NodeGrid) if self.by_node else self.query_one(RankTable)).cursor_rank or 0
-
     @on(CursorView.Moved)
     def _rank_highlighted(self) -> None:
         self._show_log()
@@ -300,10 +284,11 @@ class RunScreen(ActingScreen):
 
     def _show_log(self) -> None:
         """Shows the files of the rank under the cursor, or of all ranks, of this attempt."""
-        view = self.model.rank(self.rank)
-        if self.link.client is not None and self.model.run is not None:
+        rank = self.rank
+        view = self.model.rank(rank)
+        if self.link.client is not None and self.model.run is not None and rank is not None:
             node = view.node if view is not None else "?"
-            self.query_one(RunLog).show_run(self.link.client, self.model.run, self.rank, node)
+            self.query_one(RunLog).show_run(self.link.client, self.model.run, rank, node)
 
     def action_all_ranks(self) -> None:
         log = self.query_one(RunLog)
@@ -320,6 +305,9 @@ class RunScreen(ActingScreen):
         self.query_one(RunLog).action_follow()
 
     def action_search(self) -> None:
+        if self.query_one(RankTable).has_focus:
+            self.open_filter()
+            return
         self.pane = "log"
         self.zoom = None if self.zoom != "log" else "log"
         self._arrange()
@@ -366,7 +354,10 @@ class RunScreen(ActingScreen):
                 return self.is_mounted and bool(self.query_one("#search", Input).value)
             case "back":
                 return self.is_mounted and (
-                    self._widget("search").display or self.zoom is not None or not self._widget("ranks").has_focus
+                    self._widget("search").display
+                    or self._widget("filter").display
+                    or self.zoom is not None
+                    or not self._widget("ranks").has_focus
                 )
         return True
 
@@ -388,6 +379,8 @@ class RunScreen(ActingScreen):
             return "close"
         if key == "run.restart" and self.model.run is not None and self.model.run.state == "succeeded":
             return "run again"
+        if key == "run.search" and self.is_mounted and self.query_one(RankTable).has_focus:
+            return "filter"
         return label
 
     def action_detach(self) -> None:

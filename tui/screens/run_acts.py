@@ -107,8 +107,8 @@ class ActingScreen(DeckScreen):
         """The attempt that was stopped from here, before the supervisor reports that it is stopping."""
 
     @property
-    def rank(self) -> int:
-        """The rank under the cursor."""
+    def rank(self) -> int | None:
+        """The rank under the cursor; None where a filter shows none."""
         raise NotImplementedError
 
     def link_changed(self, problem: str) -> None:

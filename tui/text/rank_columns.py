@@ -123,8 +123,8 @@ def row_parts(
     return tuple(text)
 
 
-def heading(columns: Columns, unit: str, *, ascii: bool) -> str:
-    """The line above the rows.
+def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str]]:
+    """The line above the rows as (column or empty, text) of its parts, left to right.
 
     Args:
         columns: their widths.
@@ -132,17 +132,25 @@ def heading(columns: Columns, unit: str, *, ascii: bool) -> str:
         ascii: draws with ASCII characters.
     """
     unit = f"{plain_line(unit)}/s" if unit else "per s"
-    spark = columns.spark + 1 if columns.spark else 0
-    text = " " + "rank".rjust(columns.rank)
-    text += " " + cell_fit("node", columns.node) if columns.node else ""
-    text += " " + "local".rjust(columns.local) if columns.local else ""
-    text += " " + cell_fit("state", columns.state)
-    text += " " + "step".rjust(columns.step) if columns.step else ""
-    text += " " + cell_fit(unit, columns.throughput, ascii=ascii, right=True) if columns.throughput else ""
-    text += " " * spark
-    text += " " + "loss".rjust(columns.loss) if columns.loss else ""
-    text += " " * spark
-    text += " " + "gpu".rjust(columns.gpu) + " " + "mem".rjust(columns.memory) if columns.gpu else ""
-    text += " " + "seen".rjust(columns.seen) if columns.seen else ""
-    text += " last line" if columns.note >= 9 else ""
-    return text
+    spark = " " * (columns.spark + 1 if columns.spark else 0)
+    parts = [
+        ("rank", columns.rank, " " + "rank".rjust(columns.rank)),
+        ("node", columns.node, " " + cell_fit("node", columns.node)),
+        ("local", columns.local, " " + "local".rjust(columns.local)),
+        ("state", columns.state, " " + cell_fit("state", columns.state)),
+        ("step", columns.step, " " + "step".rjust(columns.step)),
+        ("throughput", columns.throughput, " " + cell_fit(unit, columns.throughput, ascii=ascii, right=True) + spark),
+        ("loss", columns.loss, " " + "loss".rjust(columns.loss) + spark),
+        ("gpu", columns.gpu, " " + "gpu".rjust(columns.gpu)),
+        ("memory", columns.memory, " " + "mem".rjust(columns.memory)),
+        ("seen", columns.seen, " " + "seen".rjust(columns.seen)),
+        ("", columns.note >= 9, " last line"),
+    ]
+    return [(name, text) for name, width, text in parts if width]
+
+
+def with_arrow(text: str, *, rising: bool, ascii: bool) -> str:
+    """A heading with an arrow before its word: there is always a cell free."""
+    place = len(text) - len(text.lstrip()) - 1
+    arrow = ("^" if rising else "v") if ascii else ("▲" if rising else "▼")
+    return text[:place] + arrow + text[place + 1 :]

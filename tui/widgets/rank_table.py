@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -18,9 +19,11 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
+from tui.data.rank_order import COLUMNS, ORDERS, TROUBLE, Order, arranged
 from tui.keys import bindings
-from tui.text.rank_columns import Columns, RankRow, heading, row_parts
+from tui.text.rank_columns import Columns, RankRow, headings, row_parts, with_arrow
 from tui.widgets.cursor_view import RankCells
+from tui.widgets.text_pane import fitted_title
 
 _WHOLE_ROW: Container[RankWord] = ("failed", "lost", "stopped")
 """States that colour the whole row; others colour their word."""
@@ -38,17 +41,18 @@ class _Cells(NamedTuple):
 class RankTable(RankCells):
     """The ranks of a run, with a cursor on one of them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("ranks"), *bindings("table")]
 
     HEADINGS = 1
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "rank-table--header", "rank-table--cursor", "rank-table--muted", "rank-table--spark",
+        "rank-table--header", "rank-table--sorted", "rank-table--cursor", "rank-table--muted", "rank-table--spark",
     }  # fmt: skip
 
     DEFAULT_CSS = """
     RankTable {
         & > .rank-table--header { color: $text-muted; text-style: bold; }
+        & > .rank-table--sorted { color: $text; text-style: bold; }
         & > .rank-table--cursor { background: $foreground 12%; }
         &:focus > .rank-table--cursor { background: $primary 35%; text-style: bold; }
         & > .rank-table--muted { color: $text-muted; }
@@ -58,7 +62,13 @@ class RankTable(RankCells):
 
     def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(ascii=ascii, id=id, classes=classes)
+        self._every: Sequence[RankRow] = ()
         self._rows: Sequence[RankRow] = ()
+        """Those that the filter shows, in order."""
+        self._order = Order()
+        self._query = ""
+        self._places: dict[int, int] = {}
+        self._placed_at: object = None
         self._now = 0.0
         self._cursor = 0
         self._columns = Columns.fitted(80, world_size=1, node=4)
@@ -80,13 +90,29 @@ class RankTable(RankCells):
         """Shows other values and repaints the visible rows that differ. The cursor stays on its rank.
 
         Args:
-            rows: every row, from top to bottom.
+            rows: every row, in order of rank.
             now: seconds since the epoch, for ages.
         """
+        self._every, self._now = rows, now
+        self._show(self._in_order())
+
+    def _in_order(self) -> Sequence[RankRow]:
+        """The rows to show. Once a second they may change places: a row that jumps with every number can't be read."""
+        if self._order == Order() and not self._query:
+            return self._every
+        state = (self._order, self._query, len(self._every), int(self._now))
+        if state != self._placed_at:
+            self._placed_at = state
+            rows = arranged(self._every, self._order, self._query)
+            self._places = {row.view.rank: place for place, row in enumerate(rows)}
+            return rows
+        shown = [row for row in self._every if row.view.rank in self._places]
+        return sorted(shown, key=lambda row: self._places[row.view.rank])
+
+    def _show(self, rows: Sequence[RankRow]) -> None:
         cursor_rank = self.cursor_rank
         grown = len(rows) != len(self._rows)
         self._rows = rows
-        self._now = now
         if grown:
             self.virtual_size = Size(0, len(rows) + 1)
         if cursor_rank is not None:
@@ -95,8 +121,61 @@ class RankTable(RankCells):
             self.refresh()
         else:
             self._refresh_changed()
-        if rows and self.cursor_rank != cursor_rank:
+        if self.cursor_rank != cursor_rank:
             self.post_message(self.Moved())
+        self._say()
+
+    def _say(self) -> None:
+        """Says in the border what is shown, and in which order."""
+        words = [self._order.words] if self._order.words else []
+        if self._query:
+            words = [f"{len(self._rows)} of {len(self._every)} match {self._query!r}", *words]
+        title = f"Ranks: {', '.join(words)}" if words else "Ranks"
+        if str(self.border_title) != title:
+            # A title is taken for markup unless it is Content (Textual 8.2.8).
+            self.border_title = fitted_title(self, title, ascii=self.ascii)
+
+    # --- order and filter --------------------------------------------------------------------------------------------
+
+    def filter(self, query: str) -> None:
+        """Shows only ranks that match; see `rank_order.matches`. Empty: all."""
+        self._query = " ".join(query.split())
+        self._show(self._in_order())
+        self.refresh()
+
+    def sort(self, order: Order) -> None:
+        """Sorts the ranks. The cursor stays on its rank, and in view."""
+        self._order = order
+        self._show(self._in_order())
+        self._scroll_to_line(self._cursor)
+        self.refresh()
+
+    def action_next_order(self) -> None:
+        here = ORDERS.index(self._order) if self._order in ORDERS else -1
+        self.sort(ORDERS[(here + 1) % len(ORDERS)])
+
+    def action_sort_column(self, direction: int) -> None:
+        """Sorts by the next column, or by the one before."""
+        shown = [name for name, _ in self._headings() if name]
+        here = shown.index(self._order.column) if self._order.column in shown else 0
+        self.sort(Order(COLUMNS[COLUMNS.index(shown[(here + direction) % len(shown)])]))
+
+    def action_reverse(self) -> None:
+        self.sort(self._order._replace(reverse=not self._order.reverse))
+
+    def action_next_trouble(self) -> None:
+        """Goes to the next rank that has failed; after the last one, to the first."""
+        count = len(self._rows)
+        places = [(self._cursor + step) % count for step in range(1, count + 1)]
+        found = next((place for place in places if self._rows[place].view.state in TROUBLE), None)
+        if found is not None:
+            self._go(found)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offers only keys that do something now."""
+        if action == "next_trouble":
+            return any(row.view.state in TROUBLE for row in self._rows)
+        return True
 
     def move_cursor(self, rank: int) -> None:
         """Puts the cursor on a rank, if the table has it."""
@@ -112,11 +191,13 @@ class RankTable(RankCells):
 
     def _arrange(self) -> bool:
         """Recomputes columns and headings. True if they changed."""
-        nodes = {row.view.node for row in self._rows}
+        nodes = {row.view.node for row in self._every}
         node = max((len(name) for name in nodes), default=4)
-        self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._rows)
-        columns = Columns.fitted(self._width, world_size=len(self._rows), node=node, gpus=self._has_gpus)
-        unit = next((f"{'~' if row.view.is_derived else ''}{row.view.unit}" for row in self._rows if row.view.unit), "")
+        self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._every)
+        columns = Columns.fitted(self._width, world_size=len(self._every), node=node, gpus=self._has_gpus)
+        unit = next(
+            (f"{'~' if row.view.is_derived else ''}{row.view.unit}" for row in self._every if row.view.unit), ""
+        )
         changed = (columns, unit) != (self._columns, self._unit)
         self._columns, self._unit = columns, unit
         return changed
@@ -152,14 +233,27 @@ class RankTable(RankCells):
             self.post_message(self.Moved())
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the row; a click on the row that has it selects the rank."""
+        """Moves the cursor to the row; a click on the row that has it selects the rank, one on a heading sorts by it."""
         offset = event.get_content_offset(self)
+        if offset is not None and offset.y == 0:
+            self._click_heading(offset.x)
+            return
         index = self.scroll_offset.y + offset.y - 1 if offset is not None and offset.y > 0 else len(self._rows)
         if index >= len(self._rows):
             return
         if index == self._cursor:
             self.post_message(self.Selected())
         self._go(index)
+
+    def _click_heading(self, x: int) -> None:
+        for name, text in self._headings():
+            x -= cell_len(text)
+            if x < 0:
+                if name == self._order.column:
+                    self.action_reverse()
+                elif name in COLUMNS:
+                    self.sort(Order(name))
+                return
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 
@@ -181,6 +275,11 @@ class RankTable(RankCells):
         index = self.scroll_offset.y + y - 1
         if index >= len(self._rows):
             self._painted.pop(y, None)
+            if y == 1 and self._every:
+                text = " No rank matches. esc shows all again."
+                return Strip([Segment(text, self._style("rank-table--muted"))]).adjust_cell_length(
+                    width, self.rich_style
+                )
             return Strip.blank(width, self.rich_style)
         cells = self._cells(index)
         self._painted[y] = cells
@@ -193,10 +292,19 @@ class RankTable(RankCells):
         row, cursor = self._rows[index], index == self._cursor
         return _Cells(row.view.state, cursor, row_parts(row, self._columns, self._now, cursor=cursor, ascii=self.ascii))
 
+    def _headings(self) -> list[tuple[str, str]]:
+        return headings(self._columns, self._unit, ascii=self.ascii)
+
     def _header(self) -> Strip:
-        text = heading(self._columns, self._unit, ascii=self.ascii)
-        style = self._style("rank-table--header")
-        return Strip([Segment(text, style)]).adjust_cell_length(self._width, style)
+        style, sorted_style = self._style("rank-table--header"), self._style("rank-table--sorted")
+        segments = []
+        for name, text in self._headings():
+            if name == self._order.column and self._order != Order():
+                shown = with_arrow(text, rising=self._order.is_rising, ascii=self.ascii)
+                segments.append(Segment(shown, sorted_style))
+            else:
+                segments.append(Segment(text, style))
+        return Strip(segments).adjust_cell_length(self._width, style)
 
     def _drawn(self, cells: _Cells) -> Strip:
         row = self._row_style(cells)

@@ -1,0 +1,131 @@
+"""The order of the ranks in their table, and which of them a filter shows. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+from engine.core.run.state import RankWord
+from engine.core.views.view import RankView
+
+Column = Literal["rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "seen"]
+
+COLUMNS: tuple[Column, ...] = ("rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "seen")
+"""Columns that ranks can be sorted by, from left to right."""
+
+TROUBLE: tuple[RankWord, ...] = ("failed", "lost")
+"""States that need somebody's attention."""
+
+_STATES: tuple[RankWord, ...] = (*TROUBLE, "stopped", "starting", "running", "exited")
+
+_WORDS: dict[Column, tuple[str, str]] = {
+    "rank": ("lowest", "highest"),
+    "node": ("a to z", "z to a"),
+    "local": ("lowest", "highest"),
+    "state": ("failed", "exited"),
+    "step": ("slowest", "fastest"),
+    "throughput": ("slowest", "fastest"),
+    "loss": ("highest", "lowest"),
+    "gpu": ("least busy", "busiest"),
+    "memory": ("largest", "smallest"),
+    "seen": ("longest silent", "newest"),
+}
+"""What comes first in each column, and with the order reversed: what needs attention comes first."""
+
+
+class Order(NamedTuple):
+    """By which column the ranks are sorted."""
+
+    column: Column = "rank"
+    reverse: bool = False
+
+    @property
+    def words(self) -> str:
+        """`by loss, highest first`; empty for the order by rank."""
+        if self == Order():
+            return ""
+        first = _WORDS[self.column][self.reverse]
+        return f"by {self.column}, {first}" + ("" if self.column == "node" else " first")
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether small values come first, for the arrow in the heading."""
+        return (self.column in ("loss", "memory")) == self.reverse
+
+
+ORDERS = (Order(), Order("state"), Order("step"))
+"""By rank, failed first, slowest first: what one key goes through."""
+
+
+class HasView(Protocol):
+    """A row of the table."""
+
+    @property
+    def view(self) -> RankView:
+        """Its rank."""
+
+
+Row = TypeVar("Row", bound=HasView)
+
+
+def arranged(rows: Iterable[Row], order: Order, query: str) -> list[Row]:
+    """The rows that a filter shows, in order. Where there is no value, the row comes last; equal ones are in order of rank.
+
+    Args:
+        rows: in order of rank.
+        order: how to sort them.
+        query: see `matches`.
+    """
+    words = query.lower().split()
+    shown = [row for row in rows if matches(row.view, words)] if words else list(rows)
+    if order == Order():
+        return shown
+    key = _KEYS[order.column]
+    known = [row for row in shown if key(row.view) is not None]
+    unknown = [row for row in shown if key(row.view) is None]
+    known.sort(key=lambda row: key(row.view), reverse=order.reverse)  # type: ignore[arg-type,return-value]
+    return known + unknown
+
+
+def matches(view: RankView, words: Iterable[str]) -> bool:
+    """Whether a rank has every word.
+
+    Args:
+        view: the rank.
+        words: in lower case. A number, or a range such as `8-15`, means ranks; another word is part of the node's name, the
+            state, the note or the newest line. A word after `!` must not be there.
+    """
+    text = f"{view.node} {view.state} {view.note} {view.aside or view.last_line}".lower()
+    for word in words:
+        sought = word.removeprefix("!")
+        if sought and _has(view.rank, text, sought) == word.startswith("!"):
+            return False
+    return True
+
+
+def _has(rank: int, text: str, word: str) -> bool:
+    first, dash, last = word.partition("-")
+    if first.isdecimal() and (last.isdecimal() or not (dash or last)):
+        return int(first) <= rank <= int(last or first)
+    return word in text
+
+
+def _finite(value: float | None) -> float:
+    """Of what is not finite, the worst."""
+    return math.inf if value is None or not math.isfinite(value) else value
+
+
+_KEYS: dict[Column, Callable[[RankView], tuple[object, ...] | None]] = {
+    "rank": lambda view: (view.rank,),
+    "node": lambda view: (view.node,),
+    "local": lambda view: (view.local_rank,),
+    "state": lambda view: (_STATES.index(view.state),),
+    # One that has not begun is behind all others.
+    "step": lambda view: (-1 if view.step is None else view.step, _finite(view.throughput)),
+    "throughput": lambda view: None if view.throughput is None else (view.throughput,),
+    "loss": lambda view: None if view.loss is None else (-_finite(view.loss),),
+    "gpu": lambda view: None if view.gpu is None or view.gpu.utilisation is None else (view.gpu.utilisation,),
+    "memory": lambda view: None if view.gpu is None or view.gpu.memory is None else (-view.gpu.memory,),
+    "seen": lambda view: None if view.seen is None else (view.seen,),
+}
