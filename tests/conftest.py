@@ -173,6 +173,7 @@ TIERS = {
     "agent": "the agent of a node, without a supervisor",
     "e2e": "the command line, with real runs",
     "cluster": "several nodes, which are network namespaces of this machine",
+    "slurm": "the nodes of a real Slurm, which only srun reaches",
     "faults": "what is killed, filled up or taken away while a run goes on",
     "c10d": "the process groups over MPI",
     "ucc": "the process group over UCC",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine.core.plan.plan import Reach, Transport
-from engine.launchers import local, ssh
+from engine.launchers import local, slurm, ssh
 
 
 class Launcher(Protocol):
@@ -25,4 +25,4 @@ class Launcher(Protocol):
         ...
 
 
-LAUNCHERS: dict[Transport, Launcher] = {"local": local, "ssh": ssh}
+LAUNCHERS: dict[Transport, Launcher] = {"local": local, "ssh": ssh, "slurm": slurm}

@@ -1,29 +1,33 @@
-"""Copies a folder to a node that does not share it, with rsync over ssh."""
+"""Copies a folder to a node that does not share it, with rsync over ssh or, in a Slurm job, over srun."""
 
 from __future__ import annotations
 
-from engine.core.plan.plan import Reach
-from engine.launchers import ssh
+from engine.core.plan.plan import PlannedNode, Reach
+from engine.launchers import slurm, ssh
 
 TIMEOUT = 60
 """Seconds without data after which rsync gives up; without this, a broken connection blocks it for hours."""
 
 
-def argv(node: str, folder: str, reach: Reach) -> list[str]:
+def argv(planned: PlannedNode, folder: str, reach: Reach) -> list[str]:
     """The command that copies a folder to a node, except files that `.gitignore` excludes.
 
     Files that exist only on the node stay: training may have written them.
 
     Args:
-        node: the node's name.
+        planned: the node.
         folder: an absolute path, the same on both machines.
         reach: the user's settings for connections.
 
     Raises:
         ValueError: the node's name could be an option of ssh.
     """
-    remote_shell = ssh.argv(node, ["true"], reach)
-    words = remote_shell[: remote_shell.index("--")]
+    node = planned.name
+    if planned.transport == "slurm":
+        words = [*slurm.COMMAND, f"--jobid={reach.slurm_job}", "--nodelist"]  # rsync appends the node
+    else:
+        remote_shell = ssh.argv(node, ["true"], reach)
+        words = remote_shell[: remote_shell.index("--")]
     user, at, host = node.rpartition("@")
     target = f"{user}{at}[{host}]" if ":" in host else node
     return [

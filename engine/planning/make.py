@@ -31,7 +31,7 @@ from engine.core.plan.profile import Profile
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.launchers import local
 from engine.planning import recipes
-from engine.planning.nodes import slots_of
+from engine.planning.nodes import nodes_of
 from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
 from engine.runs.paths import utf8_path
 
@@ -150,8 +150,10 @@ class _Draft:
     """
 
     def __init__(self, profile: Profile) -> None:
+        self._slots, self._slurm_job = nodes_of(profile.layout)
+        if self._slurm_job and profile.layout.transport is None and shutil.which("srun"):
+            profile = replace(profile, layout=replace(profile.layout, transport="slurm"))
         self._profile = profile
-        self._slots = slots_of(profile.layout)
         self._workdir = _absolute(profile.launch.workdir)
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
@@ -200,7 +202,7 @@ class _Draft:
     def _planned(self, settings: BackendSettings) -> LaunchPlan:
         unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in self._slots)
         facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
-        return build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir)
+        return build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir, slurm_job=self._slurm_job)
 
     def _ask(self, draft: LaunchPlan) -> None:
         """Asks the nodes on whose facts the plan depends. This machine is not asked about torch if it has no GPU."""

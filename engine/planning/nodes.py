@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.core.errors import CheckError
 from engine.core.plan.hostfile import parse_hostfile
@@ -27,7 +28,14 @@ DEADLINE = 20.0
 _FACTS_OF_GROUPS = "https://clustershell.readthedocs.io/en/latest/config.html#node-groups"
 
 
-def slots_of(layout: Layout) -> tuple[Slots, ...]:
+class Nodes(NamedTuple):
+    """The nodes of a layout, and the number of the Slurm job that has them; empty: none."""
+
+    slots: tuple[Slots, ...]
+    slurm_job: str = ""
+
+
+def nodes_of(layout: Layout) -> Nodes:
     """The nodes of a layout, at this moment.
 
     A number of ranks in the source overrides `layout.ranks_per_node`, except in PBS's file, which always contains one.
@@ -37,14 +45,14 @@ def slots_of(layout: Layout) -> tuple[Slots, ...]:
         CheckError: the source is missing, has no nodes, or names invalid nodes.
     """
     if layout.hostfile is not None:
-        return _complete(layout, parse_hostfile(_text(layout.hostfile), layout.hostfile), layout.hostfile)
+        return Nodes(_complete(layout, parse_hostfile(_text(layout.hostfile), layout.hostfile), layout.hostfile))
     if layout.slurm is not None:
-        return _slurm_slots(layout, str(layout.slurm))
+        return _slurm_nodes(layout, str(layout.slurm))
     if layout.pbs is not None:
-        return _pbs_slots(layout)
+        return Nodes(_pbs_slots(layout))
     try:
         groups = {group: _group_nodes(group) for group in groups_of(layout.nodes)}
-        return parse_nodes(layout.nodes, layout.ranks_per_node, groups)
+        return Nodes(parse_nodes(layout.nodes, layout.ranks_per_node, groups))
     except LayoutError as error:
         raise CheckError(f"layout.nodes {error}", hint=error.hint) from None
 
@@ -77,34 +85,42 @@ def _text(file: str) -> str:
         raise CheckError(f"{file} is not UTF-8 at byte {error.start}", hint="a hostfile is plain text") from None
 
 
-def _slurm_slots(layout: Layout, job: str) -> tuple[Slots, ...]:
-    names = _names_of_this_job() if job == "current" else _names_of_job(job)
+def _slurm_nodes(layout: Layout, job: str) -> Nodes:
+    number, names = _this_job() if job == "current" else _other_job(job)
     try:
-        return parse_nodes(names, layout.ranks_per_node)
+        return Nodes(parse_nodes(names, layout.ranks_per_node), number)
     except LayoutError as error:
         raise CheckError(f"layout.slurm: Slurm's list of nodes {error}", hint=error.hint) from None
 
 
-def _names_of_this_job() -> str:
+def _this_job() -> tuple[str, str]:
+    """The number of the job that this process is part of, and its nodes."""
     names = os.environ.get("SLURM_JOB_NODELIST", "")
     if not names:
         raise CheckError(
             'layout.slurm is "current", and this is no job: SLURM_JOB_NODELIST is not set',
             hint="start rankdeck inside salloc or sbatch, or name a job: layout.slurm = 1234",
         )
-    return names
+    if os.environ.get("SLURM_HET_SIZE", "1") != "1":
+        raise CheckError(
+            "this is a heterogeneous job of Slurm, which rankdeck can't use",
+            hint="get one allocation for all nodes: without `hetjob` and without `:` in salloc and sbatch",
+        )
+    return os.environ.get("SLURM_JOB_ID", ""), names
 
 
-def _names_of_job(job: str) -> str:
+def _other_job(job: str) -> tuple[str, str]:
+    """The number of a job (a task of a job array has its own), and its nodes."""
     said = _answer(
-        ["squeue", "-h", "-j", job, "-o", "%N"], hint="rankdeck runs squeue on this machine: is this a login node?"
+        ["squeue", "-h", "-j", job, "-o", "%A %N"], hint="rankdeck runs squeue on this machine: is this a login node?"
     )
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [(line.split()[0], line.split()[1]) for line in said.splitlines() if len(line.split()) > 1]
     if not lines:
         raise CheckError(f"Slurm's job {job} has no nodes", hint=f"it is waiting or has ended: squeue -j {job}")
     if len(lines) > 1:  # one for each task of a job array
         raise CheckError(f"Slurm runs {len(lines)} tasks of job {job}", hint=f'name one: layout.slurm = "{job}_1"')
-    return lines[0]
+    number, names = lines[0]
+    return number if number.isdigit() else job, names
 
 
 def _pbs_slots(layout: Layout) -> tuple[Slots, ...]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.core.failures.ssh import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_SSH, explain
+from engine.core.failures.ssh import EXIT_LAUNCHER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, explain
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.launchers import LAUNCHERS
 from engine.launchers.setup import setup_input
@@ -155,6 +155,13 @@ async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
                 await process.wait()
     finally:
         if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, TimeoutError):
+                os.killpg(
+                    process.pid, signal.SIGTERM
+                )  # at which srun ends the probe: it notices no srun that was killed
+                async with asyncio.timeout(END_TIME):
+                    await process.wait()
+        if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):  # a child in another session may keep a pipe open; do not wait for it
@@ -164,6 +171,7 @@ async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
 
 def _trouble(node: PlannedNode, reach: Reach, python: str, status: int | None, said: bytes | bytearray) -> ProbeError:
     """The reason why a command does not answer, or ended with this status."""
-    trouble = explain(node.name, status=status, said=bytes(said), python=python, setup=bool(reach.setup))
-    is_reached = node.transport == "local" or status not in (EXIT_SSH, None)
+    job = reach.slurm_job if node.transport == "slurm" else ""
+    trouble = explain(node.name, status=status, said=bytes(said), python=python, setup=bool(reach.setup), job=job)
+    is_reached = node.transport == "local" or status not in (EXIT_LAUNCHER, None)
     return ProbeError(trouble.fact, trouble.hint, is_reached=is_reached)

@@ -87,6 +87,7 @@ class Agents:
             relay=not local,
             shared=None if local else (str(run.paths.plan), self._plan_digest),
             in_job=in_job(),
+            in_step=planned.transport == "slurm",
             terms=requests.Terms(
                 lease=run.plan.lease,
                 on_disconnect=run.plan.on_disconnect,
@@ -193,7 +194,10 @@ def make_link(
     argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.python), plan.reach)
 
     def explain(status: int | None, said: str) -> Trouble:
-        return ssh.explain(node.name, status=status, said=said, python=plan.python, setup=bool(plan.reach.setup))
+        job = plan.reach.slurm_job if node.transport == "slurm" else ""
+        return ssh.explain(
+            node.name, status=status, said=said, python=plan.python, setup=bool(plan.reach.setup), job=job
+        )
 
     preamble = setup_input(plan.reach.setup)
     return Link(tasks, node.name, argv, greeting, explain=explain, preamble=preamble, **more)

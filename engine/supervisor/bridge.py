@@ -48,15 +48,22 @@ class BootError(Exception):
     Args:
         reason: one line.
         is_busy: a later attempt may succeed.
+        is_final: no later attempt can succeed.
         is_silent: the command printed nothing in time.
         was_killed: a signal ended the command.
     """
 
     def __init__(
-        self, reason: str, *, is_busy: bool = False, is_silent: bool = False, was_killed: bool = False
+        self,
+        reason: str,
+        *,
+        is_busy: bool = False,
+        is_final: bool = False,
+        is_silent: bool = False,
+        was_killed: bool = False,
     ) -> None:
         super().__init__(reason)
-        self.is_busy, self.is_silent, self.was_killed = is_busy, is_silent, was_killed
+        self.is_busy, self.is_final, self.is_silent, self.was_killed = is_busy, is_final, is_silent, was_killed
 
 
 class Starter:
@@ -117,7 +124,9 @@ class Starter:
                     said = (printed + await complaints).decode(errors="replace")  # `nologin` prints to stdout
                     trouble = self.explain(process.returncode, said)
                     was_killed = process.returncode is not None and process.returncode < 0
-                    raise BootError(trouble.text, is_busy=trouble.retry, was_killed=was_killed) from None
+                    raise BootError(
+                        trouble.text, is_busy=trouble.retry, is_final=trouble.final, was_killed=was_killed
+                    ) from None
             raise BootError(f"{self._argv[0]} did not start an agent") from None
 
 

@@ -48,12 +48,13 @@ class CodeCopies:
 
     async def _copy(self, node: str, on_done: Callable[[], None]) -> None:
         plan = self._run.plan
+        planned = next(one for one in plan.nodes if one.name == node)
         try:
             made = await self._questions.ask(node, requests.MakeFolder(path=plan.workdir), reports.FolderMade)
             trouble = made.reason
             if not trouble:
                 async with self._gate:
-                    trouble = await run_rsync(rsync.argv(node, plan.workdir, plan.reach))
+                    trouble = await run_rsync(rsync.argv(planned, plan.workdir, plan.reach))
             if not trouble:
                 on_done()
                 return

@@ -132,12 +132,13 @@ class Link:
         tries, begun = 0, loop.time()
         while True:
             await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)] * random.uniform(1.0, 1.5))
-            self._is_up, self._is_silent, was_taken_over, is_busy = False, False, self._bridge is not None, False
-            self._was_killed = False
+            self._is_up, self._is_silent, was_taken_over = False, False, self._bridge is not None
+            is_busy = is_final = self._was_killed = False
             try:
                 reason = await self._serve()
             except BootError as error:
                 reason, is_busy, self._was_killed = str(error), error.is_busy, error.was_killed
+                is_final = error.is_final
             if self._is_up and not self._has_closed:
                 tries = 0 if loop.time() - self._up_since > STEADY_TIME else tries + 1
                 self._down_since = loop.time()
@@ -146,7 +147,7 @@ class Link:
             if was_taken_over and not self._is_up:
                 continue  # it ended meanwhile: start another
             tries += 1
-            if not self._is_up and (
+            if not (self._is_up or is_final) and (
                 loop.time() - self._down_since < self._patience
                 or (is_busy and loop.time() - begun < BUSY_PATIENCE)
                 or (self._was_killed and tries <= KILLED_RETRIES)
@@ -230,29 +231,38 @@ class Link:
                 return f"it sent an invalid frame: {error}"
             for message in messages:
                 try:
-                    self._take(process, message)
+                    if self._take(process, message):
+                        return "its bridge ended"
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                     # A node may be faulty.
                     return f"it sent an invalid message: {type(error).__name__}: {error}"
         return "its agent went away"
 
-    def _take(self, process: Bridge, message: object) -> None:
-        """Handles a message. Raises ValueError if it is invalid, and BootError if the agent refuses this run."""
+    def _take(self, process: Bridge, message: object) -> bool:
+        """Handles a message. Raises ValueError if it is invalid, and BootError if the agent refuses this run.
+
+        Returns:
+            Whether it is the last one.
+        """
         news = reports.read_report(message)
         if news is None:
             kind = str(message.get("type")) if isinstance(message, dict) else ""
             if kind not in self._unknown and len(self._unknown) < MAX_UNKNOWN:
                 self._unknown.add(kind)
                 note(f"{self.node}: unknown message {kind!r}")
-            return
+            return False
         if isinstance(news, reports.Refused):
             raise BootError(self._starter.explain(EXIT_FAILED, news.reason).text)
+        if isinstance(news, reports.BridgeEnded):
+            self._is_silent = True  # the step ends with the agent, so there is nothing to wait for
+            return True
         if isinstance(news, reports.Hello):
             self._process = process
             self._is_up, self._up_since = True, asyncio.get_running_loop().time()
             if self._closing:
                 self.send(requests.Close(keep=self._keep))
         self._on_news(news)
+        return False
 
     @property
     def closing(self) -> bool:

@@ -91,7 +91,7 @@ class Reports:
                 note(f"{node}: ranks are started without a template: {reason}")
             case reports.RequestFailed():
                 self._take_failed_request(node, news)
-            case reports.Pong() | reports.Refused():  # handled by the link
+            case reports.Pong() | reports.Refused() | reports.BridgeEnded():  # handled by the link
                 pass
             case _ as never:
                 assert_never(never)

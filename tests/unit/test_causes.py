@@ -122,7 +122,7 @@ def test_every_cause_is_shown_by_a_recording_or_a_sample(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: f"{cause.id} {cause.pattern[:30]}")
 def test_a_cause_names_only_groups_that_it_has(cause: Cause) -> None:
     groups = dict.fromkeys(re.compile(cause.pattern).groupindex, "x")
-    groups |= {"node": "gpu01", "python": "python3"} if cause.speaker else {}
+    groups |= {"node": "gpu01", "python": "python3", "job": "1234"} if cause.speaker else {}
     assert cause.hint.format(**groups)
     cause.detail.format(**groups)
     cause.fix.format(**groups)

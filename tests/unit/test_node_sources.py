@@ -13,7 +13,7 @@ from engine.core.errors import CheckError, ProfileError, RankdeckError
 from engine.core.plan.layout import Slots
 from engine.core.plan.profile import Layout
 from engine.planning import nodes as node_sources
-from engine.planning.nodes import slots_of
+from engine.planning.nodes import nodes_of
 from tests.support import is_alive, wait_until
 
 WriteCommand = Callable[[str, str], Path]
@@ -22,7 +22,7 @@ WriteCommand = Callable[[str, str], Path]
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither a job nor groups of whoever runs the tests."""
-    for name in ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "CLUSTERSHELL_CFGDIR"):
+    for name in ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_HET_SIZE", "PBS_NODEFILE", "CLUSTERSHELL_CFGDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
@@ -58,12 +58,12 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(layout: Layout) -> list[tuple[str, int | None]]:
-    return [(slot.node, slot.ranks) for slot in slots_of(layout)]
+    return [(slot.node, slot.ranks) for slot in nodes_of(layout).slots]
 
 
 def refused(layout: Layout) -> RankdeckError:
     with pytest.raises((CheckError, ProfileError)) as caught:
-        slots_of(layout)
+        nodes_of(layout)
     assert caught.value.hint
     return caught.value
 
@@ -72,7 +72,7 @@ def refused(layout: Layout) -> RankdeckError:
 
 
 def test_without_a_source_it_is_this_machine() -> None:
-    assert slots_of(Layout()) == (Slots(node="localhost", ranks=None),)
+    assert nodes_of(Layout()).slots == (Slots(node="localhost", ranks=None),)
 
 
 def test_nodes_are_taken_as_they_are_given() -> None:
@@ -188,13 +188,18 @@ def test_the_nodes_of_this_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = ("gpu01", "gpu02", "gpu07", "login")
     assert found(Layout(slurm="current", ranks_per_node=4)) == [(node, 4) for node in nodes]
     assert found(Layout(slurm="current")) == [(node, None) for node in nodes]
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert nodes_of(Layout(slurm="current")).slurm_job == "17"
+    monkeypatch.setenv("SLURM_HET_SIZE", "2")
+    assert "heterogeneous" in refused(Layout(slurm="current")).message
 
 
 def test_the_nodes_of_another_slurm_job_are_asked_of_squeue(write_command: WriteCommand, tmp_path: Path) -> None:
-    write_command("squeue", f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path))}/asked; echo "gpu[01-02]"')
+    write_command("squeue", f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path))}/asked; echo "1239 gpu[01-02]"')
     for job in (1234, "1234", "1234_5"):
         assert found(Layout(slurm=job, ranks_per_node=4)) == [("gpu01", 4), ("gpu02", 4)]
-        assert (tmp_path / "asked").read_text().split("\n")[:-1] == ["-h", "-j", str(job), "-o", "%N"]
+        assert (tmp_path / "asked").read_text().split("\n")[:-1] == ["-h", "-j", str(job), "-o", "%A %N"]
+        assert nodes_of(Layout(slurm=job)).slurm_job == "1239"
 
 
 @pytest.mark.parametrize(
@@ -202,15 +207,16 @@ def test_the_nodes_of_another_slurm_job_are_asked_of_squeue(write_command: Write
     [
         ("echo", "Slurm's job 1234 has no nodes"),
         ("true", "Slurm's job 1234 has no nodes"),
-        ("echo gpu01; echo; echo gpu02", "Slurm runs 2 tasks of job 1234"),
+        ("echo 1234 ", "Slurm's job 1234 has no nodes"),
+        ("echo 1234 gpu01; echo; echo 1235 gpu02", "Slurm runs 2 tasks of job 1234"),
         (
             "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
             "squeue fails: slurm_load_jobs error: Invalid job id specified",
         ),
         ("exit 7", "squeue fails: exit status 7"),
-        ("echo '(null)'", "'(null)' is not a valid node name"),
-        ("echo 'n[1-5000]'", "Slurm's list of nodes names 5000 nodes"),
-        ("printf '\\377\\033[2J'", "is not a valid node name"),
+        ("echo '1234 (null)'", "'(null)' is not a valid node name"),
+        ("echo '1234 n[1-5000]'", "Slurm's list of nodes names 5000 nodes"),
+        ("printf '1234 \\377\\033[2J'", "is not a valid node name"),
     ],
 )
 def test_a_slurm_job_without_nodes_is_told_with_the_next_step(

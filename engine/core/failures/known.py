@@ -14,7 +14,7 @@ from engine.core.failures.causes.cause import Cause, Kind, Speaker
 MAX_WORD = 200
 """Longest text of a named group in a sentence, in characters."""
 
-_PLACEHOLDERS = {"node": "NODE", "python": "PYTHON"}
+_PLACEHOLDERS = {"node": "NODE", "python": "PYTHON", "job": "JOB"}
 """Used in sentences about connections if the log does not name the node."""
 
 
@@ -82,9 +82,9 @@ def find_connection_cause(text: str, speaker: Speaker, status: int | None, words
 
     Args:
         text: output of the command, with `\\n` as the only line end.
-        speaker: `ssh` or `node`. What the login says counts for both.
+        speaker: `ssh`, `slurm` or `node`. What the login says counts for all.
         status: of the command, or None.
-        words: `node` and `python`, for the sentences.
+        words: `node`, `python` and `job`, for the sentences.
     """
     for cause in CAUSES:
         if cause.speaker not in (speaker, "login") or (cause.statuses and status not in cause.statuses):

@@ -1,7 +1,7 @@
 """Explains why no agent could be started on a node, from an exit status and the output.
 
-The status shows who wrote the output: 255 is ssh itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from
-rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.py` and `causes/nodes.py`.
+The status shows who wrote the output: 255 is ssh or srun itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from
+rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.py`, `causes/slurm.py` and `causes/nodes.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ EXIT_CUT_OFF = 98
 EXIT_REFUSED = 99
 """Statuses of the agent itself; `engine.node.agent` uses the same numbers."""
 
-EXIT_SSH = 255
+EXIT_LAUNCHER = 255
+"""Status of ssh itself; of srun too, which is told to use it."""
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 
@@ -43,6 +44,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """The next step, one line."""
     retry: bool = False
     """Whether a second try within seconds may succeed."""
+    final: bool = False
+    """Whether no other try can ever succeed."""
 
     @property
     def text(self) -> str:
@@ -50,7 +53,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.fact}; {self.hint}"
 
 
-_BY_HAND = "try it by hand: ssh {node} true"
+_BY_HAND = "try it by hand: {try}"
 
 _STATUSES: dict[int | None, tuple[str, str]] = {
     None: ("it did not answer in time", "check the node, and how long {python} takes to start there"),
@@ -65,20 +68,21 @@ _STATUSES: dict[int | None, tuple[str, str]] = {
     ),
     EXIT_CUT_OFF: ("the connection broke while the agent was being sent", "check the node"),
     EXIT_REFUSED: ("its agent exited", "check the node"),
-    EXIT_SSH: (
-        "the command there was killed, or ssh ended, without output",
+    EXIT_LAUNCHER: (
+        "the command there was killed, or {tool} ended, without output",
         "check its memory; " + _BY_HAND,
     ),
 }
 """Fact and hint for a status, if the output shows no known cause."""
 
 _NO_SSH = re.compile(r"can't start ssh: |No such file or directory: '(?:\S*/)?ssh'")
+_NO_SRUN = re.compile(r"env: \W?srun\W?: No such file")
 
 _NOISE = re.compile(
     r"[\s@~^*_=#-]*$"  # frames, and the markers that fish prints below a line
     r"|fish: ?$|exec "  # the line that fish marks
     r"|(?:stty|tput|mesg|tset|setterm|bind|biff|dircolors): |.*no job control in this shell|.*terminal process group"
-    r"|.*setlocale: |.*[Ww]arning: |debug\d: |[Cc]ontrol ?[Ss]ocket |mux_client|usage: |Try `|.*X11 |Disconnected from "
+    r"|.*setlocale: |.*[Ww]arning: |debug\d: |[Cc]ontrol ?[Ss]ocket |mux_client|usage: |Try `|srun: error: [^:]+: task \d+: |srun: (?:Force )?[Tt]erminat|srun: Check |.*X11 |Disconnected from "
 )
 """Lines without an explanation: of login files that expect a terminal, and ssh's debug output."""
 
@@ -86,7 +90,7 @@ _ON_THE_WAY = re.compile(r"^Connection (?:closed|reset) by UNKNOWN port", re.MUL
 _EXIT_OF_SHELL = 128
 
 
-def explain(node: str, *, status: int | None, said: str | bytes, python: str, setup: bool) -> Trouble:
+def explain(node: str, *, status: int | None, said: str | bytes, python: str, setup: bool, job: str = "") -> Trouble:
     """Explains why no agent answered on a node.
 
     Args:
@@ -96,17 +100,21 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
         said: its output on stderr, and on stdout before the agent's first message. Not trusted.
         python: `launch.python` of that node.
         setup: whether `launch.setup` ran before.
+        job: the Slurm job of whose steps the command is one; empty: it came over ssh.
 
     Returns:
         Printable text of bounded length, one line each.
     """
     lines = _lines(said)
     last = _last_words(lines)
-    words = {"node": node, "python": _one_line(python)}
+    tool, by_hand = ("srun", f"srun --jobid={job} --overlap -w {node} true") if job else ("ssh", f"ssh {node} true")
+    words = {"node": node, "python": _one_line(python), "job": job, "tool": tool, "try": by_hand}
     if _NO_SSH.search(last):
         return Trouble(
             fact="ssh is not installed on this machine", hint="install the OpenSSH client here, or correct PATH"
         )
+    if job and _NO_SRUN.search(last):
+        return Trouble(fact="there is no srun on this machine", hint="start rankdeck where Slurm's commands are")
     if status == EXIT_SETUP_FAILED and setup:
         last = last.removeprefix("setup: ")
         return Trouble(
@@ -114,12 +122,13 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
             hint=f"correct it; to try it by hand: ssh {node}, then bash -l",
         )
     text = "\n".join(lines)
-    speaker: Speaker = "ssh" if status == EXIT_SSH else "node"
-    if found := find_connection_cause(text, speaker, status, words):
+    speaker: Speaker = "node" if status != EXIT_LAUNCHER else "slurm" if job else "ssh"
+    found = find_connection_cause(text, "slurm", status, words) if job else None
+    if found := found or find_connection_cause(text, speaker, status, words):
         fact = found.detail
-        if status == EXIT_SSH and _ON_THE_WAY.search(text) and "Proxy" not in fact and "jump" not in fact:
+        if status == EXIT_LAUNCHER and _ON_THE_WAY.search(text) and "Proxy" not in fact and "jump" not in fact:
             fact = f"at a jump host: {fact}"
-        return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=found.cause.retry)
+        return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=found.cause.retry, final=found.cause.final)
     return _by_status(status, last, words)
 
 
@@ -130,13 +139,13 @@ def _by_status(status: int | None, last: str, words: dict[str, str]) -> Trouble:
             fact=f"the command that connects to it was killed by {status_words(status)}",
             hint="check what kills processes on this machine",
         )
-    if status is not None and _EXIT_OF_SHELL < status < EXIT_SSH and _is_signal(status - _EXIT_OF_SHELL):
+    if status is not None and _EXIT_OF_SHELL < status < EXIT_LAUNCHER and _is_signal(status - _EXIT_OF_SHELL):
         return Trouble(
             fact=f"{words['python']} was killed there by {status_words(_EXIT_OF_SHELL - status)}",
             hint="check the memory of the node",
         )
-    if status == EXIT_SSH and last:
-        return Trouble(fact=_cut(f"ssh failed: {last}"), hint=_BY_HAND.format(**words))
+    if status == EXIT_LAUNCHER and last:
+        return Trouble(fact=_cut(f"{words['tool']} failed: {last}"), hint=_BY_HAND.format(**words))
     fact, hint = _STATUSES.get(
         status, (f"the command there ended with {status_words(status or 0)}", "check that {python} runs there")
     )

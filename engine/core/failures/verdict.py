@@ -172,7 +172,7 @@ def _of_ssh(said: Explanation, text: str) -> Explanation:
     """Explains ssh's error as `ssh.explain` does for a launch."""
     found = find(text, letters="S")
     node = (found.words.get("host") if found else "") or "NODE"
-    trouble = ssh.explain(node, status=ssh.EXIT_SSH, said=text, python="python3", setup=False)
+    trouble = ssh.explain(node, status=ssh.EXIT_LAUNCHER, said=text, python="python3", setup=False)
     return msgspec.structs.replace(said, headline=trouble.fact, detail=said.line, hint=trouble.hint)
 
 

@@ -94,15 +94,17 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         return self.target if self.kind != "script" else self.target.rsplit("/", 1)[-1]
 
 
-Transport = Literal["local", "ssh"]
+Transport = Literal["local", "ssh", "slurm"]
 """How the agent of a node is reached."""
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's settings for connections to nodes: options of `ssh`, and shell lines that run before the agent."""
+    """The user's settings for connections to nodes: options of `ssh`, shell lines that run before the agent, and the job whose steps
+    agents are, as Slurm numbers it."""
 
     ssh_options: tuple[str, ...] = ()
     setup: str = ""
+    slurm_job: str = ""
 
 
 class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +179,13 @@ class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_plan(
-    profile: Profile, slots: tuple[Slots, ...], facts: tuple[NodeFacts, ...], backend: BackendSettings, *, workdir: str
+    profile: Profile,
+    slots: tuple[Slots, ...],
+    facts: tuple[NodeFacts, ...],
+    backend: BackendSettings,
+    *,
+    workdir: str,
+    slurm_job: str = "",
 ) -> LaunchPlan:
     """The plan of a profile.
 
@@ -187,6 +195,7 @@ def build_plan(
         facts: of each of these nodes, in the same order.
         backend: settings of the chosen backend.
         workdir: absolute path in which ranks start.
+        slurm_job: the number of the Slurm job that has the nodes; empty: none.
     """
     counts = tuple(
         (slot.node, slot.ranks or _automatic_ranks(fact, backend)) for slot, fact in zip(slots, facts, strict=True)
@@ -211,7 +220,7 @@ def build_plan(
             for group, (node, _) in enumerate(counts)
         ),
         places=places,
-        reach=Reach(ssh_options=profile.layout.ssh_options, setup=profile.launch.setup),
+        reach=Reach(ssh_options=profile.layout.ssh_options, setup=profile.launch.setup, slurm_job=slurm_job),
         program=Program(kind=kind, target=recipe.name or recipe.script or recipe.module or "", args=recipe.args),
         python=profile.launch.python or ("python3" if profile.launch.setup else facts[0].python),
         workdir=workdir,

@@ -36,7 +36,7 @@ class Layout(Section, frozen=True, kw_only=True):
     slurm: int | str | None = None
     pbs: Literal["current"] | None = None
     ranks_per_node: int | Literal["auto"] = "auto"
-    transport: Literal["local", "ssh"] | None = None
+    transport: Literal["local", "ssh", "slurm"] | None = None
     order: Literal["block", "cyclic"] = "block"
     ssh_options: tuple[str, ...] = ()
 

@@ -162,6 +162,12 @@ def _check_layout(layout: Layout, places: Places) -> None:
         parse_nodes(layout.nodes, ranks, dict.fromkeys(groups_of(layout.nodes), ()))
     except LayoutError as error:
         raise places.error(("layout", "nodes"), str(error), hint=error.hint) from None
+    if layout.transport == "slurm" and layout.slurm is None:
+        raise places.error(
+            ("layout", "transport"),
+            "is slurm, and the profile names no job",
+            hint='set layout.slurm to "current" or to a job id; without a job, nodes are reached over ssh',
+        )
     if layout.hostfile == "":
         raise places.error(("layout", "hostfile"), "is empty")
     if layout.slurm is not None and not _is_slurm_job(layout.slurm):

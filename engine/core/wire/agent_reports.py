@@ -55,6 +55,10 @@ class Hello(Report, frozen=True, kw_only=True, tag="hello"):
     ends_with: Login = ""
 
 
+class BridgeEnded(Report, frozen=True, kw_only=True, tag="bridge_ended"):
+    """The bridge ended, and its step of a Slurm job goes on for the agent: the last frame of the connection."""
+
+
 class Pong(Report, frozen=True, kw_only=True, tag="pong"):
     """The answer to Ping."""
 
@@ -232,6 +236,7 @@ AnyReport = (
     | StacksTaken
     | TemplateRefused
     | RequestFailed
+    | BridgeEnded
     | AnyAnswer
 )
 """Every message of an agent."""

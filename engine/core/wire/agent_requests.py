@@ -30,7 +30,8 @@ class Greeting(Request, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a connection: the run's mark, the agent's folder (empty: it chooses), and the name of the library.
 
     `relay`: the agent is on another machine. `shared`: path and SHA-256 of a file by which it finds out whether it sees the run's folder.
-    `in_job`: a scheduler's job started the run, so that the agent must end with its login.
+    `in_job`: a scheduler's job started the run, so that the agent must end with its login. `in_step`: the connection is a step of a
+    Slurm job, which ends everything that it has started.
     """
 
     protocol: int
@@ -41,6 +42,7 @@ class Greeting(Request, frozen=True, kw_only=True, tag="hello"):
     relay: bool = False
     shared: tuple[str, str] | None = None
     in_job: bool = False
+    in_step: bool = False
 
 
 class Ping(Request, frozen=True, kw_only=True, tag="ping"):

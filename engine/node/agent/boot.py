@@ -9,7 +9,7 @@ import struct
 
 from engine.node.agent.bridge import bridge, connect
 from engine.node.agent.folders import KEEP_FILE, temporary_folder
-from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, encode_frame, read_exactly
+from engine.node.agent.wire import EXIT_FAILED, EXIT_LINK_LOST, MAX_FRAME, SYNC, Message, encode_frame, read_exactly
 
 
 def boot() -> int:
@@ -23,6 +23,36 @@ def boot() -> int:
     os.write(wire_out, SYNC)
     size = struct.unpack(">I", read_exactly(wire_in, 4))[0]
     hello = json.loads(read_exactly(wire_in, min(size, MAX_FRAME)))
+    if hello.get("in_step"):
+        from engine.node.agent.processes import become_subreaper  # takes time that a bridge over ssh does not need
+
+        become_subreaper()
+        if child := os.fork():
+            return hold_step(child, wire_out)
+    return serve(hello, wire_in, wire_out)
+
+
+def hold_step(child: int, wire_out: int) -> int:
+    """Keeps a step of a Slurm job open for the agent that its bridge has started, because Slurm ends what outlives a step's first process.
+
+    Returns:
+        The exit status of the bridge, after it and, unless it is 0, everything that it has started has ended.
+    """
+    status = EXIT_LINK_LOST
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, ended = os.wait()
+            if pid == child:
+                if ended == 0:
+                    return 0
+                status = os.WEXITSTATUS(ended) if os.WIFEXITED(ended) else EXIT_LINK_LOST
+                with contextlib.suppress(OSError):
+                    os.write(wire_out, encode_frame({"type": "bridge_ended"}))  # srun stays, and so does its pipe
+    return status
+
+
+def serve(hello: Message, wire_in: int, wire_out: int) -> int:
+    """Is the bridge of a run. Returns the exit status."""
     try:
         # A later login may have another TMPDIR, so from the second connection on the supervisor names the folder.
         folder = hello["folder"] or os.path.join(temporary_folder(), hello["mark"])

@@ -1,0 +1,57 @@
+"""A Slurm for all tests of a worker, started once and healed after each; and the proof that no test leaves a process on a node."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import GRACE
+from tests.slurm.lab import Slurm, end_processes, reason_to_skip
+
+OF_A_JOB = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_HET_SIZE", "SLURM_CLUSTERS")
+"""Variables of a job in which the tests themselves may run."""
+
+
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[Slurm]:
+    """Slurm with two nodes, which lives as long as the tests of this worker do."""
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Slurm(count=2) as slurm:
+        yield slurm
+
+
+@pytest.fixture(autouse=True)
+def nodes_are_left_clean(two_nodes: Slurm) -> Iterator[None]:
+    """Fails a test that leaves a process on a node.
+
+    Being autouse it is the first to be set up, and so the last to be torn down: `home` has ended every run by then.
+    """
+    yield
+    end = time.monotonic() + GRACE
+    while (left := two_nodes.processes()) and time.monotonic() < end:
+        time.sleep(0.02)
+    end_processes(left)
+    two_nodes.heal()
+    assert not left, f"processes were left behind (and are killed now): {left}"
+
+
+@pytest.fixture
+def slurm(two_nodes: Slurm, home: object, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """Slurm with two free nodes, whose commands this test finds."""
+    for name in OF_A_JOB:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in two_nodes.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TMPDIR", os.environ.get("TMPDIR", "/tmp"))
+    return two_nodes
+
+
+@pytest.fixture
+def job(slurm: Slurm) -> Iterator[str]:
+    """The number of a job that has both nodes and does nothing."""
+    with slurm.job("--gres=gpu:2", "--export=NONE") as number:
+        yield number

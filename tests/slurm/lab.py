@@ -1,0 +1,284 @@
+"""A real Slurm for tests: controller, munge and nodes of its own, on this machine, without any sshd.
+
+A node is a network namespace with its own host name and slurmd; the file system is the machine's. The namespace of the tests is the
+login node. Everything ends with the process that made it, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, program, remove, remove_leftovers
+from tests.support import PATIENCE, Process, is_alive, kill_hard, wait_until
+
+NEEDED = ("ip", "munged", "mungekey", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
+
+CORES, MEMORY, GPUS = 4, 1000, 2
+"""Of each node; memory in MiB. The GPUs are files that Slurm counts."""
+
+CONFIG = """
+ClusterName=lab
+SlurmctldHost={host}({address})
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n.spool
+SlurmctldPidFile={folder}/ctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/ctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
+MpiDefault=none
+ReturnToService=2
+SlurmctldPort={port}
+SlurmdPort=6818
+SlurmdTimeout=10
+InactiveLimit=0
+KillWait=5
+MinJobAge=300
+OverTimeLimit=0
+JobRequeue=1
+SlurmdParameters=config_overrides
+GresTypes=gpu
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP
+PartitionName=short Nodes=ALL MaxTime=10 OverSubscribe=EXCLUSIVE State=UP
+"""
+
+GRES = "Name=gpu File={folder}/gpu[0-{last}]\n"
+
+NODE = """
+hostname "$1"; mount --bind "$2" /etc/hosts; exec setpriv --pdeathsig KILL slurmd -D -N "$1" -f "$3"
+"""
+
+_serial = itertools.count(50)
+
+
+def reason_to_skip() -> str:
+    """Why there can be no Slurm here; empty: there can."""
+    if os.geteuid() != 0:
+        return "needs root: Slurm's nodes are network namespaces"
+    for name in NEEDED:
+        if shutil.which(name, path=SBIN) is None:
+            return f"there is no {name}, of Debian's slurmctld, slurmd, slurm-client, munge, iproute2 and util-linux"
+    return ""
+
+
+class Slurm:
+    """A cluster that Slurm runs, as a context manager. Its nodes are sl1, sl2 and so on.
+
+    Args:
+        count: how many nodes.
+    """
+
+    def __init__(self, count: int = 2) -> None:
+        self.names = [f"sl{number}" for number in range(1, count + 1)]
+        self.bridge = f"{PREFIX}{os.getpid()}-{next(_serial)}"
+        self.folder = Path(tempfile.mkdtemp(prefix="rdslurm"))  # a path of pytest is too long for a socket
+        self.conf = self.folder / "slurm.conf"
+        self._network = free_network()
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Slurm's commands need."""
+        return {"SLURM_CONF": str(self.conf), "PATH": SBIN}
+
+    def link(self, name: str) -> str:
+        """The name of a node's namespace."""
+        return f"{self.bridge}-{name.removeprefix('sl')}"
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def run(self, *words: str) -> str:
+        """Runs one of Slurm's commands on the login node. Returns what it printed."""
+        done = subprocess.run(
+            words, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout.strip()
+
+    @contextlib.contextmanager
+    def job(self, *options: str) -> Iterator[str]:
+        """A job on all nodes that does nothing, from when it runs; cancelled afterwards. Gives its number."""
+        words = ["sbatch", "--parsable", f"--nodes={len(self.names)}", "--output=/dev/null", *options]
+        job = self.run(*words, "--wrap", "exec sleep infinity")
+        try:
+            wait_until(lambda: self.state(job) == "RUNNING", what=f"job {job} runs")
+            yield job
+        finally:
+            self.cancel_everything()
+
+    def state(self, job: str) -> str:
+        """A job's state; empty: Slurm has forgotten it."""
+        return self.run("squeue", "-h", "-t", "all", "-o", "%T", "-j", job)
+
+    def steps(self, job: str) -> list[str]:
+        """The steps of a job, without its script and its external step."""
+        found = self.run("squeue", "-h", "-s", "-o", "%i", "-j", job).split()
+        return [step for step in found if step.rpartition(".")[2].isdigit()]
+
+    def cancel_everything(self) -> None:
+        """Ends every job, and waits until the nodes are free."""
+        self.run("scancel", "--user=root")
+        wait_until(lambda: not self.run("squeue", "-h"), what="no job is left")
+        wait_until(self._is_idle, what="all nodes are idle")
+
+    def _is_idle(self) -> bool:
+        return set(self.run("sinfo", "-h", "-p", "main", "-o", "%T").split()) == {"idle"}
+
+    def processes(self) -> dict[str, list[Process]]:
+        """What goes on on the nodes besides Slurm, by their names; of those where something does."""
+        found: dict[str, list[Process]] = {}
+        for name in self.names:
+            for pid in pids_in(self.link(name)):
+                with contextlib.suppress(OSError):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    if "slurmd" not in command[:40] and "slurmstepd" not in command[:40]:
+                        found.setdefault(name, []).append(Process(pid, command[:300]))
+        return found
+
+    # --- daemons -----------------------------------------------------------------------------------------------------
+
+    def start_controller(self) -> None:
+        """Starts slurmctld, and waits until it answers."""
+        self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
+        wait_until(self._answers, what="slurmctld answers")
+
+    def _answers(self) -> bool:
+        for name, process in self._daemons.items():
+            said = (self.folder / f"{name}.out").read_text(errors="replace")
+            assert process.poll() is None, f"{name} ended: {said[-2000:]}"
+        return "is UP" in self._said("scontrol", "ping")
+
+    def start_node(self, name: str) -> None:
+        """Starts a node's slurmd."""
+        inside = ["ip", "netns", "exec", self.link(name), "unshare", "--uts", "--mount"]
+        self._start(name, *inside, "sh", "-c", NODE, "sh", name, str(self.folder / "hosts"), str(self.conf))
+
+    def kill(self, daemon: str) -> None:
+        """Kills a daemon: `slurmctld`, or a node's slurmd by the node's name. Jobs go on."""
+        process = self._daemons.pop(daemon)
+        process.kill()
+        process.wait()
+
+    def heal(self) -> None:
+        """Makes the cluster what it was at the start."""
+        if "slurmctld" not in self._daemons:
+            self.start_controller()
+        for name in self.names:
+            if name not in self._daemons:
+                self.start_node(name)
+        for name in self.names:
+            if "idle" not in self.run("sinfo", "-h", "-N", "-p", "main", "-n", name, "-o", "%T"):
+                self._said("scontrol", "update", f"nodename={name}", "state=resume")
+        self.cancel_everything()
+
+    def _said(self, *words: str) -> str:
+        """What a command prints, even if it fails."""
+        done = subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        return done.stdout + done.stderr
+
+    def _start(self, name: str, command: str, *words: str) -> None:
+        log = self.folder / f"{name}.out"
+        with log.open("ab") as opened:
+            self._daemons[name] = subprocess.Popen(
+                [program("setpriv"), "--pdeathsig", "KILL", program(command), *words],
+                stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, env=self.environment,
+            )  # fmt: skip
+
+    # --- from nothing, and back --------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        remove_leftovers(self.bridge)
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _begin(self) -> None:
+        self.folder.chmod(0o755)
+        (self.folder / "state").mkdir()
+        address = f"10.213.{self._network}.254"
+        with socket.create_server(("", 0)) as free:
+            port = free.getsockname()[1]
+        lines = []
+        for number, name in enumerate(self.names, 1):
+            (self.folder / f"{name}.spool").mkdir()
+            size = f"CPUs={CORES} RealMemory={MEMORY} Gres=gpu:{GPUS} State=UNKNOWN"
+            lines.append(f"NodeName={name} NodeAddr=10.213.{self._network}.{number} {size}")
+        host = socket.gethostname().partition(".")[0]
+        self.conf.write_text(
+            CONFIG.format(host=host, address=address, folder=self.folder, port=port, nodes="\n".join(lines))
+        )
+        for number in range(GPUS):
+            (self.folder / f"gpu{number}").touch()
+        (self.folder / "gres.conf").write_text(GRES.format(folder=self.folder, last=GPUS - 1))
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainRAMSpace=no\n")
+        hosts = [f"10.213.{self._network}.{number} {name}" for number, name in enumerate(self.names, 1)]
+        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", f"{address} {host}", *hosts, ""]))
+        self._start_munge()
+        ip(f"link add {self.bridge} type bridge", f"address add {address}/24 dev {self.bridge}")
+        ip(f"link set {self.bridge} up")
+        self.start_controller()
+        for number, name in enumerate(self.names, 1):
+            link = self.link(name)
+            ip(f"netns add {link}", f"link add {link} type veth peer name eth0 netns {link}")
+            ip(f"link set {link} master {self.bridge} up")
+            ip(
+                f"address add 10.213.{self._network}.{number}/24 dev eth0", "link set eth0 up", "link set lo up",
+                namespace=link,
+            )  # fmt: skip
+            self.start_node(name)
+        wait_until(self._is_idle, what="all nodes are idle")
+
+    def _start_munge(self) -> None:
+        key, socket_file = self.folder / "munge.key", self.folder / "munge.socket"
+        self.run(program("mungekey"), "--create", f"--keyfile={key}")
+        options = [f"--key-file={key}", f"--socket={socket_file}", f"--pid-file={self.folder}/munge.pid"]
+        files = [f"--log-file={self.folder}/munge.log", f"--seed-file={self.folder}/munge.seed"]
+        self._start("munged", "munged", "--foreground", "--force", *options, *files)
+        wait_until(socket_file.exists, what="munged listens")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in self.names:
+            remove(self.link(name))
+        for process in self._daemons.values():
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self._daemons.clear()
+        remove(self.bridge)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def end_processes(found: dict[str, list[Process]]) -> None:
+    """Kills what a test has left on nodes."""
+    for process in itertools.chain.from_iterable(found.values()):
+        if is_alive(process.pid):
+            kill_hard(process.pid)

@@ -1,0 +1,142 @@
+"""Runs in a Slurm job, whose nodes only srun reaches: from launch to end, and what fails meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import WriteProfile, WriteScript
+from tests.slurm.lab import Slurm
+from tests.support import PATIENCE, Deck, is_alive, kill_hard, processes_with, wait_gone, wait_until
+
+COUNT = """
+import os, rankdeck, socket, time
+print("up", socket.gethostname(), os.environ["LOCAL_RANK"], len(os.sched_getaffinity(0)), os.environ.get("SLURM_GPUS_ON_NODE"), flush=True)
+number = 0
+while number < 5 or not os.path.exists("finish"):
+    print("line", number, flush=True)
+    number += 1
+    time.sleep(0.05)
+"""
+
+CALM = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
+
+
+@pytest.fixture
+def launch(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, job: str) -> Callable[..., str]:
+    """Launches two ranks on each node of a job, and waits until they are up."""
+
+    def launch(**sections: Any) -> str:
+        layout = {"slurm": int(job), "transport": "slurm"}
+        sections["launch"] = {**CALM, **sections.get("launch", {})}
+        run: str = rankdeck.launch(write_profile(write_script("count.py", COUNT), 2, layout=layout, **sections))
+        for rank in range(4):
+            rankdeck.wait_log(run, rank, b"line 1\n")
+        return run
+
+    return launch
+
+
+def sruns(job: str, home: Path) -> list[int]:
+    """The processes of srun that connect a run with its nodes."""
+    found = processes_with("RANKDECK_HOME", str(home))
+    return [one.pid for one in found if one.command.startswith("srun ") and f"--jobid={job} " in one.command]
+
+
+def last_line(deck: Deck, run: str, rank: int, attempt: int = 0) -> int:
+    whole, _, _ = deck.log(run, rank, attempt=attempt).rpartition(b"\n")
+    return int(whole.splitlines()[-1].split()[1])
+
+
+def wait_more(deck: Deck, run: str, attempt: int = 0) -> None:
+    """Waits until the supervisor has stored more output of every rank."""
+    before = [last_line(deck, run, rank, attempt) for rank in range(4)]
+    wait_until(
+        lambda: all(last_line(deck, run, rank, attempt) > before[rank] for rank in range(4)), what="output goes on"
+    )
+
+
+def test_inside_salloc_a_run_needs_no_ssh(
+    slurm: Slurm, rankdeck: Deck, work: Path, write_script: WriteScript, write_profile: WriteProfile
+) -> None:
+    profile = write_profile(write_script("count.py", COUNT), 2, layout={"slurm": "current"})
+    (work / "finish").touch()
+    words = ["salloc", "--nodes=2", "--gres=gpu:2", "--ntasks-per-node=2", "--mem-per-cpu=100"]
+    done = subprocess.run(
+        [*words, *rankdeck.argv, "launch", str(profile)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = next((rankdeck.home / "runs").iterdir()).name
+    said = [rankdeck.log(run, rank).decode().split()[:5] for rank in range(4)]
+    cores = str(len(os.sched_getaffinity(0)))
+    assert said == [["up", node, local, cores, "2"] for node in slurm.names for local in "01"]
+    assert {node["transport"] for node in json.loads((rankdeck.folder(run) / "plan.json").read_text())["nodes"]} == {
+        "slurm"
+    }
+
+
+def test_a_run_outlives_supervisor_srun_and_agent(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], job: str
+) -> None:
+    run = launch()
+    pids = rankdeck.pids(run)
+    supervisor = rankdeck.supervisor(run)
+    kill_hard(supervisor)
+    wait_until(lambda: rankdeck.supervisor(run) != supervisor, what="another supervisor")
+    wait_more(rankdeck, run)
+    for pid in sruns(job, rankdeck.home):
+        kill_hard(pid)
+    wait_more(rankdeck, run)
+    agents = [event["agent_pid"] for event in rankdeck.journal(run) if event["event"] == "NodeConnected"]
+    kill_hard(agents[-1])
+    wait_more(rankdeck, run)
+    assert rankdeck.pids(run) == pids
+    assert all(map(is_alive, pids))
+    assert rankdeck("stop", run).returncode == 0
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: not slurm.steps(job), what="every step has ended")
+    assert slurm.state(job) == "RUNNING"
+
+
+def test_a_rank_that_is_killed_is_told_and_all_start_again(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], work: Path
+) -> None:
+    run = launch()
+    assert "count.py" in rankdeck("stacks", run).stdout
+    os.kill(rankdeck.pids(run)[3], signal.SIGKILL)
+    rankdeck.wait_status(run, lambda status: status["ranks"][3]["state"] == "failed")
+    assert "killed by SIGKILL" in rankdeck("status", run).stdout
+    assert rankdeck("restart", run).returncode == 0
+    for rank in range(4):
+        rankdeck.wait_log(run, rank, b"line 1\n", attempt=1)
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "succeeded")
+
+
+def test_a_job_that_is_cancelled_ends_its_run_in_words(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], job: str
+) -> None:
+    run = launch(launch={"on_failure": "stop"})
+    pids = rankdeck.pids(run)
+    slurm.run("scancel", job)
+    rankdeck.wait_state(run, "failed")
+    assert f"Slurm's job {job} has ended" in rankdeck("status", run).stdout
+    wait_gone(*pids)
+
+
+def test_check_asks_every_node_and_leaves_no_step(
+    slurm: Slurm, rankdeck: Deck, job: str, write_script: WriteScript, write_profile: WriteProfile
+) -> None:
+    profile = write_profile(write_script("count.py", COUNT), 1, layout={"slurm": int(job)})
+    done = rankdeck("check", profile)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(name in done.stdout for name in slurm.names)
+    wait_until(lambda: not slurm.steps(job), what="every step has ended")
