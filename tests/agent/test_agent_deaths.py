@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.agent.driver import FOR_EVER, STUBBORN, Node, child_of, child_program, open_files, sockets
+from tests.agent.driver import FOR_EVER, STUBBORN, Node, child_of, child_program, listens, open_files, sockets
 from tests.support import PATIENCE, ROOT, is_alive, kill_hard, parent_of, processes_with, wait_gone, wait_until
 
 
@@ -320,6 +320,38 @@ def test_a_store_that_waits_for_its_template_while_an_older_attempt_is_cleared_c
     bridge.send(**ask)
     (work / "node" / "go").touch()
     bridge.expect("store", attempt=1)
+
+
+def test_a_store_is_started_without_a_template_that_dies_with_its_job(node, work):
+    (work / "torch.py").write_text("class cuda:\n    is_initialized = staticmethod(lambda: False)\n")
+    (work / "store.py").write_text("import time\ntime.sleep(600)\n")
+    bridge, hello = node.connect()
+    about = {
+        "argv": [sys.executable, "-u", str(work / "store.py")],
+        "env": {"PYTHONPATH": str(work)},
+        "library": str(ROOT / "engine" / "node" / "python"),
+        "warm": True,
+    }
+    ask = {"type": "open_store", "host": "127.0.0.1", "env_defaults": {}, **about}
+    bridge.send(**ask, attempt=0, log=str(work / "attempt_0" / "store.log"))
+    bridge.expect("store", attempt=0)  # the template is ready
+
+    def is_template(pid: int) -> bool:
+        return b"template.py" in command_of(pid) and parent_of(pid) == hello["pid"]
+
+    (template,) = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if is_template(pid)]
+    os.kill(template, signal.SIGSTOP)
+    bridge.send(**ask, attempt=1, log=str(work / "attempt_1" / "store.log"))
+    bridge.settle()  # the job was handed over
+    kill_hard(template)
+    assert listens(bridge.expect("store", attempt=1)["port"])
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_close_leaves_no_process_no_socket_and_no_lock(node, home):

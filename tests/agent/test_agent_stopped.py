@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.driver import FOR_EVER
-from tests.support import parent_of, process_state, wait_gone, wait_until
+from tests.support import PATIENCE, parent_of, process_state, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +78,16 @@ def test_agent_and_warden_that_are_stopped_are_replaced_when_a_bridge_gets_no_an
     _, after = node.connect()
     assert (after["ranks"][0]["pid"], after["ranks"][0]["status"]) == (rank, None)
     assert after["warden"] != hello["warden"]
+
+
+def test_a_stopped_bridge_is_ended_when_another_one_takes_its_place(node):
+    """Its supervisor may have been killed."""
+    bridge, hello = node.connect()
+    stop(bridge.process.pid)
+    wait_until(lambda: process_state(bridge.process.pid) == "T", what="it is stopped")
+    _, after = node.connect()
+    assert after["pid"] == hello["pid"]
+    assert bridge.process.wait(timeout=PATIENCE) == -signal.SIGKILL
 
 
 def test_an_agent_that_continues_after_a_while_is_left_alone(node):

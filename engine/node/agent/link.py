@@ -14,7 +14,7 @@ import socket
 import time
 
 from engine.node.agent.folders import listen, peer_of, socket_path
-from engine.node.agent.processes import kill_quietly, start_time
+from engine.node.agent.processes import kill_quietly, process_status, start_time
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import MISSED_BEATS, FrameBuffer, Message, encode_frame
 
@@ -171,6 +171,7 @@ class Link:
         if kind in ("proxy", "launcher"):
             self._on_process(pending, messages[0])
             return
+        self._end_stopped_bridge()
         self.hang_up()
         self._wire, self._incoming, self._outgoing = pending.wire, pending.incoming, bytearray()
         pid = peer_of(self._wire)[0]
@@ -190,6 +191,12 @@ class Link:
             self._outgoing.clear()
             self._alone_since = time.monotonic()
             self._on_hang_up()
+
+    def _end_stopped_bridge(self) -> None:
+        """Ends a bridge that a signal has stopped, where another one replaces it: its supervisor may be dead, so that nobody would."""
+        pid, start = self._peer
+        if self._wire is not None and (process_status(pid) or ())[:2] == (start, "T"):
+            kill_quietly(pid, signal.SIGKILL)
 
     def drop_if_silent(self) -> None:
         """Closes a connection that is cut. TCP, in which its bridge hangs, may take hours to notice."""

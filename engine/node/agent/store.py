@@ -71,6 +71,7 @@ class Store:
         about = {"attempt": attempt, "host": host, "port": port, "news": news}
 
         def started(pid: int, start: int) -> None:
+            listener.close()
             self._state.store = {**about, "pid": pid, "start": start}
             self._state.dirty, self._is_adopted = True, False
             self._tell_address(about)
@@ -92,7 +93,8 @@ class Store:
                 self._asked = -1
 
         def open_files() -> list[Any]:
-            return [open_log(message["log"]), open_log(message["log"]), listener]
+            # A copy of the socket: if the template dies with this job, the store is started with the socket itself.
+            return [open_log(message["log"]), open_log(message["log"]), listener.dup()]
 
         argv = [*message["argv"], "3", host, str(port), news]
         request = {"argv": argv, "cwd": "/", "stacks": "", "library": message["library"]}
