@@ -1,97 +1,62 @@
-"""`rankdeck compare`: the results of runs side by side, and what differs between their profiles."""
+"""`rankdeck compare`: the results of runs side by side, and what differs between them."""
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
-import msgspec
-
-from engine.commands.output import narrate, print_json, print_table
-from engine.core.errors import ProfileError
-from engine.core.metrics.series import final_values
-from engine.core.plan.settings import Settings, differing_settings, settings_of, shown_setting
-from engine.core.views.view import Snapshot
-from engine.planning.profiles import read_profile
+from engine.client.comparison import read_side
+from engine.commands.output import narrate, print_json, print_line, print_table
+from engine.core.views.comparison import Part, Side, code_difference, compare
+from engine.core.words import limited
 from engine.runs.paths import RunPaths
-from engine.runs.replay import stored_snapshot
+
+MAX_CELL = 50
+"""Characters of a value in the table; JSON has all of them."""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: its results by name, and the keys of its profile."""
-
-    run: str
-    results: dict[str, str | float | int | None]
-    keys: Settings
-
-
-def compare_runs(runs: Sequence[RunPaths], *, as_json: bool) -> None:
-    """Prints a column for each run: results, then the keys of profiles that differ. Values that look like secrets are hidden.
+def compare_runs(runs: Sequence[RunPaths], *, code: bool, as_json: bool) -> None:
+    """Prints a column for each run. Values that look like secrets are hidden.
 
     Args:
         runs: two or more.
+        code: prints how uncommitted changes differ instead, between each run and the one before.
         as_json: prints the same as JSON.
 
     Raises:
         SupervisorError: the files of a run can't be read.
     """
-    columns = [_column(paths) for paths in runs]
-    differing = differing_settings([one.keys for one in columns])
-    if as_json:
-        print_json(
-            [
-                {
-                    "run": one.run,
-                    "results": one.results,
-                    "differs": {key: shown_setting(key, one.keys[key]) for key in differing if key in one.keys},
-                }
-                for one in columns
-            ]
-        )
+    sides = [read_side(paths)[0] for paths in runs]
+    for side in sides:
+        if side.settings is None:
+            narrate(f"the profile of {side.run} can't be read, so settings are left out")
+    if code:
+        for before, after in itertools.pairwise(sides):
+            for line in code_difference(before, after):
+                print_line(line)
         return
-    names = dict.fromkeys(name for one in columns for name in one.results)
-    print_table(
-        [
-            ("", *(one.run for one in columns)),
-            *((name, *(_result_words(name, one.results.get(name)) for one in columns)) for name in names),
-            *(
-                (key, *(shown_setting(key, one.keys[key]) if key in one.keys else "-" for one in columns))
-                for key in differing
-            ),
-        ]
-    )
+    parts = compare(sides)
+    if as_json:
+        print_json([_data(side, at, parts) for at, side in enumerate(sides)])
+        return
+    blank = ("",) * len(sides)
+    rows: list[tuple[str, ...]] = [("", *(side.run for side in sides))]
+    for part in parts:
+        if part.title != "results":
+            rows += [("", *blank), (part.title.upper(), *blank)]
+        rows += [(row.name, *(limited(value, MAX_CELL) for value in row.values)) for row in part.rows]
+    print_table(rows)
+    if all(side.origin is None for side in sides):
+        narrate("code, versions and environment were not recorded when these runs were launched")
 
 
-def _column(paths: RunPaths) -> Column:
-    try:
-        keys = settings_of(read_profile(paths.profile))
-    except ProfileError:  # of an older rankdeck, or damaged: the results are there all the same
-        narrate(f"the profile of {paths.run} can't be read, so its keys are left out")
-        keys = {}
-    return Column(run=paths.run, results=_results(stored_snapshot(paths)), keys=keys)
-
-
-def _results(snapshot: Snapshot) -> dict[str, str | float | int | None]:
-    run = snapshot.run
-    end = time.time() if run.ended_at is None else run.ended_at
-    others = {key: value for key, value in final_values(snapshot.series).items() if key not in ("loss", "throughput")}
+def _data(side: Side, at: int, parts: Sequence[Part]) -> dict[str, Any]:
+    """One run as JSON: results as numbers, and its values of what differs."""
+    found = {part.title: {row.name: row.values[at] for row in part.rows} for part in parts}
     return {
-        "state": run.state,
-        "launched": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.launched_at)),
-        "seconds": round(max(0.0, end - run.launched_at), 1),
-        "attempts": run.attempt + 1,
-        "ranks": run.world_size,
-        "backend": run.backend,
-        "step": run.step,
-        "loss": run.loss,
-        "throughput": run.throughput,
-        **others,
+        "run": side.run,
+        "results": side.results,
+        "differs": found.get("settings", {}),
+        **{title: found.get(title, {}) for title in ("plan", "code", "versions", "environment")},
     }
-
-
-def _result_words(name: str, value: str | float | None) -> str:
-    if value is None:
-        return "-"
-    if name == "seconds" or not isinstance(value, float):
-        return str(value)
-    return f"{value:.5g}"

@@ -224,15 +224,19 @@ def note(run: str, text: str | None, *, star: bool | None) -> None:
 
 @click.command()
 @click.argument("runs", nargs=-1, type=RunName(), required=True)
+@click.option("--code", is_flag=True, help="Show how the uncommitted changes of the code differ instead.")
 @JSON
-def compare(runs: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the results of RUNS side by side, and what differs between their profiles. A single RUN is compared with the newest."""
+def compare(runs: tuple[str, ...], *, code: bool, as_json: bool) -> None:
+    """Show the results of RUNS side by side, and what differs: settings, plan, code, versions, environment.
+
+    A single RUN is compared with the newest.
+    """
     from engine.commands.compare import compare_runs
 
     chosen = [find_run(run) for run in (runs if len(runs) > 1 else (*runs, "-"))]
     if len({paths.run for paths in chosen}) < len(chosen):
         raise UsageError("a run can't be compared with itself", hint="rankdeck ps --all lists the others")
-    compare_runs(chosen, as_json=as_json)
+    compare_runs(chosen, code=code, as_json=as_json)
 
 
 COMMANDS = (ps, runs, status, compare, note, diagnose, logs, restart, kill, stacks, stop, wait, clean, gc)

@@ -119,6 +119,14 @@ class RunPaths:
         self.nodes = folder / "nodes"
         self.checkpoints = folder / "checkpoints"
 
+    def origin(self, attempt: int) -> Path:
+        """What an attempt was started from; absent where it is the same as for the attempt before."""
+        return self.folder / f"origin_{attempt}.json"
+
+    def code_diff(self, attempt: int) -> Path:
+        """The uncommitted changes of the working directory at the start of an attempt; absent if there were none."""
+        return self.folder / f"code_{attempt}.diff"
+
     @property
     def mark(self) -> str:
         """Identifies this run on a machine, even among runs of the same id in different homes. Short, because it is part of socket names."""

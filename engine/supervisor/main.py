@@ -71,6 +71,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "the watch of the socket": server.keep_listening,
             "the watch of rejoins": RejoinWatch(run, runner.ingest).keep,
             "the watch of runs that hold": HoldWatch(run, runner.orders).keep,
+            "recording what was launched": runner.origins.keep,
             "saving curves": partial(_save, runner, snapshots),
         }
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]

@@ -27,6 +27,7 @@ from engine.supervisor.ingest import Ingest
 from engine.supervisor.journal import Journal
 from engine.supervisor.log import note
 from engine.supervisor.orders import Orders
+from engine.supervisor.origins import Origins
 from engine.supervisor.questions import Questions
 from engine.supervisor.relay import Relay
 from engine.supervisor.reports import Reports
@@ -72,6 +73,7 @@ class Runner:
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
         self.agents = Agents(run, bridge)
+        self.origins = Origins(run)
         self.questions = Questions(run, self.agents)
         self._relay = Relay(run, self.agents, self.ingest)
         self.orders = Orders(run, self.agents, self.questions, self._relay)
@@ -100,6 +102,7 @@ class Runner:
             self._read_traces()
         self.agents.make_links(self.reports.take)
         if len(self._journal.events) == 1:
+            self.origins.start_attempt()
             for link in self.agents.links.values():
                 link.open(0.0)
         elif restart_by is not None and isinstance(run.state.phase, Ended):
@@ -149,6 +152,7 @@ class Runner:
             self.ingest.drain()
             self.ingest.start_attempt(after.attempt)
             run.start_attempt(after)
+            self.origins.start_attempt()
             self._relay.start_attempt()
             self.orders.start_attempt()
         if before.nodes is not after.nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
@@ -14,13 +15,20 @@ for step in range(1, 4):
     rankdeck.log(step=step, loss=float(sys.argv[1]) / step, accuracy=0.5)
 """
 
+IDENTITY = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+
 
 @pytest.fixture
 def runs(rankdeck, write_script, write_profile):
-    """Two runs that differ in one argument and in two variables."""
-    script = str(write_script("train.py", TRAIN))
-    found = []
+    """Two runs that differ in one argument, in two variables and in a line of the script, which is not committed."""
+    path = write_script("train.py", TRAIN)
+    script = str(path)
+    for words in (["init", "-q", "-b", "main"], ["add", "train.py"], [*IDENTITY, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], cwd=path.parent, check=True)
+    found: list[str] = []
     for loss, token in (("3", "first-secret"), ("6", "second-secret")):
+        if found:
+            path.write_text(f"# changed\n{TRAIN}")
         recipe = {"script": script, "args": [loss, "two words", "--api-key", f"secret-{loss}"]}
         profile = write_profile(recipe, env={"API_TOKEN": token, "MODE": loss}, name=f"job{loss}")
         done = rankdeck("launch", profile)
@@ -32,7 +40,7 @@ def runs(rankdeck, write_script, write_profile):
 def test_results_and_differences_stand_side_by_side(rankdeck, runs):
     done = rankdeck("compare", *runs)
     assert done.returncode == 0, done.stderr
-    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:]}
+    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:] if line}
     assert done.stdout.splitlines()[0].split() == runs
     assert lines["state"] == ["succeeded", "succeeded"]
     assert lines["loss"] == ["1", "2"]
@@ -49,6 +57,10 @@ def test_results_and_differences_stand_side_by_side(rankdeck, runs):
     assert [one["differs"]["argument 1"] for one in found] == ["3", "6"]
     assert [one["differs"]["--api-key"] for one in found] == [HIDDEN, HIDDEN]
     assert "secret" not in json.dumps(found)
+    assert [one["code"]["not committed"] for one in found] == ["-", "train.py +1 -0"]
+    assert [set(one) for one in (found[0]["versions"], found[0]["environment"])] == [set(), set()]
+    assert "+# changed" in rankdeck("compare", *runs, "--code").stdout
+    assert rankdeck.folder(runs[0]).joinpath("origin_0.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_run_is_not_compared_with_itself(rankdeck, runs):
@@ -57,7 +69,7 @@ def test_a_run_is_not_compared_with_itself(rankdeck, runs):
     (rankdeck.folder(runs[0]) / "profile.toml").write_text("damaged")
     done = rankdeck("compare", *runs)
     assert "succeeded" in done.stdout
-    assert done.stderr == f"rankdeck: the profile of {runs[0]} can't be read, so its keys are left out\n"
+    assert done.stderr == f"rankdeck: the profile of {runs[0]} can't be read, so settings are left out\n"
 
 
 def test_the_history_tells_what_differs_from_the_run_before(rankdeck, write_script, write_profile):

@@ -1,0 +1,59 @@
+"""Reads the files of runs for a comparison (`engine.core.views.comparison`)."""
+
+from __future__ import annotations
+
+import time
+
+from engine.core.errors import ProfileError
+from engine.core.metrics.series import SeriesDump, final_values
+from engine.core.plan.settings import settings_of
+from engine.core.views.comparison import Side
+from engine.core.views.view import Snapshot
+from engine.planning.profiles import read_profile
+from engine.runs.origin import read_origin
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan
+from engine.runs.replay import stored_snapshot
+
+
+def read_side(paths: RunPaths) -> tuple[Side, tuple[SeriesDump, ...]]:
+    """One run, and its curves.
+
+    Raises:
+        SupervisorError: its plan or journal can't be read.
+    """
+    try:
+        settings = settings_of(read_profile(paths.profile))
+    except ProfileError:  # of an older rankdeck, or damaged: the rest is there all the same
+        settings = None
+    snapshot, recorded = stored_snapshot(paths), read_origin(paths)
+    side = Side(
+        run=paths.run,
+        results=_results(snapshot),
+        settings=settings,
+        plan=read_plan(paths),
+        origin=recorded.origin if recorded is not None else None,
+        patch=recorded.diff.decode(errors="replace") if recorded is not None else "",
+    )
+    return side, snapshot.series
+
+
+def _results(snapshot: Snapshot) -> dict[str, str | float | int | None]:
+    run = snapshot.run
+    end = time.time() if run.ended_at is None else run.ended_at
+    metrics = final_values(snapshot.series)
+    metrics.pop("loss", None)
+    each = metrics.pop("throughput", None)
+    return {
+        "state": run.state,
+        "launched": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.launched_at)),
+        "seconds": round(max(0.0, end - run.launched_at), 1),
+        "attempts": run.attempt + 1,
+        "ranks": run.world_size,
+        "backend": run.backend,
+        "step": run.step,
+        "loss": run.loss,
+        "throughput": run.throughput,
+        "throughput of a rank": each,
+        **metrics,
+    }

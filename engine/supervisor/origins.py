@@ -1,0 +1,37 @@
+"""Records what each attempt of a run was started from, beside the work of the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+
+from engine.runs.origin import record_origin
+from engine.supervisor.log import note
+from engine.supervisor.supervised import SupervisedRun
+
+
+class Origins:
+    """The recordings of one run, one after the other.
+
+    Args:
+        run: whose attempts they are of.
+    """
+
+    def __init__(self, run: SupervisedRun) -> None:
+        self._run = run
+        self._has_begun = asyncio.Event()
+
+    def start_attempt(self) -> None:
+        """An attempt begins. The run does not wait for the recording, and goes on without it if it fails."""
+        self._has_begun.set()
+
+    async def keep(self) -> None:
+        """Records every attempt that begins."""
+        while True:
+            await self._has_begun.wait()
+            self._has_begun.clear()
+            run = self._run
+            try:
+                await asyncio.to_thread(record_origin, run.paths, run.plan, run.state.attempt)
+            except Exception:  # noqa: BLE001 - the folder may be anybody's, and no run fails for a remark about it
+                note("what the run was launched from is not recorded:\n" + traceback.format_exc())

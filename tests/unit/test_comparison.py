@@ -1,0 +1,84 @@
+"""What differs between runs: settings, plan, code, versions and environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.core.plan.layout import parse_nodes
+from engine.core.plan.plan import HIDDEN, BackendSettings, NodeFacts, build_plan
+from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.settings import settings_of
+from engine.core.views.comparison import Side, code_difference, compare, files_of
+from engine.core.views.origin import Code, Origin
+
+PATCH = """diff --git a/train.py b/train.py
+index 5d2c3a1..8f1e2b0 100644
+--- a/train.py
++++ b/train.py
+@@ -1 +1 @@
+-lr = 1
++lr = 2
+diff --git a/model.py b/model.py
+index 1111111..2222222 100644
+--- a/model.py
++++ b/model.py
+@@ -1,0 +2 @@
++depth = 3
+"""
+
+
+def side(run: str, *, env: dict[str, str] | None = None, python: str = "/usr/bin/python3", **facts: Any) -> Side:
+    data = {
+        "schema": 1,
+        "name": "job",
+        "layout": {"nodes": "localhost:2"},
+        "recipe": {"name": "linear"},
+        "env": env or {},
+    }
+    profile = profile_from_data(data, "job.toml")
+    node = NodeFacts(name="localhost", cores=2, gpus=0, python=python)
+    backend = BackendSettings(name="gloo", env={}, device="cpu")
+    plan = build_plan(profile, parse_nodes("localhost:2", "auto"), (node,), backend, workdir="/work")
+    return Side(run=run, results={"loss": 1.0}, settings=settings_of(profile), plan=plan, **facts)
+
+
+def origin(**facts: Any) -> Origin:
+    return Origin(**{"at": 1.0, "host": "here", "versions": {"torch": "2.9.0"}, "environment": {"A": "1"}, **facts})
+
+
+def rows(*sides: Side) -> dict[str, dict[str, tuple[str, ...]]]:
+    return {part.title: {row.name: row.values for row in part.rows} for part in compare(sides)}
+
+
+def test_equal_runs_have_results_only():
+    assert rows(side("a", origin=origin()), side("b", origin=origin(at=2.0))) == {"results": {"loss": ("1", "1")}}
+
+
+def test_each_subject_names_what_differs():
+    code = Code(root="/work", commit="a" * 40, branch="main", changed=("train.py",))
+    before = side("a", env={"TOKEN": "x"}, origin=origin(code=code), patch=PATCH)
+    after = side("b", python="/opt/python", origin=origin(code=code, versions={"torch": "2.10.0"}, environment={}))
+    assert rows(before, after) == {
+        "results": {"loss": ("1", "1")},
+        "settings": {"env.TOKEN": (HIDDEN, "-")},
+        "plan": {"python": ("/usr/bin/python3", "/opt/python")},
+        "code": {"not committed": ("train.py +1 -1, model.py +1 -0", "-")},
+        "versions": {"torch": ("2.9.0", "2.10.0")},
+        "environment": {"A": ("1", "-")},
+    }
+
+
+def test_a_run_of_which_nothing_was_recorded_does_not_differ_in_everything():
+    found = rows(side("a", origin=origin(code=Code(root="/work", commit="a" * 40))), side("b"))
+    assert set(found) == {"results"}
+
+
+def test_the_same_change_on_another_blob_is_the_same():
+    assert files_of(PATCH) == files_of(PATCH.replace("8f1e2b0", "9999999"))
+    assert list(files_of(PATCH)) == ["train.py", "model.py"]
+
+
+def test_the_difference_of_two_changes_shows_only_files_that_differ():
+    lines = code_difference(side("a", patch=PATCH), side("b", patch=PATCH.replace("lr = 2", "lr = 3")))
+    assert [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")] == ["-+lr = 2", "++lr = 3"]
+    assert not any("model.py" in line for line in lines)
