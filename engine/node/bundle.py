@@ -86,5 +86,5 @@ def program(package: str, call: str) -> bytes:
 
 
 def compressed(package: str, call: str) -> bytes:
-    """Returns `program` in the form that BOOT reads."""
-    return zlib.compress(program(package, call), 9)
+    """Returns `program` in the form that BOOT reads. Every supervisor makes one: level 9 would take 4 ms more for 250 bytes less."""
+    return zlib.compress(program(package, call), 6)
