@@ -19,10 +19,10 @@ def main() -> int:
         from engine.supervisor.main import main as supervise
 
         return supervise(*sys.argv[2:4])
-    if len(sys.argv) == 3 and sys.argv[1] == "standby":
-        from engine.supervisor.main import main as supervise
+    if len(sys.argv) in (3, 6) and sys.argv[1] == "standby":
+        from engine.supervisor.main import main_standby
 
-        return supervise(sys.argv[2], standby=True)
+        return main_standby(*sys.argv[2:])
     from engine.commands.cli import main as command
 
     return command()

@@ -66,6 +66,7 @@ def home(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("PYTHONPATH", str(LIGHT))
     monkeypatch.setenv("RANKDECK_HOME", str(folder))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("RANKDECK_LINGER", "off")
     yield folder
     monkeypatch.setenv("RANKDECK_HOME", str(folder))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))

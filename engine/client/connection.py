@@ -16,9 +16,7 @@ from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.installed import COMMAND
 from engine.runs.paths import RunPaths, peer_user
 from engine.runs.record import socket_of
-
-MARK = "RANKDECK_MARK"
-"""Variable by which an agent finds processes of its run; see `engine.node.agent`."""
+from engine.runs.standbys import MARK
 
 MAX_LINE = 1 << 28
 """Bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks."""

@@ -22,17 +22,24 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
+from engine.core.plan.standby import can_stand_by
 from engine.core.views.view import RunSummary
 from engine.planning import make as planning
 from engine.planning import profiles, recipes
 from engine.runs.listing import find_run, new_run, summaries
+from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, replace_file
 
 
 class LocalEngine:
-    """See `EngineClient`."""
+    """See `EngineClient`.
 
-    def __init__(self) -> None:
+    Args:
+        lingers: a standby stays after its runs, and a launch takes one that has stayed.
+    """
+
+    def __init__(self, *, lingers: bool = False) -> None:
+        self._lingers = lingers
         self._standby: Standby | None = None
         self._warming = threading.Lock()
 
@@ -99,16 +106,18 @@ class LocalEngine:
             wanted = None
             if profile is not None and profile.launch.warm and profile.launch.prewarm:
                 plan = planning.make_plan(profile)
-                if all(node.transport == "local" for node in plan.nodes):  # nobody asked for a connection yet
+                if can_stand_by(plan):  # nobody asked for a connection to another node yet
                     wanted = plan
             if self._standby is not None and not (wanted and self._standby.serves(wanted) and self._standby.keep()):
                 self._standby.drop()
                 self._standby = None
             if wanted is not None and self._standby is None:
-                self._standby = Standby(wanted)
+                self._standby = Standby.find(wanted) or Standby.start(wanted)
 
     async def launch(self, profile: Profile, places: Places | None = None) -> str:
         plan = await asyncio.to_thread(planning.make_plan, profile, places=places)
+        if not self._lingers:
+            plan = msgspec.structs.replace(plan, linger=0.0)
         paths = await asyncio.to_thread(new_run, profile.name)
         try:
             replace_file(paths.profile, profiles.to_toml(profile).encode())
@@ -116,18 +125,21 @@ class LocalEngine:
         except OSError:  # a full disk
             shutil.rmtree(paths.folder, ignore_errors=True)
             raise
-        standby = await asyncio.to_thread(self._take_standby)
-        if standby is not None and standby.serves(plan) and await asyncio.to_thread(standby.take, paths):
-            return paths.run
-        if standby is not None:
-            standby.drop()
-        await start_supervisor(paths)
+        if not await asyncio.to_thread(self._launch_warm, plan, paths):
+            await start_supervisor(paths)
         return paths.run
 
-    def _take_standby(self) -> Standby | None:
+    def _launch_warm(self, plan: LaunchPlan, paths: RunPaths) -> bool:
+        """Makes a standby the supervisor of a run, if there is one for it. Returns whether that succeeded."""
         with self._warming:
             standby, self._standby = self._standby, None
-            return standby
+        if standby is None and self._lingers:
+            standby = Standby.find(plan)
+        if standby is None:
+            return False
+        has_taken = standby.serves(plan) and standby.take(paths)
+        standby.drop()
+        return has_taken
 
     async def attach(self, run: str) -> LocalRun:
         return LocalRun(find_run(run))

@@ -1,49 +1,66 @@
-"""Starts a supervisor and a template before a launch, so that the launch is faster. `engine.supervisor.warm_up` is the other side."""
+"""The front end's side of a standby, which makes a launch faster. `engine.supervisor.warm_up` is the other side."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import secrets
-import shutil
 import socket
 import subprocess
-import time
-from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from engine.client.connection import start_detached
 from engine.core.plan.plan import LaunchPlan
-from engine.runs.paths import STANDBY, RunPaths, private_folder, runs_folder
-from engine.runs.record import replace_file
+from engine.core.plan.standby import can_stand_by, standby_key
+from engine.runs.paths import RunPaths, peer_user
+from engine.runs.standbys import circumstances, new_standby, standbys
 
-START_LIMIT = 60.0
-"""Seconds within which a standby takes its lock, even on a slow machine."""
+ANSWER_TIME = 20.0
+"""Seconds in which one that stayed after an earlier launch takes a run. After that the launch goes on without it."""
 
 
 class Standby:
     """A supervisor without a run.
 
     Args:
-        plan: of the run that may be launched.
+        key: of the launches that it serves.
+        words, answers: the pipes or the socket to it.
     """
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        self._plan = plan
-        runs = private_folder(runs_folder())
-        _remove_stale_standbys(runs)
-        folder = runs / f"{STANDBY}{socket.gethostname()}-{secrets.token_hex(4)}"
-        folder.mkdir(mode=0o700)
-        paths = RunPaths(folder)
-        replace_file(paths.plan, msgspec.json.encode(plan))
-        self._process = start_detached(paths, ["standby", str(folder)], stdin=subprocess.PIPE)
-        self._process.wait()  # its child keeps running
+    def __init__(self, key: str, words: IO[bytes], answers: IO[bytes]) -> None:
+        self._key, self._words, self._answers = key, words, answers
+
+    @classmethod
+    def start(cls, plan: LaunchPlan) -> Standby:
+        """Starts one that ends with this process.
+
+        Args:
+            plan: of the run that may be launched.
+        """
+        paths = new_standby(plan)
+        process = start_detached(paths, ["standby", str(paths.folder)], stdin=subprocess.PIPE)
+        process.wait()  # its child keeps running
+        assert process.stdin is not None
+        assert process.stdout is not None
+        return cls(standby_key(plan, circumstances()), process.stdin, process.stdout)
+
+    @classmethod
+    def find(cls, plan: LaunchPlan) -> Standby | None:
+        """One that stayed after an earlier launch and can serve this one; None: there is none."""
+        waiting = [standing for _, standing in standbys() if standing.socket]
+        if not (waiting and can_stand_by(plan)):
+            return None
+        key = standby_key(plan, circumstances())
+        for standing in waiting:
+            if standing.key == key and (wire := _connect(standing.socket)) is not None:
+                with wire:  # the files keep it open
+                    return cls(key, wire.makefile("wb"), wire.makefile("rb"))
+        return None
 
     def serves(self, plan: LaunchPlan) -> bool:
         """Whether its template can fork the ranks of a plan."""
-        return plan.warm and (self._plan.python, _environment(self._plan)) == (plan.python, _environment(plan))
+        return can_stand_by(plan) and standby_key(plan, circumstances()) == self._key
 
     def keep(self) -> bool:
         """Refreshes it. Returns whether it is alive."""
@@ -53,43 +70,35 @@ class Standby:
         """Makes it the supervisor of a run. Returns whether that succeeded."""
         if not self._say(str(paths.folder)):
             return False
-        assert self._process.stdout is not None
-        said = self._process.stdout.readline().strip()
+        try:
+            said = self._answers.readline().strip()
+        except OSError:  # it does not answer in time
+            said = b""
         self.drop()
         return said == b"ready"
 
     def drop(self) -> None:
-        """Closes its pipes, at which it ends."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        """Closes the connection. A standby of this process ends; one that stayed after a launch waits for the next."""
+        for pipe in (self._words, self._answers):
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def _say(self, word: str) -> bool:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(msgspec.json.encode(word) + b"\n")
-            self._process.stdin.flush()
+            self._words.write(msgspec.json.encode(word) + b"\n")
+            self._words.flush()
         except (OSError, ValueError):
             return False
         return True
 
 
-def _environment(plan: LaunchPlan) -> dict[str, str]:
-    """The environment of ranks on this machine."""
-    return {**plan.env_defaults, **os.environ, **plan.env}
-
-
-def _remove_stale_standbys(runs: Path) -> None:
-    """Removes folders of killed standbys. A new standby may not have taken its lock yet."""
-    for folder in runs.glob(f"{STANDBY}*"):
-        if folder.name.removeprefix(STANDBY).rpartition("-")[0] != socket.gethostname():
-            continue  # another host shares this home, but perhaps not the locks in it
-        with contextlib.suppress(OSError):
-            is_new = time.time() - folder.stat().st_mtime < START_LIMIT
-            lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if is_new else os.O_CREAT), 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-            finally:
-                os.close(lock)
+def _connect(path: str) -> socket.socket | None:
+    """Connects to a standby; None: it has just ended, or its socket is another user's."""
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire.settimeout(ANSWER_TIME)
+    with contextlib.suppress(OSError):
+        wire.connect(path)
+        if peer_user(wire) == os.geteuid():
+            return wire
+    wire.close()
+    return None

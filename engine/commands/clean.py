@@ -15,11 +15,16 @@ from engine.core.errors import RankdeckError, SupervisorError, UsageError
 from engine.core.run.machine import replay
 from engine.core.run.state import ENDED_WORDS, run_word
 from engine.core.views.view import RunSummary
+from engine.core.words import count
 from engine.runs.listing import all_runs, summarise, unplanned_runs
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import host_elsewhere, read_note, refuse_elsewhere
 from engine.runs.replay import read_journal
+from engine.runs.standbys import end_standby, standbys
+
+STANDBY_TIME = 30.0
+"""Seconds in which a standby ends: it waits up to 20 for its agent."""
 
 CLOSING_TIME = 10.0
 """Seconds to wait for the supervisor of an ended run to exit."""
@@ -69,6 +74,29 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
         click.echo(msgspec.json.encode(removed).decode())
     else:
         click.echo(f"removed {len(removed)} run(s)" if chosen else "there is no run to remove")
+
+
+def end_standbys(*, as_json: bool) -> None:
+    """Ends the standbys of this host, and waits until they are gone.
+
+    Args:
+        as_json: prints their pids as JSON.
+
+    Raises:
+        RankdeckError: one does not end.
+    """
+    found = list(standbys())
+    for paths, standing in found:
+        end_standby(paths, standing)
+    deadline = time.monotonic() + STANDBY_TIME
+    while left := [paths for paths, _ in found if paths.folder.exists()]:
+        if time.monotonic() >= deadline:
+            raise RankdeckError(f"{left[0].folder.name} does not end", hint=f"its log: {left[0].supervisor_log}")
+        time.sleep(0.02)
+    if as_json:
+        click.echo(msgspec.json.encode([standing.pid for _, standing in found]).decode())
+    else:
+        click.echo(f"ended {count(len(found), 'standby', 'standbys')}" if found else "there is no standby")
 
 
 def _is_over(summary: RunSummary) -> bool:

@@ -16,7 +16,7 @@ from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.client.run import LocalRun
 from engine.commands import program, runs, show
-from engine.commands.arguments import JSON, PROFILE, RUN, SET, ProfileName, RunName
+from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, RUN, SET, ProfileName, RunName
 from engine.commands.checklist import Checklist
 from engine.commands.importing import import_
 from engine.commands.launching import follow_launch
@@ -138,16 +138,19 @@ async def _fill(checklist: Checklist, profile: Profile, places: Places, *, full:
 @cli.command()
 @PROFILE
 @SET
-@click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
+@DETACH
+@COLD
 @JSON
 @click.pass_context
-def launch(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], detach: bool, as_json: bool) -> None:
+def launch(
+    ctx: click.Context, profile: str, *, overrides: tuple[str, ...], detach: bool, cold: bool, as_json: bool
+) -> None:
     """Start a run and print the output of its ranks.
 
     The exit status is that of the first rank that failed, or 128 + n for signal n. Ctrl-C asks whether to detach or to stop;
     without a terminal it stops the run.
     """
-    ctx.exit(follow_launch(*_read(profile, overrides), detach=detach, as_json=as_json))
+    ctx.exit(follow_launch(*_read(profile, overrides), detach=detach, cold=cold, as_json=as_json))
 
 
 @cli.command()

@@ -16,19 +16,20 @@ from engine.runs.listing import find_run
 from engine.runs.record import read_plan
 
 
-def follow_launch(profile: Profile, places: Places, *, detach: bool, as_json: bool) -> int:
+def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool, as_json: bool) -> int:
     """Starts a run, prints its id and its warnings, and then the output of its ranks.
 
     Args:
         profile: what to launch.
         places: of its keys, for errors.
         detach: return as soon as it has started.
+        cold: without a standby, before or after it.
         as_json: print the id as JSON.
 
     Returns:
         The exit status: 0 if detached, else that of the first rank that failed, or 128 + n for signal n.
     """
-    run = asyncio.run(LocalEngine().launch(profile, places))
+    run = asyncio.run(LocalEngine(lingers=not cold).launch(profile, places))
     click.echo(msgspec.json.encode({"run": run}).decode() if as_json else run)
     warn(read_plan(find_run(run)))
     if detach:

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from engine.client.engine import LocalEngine
-from engine.commands.arguments import JSON, SET, ProfileName, RecipeName
+from engine.commands.arguments import COLD, DETACH, JSON, SET, ProfileName, RecipeName
 from engine.commands.launching import follow_launch
 from engine.commands.output import print_line
 from engine.core.errors import UsageError
@@ -114,11 +114,12 @@ def _with_program(command: _Command) -> _Command:
 @click.command(cls=_ProgramCommand, context_settings=PROGRAM_WORDS)
 @_with_program
 @click.option("--save", metavar="NAME", help="Also save it as a profile of this name.")
-@click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
+@DETACH
+@COLD
 @JSON
 @click.pass_context
 def run(
-    ctx: click.Context, /, *, base: str | None, save: str | None, detach: bool, as_json: bool, **wanted: Any
+    ctx: click.Context, /, *, base: str | None, save: str | None, detach: bool, cold: bool, as_json: bool, **wanted: Any
 ) -> None:
     """Run PROGRAM, a script or a recipe, without a profile.
 
@@ -128,7 +129,7 @@ def run(
     profile, places = make_profile(Wanted(name=save, **wanted), _base(base))
     if save is not None:
         save_new(profile, places)
-    ctx.exit(follow_launch(profile, places, detach=detach, as_json=as_json))
+    ctx.exit(follow_launch(profile, places, detach=detach, cold=cold, as_json=as_json))
 
 
 @click.command(cls=_ProgramCommand, context_settings=PROGRAM_WORDS)

@@ -15,14 +15,17 @@ from engine.commands.output import close_stdout, narrate
 from engine.core.errors import SupervisorElsewhereError, SupervisorError, UsageError
 from engine.core.run.events import Scope
 from engine.runs.listing import find_run, summaries, unplanned_runs
+from engine.runs.standbys import standbys
 
 
 @click.command()
 @click.option("--all", "-a", "everything", is_flag=True, help="Also list runs that have ended.")
 @JSON
 def ps(*, everything: bool, as_json: bool) -> None:
-    """List runs, newest first. With --all, active runs come before ended ones."""
+    """List runs, newest first. With --all, active runs come before ended ones, and standbys follow: processes that make the next launch fast."""
     show.show_runs(summaries(), everything=everything, as_json=as_json)
+    if everything and not as_json:
+        show.show_standbys([standing for _, standing in standbys()])
     for _, paths in unplanned_runs():
         narrate(f"{paths.run} is unreadable: it has no {paths.plan.name}; rankdeck clean {paths.run} removes it")
 
@@ -162,14 +165,22 @@ def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) 
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Leave the N newest ended runs.")
 @click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--standby", is_flag=True, help="Remove no run; end what waits for the next launch.")
 @JSON
-def clean(runs: tuple[str, ...], *, keep: int | None, older: float | None, yes: bool, as_json: bool) -> None:
+def clean(
+    runs: tuple[str, ...], *, keep: int | None, older: float | None, yes: bool, standby: bool, as_json: bool
+) -> None:
     """Remove ended runs with their logs, curves and checkpoints. Without RUN: all ended runs, or those that --keep and --older choose.
 
     A run whose launch failed before its plan was written counts as ended.
     """
-    from engine.commands.clean import clean_runs, old_runs
+    from engine.commands.clean import clean_runs, end_standbys, old_runs
 
+    if standby:
+        if runs or keep is not None or older is not None:
+            raise UsageError("--standby removes no run", hint="leave out RUN, --keep and --older")
+        end_standbys(as_json=as_json)
+        return
     if runs and (keep is not None or older is not None):
         raise UsageError("RUN and --keep or --older exclude each other", hint="name the runs, or say which to choose")
     unplanned = {paths.run: paths for _, paths in unplanned_runs()}

@@ -21,6 +21,7 @@ from engine.core.plan.plan import LaunchPlan, rank_argv, shown_environment, show
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary, Snapshot
+from engine.runs.standbys import Standing
 
 if TYPE_CHECKING:
     from engine.commands.diagnose import Diagnosis
@@ -140,6 +141,13 @@ def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> Non
             (run.run, run.state, str(run.world_size), run.backend, step, loss, _ago(run.launched_at), run.reason)
         )
     print_table(rows)
+
+
+def show_standbys(found: list[Standing]) -> None:
+    """The standbys, for `rankdeck ps --all`."""
+    for one in found:
+        left = f"for {max(1, round((one.until - time.time()) / 60))} min" if one.until else "with the app"
+        print_line(f"standby {one.pid} ({one.python}) stays {left}; rankdeck clean --standby ends it")
 
 
 def _ago(moment: float) -> str:

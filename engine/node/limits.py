@@ -63,6 +63,24 @@ def memory_limit(root: str = "/") -> int | None:
     return min(limits, default=None)
 
 
+def memory_left(root: str = "/") -> tuple[int, int] | None:
+    """Returns the bytes of memory that this process can still get, and of how many; None: unknown.
+
+    Where control groups limit it, the tightest counts. Their caches of files can be given back.
+    """
+    info = numbers_in(os.path.join(root, "proc/meminfo"))
+    if "MemAvailable:" not in info or "MemTotal:" not in info:
+        return None
+    rooms = [(info["MemAvailable:"] << 10, info["MemTotal:"] << 10)]
+    for folder, is_old in control_groups("memory", root):
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if is_old else ("memory.max", "memory.current")
+        limit, used = (number_in(os.path.join(folder, name)) for name in names)
+        if limit is not None and used is not None and limit < NO_LIMIT:
+            cache = numbers_in(os.path.join(folder, "memory.stat")).get("inactive_file", 0)
+            rooms.append((max(0, limit - used + cache), limit))
+    return min(rooms, key=lambda room: room[0])
+
+
 def processes_left(root: str = "/") -> int | None:
     """Returns how many more processes and threads this user may start; None: no limit."""
     left = []
@@ -74,6 +92,13 @@ def processes_left(root: str = "/") -> int | None:
     if soft != resource.RLIM_INFINITY and os.getuid() != 0:  # the kernel does not limit root
         left.append(soft - threads_of(os.getuid(), root))
     return max(0, min(left)) if left else None
+
+
+def numbers_in(path: str) -> dict[str, int]:
+    """Returns the numbers in a file with lines of a name and a number; empty if it can't be read."""
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        return {words[0]: int(words[1]) for line in file if len(words := line.split()) >= 2}
+    return {}
 
 
 def number_in(path: str) -> int | None:

@@ -29,11 +29,16 @@ from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
 from engine.core.plan.profile import Profile
 from engine.core.plan.profile_checks import Choices, check_choices
+from engine.core.plan.standby import linger_seconds
 from engine.launchers import local
+from engine.node.login import in_job
 from engine.planning import recipes
 from engine.planning.nodes import nodes_of
 from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
 from engine.runs.paths import utf8_path
+
+LINGER_VARIABLE = "RANKDECK_LINGER"
+"""Environment variable that is used where the profile does not set `launch.linger`."""
 
 
 def choices() -> Choices:
@@ -67,7 +72,17 @@ def make_plan(profile: Profile, *, checked: bool = True, places: Places | None =
     plan = _first_that_runs(profile, _Draft(with_absolute_paths(profile)), checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
-    return replace(plan, warnings=environment_warnings(profile, plan, os.environ, places))
+    return replace(plan, warnings=environment_warnings(profile, plan, os.environ, places), linger=_linger(profile))
+
+
+def _linger(profile: Profile) -> float:
+    """Seconds that a standby stays after a run; raises CheckError if the environment says it wrongly."""
+    variable = os.environ.get(LINGER_VARIABLE)
+    try:
+        return linger_seconds(profile.launch.linger, variable, in_job=in_job())
+    except ValueError:
+        hint = "set it to seconds up to 86400, or to off"
+        raise CheckError(f"{LINGER_VARIABLE} is {variable!r}", hint=hint) from None
 
 
 def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:

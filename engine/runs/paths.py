@@ -116,6 +116,7 @@ class RunPaths:
         self.series = folder / "series.json"
         self.summary = folder / "summary.json"
         self.note = folder / "note.json"
+        self.standing = folder / "standby.json"
         self.nodes = folder / "nodes"
         self.checkpoints = folder / "checkpoints"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import sys
 import time
@@ -22,21 +23,24 @@ import msgspec
 
 from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
+from engine.core.plan.standby import standby_key
 from engine.core.views.view import RunView
 from engine.node.login import leave_session
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, read_whereabouts, write_summary
+from engine.runs.record import read_plan, read_whereabouts, replace_file, write_summary
+from engine.runs.standbys import Standing, circumstances
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.guard import Guards
 from engine.supervisor.hold_watch import HoldWatch
 from engine.supervisor.journal import Journal
+from engine.supervisor.lingering import Callers, stay
 from engine.supervisor.log import note
 from engine.supervisor.rejoin_watch import RejoinWatch
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
-from engine.supervisor.warm_up import become_supervisor_of, wait_for_run
+from engine.supervisor.warm_up import Pipe, Waiting, become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
 """Seconds between two saved copies of the curves. Newer data is read again from the ranks' files."""
@@ -95,16 +99,24 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         paths.supervisor.unlink()
 
 
-async def stand_by(paths: RunPaths) -> None:
-    """Waits for a run, then supervises it to its end. `paths`: of the temporary folder that replaces the run's meanwhile."""
-    found = await wait_for_run(paths)
+async def stand_by(paths: RunPaths, front: Waiting) -> RunPaths | None:
+    """Waits for a run, then supervises it to its end.
+
+    Args:
+        paths: of the temporary folder that replaces the run's meanwhile.
+        front: who may name the run.
+
+    Returns:
+        The run; None if nobody has named one.
+    """
+    found = await wait_for_run(paths, front)
     if found is None:
-        return
-    paths = RunPaths(found[0])
-    become_supervisor_of(paths)
-    lock = take_lock(paths)
-    await supervise(paths, restart_by=None, bridge=found[1])
+        return None
+    run, lock, bridge = found
+    become_supervisor_of(run)
+    await supervise(run, restart_by=None, bridge=bridge)
     os.close(lock)
+    return run
 
 
 def _remove_old_socket(paths: RunPaths) -> None:
@@ -144,19 +156,55 @@ def _save_quietly(save: Callable[[], None]) -> None:
         note(f"can't save: {error}")
 
 
-def main(folder: str, restart_by: str | None = None, *, standby: bool = False) -> int:
-    """Entry point: `supervise FOLDER [RESTART_BY]`, or `standby FOLDER`. Returns the exit status.
+def main(folder: str, restart_by: str | None = None) -> int:
+    """Entry point: `supervise FOLDER [RESTART_BY]`. Returns the exit status."""
+    _leave_starter()
+    paths = RunPaths(Path(folder))
 
-    The started process forks and exits, so that its parent has no child to reap.
-    """
+    def work() -> RunPaths:
+        lock = take_lock(paths)
+        asyncio.run(supervise(paths, restart_by=restart_by))
+        os.close(lock)
+        return paths
+
+    return _run(work)
+
+
+def main_standby(folder: str, seconds: str = "", listener: str = "", lock: str = "") -> int:
+    """Entry point: `standby FOLDER` for the app, `standby FOLDER SECONDS SOCKET LOCK` for the shell. Returns the exit status."""
+    paths = RunPaths(Path(folder))
+    if seconds:  # the supervisor of an ended run has become this process
+        os.set_inheritable(int(lock), False)
+        return _run(lambda: asyncio.run(stand_by(paths, Callers(paths, float(seconds), int(listener)))))
+    _leave_starter()
+
+    def work() -> RunPaths | None:
+        own = take_lock(paths)
+        plan = read_plan(paths)
+        standing = Standing(pid=os.getpid(), python=plan.python, key=standby_key(plan, circumstances()))
+        replace_file(paths.standing, msgspec.json.encode(standing))
+        run = asyncio.run(stand_by(paths, Pipe()))
+        os.close(own)
+        return run
+
+    return _run(work)
+
+
+def _leave_starter() -> None:
+    """Forks and ends the process that was started, so that its parent has no child to reap."""
     if os.fork():
         os._exit(0)
-    paths = RunPaths(Path(folder))
+
+
+def _run(work: Callable[[], RunPaths | None]) -> int:
+    """Supervises a run and becomes a standby, where the plan says so. Returns the exit status."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     leave_session()  # before it starts any process
     try:
-        lock = take_lock(paths)
-        asyncio.run(stand_by(paths) if standby else supervise(paths, restart_by=restart_by))
-        os.close(lock)
+        run = work()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)  # a launch compares the limits
+        if run is not None:
+            stay(read_plan(run))
     except (RankdeckError, OSError, msgspec.MsgspecError, ExceptionGroup) as error:
         note("".join(traceback.format_exception(error)))
         with contextlib.suppress(OSError):

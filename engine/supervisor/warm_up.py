@@ -1,7 +1,8 @@
 """A supervisor on standby: it has imported everything, and the template of the node has imported torch.
 
-A front end starts one while the user views a profile, and names the run at its launch. It ends, and leaves nothing behind, when the front
-end does or has been silent for a minute.
+The app starts one while the user views a profile, and names the run at its launch. It ends, and leaves nothing behind, when the app does
+or has been silent for a minute. One that stays after a run from the shell (`lingering`) ends when nobody calls it. Both end if memory is
+short, if they can't be of use, and at SIGTERM.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
+from typing import Protocol
 
+from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.installed import LIBRARY
 from engine.node.agent.wire import PROTOCOL
+from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
 from engine.supervisor.agents import make_link
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.library import pack
+from engine.supervisor.lingering import is_memory_low
 from engine.supervisor.link import Link
 from engine.supervisor.log import note
 
@@ -37,43 +43,104 @@ LEASE = 20.0
 """Seconds that the agent stays if this process is killed."""
 
 
-async def wait_for_run(paths: RunPaths) -> tuple[Path, Bridge | None] | None:
+MEMORY_PERIOD = 5.0
+"""Seconds between two looks at the memory that is left."""
+
+
+class Waiting(Protocol):
+    """Front ends that may name a run."""
+
+    async def next_run(self) -> Path | None:
+        """The folder of a run to supervise; None: nobody will name one."""
+
+    def hang_up(self, *, taken: bool) -> None:
+        """Ends the conversation, but for the answer to whoever named the run that was `taken`."""
+
+
+class Pipe:
+    """The app, at the other end of standard input."""
+
+    async def next_run(self) -> Path | None:
+        words = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        self._pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
+        while True:
+            try:
+                line = await asyncio.wait_for(words.readline(), STANDBY_TIME)
+            except TimeoutError:
+                return None
+            if not line.endswith(b"\n"):
+                return None
+            if folder := json.loads(line):
+                return Path(folder)
+
+    def hang_up(self, *, taken: bool) -> None:
+        self._pipe.close()
+
+
+async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, int, Bridge | None] | None:
     """Warms the first node's template up, and waits.
 
     Args:
         paths: of the temporary folder that replaces the run's, with a plan in it.
+        front: who may name the run.
 
     Returns:
-        The folder of the run to supervise, which now contains the agent's files, and the connection to the agent; None if the standby
-        is not needed.
+        The run to supervise, whose folder now contains the agent's files, its lock, and the connection to the agent; None if the
+        standby is not needed.
     """
     plan = read_plan(paths)
+    over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    words = asyncio.StreamReader()
-    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
+    loop.add_signal_handler(signal.SIGTERM, over.set)
     async with asyncio.TaskGroup() as tasks:
-        link = _warming_link(paths, plan, tasks)
+        link = _warming_link(paths, plan, tasks, over)
         link.open(LEASE)
-        run = await _listen(words)
+        naming, ending = tasks.create_task(front.next_run()), tasks.create_task(_wait_over(over))
+        await asyncio.wait((naming, ending), return_when=asyncio.FIRST_COMPLETED)
+        folder = naming.result() if naming.done() else None
+        naming.cancel()
+        ending.cancel()
+        run = None if folder is None else _take(RunPaths(folder))
         if run is None:
             link.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(link.wait_closed(), LEASE)
         bridge = await link.release()
-    pipe.close()
+    loop.remove_signal_handler(signal.SIGTERM)
+    front.hang_up(taken=run is not None)
     if run is not None:
         paths.nodes.mkdir(mode=0o700, exist_ok=True)  # the launch may precede the agent
-        paths.nodes.rename(RunPaths(run).nodes)
+        paths.nodes.rename(run[0].nodes)
     shutil.rmtree(paths.folder, ignore_errors=True)
-    return (run, bridge) if run is not None else None
+    return None if run is None else (*run, bridge)
 
 
-def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -> Link:
+def _take(run: RunPaths) -> tuple[RunPaths, int] | None:
+    """A run and its lock; None: it is supervised already, because its front end did not wait for this process."""
+    try:
+        return run, take_lock(run)
+    except (RankdeckError, OSError) as error:
+        note(f"can't take {run.run}: {error}")
+        return None
+
+
+async def _wait_over(over: asyncio.Event) -> None:
+    """Waits until this standby is to end without a run."""
+    while not over.is_set() and not is_memory_low():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), MEMORY_PERIOD)
+
+
+def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, over: asyncio.Event) -> Link:
+    """The link to an agent that has a template. `over`: is set if it has none."""
     node = plan.nodes[0]
     folder = str(paths.node(node.name))
     library = pack(LIBRARY)
 
     def take(news: reports.AnyReport) -> None:
+        if isinstance(news, reports.TemplateRefused):
+            end(news.reason)
         if isinstance(news, reports.Hello) and not link.closing:
             if not news.library:
                 link.send(requests.InstallLibrary(name=library.name, tar=library.tar))
@@ -88,6 +155,10 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
                 )
             )
 
+    def end(reason: str) -> None:
+        note(reason)
+        over.set()
+
     terms = requests.Terms(lease=LEASE, on_disconnect="keep", stop_ladder=(("SIGKILL", 5.0),))
     link = make_link(
         tasks,
@@ -96,24 +167,11 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup) -
         requests.Greeting(protocol=PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
         on_news=take,
         on_down=note,
-        on_failed=note,
+        on_failed=end,
         on_closed=lambda: None,
         gate=asyncio.Semaphore(1),
     )
     return link
-
-
-async def _listen(words: asyncio.StreamReader) -> Path | None:
-    """Returns the run's folder, or None: the front end has gone or is silent."""
-    while True:
-        try:
-            line = await asyncio.wait_for(words.readline(), STANDBY_TIME)
-        except TimeoutError:
-            return None
-        if not line.endswith(b"\n"):
-            return None
-        if folder := json.loads(line):
-            return Path(folder)
 
 
 def become_supervisor_of(paths: RunPaths) -> None:

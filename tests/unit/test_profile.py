@@ -65,6 +65,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("launch", "sync"): "rsync",
     ("launch", "warm"): False,
     ("launch", "prewarm"): False,
+    ("launch", "linger"): "off",
     ("launch", "on_failure"): "stop",
     ("launch", "hold_for"): 3600.0,
     ("launch", "max_restarts"): 0,

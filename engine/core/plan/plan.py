@@ -159,6 +159,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     metric_step: str = ""
     metric_ignore: tuple[str, ...] = ()
     """`metrics.loss`, `metrics.step` and `metrics.ignore` of the profile."""
+    linger: float = 0.0
+    """Seconds that a standby stays after the run; 0: none does."""
 
     @property
     def world_size(self) -> int:

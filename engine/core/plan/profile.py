@@ -70,6 +70,7 @@ class Launch(Section, frozen=True, kw_only=True):
     sync: Literal["none", "rsync"] = "none"
     warm: bool = True
     prewarm: bool = True
+    linger: float | Literal["off"] | None = None
     on_failure: Literal["hold", "stop", "restart"] = "hold"
     hold_for: float = 0.0
     max_restarts: int = 3

@@ -10,6 +10,7 @@ from engine.core.plan.backend_names import AUTO, backends_in
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
 from engine.core.plan.profile import Backend, Launch, Layout, Profile, Recipe
+from engine.core.plan.standby import MAX_LINGER
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Signals that a stop ladder may send: those that a training script may handle, and SIGKILL."""
@@ -100,6 +101,8 @@ def _check_launch(launch: Launch, places: Places) -> None:
     _check_seconds(("launch", "lease"), launch.lease, places)
     if launch.hold_for:
         _check_seconds(("launch", "hold_for"), launch.hold_for, places)
+    if isinstance(launch.linger, float) and not 0 <= launch.linger <= MAX_LINGER:
+        raise places.error(("launch", "linger"), f'must be 0 to {MAX_LINGER} seconds or "off", not {launch.linger:g}')
     if launch.max_restarts < 0:
         raise places.error(("launch", "max_restarts"), "must not be negative")
     if not launch.stop_ladder:

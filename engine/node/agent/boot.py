@@ -63,7 +63,8 @@ def serve(hello: Message, wire_in: int, wire_out: int) -> int:
     link.sendall(encode_frame(hello))
     has_closed = False
     with contextlib.suppress(OSError):
-        has_closed = bridge(link, wire_in, wire_out, folder)
+        os.chdir(folder)  # a launch moves the folder of a standby
+        has_closed = bridge(link, wire_in, wire_out, ".")
     if has_closed and hello.get("relay") and not os.path.exists(os.path.join(folder, KEEP_FILE)):
         import shutil  # only the last bridge of a run needs it
 

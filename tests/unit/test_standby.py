@@ -1,0 +1,164 @@
+"""Which launches a standby serves, how long it stays, and when it gives its memory back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.core.errors import CheckError
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, is_memory_short, linger_seconds, standby_key
+from engine.node.limits import memory_left
+from engine.planning.make import make_plan
+from engine.runs.standbys import circumstances
+from tests.support import parse_profile
+
+GIB = 1 << 30
+SHELL = Circumstances(
+    environ={"PATH": "/bin", "PWD": "/work", "BAD": "\udcff"},
+    limits=((1024, 4096),),
+    umask="Umask:\t0022",
+    cores=(0, 1),
+    cgroups="0::/user.slice/user-7.slice/session-3.scope\n",
+    namespaces=("mnt:[1]",),
+    code="1.0 5",
+)
+
+
+def plan_of(launch: str = "", rest: str = "") -> LaunchPlan:
+    text = f'schema = 1\nname = "a"\n[recipe]\nname = "linear"\n[launch]\n{launch}\n{rest}'
+    return make_plan(parse_profile(text, file="p.toml"))
+
+
+def key(own: Circumstances = SHELL, **changed: Any) -> str:
+    return standby_key(plan_of(), msgspec.structs.replace(own, **changed))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"environ": {**SHELL.environ, "SHLVL": "3", "TMUX_PANE": "%4", "_": "/usr/bin/rankdeck", "OLDPWD": "/"}},
+        {"cgroups": "0::/user.slice/user-7.slice/session-99.scope\n"},
+        {"cgroups": "0::/user.slice/user-7.slice/user@7.service/app.slice/rankdeck-12-34.scope\n"},
+        {"cgroups": "0::/user.slice/user-7.slice/user@7.service/tmux-spawn-1b-2.scope\n"},
+    ],
+)
+def test_another_terminal_or_login_of_the_user_is_served(changed: dict[str, Any]) -> None:
+    assert key(**changed) == key()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"environ": {**SHELL.environ, "TOKEN": "x"}},
+        {"environ": {**SHELL.environ, "PWD": "/elsewhere"}},
+        {"environ": {**SHELL.environ, "BAD": "\udcfe"}},
+        {"limits": ((512, 4096),)},
+        {"umask": "Umask:\t0077"},
+        {"niceness": 10},
+        {"cores": (0,)},
+        {"cgroups": "0::/user.slice/user-7.slice/user@7.service/app.slice/run-u5.scope\n"},
+        {"cgroups": "0::/system.slice/slurmstepd.scope/job_7/step_0\n"},
+        {"namespaces": ("mnt:[2]",)},
+        {"code": "1.0 6"},
+    ],
+)
+def test_whoever_hands_down_something_else_is_not_served(changed: dict[str, Any]) -> None:
+    assert key(**changed) != key()
+
+
+@pytest.mark.parametrize(
+    ("launch", "rest"),
+    [('setup = "module load cuda"', ""), ("", '[env]\nA = "1"'), ("", '[backend.env]\nGLOO_X = "1"')],
+)
+def test_another_setup_or_environment_of_the_profile_is_not_served(launch: str, rest: str) -> None:
+    assert standby_key(plan_of(launch, rest), SHELL) != key()
+
+
+def test_a_key_shows_no_variable_and_that_of_this_process_stays_the_same() -> None:
+    assert "PATH" not in key()
+    assert len(key()) == 64
+    assert circumstances() == circumstances()
+
+
+def test_a_standby_helps_only_where_ranks_are_forked_on_this_machine() -> None:
+    plan = plan_of()
+    assert can_stand_by(plan)
+    assert not can_stand_by(msgspec.structs.replace(plan, warm=False))
+    node = msgspec.structs.replace(plan.nodes[0], transport="ssh")
+    assert not can_stand_by(msgspec.structs.replace(plan, nodes=(node,)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variable", "in_job", "seconds"),
+    [
+        (None, None, False, LINGER),
+        (None, "", False, LINGER),
+        (None, None, True, 0),
+        (60.0, None, True, 60),
+        ("off", "60", False, 0),
+        (None, "off", False, 0),
+        (None, "30", True, 30),
+        (60.0, "off", False, 60),
+        (0.0, None, False, 0),
+    ],
+)
+def test_the_profile_says_how_long_it_stays_then_the_environment_and_none_stays_in_a_job(
+    wanted: Any, variable: str | None, in_job: bool, seconds: float
+) -> None:
+    assert linger_seconds(wanted, variable, in_job=in_job) == seconds
+
+
+@pytest.mark.parametrize("variable", ["soon", "-1", "nan", "1e9"])
+def test_a_wrong_value_in_the_environment_is_refused_with_its_name(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKDECK_LINGER", variable)
+    with pytest.raises(CheckError, match="RANKDECK_LINGER"):
+        plan_of()
+
+
+@pytest.mark.parametrize(
+    ("available", "total", "short"),
+    [(2, 16, False), (1, 16, True), (9, 1000, False), (7, 1000, True), (0, 1, True)],
+)
+def test_memory_is_short_below_a_tenth_or_eight_gib(available: int, total: int, short: bool) -> None:
+    assert is_memory_short(available * GIB, total * GIB) is short
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({}, (3 * GIB, 16 * GIB)),
+        ({"memory.max": "max", "memory.current": f"{GIB}"}, (3 * GIB, 16 * GIB)),
+        ({"memory.max": f"{4 * GIB}", "memory.current": f"{3 * GIB}"}, (GIB, 4 * GIB)),
+        (
+            {
+                "memory.max": f"{4 * GIB}",
+                "memory.current": f"{4 * GIB}",
+                "memory.stat": f"anon 5\ninactive_file {GIB}\n",
+            },
+            (GIB, 4 * GIB),
+        ),
+    ],
+)
+def test_the_tightest_of_machine_and_control_group_says_how_much_memory_is_left(
+    tmp_path: Path, files: dict[str, str], left: tuple[int, int]
+) -> None:
+    group = tmp_path / "sys/fs/cgroup/jobs"
+    for path, text in {
+        tmp_path / "proc/self/cgroup": "0::/jobs\n",
+        tmp_path
+        / "proc/meminfo": f"MemTotal: {16 << 20} kB\nMemFree: 9 kB\nMemAvailable: {3 << 20} kB\nHugePages_Total: 0\n",
+        **{group / name: text for name, text in files.items()},
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert memory_left(str(tmp_path)) == left
+
+
+def test_a_system_that_does_not_say_how_much_memory_it_has_is_left_alone(tmp_path: Path) -> None:
+    assert memory_left(str(tmp_path)) is None
