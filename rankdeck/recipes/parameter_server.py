@@ -16,6 +16,7 @@ What goes wrong in practice:
 - The server is the bottleneck: all parameters pass through it in each step. Large models need several servers.
 - A lost trainer ends no RPC of others. This server ends the job if a trainer is silent for `--patience` seconds; a trainer ends when an RPC
   fails. Both say so in one line.
+- A rank that is lost before all have joined: `init_rpc` waits half an hour for the store, and 24 days for a peer. See `join`.
 - Backends do not matter: RPC has its own transport, TensorPipe, and here the tensors are on the CPU.
 - RPC pickles functions by name, and anybody who reaches its port can run code: use it in networks you trust.
 
@@ -31,8 +32,10 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 import torch.distributed.autograd as dist_autograd
 from torch import nn
 from torch.distributed import rpc
@@ -61,7 +64,9 @@ class Parameters:
     batch: int = parameter(32, "images per trainer and step", low=1, presets={"big": 256})
     hidden: int = parameter(64, "units of the hidden layer", low=1, presets={"big": 1024})
     lr: float = parameter(0.1, "learning rate", low=0.0)
-    patience: float = parameter(30.0, "how long an RPC, or the silence of a trainer, may last", low=0.1, unit="seconds")
+    patience: float = parameter(
+        60.0, "how long the start, an RPC, or the silence of a trainer may last", low=0.1, high=1e6, unit="seconds"
+    )
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
 
 
@@ -115,6 +120,8 @@ class Server:
 
 
 _server: Server | None = None
+_store: object = None
+"""Kept while RPC runs: rank 0 may host it."""
 
 
 def server_reference() -> rpc.RRef[Server]:
@@ -158,6 +165,17 @@ def train(p: Parameters, rank: int, world: int) -> None:
     server.rpc_sync().leave(rank)
 
 
+def join(p: Parameters, rank: int, world: int) -> None:
+    """Starts RPC on this rank, and waits for all others."""
+    global _store
+    bound = timedelta(seconds=p.patience)
+    # init_rpc (torch 2.13) lets nobody set these two limits. It finds the store that was reached here, at once.
+    _store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=bound))  # type: ignore[attr-defined]
+    rpc.constants.DEFAULT_PROCESS_GROUP_TIMEOUT = bound
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=p.patience)
+    rpc.init_rpc(f"rank-{rank}", rank=rank, world_size=world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+
+
 def end_at_once() -> None:
     """Threads of RPC wait for peers that are gone, so the interpreter would not end by itself."""
     sys.stdout.flush()
@@ -179,9 +197,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="You are using a Backend .* as a ProcessGroup")
     if rank == 0:
         _server = Server(p, range(1, world))
-    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=p.patience)
     try:
-        rpc.init_rpc(f"rank-{rank}", rank=rank, world_size=world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+        join(p, rank, world)
         serve(p, world) if rank == 0 else train(p, rank, world)
         rpc.shutdown(timeout=p.patience)
     except RuntimeError as error:

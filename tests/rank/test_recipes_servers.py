@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rankdeck.recipes import two_backends
-from tests.recipe_ranks import Backend, Ran, run_recipe, start_recipe
+from tests.recipe_ranks import Backend, Launcher, Ran, run_recipe, start_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +64,19 @@ def test_a_lost_server_ends_the_trainers_with_one_line(tmp_path: Path):
         # Threads of RPC may warn before this line and after it.
         assert len(re.findall(f"^rank {rank}: the training ends: .", gang.log(rank), re.MULTILINE)) == 1
         assert "Traceback" not in gang.log(rank)
+
+
+@pytest.mark.parametrize("launcher", ["rankdeck", "torchrun"])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_that_is_lost_before_all_have_joined_ends_the_others_too(tmp_path: Path, lost: int, launcher: Launcher):
+    """Under torch's own limits they would wait for 24 days."""
+    words = ("--steps", "1000000", "--patience", "5")
+    gang = start_recipe(tmp_path, "parameter-server", *words, launcher=launcher)
+    gang.ranks[lost].kill()
+    statuses = gang.wait()
+    assert (statuses[lost], statuses[1 - lost]) == (-signal.SIGKILL, 1)
+    assert "the training ends" in gang.log(1 - lost)
+    assert "Traceback" not in gang.log(1 - lost)
 
 
 def test_a_signal_ends_a_server_and_a_trainer_at_once(tmp_path: Path):
