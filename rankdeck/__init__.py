@@ -1,4 +1,4 @@
-"""The API for training scripts: metrics, a process group with the run's settings, this rank's device, and elastic training.
+"""The API for training scripts: metrics, a process group with the run's settings, this rank's device, checkpoints, and elastic training.
 
 It needs only the standard library and torch, and imports torch only when a function needs it. Outside rankdeck (plain `python`, torchrun)
 the same script runs unchanged.
@@ -14,15 +14,15 @@ from rankdeck._process_group import device, init_process_group
 from rankdeck._stacks import watch
 
 if TYPE_CHECKING:
-    from rankdeck import elastic
+    from rankdeck import checkpoint, elastic
 
-__all__ = ["device", "elastic", "init_process_group", "log"]
+__all__ = ["checkpoint", "device", "elastic", "init_process_group", "log"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `rankdeck.elastic` on first use: most scripts do not need it."""
-    if name == "elastic":
-        return importlib.import_module("rankdeck.elastic")
+    """Imports a part on first use: most scripts do not need it."""
+    if name in ("checkpoint", "elastic"):
+        return importlib.import_module(f"rankdeck.{name}")
     raise AttributeError(f"module 'rankdeck' has no attribute {name!r}")
 
 

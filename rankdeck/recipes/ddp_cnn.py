@@ -35,15 +35,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._batchnorm import SyncBatchNorm2d
-from rankdeck.recipes._checkpoint import (
-    agree_on_checkpoint,
-    checkpoint_path,
-    keep_checkpoint,
-    refuse_other,
-    write_checkpoint,
-)
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import Digits, read_digits
 from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._seeds import seed_at
@@ -111,7 +106,7 @@ def accuracy(model: torch.nn.Module, digits: Digits, device: torch.device) -> fl
 def train(parameters: Parameters) -> None:
     """Trains to the last epoch, or to the step in which a signal arrived."""
     device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
-    path = checkpoint_path(parameters.checkpoint_dir, "ddp-cnn")
+    folder = checkpoint.folder("ddp-cnn", parameters.checkpoint_dir)
     learned, held_out = read_digits()
     dataset = Moved(learned, parameters.seed)
     sampler = DistributedSampler[tuple[torch.Tensor, torch.Tensor]](dataset, world, rank, seed=seed_at(parameters.seed))
@@ -130,10 +125,9 @@ def train(parameters: Parameters) -> None:
     shape = {"width": parameters.width, "world": world, "batch": parameters.batch}
     begin = copy.deepcopy(model.state_dict())
     if parameters.weights:
-        found = agree_on_checkpoint(Path(parameters.weights), device)
+        found = resume(Path(parameters.weights), device, width=parameters.width)
         if found is None:
             refuse(f"ddp-cnn: --weights {parameters.weights}: rank 0 finds no such file")
-        refuse_other(Path(parameters.weights), found, width=parameters.width)
         begin = found["model"]
     ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     # DDP regroups its buckets after the first backward pass, which rounds sums in another order. After this pass, which trains
@@ -141,16 +135,15 @@ def train(parameters: Parameters) -> None:
     ddp(learned.images[: parameters.batch].to(device)).sum().backward()
 
     step, steps = 0, parameters.epochs * len(loader)
-    if (saved := agree_on_checkpoint(path, device)) is not None:
-        refuse_other(path, saved, **shape)
+    if (saved := resume(folder, device, **shape)) is not None:
         step, begin = int(saved["step"]), saved["model"]
         optimizer.load_state_dict(saved["optimizer"])
     model.load_state_dict(begin)
 
-    def checkpoint() -> None:
+    def save() -> None:
         if rank == 0:
-            state = {"step": step, **shape, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            keep_checkpoint(path, state, step)
+            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            checkpoint.save(folder, step, {**shape, **states})
 
     print(f"rank {rank} of {world} on {device}: {f'resumes after step {step}' if step else 'starts'}")
     with StopSignal(device) as stop:
@@ -168,10 +161,10 @@ def train(parameters: Parameters) -> None:
                 step += 1
                 rankdeck.log(step=step, steps=steps, loss=loss, samples=len(labels), lr=lr, epoch=dataset.epoch + 1)
                 if stopped := stop.agreed():
-                    checkpoint()
+                    save()
                     print(f"rank {rank}: stopped by a signal after step {step}")
                     stop.leave(stopped)
-            checkpoint()
+            save()
             recognised = accuracy(model, held_out, device)
             if rank == 0:
                 rankdeck.log(step=step, val_accuracy=recognised)
@@ -179,11 +172,11 @@ def train(parameters: Parameters) -> None:
                     f"epoch {dataset.epoch + 1}/{parameters.epochs}  step {step}/{steps}  loss {loss.item():.4f}  accuracy {recognised:.4f}"
                 )
 
-    weights = path.with_name("weights.pt")
+    weights = folder / "weights.pt"
     if rank == 0:
-        write_checkpoint(weights, {"width": parameters.width, "model": model.state_dict()})
+        checkpoint.write(weights, {"width": parameters.width, "model": model.state_dict()})
         print(f"weights are in {weights}")
-    saved = agree_on_checkpoint(weights, device)  # waits for rank 0, and loads with map_location
+    saved = resume(weights, device)  # waits for rank 0, and loads with map_location
     assert saved is not None
     model.load_state_dict(saved["model"])
     recognised = accuracy(model, held_out, device)

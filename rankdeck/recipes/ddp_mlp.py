@@ -31,8 +31,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._checkpoint import agree_on_checkpoint, checkpoint_path, keep_checkpoint, refuse_other
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import Digits, read_digits
 from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._seeds import seed_at
@@ -123,7 +124,7 @@ def gradients(
 def train(parameters: Parameters) -> None:
     """Trains to the last epoch, or to the step in which a signal arrived."""
     device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
-    path = checkpoint_path(parameters.checkpoint_dir, "ddp-mlp")
+    folder = checkpoint.folder("ddp-mlp", parameters.checkpoint_dir)
     learned, held_out = read_digits()
     dataset = TensorDataset(learned.images, learned.labels)
     sampler = DistributedSampler[Any](dataset, world, rank, seed=seed_at(parameters.seed))
@@ -143,16 +144,16 @@ def train(parameters: Parameters) -> None:
     gradients(parameters, ddp, learned.images[:size].to(device), learned.labels[:size].to(device))
 
     step, steps = 0, parameters.epochs * len(loader)
-    if (saved := agree_on_checkpoint(path, device)) is not None:
-        refuse_other(path, saved, hidden=hidden, world=world, size=size)
+    shape = {"hidden": hidden, "world": world, "size": size}
+    if (saved := resume(folder, device, **shape)) is not None:
         step = int(saved["step"])
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
 
-    def checkpoint() -> None:
+    def save() -> None:
         if rank == 0:
             states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            keep_checkpoint(path, {"step": step, "hidden": hidden, "world": world, "size": size, **states}, step)
+            checkpoint.save(folder, step, {**shape, **states})
 
     print(f"rank {rank} of {world} on {device}: {f'resumes after step {step}' if step else 'starts'}")
     highest = parameters.lr * (world if parameters.scale_lr else 1)
@@ -170,10 +171,10 @@ def train(parameters: Parameters) -> None:
                 step += 1
                 rankdeck.log(step=step, steps=steps, loss=loss, samples=size, lr=lr, epoch=epoch + 1)
                 if stopped := stop.agreed():
-                    checkpoint()
+                    save()
                     print(f"rank {rank}: stopped by a signal after step {step}")
                     stop.leave(stopped)
-            checkpoint()
+            save()
             dist.all_reduce(loss)
             found = accuracy(model, held_out, parameters.batch, device)
             if rank == 0:

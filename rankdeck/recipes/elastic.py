@@ -35,6 +35,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._spirals import ARMS, draw_spirals
@@ -63,6 +64,10 @@ class Parameters:
     width: int = parameter(64, "units of a layer", low=1, presets={"big": 1024})
     lr: float = parameter(0.2, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the initial parameters and the points")
+    checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
+    checkpoint_dir: str = parameter(
+        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/elastic"
+    )
 
 
 class Training:
@@ -75,6 +80,18 @@ class Training:
             nn.Linear(2, p.width), nn.ReLU(), nn.Linear(p.width, p.width), nn.ReLU(), nn.Linear(p.width, ARMS)
         ).to(device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=p.lr, momentum=0.9)
+        self.folder = checkpoint.folder("elastic", p.checkpoint_dir)
+
+    def resume(self) -> None:
+        """Rank 0 takes what its newest checkpoint holds; the others get it by `give_state`."""
+        try:
+            saved = checkpoint.load(self.folder, map_location=self.device)
+        except checkpoint.DamagedError as error:
+            raise SystemExit(f"elastic: {error}: delete it, or name another --checkpoint-dir") from None
+        if saved is not None:
+            self.step = saved.step
+            self.model.load_state_dict(saved.state["model"])
+            self.optimizer.load_state_dict(saved.state["optimizer"])
 
     @torch.no_grad()
     def give_state(self) -> None:
@@ -110,6 +127,10 @@ class Training:
             rankdeck.log(step=self.step, steps=steps, loss=whole, samples=len(points), world=world)
             if rank == 0 and (self.step % 20 == 0 or self.step == until):
                 print(f"rank 0: step {self.step}/{steps}  loss {whole.item():.4f}  {world} ranks")
+            every = self.p.checkpoint_every
+            if rank == 0 and every and (self.step % every == 0 or self.step == until):
+                state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+                checkpoint.save(self.folder, self.step, state)
 
 
 def meet() -> tuple[Store, int, int]:
@@ -132,8 +153,14 @@ def main() -> None:
             print(f"elastic: --worlds {p.worlds} needs {max(worlds)} ranks, and there are {ranks}", file=sys.stderr)
         raise SystemExit(1)
     training = Training(p, rankdeck.device())
+    if rank == 0:
+        training.resume()
+        store.set("resumes after", str(training.step))
+    begin = int(store.get("resumes after"))
     for generation, world in enumerate(worlds, 1):
         until = generation * p.steps
+        if until <= begin:
+            continue  # it was over before a restart, for every rank
         if rank < world:
             own = PrefixStore(f"generation {generation}", store)
             rankdeck.init_process_group(store=own, rank=rank, world_size=world)

@@ -35,8 +35,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._checkpoint import checkpoint_path
 from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._sharded import ShardedCheckpoint
 from rankdeck.recipes._stop import StopSignal
@@ -107,11 +107,11 @@ def train(p: Parameters, text: Text) -> None:
     mine = sum(tensor.to_local().numel() for tensor in model.parameters())  # type: ignore[attr-defined]  # DTensors
     print(f"rank {rank} of {world} on {device}: holds {mine:,} of {whole:,} parameters")
 
-    checkpoint = ShardedCheckpoint(checkpoint_path(p.checkpoint_dir, "fsdp-gpt").parent, device)
+    sharded = ShardedCheckpoint(checkpoint.folder("fsdp-gpt", p.checkpoint_dir), device)
     weights, moments = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"step": 0, "model": weights, "optimizer": moments}
     step = 0
-    if checkpoint.read(state):
+    if sharded.read(state):
         step = state["step"]
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         print(f"rank {rank}: resumes after step {step} of {p.steps}")
@@ -130,7 +130,7 @@ def train(p: Parameters, text: Text) -> None:
             stopped = stop.agreed()
             if p.checkpoint_every and (stopped or step == p.steps or step % p.checkpoint_every == 0):
                 weights, moments = get_state_dict(model, optimizer)
-                if checkpoint.write(step, {"step": step, "model": weights, "optimizer": moments}) and rank == 0:
+                if sharded.write(step, {"step": step, "model": weights, "optimizer": moments}) and rank == 0:
                     rankdeck.log(step=step, checkpoint=step)
                     print(f"rank 0: checkpoint of step {step}")
             if stopped:

@@ -30,9 +30,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import rankdeck
-from rankdeck import elastic
+from rankdeck import checkpoint, elastic
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._checkpoint import checkpoint_path, keep_checkpoint, read_checkpoint
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._text import Shard, Text, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
@@ -126,7 +125,7 @@ def held_out_loss(model: GPT, text: Text, batch: int, device: torch.device) -> f
     return float(total[0] / total[1])
 
 
-def initial_state(args: Parameters, text: Text, path: Path) -> elastic.State:
+def initial_state(args: Parameters, text: Text, folder: Path) -> elastic.State:
     """Model, optimizer and counters: as seeded, or as rank 0 finds them in its checkpoint, which `elastic.run` gives to all.
 
     Raises:
@@ -139,19 +138,23 @@ def initial_state(args: Parameters, text: Text, path: Path) -> elastic.State:
     torch.manual_seed(args.seed)
     model = GPT(shape).to(device)
     state = elastic.State(step=0, model=model, optimizer=make_optimizer(model), seen=0)
-    saved = read_checkpoint(path, device) if os.environ.get("RANK", "0") == "0" else None
-    if saved is not None:
+    try:
+        found = checkpoint.load(folder, map_location=device) if os.environ.get("RANK", "0") == "0" else None
+    except checkpoint.DamagedError as error:
+        raise SystemExit(f"gpt: {error}: delete it, or name another --checkpoint-dir") from None
+    if found is not None:
+        saved = found.state
         if saved["shape"] != dataclasses.asdict(shape):
             raise SystemExit(
-                f"gpt: {path} holds a model of another shape, {saved['shape']}: name another --checkpoint-dir, or delete it"
+                f"gpt: {found.path} holds a model of another shape, {saved['shape']}: name another --checkpoint-dir, or delete it"
             )
-        state.step, state.seen = int(saved["step"]), int(saved["seen"])
+        state.step, state.seen = found.step, int(saved["seen"])
         state.model.load_state_dict(saved["model"])
         state.optimizer.load_state_dict(saved["optimizer"])
     return state
 
 
-def train(args: Parameters, text: Text, state: elastic.State, path: Path) -> None:
+def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> None:
     """Trains to `args.steps`, or to the step in which a signal arrived. Entered again whenever a rank has come back."""
     device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
     model, optimizer = state.model, state.optimizer
@@ -162,17 +165,16 @@ def train(args: Parameters, text: Text, state: elastic.State, path: Path) -> Non
         inputs, targets = blocks_at(text.train, shard.starts(state.seen), args.block)
         return inputs.to(device), targets.to(device)
 
-    def checkpoint() -> None:
+    def save() -> None:
         if rank == 0:
             saved = {
-                "step": state.step,
                 "seen": state.seen,
                 "shape": dataclasses.asdict(model.shape),
                 "model": model.state_dict(),
                 "optimizer": optimizer.state_dict(),
             }
-            if keep_checkpoint(path, saved, state.step):
-                print(f"rank 0: checkpoint of step {state.step} in {path.parent}")
+            if checkpoint.save(folder, state.step, saved):
+                print(f"rank 0: checkpoint of step {state.step} in {folder}")
 
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(
@@ -211,7 +213,7 @@ def train(args: Parameters, text: Text, state: elastic.State, path: Path) -> Non
 
             stopped = stop.agreed()
             if args.checkpoint_every and (stopped or step == args.steps or step % args.checkpoint_every == 0):
-                checkpoint()
+                save()
             if stopped:
                 print(f"rank {rank}: stopped by a signal after step {step}")
                 stop.leave(stopped)
@@ -229,9 +231,9 @@ def main() -> None:
     args = read_parameters(Parameters)
     text = read_text()
     check(args, text)
-    path = checkpoint_path(args.checkpoint_dir, "gpt")
-    state = initial_state(args, text, path)
-    elastic.run(state)(train)(args, text, state, path)
+    folder = checkpoint.folder("gpt", args.checkpoint_dir)
+    state = initial_state(args, text, folder)
+    elastic.run(state)(train)(args, text, state, folder)
 
 
 if __name__ == "__main__":

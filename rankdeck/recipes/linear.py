@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._checkpoint import agree_on_checkpoint, checkpoint_path, keep_checkpoint
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._line import FEATURES, draw_batch, unseen_loss
 from rankdeck.recipes._stop import StopSignal
 
@@ -53,24 +54,24 @@ class Parameters:
 def train(args: Parameters) -> None:
     """Trains to `args.steps`, or to the step in which a signal arrived."""
     device, rank = rankdeck.device(), dist.get_rank()
-    path = checkpoint_path(args.checkpoint_dir, "linear")
+    folder = checkpoint.folder("linear", args.checkpoint_dir)
 
     torch.manual_seed(args.seed)
     model = torch.nn.Linear(FEATURES, 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     step = 0
-    saved = agree_on_checkpoint(path, device)
+    saved = resume(folder, device)
     if saved is not None:
         step = int(saved["step"])
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
 
-    def checkpoint() -> None:
+    def save() -> None:
         if rank == 0:
-            state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            if keep_checkpoint(path, state, step):
-                print(f"rank 0: checkpoint of step {step} in {path.parent}")
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            if checkpoint.save(folder, step, state):
+                print(f"rank 0: checkpoint of step {step} in {folder}")
 
     print(
         f"rank {rank} of {dist.get_world_size()} on {device}: {'starts' if saved is None else f'resumes after {step}'}"
@@ -89,7 +90,7 @@ def train(args: Parameters) -> None:
 
             stopped = stop.agreed()
             if args.checkpoint and (stopped or step == args.steps or step % args.checkpoint == 0):
-                checkpoint()
+                save()
             if stopped:
                 print(f"rank {rank}: stopped by a signal after step {step}")
                 stop.leave(stopped)

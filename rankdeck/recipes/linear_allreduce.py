@@ -8,6 +8,8 @@ same optimizer step, so that their parameters stay the same without being sent a
 
 Try `--no-average`: no `all_reduce`, and every rank learns alone. The last lines show how far the parameters have come apart.
 
+With `--checkpoint-every 50` rank 0 writes what all ranks have, and a restart goes on from there.
+
 What goes wrong in practice: the ranks begin with different parameters (another seed, or none), and nothing ever makes them equal:
 broadcast them once. The loss is a sum over samples where it should be a mean, so the step grows with the number of ranks. A rank has
 one batch less than the others, and they wait for it in `all_reduce`. A parameter has no gradient on one rank (`grad is None`), so
@@ -24,7 +26,9 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._line import FEATURES, draw_batch, unseen_loss
 
 
@@ -33,12 +37,20 @@ class Parameters:
     """What the command line may set."""
 
     steps: int = parameter(
-        200, "optimizer steps", low=1, unit="steps", presets={"small": 20, "minute": 20000, "big": 200000}
+        200,
+        "optimizer steps in all, including those before a resume",
+        low=1,
+        unit="steps",
+        presets={"small": 20, "minute": 20000, "big": 200000},
     )
     batch: int = parameter(32, "samples per rank and step", low=1, unit="samples")
     lr: float = parameter(0.05, "learning rate", low=0.0)
     average: bool = parameter(True, "average the gradients; without it every rank learns alone")
     seed: int = parameter(0, "decides the data and the initial parameters")
+    checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
+    checkpoint_dir: str = parameter(
+        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/linear-allreduce"
+    )
 
 
 def average_gradients(model: torch.nn.Module) -> None:
@@ -64,11 +76,16 @@ def train(parameters: Parameters) -> None:
     device, rank, steps = rankdeck.device(), dist.get_rank(), parameters.steps
     torch.manual_seed(parameters.seed)
     model = torch.nn.Linear(FEATURES, 1).to(device)
+    folder = checkpoint.folder("linear-allreduce", parameters.checkpoint_dir)
+    saved = resume(folder, device) or {"step": 0}
+    if saved["step"]:
+        model.load_state_dict(saved["model"])
     for weights in model.parameters():
         dist.broadcast(weights.detach(), src=0)  # the same seed has made them equal; this holds whatever made them
     optimizer = torch.optim.SGD(model.parameters(), lr=parameters.lr)
-    print(f"rank {rank} of {dist.get_world_size()} on {device}")
-    for step in range(1, steps + 1):
+    begins = f"resumes after step {saved['step']}" if saved["step"] else "starts"
+    print(f"rank {rank} of {dist.get_world_size()} on {device}: {begins}")
+    for step in range(saved["step"] + 1, steps + 1):
         x, y = draw_batch(parameters.seed, step, parameters.batch)
         loss = F.mse_loss(model(x.to(device)), y.to(device))
         optimizer.zero_grad()
@@ -79,6 +96,9 @@ def train(parameters: Parameters) -> None:
         rankdeck.log(step=step, steps=steps, loss=loss, samples=parameters.batch, lr=parameters.lr)
         if rank == 0 and (step % max(1, steps // 10) == 0 or step == steps):
             print(f"rank 0: step {step}/{steps}  loss {loss.item():.6f}")
+        every = parameters.checkpoint_every
+        if rank == 0 and every and (step % every == 0 or step == steps):
+            checkpoint.save(folder, step, {"model": model.state_dict()})
 
     final = unseen_loss(model, parameters.seed, steps, parameters.batch)
     difference = largest_difference(model)

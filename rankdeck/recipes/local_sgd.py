@@ -29,8 +29,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._checkpoint import agree_on_checkpoint, checkpoint_path, keep_checkpoint, refuse_other
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import Digits, read_digits
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._stop import StopSignal
@@ -91,10 +92,9 @@ def train(p: Parameters) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=p.lr)  # without momentum: it has no state to average
     print(f"rank {rank} of {world} on {device}: {len(mine.labels)} images, averages every {p.every} steps")
 
-    path = checkpoint_path(p.checkpoint_dir, "local-sgd")
-    saved = agree_on_checkpoint(path, device) or {"step": 0}
+    folder, shape = checkpoint.folder("local-sgd", p.checkpoint_dir), {"hidden": p.hidden, "world": world}
+    saved = resume(folder, device, **shape) or {"step": 0}
     if saved["step"]:
-        refuse_other(path, saved, hidden=p.hidden, world=world)
         model.load_state_dict(saved["model"])
         print(f"rank {rank}: resumes after step {saved['step']} of {p.steps}")
     averaging, averages, began = 0.0, 0, time.perf_counter()
@@ -118,9 +118,7 @@ def train(p: Parameters) -> None:
             stopped = stop.agreed()
             is_due = p.checkpoint_every and (stopped or step == p.steps or averages % p.checkpoint_every == 0)
             if rank == 0 and is_due:
-                keep_checkpoint(
-                    path, {"step": step, "model": model.state_dict(), "hidden": p.hidden, "world": world}, step
-                )
+                checkpoint.save(folder, step, {"model": model.state_dict(), **shape})
             if stopped:
                 stop.leave(stopped)
     with torch.no_grad():

@@ -32,8 +32,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._checkpoint import agree_on_checkpoint, checkpoint_path, keep_checkpoint, refuse_other
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._spirals import ARMS, draw_spirals
 from rankdeck.recipes._stop import StopSignal
@@ -102,11 +103,10 @@ def train(p: Parameters) -> None:
     print(f"rank {rank} of {world}: {what}: {sizes[0]:,} parameters on the first, {sizes[1]:,} on the second")
 
     optimizer = torch.optim.Adam(model.parameters(), lr=p.lr)
-    path = checkpoint_path(p.checkpoint_dir, "model-parallel")
-    saved = agree_on_checkpoint(path, rankdeck.device()) or {"step": 0}
+    folder = checkpoint.folder("model-parallel", p.checkpoint_dir)
     shape = {"layers": p.layers, "width": p.width, "cut": p.first or p.layers // 2}
+    saved = resume(folder, rankdeck.device(), **shape) or {"step": 0}
     if saved["step"]:
-        refuse_other(path, saved, **shape)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         print(f"rank {rank}: resumes after step {saved['step']} of {p.steps}")
@@ -123,8 +123,8 @@ def train(p: Parameters) -> None:
                 print(f"rank 0: step {step}/{p.steps}  loss {loss.item():.4f}")
             stopped = stop.agreed()
             if rank == 0 and p.checkpoint_every and (stopped or step == p.steps or step % p.checkpoint_every == 0):
-                state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(), **shape}
-                keep_checkpoint(path, state, step)
+                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                checkpoint.save(folder, step, {**shape, **states})
             if stopped:
                 stop.leave(stopped)
     points, arms = draw_spirals(HELD_OUT, seed_at(p.seed, 0))

@@ -9,6 +9,9 @@ context. Then the server applies them. Nobody waits for other trainers.
 So a gradient may be old when it is applied: others have changed the parameters since they were pulled. This staleness is reported, in
 updates, and is usually the number of other trainers.
 
+With `--checkpoint-every` the server writes the parameters, and how many steps of each trainer are in them. After a restart each trainer asks
+for its number, and goes on from there.
+
 With one trainer the training is deterministic. With several it is not: the order of updates depends on timing, and so do the losses.
 What holds is that every gradient is applied once, and that the model learns.
 
@@ -43,8 +46,10 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._digits import read_digits
+from rankdeck.recipes._refusal import end_at_once
 from rankdeck.recipes._seeds import seed_at
 
 RANKS = (2, None)
@@ -68,6 +73,10 @@ class Parameters:
         60.0, "how long the start, an RPC, or the silence of a trainer may last", low=0.1, high=1e6, unit="seconds"
     )
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
+    checkpoint_every: int = parameter(0, "steps of the slowest trainer between checkpoints; 0: never", low=0)
+    checkpoint_dir: str = parameter(
+        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/parameter-server"
+    )
 
 
 def make_model(p: Parameters) -> nn.Sequential:
@@ -80,9 +89,22 @@ class Server:
     """The parameters, and what is known of the trainers. RPCs call its methods in threads of their own."""
 
     def __init__(self, p: Parameters, trainers: range) -> None:
-        self.model, self.lr, self.updates = make_model(p), p.lr, 0
+        self.p, self.model, self.steps = p, make_model(p), dict.fromkeys(trainers, 0)
+        self.folder = checkpoint.folder("parameter-server", p.checkpoint_dir)
+        if (saved := checkpoint.load(self.folder)) is not None:
+            self.steps |= {trainer: step for trainer, step in saved.state["steps"].items() if trainer in trainers}
+            self.model.load_state_dict(saved.state["model"])
         self._changed = threading.Condition()
         self._heard = dict.fromkeys(trainers, 0.0)
+
+    @property
+    def updates(self) -> int:
+        """How many gradients are in the parameters."""
+        return sum(self.steps.values())
+
+    def steps_of(self, trainer: int) -> int:
+        """How many of them are of one trainer."""
+        return self.steps[trainer]
 
     def pull(self, trainer: int) -> tuple[int, dict[str, torch.Tensor]]:
         """The parameters, and how many updates they have had."""
@@ -91,13 +113,16 @@ class Server:
             # Copies, which keep the graph: an update must not change what is being sent.
             return self.updates, {name: tensor.clone() for name, tensor in self.model.named_parameters()}
 
-    def apply(self, context: int, pulled: int) -> int:
+    def apply(self, trainer: int, context: int, pulled: int) -> int:
         """Takes the gradients of a trainer's context. Returns the staleness: updates by others since the pull."""
         gradients = dist_autograd.get_gradients(context)  # type: ignore[attr-defined]
         with self._changed, torch.no_grad():
             for tensor in self.model.parameters():
-                tensor.sub_(self.lr * gradients[tensor])
-            self.updates += 1
+                tensor.sub_(self.p.lr * gradients[tensor])
+            before, self.steps[trainer] = min(self.steps.values()), self.steps[trainer] + 1
+            step = min(self.steps.values())
+            if self.p.checkpoint_every and step > before and step % self.p.checkpoint_every == 0:
+                checkpoint.save(self.folder, step, {"model": self.model.state_dict(), "steps": self.steps})
             return self.updates - 1 - pulled
 
     def leave(self, trainer: int) -> None:
@@ -119,25 +144,21 @@ class Server:
         return None
 
 
-_server: Server | None = None
-_store: object = None
-"""Kept while RPC runs: rank 0 may host it."""
+_server: Server
+"""On rank 0."""
 
 
 def server_reference() -> rpc.RRef[Server]:
     """Called by trainers, on the server."""
-    assert _server is not None
     return rpc.RRef(_server)
 
 
 def serve(p: Parameters, world: int) -> None:
     """The part of rank 0."""
-    assert _server is not None
     print(f"rank 0: serves {sum(tensor.numel() for tensor in _server.model.parameters()):,} parameters")
     silent = _server.wait(p.patience)
     if silent is not None:
-        print(f"rank 0: trainer {silent} has been silent for {p.patience:g} s; the training ends", file=sys.stderr)
-        end_at_once()
+        end_at_once(f"rank 0: trainer {silent} has been silent for {p.patience:g} s; the training ends")
     _, held_out = read_digits()
     with torch.no_grad():
         accuracy = (_server.model(held_out.images).argmax(1) == held_out.labels).float().mean()
@@ -151,36 +172,31 @@ def train(p: Parameters, rank: int, world: int) -> None:
     images, labels = digits.images[rank - 1 :: world - 1], digits.labels[rank - 1 :: world - 1]
     model = make_model(p)
     server = rpc.rpc_sync("rank-0", server_reference)
-    for step in range(1, p.steps + 1):
+    if begin := server.rpc_sync().steps_of(rank):
+        print(f"rank {rank}: resumes after step {begin} of {p.steps}")
+    for step in range(begin + 1, p.steps + 1):
         generator = torch.Generator().manual_seed(seed_at(p.seed, step, rank))
         picks = torch.randint(len(labels), (p.batch,), generator=generator)
         with dist_autograd.context() as context:
             pulled, weights = server.rpc_sync().pull(rank)
             loss = F.cross_entropy(functional_call(model, weights, images[picks]), labels[picks])
             dist_autograd.backward(context, [loss])  # type: ignore[attr-defined]
-            staleness = server.rpc_sync().apply(context, pulled)
+            staleness = server.rpc_sync().apply(rank, context, pulled)
         rankdeck.log(step=step, steps=p.steps, loss=loss, samples=p.batch, staleness=staleness)
         if step % 50 == 0 or step == p.steps:
             print(f"rank {rank}: step {step}/{p.steps}  loss {loss.item():.4f}  staleness {staleness}")
     server.rpc_sync().leave(rank)
 
 
-def join(p: Parameters, rank: int, world: int) -> None:
-    """Starts RPC on this rank, and waits for all others."""
-    global _store
+def join(p: Parameters, rank: int, world: int) -> object:
+    """Starts RPC on this rank, and waits for all others. Returns the store, which rank 0 may host: keep it until the end."""
     bound = timedelta(seconds=p.patience)
     # init_rpc (torch 2.13) lets nobody set these two limits. It finds the store that was reached here, at once.
-    _store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=bound))  # type: ignore[attr-defined]
+    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=bound))  # type: ignore[attr-defined]
     rpc.constants.DEFAULT_PROCESS_GROUP_TIMEOUT = bound
     options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=p.patience)
     rpc.init_rpc(f"rank-{rank}", rank=rank, world_size=world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
-
-
-def end_at_once() -> None:
-    """Threads of RPC wait for peers that are gone, so the interpreter would not end by itself."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    return store
 
 
 def main() -> None:
@@ -195,15 +211,14 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     warnings.filterwarnings("ignore", message="You are using a Backend .* as a ProcessGroup")
-    if rank == 0:
-        _server = Server(p, range(1, world))
     try:
-        join(p, rank, world)
+        if rank == 0:
+            _server = Server(p, range(1, world))
+        store = join(p, rank, world)  # noqa: F841 - kept
         serve(p, world) if rank == 0 else train(p, rank, world)
         rpc.shutdown(timeout=p.patience)
     except RuntimeError as error:
-        print(f"rank {rank}: the training ends: {str(error).strip().splitlines()[0]}", file=sys.stderr)
-        end_at_once()
+        end_at_once(f"rank {rank}: the training ends: {str(error).strip().splitlines()[0]}")
 
 
 if __name__ == "__main__":

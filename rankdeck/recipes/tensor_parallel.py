@@ -37,8 +37,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._checkpoint import checkpoint_path
 from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._sharded import ShardedCheckpoint
@@ -129,10 +129,10 @@ def train(p: Parameters, mesh: DeviceMesh) -> None:
         refuse("tensor-parallel: the split model computes something else than the whole one")
 
     optimizer = torch.optim.Adam(model.parameters(), lr=p.lr)
-    checkpoint = ShardedCheckpoint(checkpoint_path(p.checkpoint_dir, "tensor-parallel").parent, device)
+    sharded = ShardedCheckpoint(checkpoint.folder("tensor-parallel", p.checkpoint_dir), device)
     weights, moments = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"step": 0, "model": weights, "optimizer": moments}
-    if checkpoint.read(state):
+    if sharded.read(state):
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         print(f"rank {rank}: resumes after step {state['step']} of {p.steps}")
     share = p.batch // mesh["data"].size()
@@ -150,7 +150,7 @@ def train(p: Parameters, mesh: DeviceMesh) -> None:
             stopped = stop.agreed()
             if p.checkpoint_every and (stopped or step == p.steps or step % p.checkpoint_every == 0):
                 weights, moments = get_state_dict(model, optimizer)
-                if checkpoint.write(step, {"step": step, "model": weights, "optimizer": moments}) and rank == 0:
+                if sharded.write(step, {"step": step, "model": weights, "optimizer": moments}) and rank == 0:
                     rankdeck.log(step=step, checkpoint=step)
             if stopped:
                 stop.leave(stopped)

@@ -32,7 +32,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import read_digits
 from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._seeds import seed_at
@@ -59,6 +61,10 @@ class Parameters:
     hidden: int = parameter(64, "units of the hidden layer", low=1, presets={"big": 1024})
     lr: float = parameter(0.2, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
+    checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
+    checkpoint_dir: str = parameter(
+        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/two-backends"
+    )
 
 
 class Group:
@@ -121,8 +127,13 @@ def train(p: Parameters, faster: dict[int, Group]) -> None:
     torch.manual_seed(p.seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, p.hidden), nn.ReLU(), nn.Linear(p.hidden, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=p.lr)
+    folder = checkpoint.folder("two-backends", p.checkpoint_dir)
+    saved = resume(folder, device, hidden=p.hidden, world=world) or {"step": 0}
+    if saved["step"]:
+        model.load_state_dict(saved["model"])
+        print(f"rank {rank}: resumes after step {saved['step']} of {p.steps}")
     with StopSignal(device) as stop:
-        for step in range(1, p.steps + 1):
+        for step in range(saved["step"] + 1, p.steps + 1):
             generator = torch.Generator().manual_seed(seed_at(p.seed, step, rank))
             picks = torch.randint(len(labels), (p.batch,), generator=generator)
             loss = F.cross_entropy(model(images[picks].to(device)), labels[picks].to(device))
@@ -137,12 +148,15 @@ def train(p: Parameters, faster: dict[int, Group]) -> None:
             optimizer.step()
             mean_loss = float(by_small.sum(small)) / world
             rankdeck.log(step=step, steps=p.steps, loss=mean_loss, samples=p.batch)
-            if step == 1 and rank == 0:
+            if step == saved["step"] + 1 and rank == 0:
                 sizes = [4 * tensor.numel() for tensor in (large, small)]
                 print(f"rank 0: gradients of {sizes[0]:,} bytes over {by_large.name}, the loss over {by_small.name}")
             if rank == 0 and (step % 20 == 0 or step == p.steps):
                 print(f"rank 0: step {step}/{p.steps}  loss {mean_loss:.4f}")
-            if stopped := stop.agreed():
+            stopped = stop.agreed()
+            if rank == 0 and p.checkpoint_every and (stopped or step == p.steps or step % p.checkpoint_every == 0):
+                checkpoint.save(folder, step, {"model": model.state_dict(), "hidden": p.hidden, "world": world})
+            if stopped:
                 stop.leave(stopped)
     with torch.no_grad():
         right = model(held_out.images.to(device)).argmax(1) == held_out.labels.to(device)

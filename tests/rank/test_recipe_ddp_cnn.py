@@ -110,7 +110,7 @@ def test_an_interrupt_that_reaches_workers_too_leaves_a_checkpoint_and_no_traceb
     finally:
         gang.end()
     (last,) = {max(gang.losses(rank)) for rank in (0, 1)}
-    assert torch.load(tmp_path / "checkpoints/checkpoint.pt", weights_only=True)["step"] == last
+    assert (tmp_path / "checkpoints" / f"step-{last}.pt").exists()
     for rank in (0, 1):
         assert re.fullmatch(
             rf"rank {rank} of 2 on cpu: starts\n(epoch .*\n)*rank {rank}: stopped by a signal after step {last}\n",
@@ -128,7 +128,7 @@ def test_weights_of_an_earlier_run_can_be_the_beginning(tmp_path: Path):
 
     weights.write_bytes(b"PK\x03\x04")
     for words, said in (
-        ((str(weights),), f"{weights} can't be read as a checkpoint: delete it"),
+        ((str(weights),), f"{weights} can't be read as a checkpoint ("),
         ((f"{tmp_path}/none",), f"ddp-cnn: --weights {tmp_path}/none: rank 0 finds no such file\n"),
     ):
         refused = run_recipe(tmp_path / "refused", RECIPE, "--weights", *words)

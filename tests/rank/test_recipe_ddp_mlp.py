@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rankdeck import checkpoint
 from rankdeck.recipes._digits import read_digits
 from tests.recipe_ranks import Backend, run_recipe
 
@@ -83,10 +84,11 @@ def test_every_held_out_image_counts_once_however_many_ranks_share_them(tmp_path
     # 397 images in batches of 11: the first rank has one batch more than the second.
     done = run_recipe(tmp_path, RECIPE, "--epochs", "1", "--batch", "11")
     assert done.statuses == [0, 0], done.outputs
-    saved = torch.load(tmp_path / "checkpoints" / "checkpoint.pt", weights_only=True)["model"]
+    saved = checkpoint.load(tmp_path / "checkpoints")
+    assert saved is not None
     layers = (torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU())
     model = torch.nn.Sequential(torch.nn.Flatten(), *layers, torch.nn.Linear(64, 10))
-    model.load_state_dict(saved)
+    model.load_state_dict(saved.state["model"])
     images, labels = read_digits()[1]
     right = int((model(images).argmax(1) == labels).sum())
     assert done.final("accuracy") == round(right / 397, 4)

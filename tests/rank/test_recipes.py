@@ -1,4 +1,4 @@
-"""The recipes: shards without overlap, checkpoints that survive anything, real runs."""
+"""The recipes: shards without overlap, real runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rankdeck import checkpoint
 from rankdeck.recipes import read_parameters
-from rankdeck.recipes._checkpoint import (
-    checkpoint_path,
-    keep_checkpoint,
-    read_checkpoint,
-    refuse_other,
-    write_checkpoint,
-)
 from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 from rankdeck.recipes.gpt import Parameters, check, learning_rate
@@ -112,100 +106,6 @@ def test_what_can_not_be_trained_is_refused(words: list[str], message: str):
         check(read_parameters(Parameters, words), read_text())
 
 
-# --- checkpoints
-
-
-def test_a_checkpoint_lies_where_the_user_says_else_in_the_run_else_in_the_working_directory(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.delenv("RANKDECK_CHECKPOINTS", raising=False)
-    assert checkpoint_path("", "gpt") == Path("checkpoints/gpt/checkpoint.pt")
-    monkeypatch.setenv("RANKDECK_CHECKPOINTS", "/run/7")
-    assert checkpoint_path("", "gpt") == Path("/run/7/checkpoint.pt")
-    assert checkpoint_path("mine", "gpt") == Path("mine/checkpoint.pt")
-
-
-KILLED_WHILE_WRITING = """
-import os, signal, sys, torch
-from pathlib import Path
-from rankdeck.recipes._checkpoint import write_checkpoint
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def save_half(state, file):
-    file.write(b"half")
-    file.flush()
-    die()
-
-moment, path = sys.argv[1], Path(sys.argv[2])
-write_checkpoint(path, {"step": 1})
-holder, name, fault = {
-    "while it is written": (torch, "save", save_half),
-    "before it is on disk": (os, "fsync", die),
-    "before it takes the old one's place": (os, "replace", die),
-}[moment]
-setattr(holder, name, fault)
-write_checkpoint(path, {"step": 2})
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "moment", ["while it is written", "before it is on disk", "before it takes the old one's place"]
-)
-def test_a_kill_leaves_the_checkpoint_before(moment: str, tmp_path: Path):
-    path = tmp_path / "new folder" / "checkpoint.pt"
-    script, log = tmp_path / "script.py", tmp_path / "log"
-    script.write_text(KILLED_WHILE_WRITING)
-    killed = template().start([str(script), moment, str(path)], os.environ, tmp_path, log)
-    assert killed.wait(PATIENCE) == -signal.SIGKILL, log.read_text()
-    assert torch.load(path, weights_only=True) == {"step": 1}
-    write_checkpoint(path, {"step": 3})
-    assert torch.load(path, weights_only=True) == {"step": 3}
-    assert [entry.name for entry in path.parent.iterdir()] == ["checkpoint.pt"]
-
-
-def test_a_disk_that_fills_up_leaves_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    path = tmp_path / "checkpoint.pt"
-    write_checkpoint(path, {"step": 1})
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_checkpoint(path, {"step": 2})
-    assert not keep_checkpoint(path, {"step": 2}, 2)
-    assert "no checkpoint of step 2" in capsys.readouterr().err
-    assert torch.load(path, weights_only=True) == {"step": 1}
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 half of a checkpoint", b"no checkpoint at all"])
-def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path, data: bytes):
-    path = tmp_path / "checkpoint.pt"
-    path.write_bytes(data)
-    wanted = f"^{re.escape(str(path))} can't be read as a checkpoint: delete it, or name another --checkpoint-dir \\("
-    with pytest.raises(SystemExit, match=wanted):
-        read_checkpoint(path, torch.device("cpu"))
-
-
-def test_a_folder_in_place_of_a_checkpoint_is_named_with_what_to_do(tmp_path: Path):
-    with pytest.raises(SystemExit, match=r"can't be read as a checkpoint: delete it, .* \(Is a directory\)$"):
-        read_checkpoint(tmp_path, torch.device("cpu"))
-    assert read_checkpoint(tmp_path / "none", torch.device("cpu")) is None
-
-
-def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
-    refuse_other(tmp_path, {"hidden": 8, "step": 3}, hidden=8)
-    with pytest.raises(SystemExit, match="is of another training: hidden is 8 there, and 16 here; name another"):
-        refuse_other(tmp_path, {"hidden": 8}, hidden=16)
-    with pytest.raises(SystemExit, match="hidden is missing there"):
-        refuse_other(tmp_path, {"step": 3}, hidden=16)
-
-
 # --- real runs
 
 
@@ -290,12 +190,11 @@ def test_a_killed_gang_resumes_and_equals_an_unbroken_one_to_the_last_bit(
         assert resumed.losses(rank) == {step: unbroken.losses(rank)[step] for step in (7, 8, 9, 10)}
         assert f"rank {rank} of {world}" in resumed.log(rank)
         assert "resumes after" in resumed.log(rank)
-    ours, theirs = (
-        torch.load(tmp_path / run / "checkpoints" / "checkpoint.pt", weights_only=True)
-        for run in ("broken", "unbroken")
-    )
-    assert ours["step"] == theirs["step"] == 10
-    assert all(torch.equal(ours["model"][name], theirs["model"][name]) for name in theirs["model"])
+    ours, theirs = (checkpoint.load(tmp_path / run / "checkpoints") for run in ("broken", "unbroken"))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.step == theirs.step == 10
+    assert all(torch.equal(ours.state["model"][name], tensor) for name, tensor in theirs.state["model"].items())
 
 
 @pytest.mark.slow
@@ -309,7 +208,7 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(
     gang.ranks[1].send_signal(number)
     assert gang.wait() == [-number, -number], gang.log(0)
     (last,) = {max(gang.losses(rank)) for rank in (0, 1)}
-    assert torch.load(tmp_path / "run" / "checkpoints" / "checkpoint.pt", weights_only=True)["step"] == last
+    assert (tmp_path / "run" / "checkpoints" / f"step-{last}.pt").exists()
     assert all(f"rank {rank}: stopped by a signal after step {last}\n" in gang.log(rank) for rank in (0, 1))
 
 
@@ -386,4 +285,4 @@ def test_a_recipe_runs_without_rankdeck(launcher: list[str], tmp_path: Path):
     assert len(re.findall(r"rank \d: done after step 200", done.stdout)) == world
     losses = [float(loss) for loss in re.findall(r"rank 0: step .* loss ([\d.]+)", done.stdout)]
     assert losses[-1] < 0.05 < losses[0]
-    assert (tmp_path / "checkpoints" / "linear" / "checkpoint.pt").exists()
+    assert (tmp_path / "checkpoints" / "linear" / "step-200.pt").exists()

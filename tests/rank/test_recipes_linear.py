@@ -47,6 +47,19 @@ def test_the_loss_is_the_same_under_torchrun(tmp_path: Path, recipe: str):
     assert ours.outputs == theirs.outputs
 
 
+@pytest.mark.parametrize("recipe", ["linear-allreduce", "linear-hooks"])
+def test_a_killed_training_resumes_as_if_unbroken(tmp_path: Path, recipe: str):
+    words = (*STEPS, "--checkpoint-every", "20")
+    unbroken = run_recipe(tmp_path / "unbroken", recipe, *words, world=3)
+    assert run_recipe(tmp_path / "broken", recipe, *words, world=3, killed_at=45).statuses == [-9] * 3
+    resumed = run_recipe(tmp_path / "broken", recipe, *words, world=3)
+    assert unbroken.statuses == resumed.statuses == [0] * 3, resumed.outputs
+    for rank in range(3):
+        assert resumed.losses(rank) == {step: unbroken.losses(rank)[step] for step in range(41, 61)}
+        assert resumed.outputs[rank].startswith(f"rank {rank} of 3 on cpu: resumes after step 40\n")
+    assert resumed.final("loss") == unbroken.final("loss")
+
+
 @pytest.mark.parametrize("backend", ["mpi", "ucc"])
 @pytest.mark.parametrize("recipe", ["linear", "linear-allreduce", "linear-hooks"])
 def test_it_learns_over_mpi_and_ucc(tmp_path: Path, recipe: str, backend: Backend):

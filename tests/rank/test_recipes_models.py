@@ -101,7 +101,7 @@ def test_a_killed_training_on_two_devices_resumes_as_if_unbroken(parallel: Ran, 
     assert resumed.losses() == pytest.approx({step: parallel.losses()[step] for step in range(41, 61)}, abs=1e-5)
     assert resumed.final("accuracy") == parallel.final("accuracy")
 
-    path = tmp_path / "checkpoints" / "checkpoint.pt"
+    path = tmp_path / "checkpoints" / "step-60.pt"
     other = run_recipe(tmp_path, "model-parallel", *words, "--first", "1")
     assert other.statuses == [1, 1]
     assert other.outputs[0].splitlines()[-1].startswith(f"{path} is of another training: cut is 2 there, and 1 here")

@@ -47,6 +47,29 @@ def test_every_gradient_of_three_trainers_is_applied_once(tmp_path: Path):
     assert all(0 <= value < 240 for steps in staleness for value in steps.values())
 
 
+def test_a_server_that_resumes_with_one_trainer_equals_an_unbroken_one(server: Ran, tmp_path: Path):
+    words = (*SERVER, "--checkpoint-every", "30", "--patience", "20")
+    broken = run_recipe(tmp_path, "parameter-server", *words, killed_at=50)
+    assert broken.statuses == [1, -signal.SIGKILL], broken.outputs
+    resumed = run_recipe(tmp_path, "parameter-server", *words)
+    assert resumed.statuses == [0, 0], resumed.outputs
+    assert resumed.losses(1) == {step: server.losses(1)[step] for step in range(31, 81)}
+    assert resumed.final("accuracy") == server.final("accuracy")
+
+
+def test_trainers_resume_where_the_server_says_and_no_step_counts_twice(tmp_path: Path):
+    words = (*SERVER, "--checkpoint-every", "10", "--patience", "20")
+    broken = run_recipe(tmp_path, "parameter-server", *words, world=4, killed_at=50)
+    assert broken.statuses == [1, *[-signal.SIGKILL] * 3], broken.outputs
+    resumed = run_recipe(tmp_path, "parameter-server", *words, world=4)
+    assert resumed.statuses == [0] * 4, resumed.outputs
+    assert "rank 0: applied 240 updates of 3 trainers\n" in resumed.outputs[0]
+    for rank in (1, 2, 3):
+        (after,) = re.findall(rf"^rank {rank}: resumes after step (\d+) of 80$", resumed.outputs[rank], re.MULTILINE)
+        assert list(resumed.losses(rank)) == list(range(int(after) + 1, 81))
+    assert resumed.final("accuracy") > 0.7
+
+
 def test_a_lost_trainer_ends_the_job_with_a_line_from_the_server(tmp_path: Path):
     gang = start_recipe(tmp_path, "parameter-server", "--steps", "1000000", "--patience", "20")
     gang.wait_for(lambda: len(gang.metrics(1)) > 3)
@@ -117,6 +140,16 @@ def test_whatever_is_chosen_two_ranks_have_the_same_losses(tmp_path: Path):
     theirs = run_recipe(tmp_path / "theirs", "two-backends", *TWO, launcher="torchrun")
     assert ours.statuses == theirs.statuses == [0, 0], theirs.outputs
     assert ours.losses(0) == ours.losses(1) == theirs.losses(0)
+
+
+def test_a_killed_training_over_two_groups_resumes_as_if_unbroken(tmp_path: Path):
+    words = (*TWO, "--checkpoint-every", "20")
+    unbroken = run_recipe(tmp_path / "unbroken", "two-backends", *words)
+    assert run_recipe(tmp_path / "broken", "two-backends", *words, killed_at=45).statuses.count(-signal.SIGKILL)
+    resumed = run_recipe(tmp_path / "broken", "two-backends", *words)
+    assert unbroken.statuses == resumed.statuses == [0, 0], resumed.outputs
+    assert resumed.losses() == {step: unbroken.losses()[step] for step in range(41, 61)}
+    assert resumed.final("accuracy") == unbroken.final("accuracy")
 
 
 def test_a_message_goes_over_the_group_that_was_faster_for_the_nearest_size(monkeypatch: pytest.MonkeyPatch):

@@ -100,6 +100,18 @@ def test_a_world_of_changing_size_needs_no_rankdeck(fixed: Ran, tmp_path: Path, 
     assert other.final("accuracy") == pytest.approx(fixed.final("accuracy"), abs=0.01)
 
 
+def test_a_killed_world_of_changing_size_resumes_in_its_generation(fixed: Ran, tmp_path: Path):
+    words = (*ELASTIC, "--worlds", "4,1,4", "--checkpoint-every", "10")
+    killed = run_recipe(tmp_path, "elastic", *words, world=4, killed_at=75)
+    assert killed.statuses == [-9] * 4, killed.outputs
+    resumed = run_recipe(tmp_path, "elastic", *words, world=4)
+    assert resumed.statuses == [0] * 4, resumed.outputs
+    assert resumed.losses() == pytest.approx({step: fixed.losses()[step] for step in range(71, 91)}, abs=1e-3)
+    assert list(resumed.losses(2)) == list(range(71, 91))
+    assert "generation 3 of 3 goes on after step 70\n" in resumed.outputs[0]
+    assert resumed.final("accuracy") == pytest.approx(fixed.final("accuracy"), abs=0.01)
+
+
 def test_a_generation_of_more_ranks_than_there_are_is_refused_with_one_line(tmp_path: Path):
     refused = run_recipe(tmp_path, "elastic", "--worlds", "2,3")
     assert refused.statuses == [1, 1]
