@@ -14,7 +14,6 @@ from engine import __version__
 from engine.core.errors import RankdeckError
 from engine.core.run import events as ev
 from engine.core.run.state import Ended
-from engine.core.views.activity import next_restart
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
 from engine.runs.paths import peer_user
@@ -163,7 +162,7 @@ class Server:
             writer.close()
 
     def _answer(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer:
-        now, state, ending = time.time(), self._run.state, self._run.ended.is_set()
+        now, ending = time.time(), self._run.ended.is_set()
         match request:
             case msg.Stop(by=by, at_once=at_once):
                 ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once))
@@ -173,7 +172,7 @@ class Server:
                     else "the run has stopped"
                 )
             case msg.Restart(by=by, scope=scope, attempt=attempt, generation=generation):
-                text = f"now: {next_restart(state, scope).words}"
+                text = f"now: {self._snapshots.restart_words(scope)}"
                 ignored = self._runner.handle(
                     ev.RestartRequested(at=now, by=by, scope=scope, attempt=attempt, generation=generation)
                 )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 
+from engine.core.run.events import Scope
 from engine.core.run.state import RunState
+from engine.core.views.activity import next_restart
 from engine.core.views.view import RankView, RunView, Snapshot, Update
 from engine.core.views.views import rank_views, run_view
 from engine.supervisor.ingest import Ingest
@@ -37,6 +39,10 @@ class Snapshots:
         self._ranks: list[RankView] = []
         self._rank_revisions = [0] * run.plan.world_size
         self.refresh()
+
+    def restart_words(self, scope: Scope) -> str:
+        """What a restart would do now."""
+        return next_restart(self._supervised.state, self._ingest.progress, scope).words
 
     def refresh(self) -> bool:
         """Rebuilds what has changed. Returns whether anything has."""

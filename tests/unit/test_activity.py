@@ -84,6 +84,36 @@ def test_ranks_that_have_not_joined_are_an_activity_of_their_own():
     assert current_activity(after(UP, STORE, *STARTED), progress) == ("joining", said)
 
 
+NOTHING = [RankProgress()] * 3
+"""No rank has reported anything."""
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        (NOTHING, ""),
+        ([RankProgress(step=7), *NOTHING], "; no checkpoint was reported, so up to 7 steps are lost"),
+        (
+            [
+                RankProgress(step=46),
+                RankProgress(step=47, checkpoint=40, checkpoint_at=3.0),
+                RankProgress(checkpoint=20),
+            ],
+            "; the newest checkpoint is of step 40, so 7 steps are lost",
+        ),
+        ([RankProgress(step=41, checkpoint=40)], "; the newest checkpoint is of step 40, so 1 step is lost"),
+        ([RankProgress(step=40, checkpoint=40)], "; the newest checkpoint is of step 40, so 0 steps are lost"),
+        ([RankProgress(checkpoint=40)], ""),  # of the attempt before
+    ],
+)
+def test_a_restart_of_all_ranks_says_what_it_loses(progress: list[RankProgress], words: str):
+    ended = after(UP, STORE, *STARTED, STOP, dies(0), dies(1), dies(2), *CLEARED)
+    assert next_restart(ended, progress).words == f"start attempt 1 of all 3 ranks{words}"
+    assert next_restart(after(UP, STORE, *STARTED, *JOINED, dies(2)), progress).words == (
+        "rejoin rank 2; the other 2 keep running"
+    )
+
+
 @pytest.mark.parametrize(
     ("events", "kind", "ranks", "words"),
     [
@@ -96,7 +126,7 @@ def test_ranks_that_have_not_joined_are_an_activity_of_their_own():
     ],
 )  # fmt: skip
 def test_what_a_restart_would_do(events: Sequence[AnyEvent], kind: str, ranks: tuple[int, ...], words: str):
-    assert next_restart(after(*events)) == (kind, ranks, words)
+    assert next_restart(after(*events), NOTHING) == (kind, ranks, words)
 
 
 FAILING = (UP, STORE, *STARTED, dies(2))
@@ -104,7 +134,7 @@ FAILING = (UP, STORE, *STARTED, dies(2))
 
 @pytest.mark.parametrize("events", [FAILING, (*FAILING, dies(1), dies(0))], ids=["Stopping", "Clearing"])
 def test_a_run_that_is_ending_because_it_failed_can_be_restarted(events: Sequence[AnyEvent]):
-    restart = next_restart(after(*events, on_failure="stop"))
+    restart = next_restart(after(*events, on_failure="stop"), NOTHING)
     assert restart == ("attempt", (), "start attempt 1 of all 3 ranks")
 
 
@@ -122,11 +152,11 @@ def test_a_restart_is_offered_exactly_where_it_is_accepted(
     state = after(*events, on_failure=on_failure)
     later, actions = step(state, ev.RestartRequested(at=100.0, by="alice", scope=scope))
     refused = later is state and any(isinstance(action, act.Ignore) for action in actions)
-    assert (next_restart(state, scope).kind == "none") == refused
+    assert (next_restart(state, NOTHING, scope).kind == "none") == refused
 
 
 def test_a_restart_that_can_not_be_a_rejoin_says_why():
-    restart = next_restart(after(UP, STORE, *STARTED, dies(2)))
+    restart = next_restart(after(UP, STORE, *STARTED, dies(2)), NOTHING)
     assert restart.kind == "attempt"
     assert "(no rejoin: the script does not use rankdeck.elastic" in restart.words
 

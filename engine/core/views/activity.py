@@ -108,11 +108,17 @@ def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
     return f"{rank_words(missing)} {verb} not joined yet; {waiting} of {len(state.ranks)} wait"
 
 
-def next_restart(state: RunState, scope: Scope = "smallest") -> NextRestart:
+def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:
+    """The numbers of the rank that has reported the newest checkpoint, if any has."""
+    return max(progress, key=lambda one: one.checkpoint_at or 0.0)
+
+
+def next_restart(state: RunState, progress: Sequence[RankProgress], scope: Scope = "smallest") -> NextRestart:
     """What a restart would do now.
 
     Args:
         state: the state of the run.
+        progress: the numbers of every rank, by rank.
         scope: what the restart is asked for; see `RestartRequested`.
     """
     kind = restart_kind(state, scope)
@@ -129,4 +135,16 @@ def next_restart(state: RunState, scope: Scope = "smallest") -> NextRestart:
         words = f"stop the {alive} that run and {words}"
     if scope != "all" and isinstance(state.phase, Holding):
         words += f" (no rejoin: {why_no_rejoin(state)})"
-    return NextRestart(kind, (), words)
+    return NextRestart(kind, (), words + _lost_words(progress))
+
+
+def _lost_words(progress: Sequence[RankProgress]) -> str:
+    """Which steps a new attempt repeats; empty: none was reported."""
+    step = max(one.step or 0 for one in progress)
+    saved = newest_checkpoint(progress).checkpoint
+    if not step:
+        return ""
+    if saved is None:
+        return f"; no checkpoint was reported, so up to {step} steps are lost"
+    lost = max(0, step - saved)
+    return f"; the newest checkpoint is of step {saved}, so {lost} step{' is' if lost == 1 else 's are'} lost"

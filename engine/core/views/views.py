@@ -27,7 +27,7 @@ from engine.core.run.state import (
     run_word,
     status_words,
 )
-from engine.core.views.activity import current_activity, dead_ranks, next_restart
+from engine.core.views.activity import current_activity, dead_ranks, newest_checkpoint, next_restart
 from engine.core.views.view import FailureView, NodeView, RankView, RunView
 from engine.core.words import rank_words
 
@@ -150,7 +150,7 @@ def run_view(
         waits: who waited for whom in collectives, likewise.
     """
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
-    saved = max(progress, key=lambda one: one.checkpoint_at or 0.0)
+    saved = newest_checkpoint(progress)
     rates = [
         one.throughput
         for one, phase in zip(progress, state.ranks, strict=True)
@@ -158,7 +158,7 @@ def run_view(
     ]
     unit = next((one.unit for one in progress if one.unit), "")  # the ranks share an iteration, but not a sample
     losses = [one.loss for one in progress if one.loss is not None]
-    current, again = current_activity(state, progress), next_restart(state)
+    current, again = current_activity(state, progress), next_restart(state, progress)
     return RunView(
         run=state.run,
         name=state.name,
