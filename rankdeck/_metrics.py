@@ -86,6 +86,8 @@ def log(*, step: object = None, loss: object = None, samples: object = None, **m
             `steps`: how many there will be in all; makes a progress bar.
             `checkpoint`: step of the checkpoint just written.
             `lr`: learning rate.
+            `phase`: what this rank does instead of training, such as "eval", until its next step or `phase="train"`: it is not
+                taken as stalled meanwhile.
     """
     file = _file if _looked else _open()
     if file is None:

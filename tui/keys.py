@@ -175,7 +175,7 @@ KEYS: tuple[Key, ...] = (
     Key("run.next", "n", "next_match", "next", "Go to the next match."),
     Key("run.previous", "N", "previous_match", "previous", "Go to the previous match.", footer=False),
     Key("run.follow", "f", "follow", "follow", "Follow the end of the log, or stop following."),
-    Key("table.trouble", "e", "next_trouble", "next failed", "Go to the next rank that has failed.", command=False),
+    Key("table.trouble", "e", "next_trouble", "next failed", "Go to the next rank that has failed, hangs or lags.", command=False),
     Key("table.order", "O", "next_order", "order", "Sort the ranks: by rank, failed first, slowest first. A click on a heading sorts by it.", command=False),
     HelpOnly("table.right", "greater_than_sign", "sort_column(1)", "next column", "Sort by the next column."),
     HelpOnly("table.left", "less_than_sign", "sort_column(-1)", "previous column", "Sort by the column before."),

@@ -20,7 +20,7 @@ from engine.core.metrics.gpu_use import GpuUse
 from engine.core.plan.plan import LaunchPlan, rank_argv, shown_environment, shown_shell, store_address
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
-from engine.core.views.view import RunSummary, Snapshot
+from engine.core.views.view import RankView, RunSummary, Snapshot
 from engine.runs.standbys import Standing
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MAX_LINE = 500
 """Longest line of foreign text that is printed, in characters."""
 
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
-               "throughput", "gpu", "note")  # fmt: skip
+               "throughput", "gpu", "note", "health", "health_since", "phase")  # fmt: skip
 """What `status --json` shows of a rank."""
 
 
@@ -169,7 +169,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
                      "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
                      "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,
                      "aside": run.aside, "derived": run.is_derived,
-                     "failure": failure, "ranks": ranks,
+                     "failure": failure, "stall": msgspec.to_builtins(run.stall) if run.stall else None, "ranks": ranks,
                      "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
         return
     doing = f" ({run.doing})" if run.doing else ""
@@ -183,10 +183,21 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
         loss = "" if rank.loss is None else f"{rank.loss:.4g}"
         pid, step = (str(value) if value is not None else "" for value in (rank.pid, rank.step))
         gpu = _gpu_words(rank.gpu) if has_gpus else ()
-        rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, *gpu, rank.note))
+        rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, *gpu, _note(rank)))
     print_table(rows)
+    if run.stall:
+        click.echo("")
+        for line in (*run.stall.waits, *run.stall.doing):
+            click.echo(visible(line))
     if run.failure:
         show_failure(snapshot)
+
+
+def _note(rank: RankView) -> str:
+    """Why a rank is as it is, or what it does beside training."""
+    if rank.health != "stalled" or rank.health_since is None:
+        return rank.note or rank.phase
+    return f"no step for {time.time() - rank.health_since:.0f} s" + (f"; {rank.note}" if rank.note else "")
 
 
 def _gpu_words(gpu: GpuUse | None) -> tuple[str, str]:

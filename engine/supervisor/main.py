@@ -32,6 +32,7 @@ from engine.runs.record import read_plan, read_whereabouts, replace_file, write_
 from engine.runs.standbys import Standing, circumstances
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.guard import Guards
+from engine.supervisor.health_watch import HealthWatch
 from engine.supervisor.hold_watch import HoldWatch
 from engine.supervisor.journal import Journal
 from engine.supervisor.lingering import Callers, stay
@@ -74,6 +75,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "telling front ends what changes": server.keep_fresh,
             "the watch of the socket": server.keep_listening,
             "the watch of rejoins": RejoinWatch(run, runner.ingest).keep,
+            "the watch of health": HealthWatch(run, runner.ingest, runner.questions).keep,
             "the watch of runs that hold": HoldWatch(run, runner.orders).keep,
             "recording what was launched": runner.origins.keep,
             "saving curves": partial(_save, runner, snapshots),

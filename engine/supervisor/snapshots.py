@@ -54,20 +54,20 @@ class Snapshots:
         run.changed_ranks.clear()
         if not self._ranks:
             changed = list(range(run.plan.world_size))
-            self._ranks = rank_views(run.state, run.plan, changed, progress, run.gpu_use)
+            self._ranks = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health)
         revision = self._revision + 1
         moved = False
-        views = rank_views(run.state, run.plan, changed, progress, run.gpu_use)
+        views = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health)
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
         try:
-            whole = run_view(run.state, run.plan, progress, run.tails, run.waits)
+            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.tails.clear()
             run.waits = ()
             run.take_failed_reading(run.head, "failures are not explained", error)
-            whole = run_view(run.state, run.plan, progress, run.tails, run.waits)
+            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         if whole != self._run:
             self._run, self._run_revision, moved = whole, revision, True
         if moved:

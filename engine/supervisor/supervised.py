@@ -11,13 +11,14 @@ from typing import Any
 
 from engine.core.failures.collectives import Wait
 from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.health import RankHealth
 from engine.core.plan.plan import LaunchPlan, with_backend
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.kills import Kills
 from engine.core.run.state import RunState
 from engine.core.terminal_text import visible
-from engine.core.views.view import EventLine
+from engine.core.views.view import EventLine, StallView
 from engine.runs.paths import RunPaths
 from engine.supervisor.log import note
 
@@ -57,6 +58,9 @@ class SupervisedRun:
         """The end of the stderr of ranks that have failed."""
         self.gpu_use: dict[int, GpuUse] = {}
         """The newest GPU use of each rank."""
+        self.health: dict[int, RankHealth] = {}
+        """What is wrong with ranks that are alive."""
+        self.stall: StallView | None = None
         self.waits: tuple[Wait, ...] = ()
         """Which ranks waited for which, as torch has recorded it."""
         self.kills = Kills()
@@ -113,4 +117,6 @@ class SupervisedRun:
         self.tails.clear()
         self.gpu_use.clear()
         self.waits = ()
+        self.health.clear()
+        self.stall = None
         self.plan = with_backend(self.launched, state.backend)

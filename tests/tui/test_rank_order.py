@@ -168,3 +168,9 @@ async def test_the_next_failed_rank_is_one_key_away_and_a_filter_can_be_empty():
 
 def test_one_key_goes_through_three_orders():
     assert [order.words for order in ORDERS] == ["", "by state, failed first", "by step, slowest first"]
+
+
+def test_ranks_that_hang_or_lag_come_after_those_that_failed():
+    marked = [row(0), row(1, health="slow"), row(2, "failed"), row(3, health="stalled"), row(4, "exited", health="nan")]
+    assert ranks(Order("state"), marked) == [2, 3, 1, 0, 4]
+    assert ranks(Order(), marked, "stalled") == [3]

@@ -12,7 +12,7 @@ import pytest
 from textual import events
 
 from engine.core.errors import SupervisorError
-from engine.core.views.view import Activity
+from engine.core.views.view import Activity, StallView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -689,3 +689,26 @@ async def test_the_card_shows_the_key_that_rescues_and_takes_the_whole_screen(
         await until_seen(pilot, "line 7")
         card = app.screen.query_one("#why")
         await until(pilot, lambda: card.outer_size.width == size[0], "the card in the whole width")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_ranks_that_hang_are_marked_and_who_waits_for_whom_is_shown_without_asking(
+    app: RankdeckApp, run: FakeRun, size: tuple[int, int]
+):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running")
+        stalled = [msgspec.structs.replace(view, health="stalled", health_since=run.now - 40) for view in run.ranks]
+        stalled[2] = msgspec.structs.replace(stalled[2], note="others wait for it")
+        stall = StallView(
+            ranks=(0, 1, 2, 3),
+            since=run.now - 40,
+            waits=("rank 2 has not called all_reduce #60 [/]",),
+            doing=("rank 2: in load (train.py:17)",),
+            late=(2,),
+        )
+        run.change(ranks=tuple(stalled), stall=stall)
+        await until_seen(pilot, "▲ stalled", "Stalled", "has not called all_reduce #60 [/]", "in load (train.py:17)")
+        await until_seen(pilot, "Log: rank 2 on localhost", "others wait", "no step for")
+        assert app.screen.query_one(RankTable).cursor_rank == 2
+        run.change(ranks=tuple(run.ranks), stall=None)
+        await until_gone(pilot, "Stalled")

@@ -109,6 +109,11 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(ev.RankSpawned(at=5e3, attempt=0, rank=rank, pid=1, generation=1) for rank in (0, 1)),
     *(ev.RankEnded(at=5e3, attempt=0, rank=rank, status=1, generation=1) for rank in (0, 1)),
     *(ev.HoldOverdue(at=5e3, attempt=attempt, seconds=60.0) for attempt in (0, 1)),
+    *(
+        ev.HealthNoticed(at=5e3, attempt=attempt, kind="nan", ranks=(1, 9), text="x", policy=policy)
+        for attempt in (0, 1)
+        for policy in typing.get_args(ev.NanPolicy)
+    ),
     *(ev.StopRequested(at=5e3, by="bob", at_once=at_once) for at_once in (False, True)),
     *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
     *(ev.RestartRequested(at=5e3, by="bob", attempt=attempt, generation=7) for attempt in (0, 1, 9)),
@@ -287,6 +292,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
     (
         '{"event":"HoldOverdue","at":1.5,"attempt":1,"seconds":60.0}',
         ev.HoldOverdue(at=1.5, attempt=1, seconds=60.0),
+    ),
+    (
+        '{"event":"HealthNoticed","at":1.5,"attempt":1,"kind":"nan","ranks":[2],"text":"x","policy":"hold"}',
+        ev.HealthNoticed(at=1.5, attempt=1, kind="nan", ranks=(2,), text="x", policy="hold"),
     ),
     (
         '{"event":"StopRequested","at":1.5,"by":"alice","at_once":true}',

@@ -118,8 +118,8 @@ async def test_an_end_that_can_t_be_explained_is_an_end(run: Runner, monkeypatch
 def test_a_failure_that_can_t_be_explained_is_shown_without(run: Runner, monkeypatch: pytest.MonkeyPatch):
     whole = run_view
 
-    def fail_with_tails(state, plan, progress, tails, waits):
-        return fail() if tails else whole(state, plan, progress, tails, waits)
+    def fail_with_tails(state, plan, progress, tails, waits, *more):
+        return fail() if tails else whole(state, plan, progress, tails, waits, *more)
 
     monkeypatch.setattr(snapshots, "run_view", fail_with_tails)
     shown = Snapshots(run.run, run.ingest)

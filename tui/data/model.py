@@ -51,6 +51,8 @@ class Header:
     """Steps done, of all steps."""
     eta: float | None
     elapsed: float
+    stalled: float | None
+    """For how long ranks hang."""
     loss: float | None
     checkpoint_age: float | None
 
@@ -201,13 +203,15 @@ class RunModel:
             fraction=fraction,
             eta=self._eta(run),
             elapsed=max(0.0, (now if run.ended_at is None else run.ended_at) - run.launched_at),
+            stalled=None if run.stall is None else max(0.0, now - run.stall.since),
             loss=self._loss(run),
             checkpoint_age=None if run.checkpoint_at is None else max(0.0, now - run.checkpoint_at),
         )
 
     def _eta(self, run: RunView) -> float | None:
         """Seconds to the last step at the pace of the newest steps; None if the pace is unknown or the run is not training."""
-        if run.state != "running" or run.steps is None or run.step is None or len(self._pace) < 2:
+        is_training = run.state == "running" and run.stall is None
+        if not is_training or run.steps is None or run.step is None or len(self._pace) < 2:
             return None
         (begin, first), (end, last) = self._pace[0], self._pace[-1]
         if end <= begin:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from engine.core.run.state import RankWord
 from engine.core.views.view import RankView
 
 Column = Literal["rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "seen"]
@@ -14,10 +13,8 @@ Column = Literal["rank", "node", "local", "state", "step", "throughput", "loss",
 COLUMNS: tuple[Column, ...] = ("rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "seen")
 """Columns that ranks can be sorted by, from left to right."""
 
-TROUBLE: tuple[RankWord, ...] = ("failed", "lost")
-"""States that need somebody's attention."""
-
-_STATES: tuple[RankWord, ...] = (*TROUBLE, "stopped", "starting", "running", "exited")
+_STATES = ("failed", "lost", "stalled", "nan", "slow", "stopped", "starting", "running", "exited")
+"""States, and what may be wrong with a running rank: what needs attention first."""
 
 _WORDS: dict[Column, tuple[str, str]] = {
     "rank": ("lowest", "highest"),
@@ -96,12 +93,22 @@ def matches(view: RankView, words: Iterable[str]) -> bool:
         words: in lower case. A number, or a range such as `8-15`, means ranks; another word is part of the node's name, the
             state, the note or the newest line. A word after `!` must not be there.
     """
-    text = f"{view.node} {view.state} {view.note} {view.aside or view.last_line}".lower()
+    text = f"{view.node} {view.state} {view.health} {view.note} {view.phase} {view.aside or view.last_line}".lower()
     for word in words:
         sought = word.removeprefix("!")
         if sought and _has(view.rank, text, sought) == word.startswith("!"):
             return False
     return True
+
+
+def needs_attention(view: RankView) -> bool:
+    """Whether a rank has failed, hangs or lags."""
+    return view.state in ("failed", "lost") or (view.state == "running" and bool(view.health))
+
+
+def _state_order(view: RankView) -> tuple[object, ...]:
+    word = view.health if view.state == "running" and view.health in _STATES else view.state
+    return (_STATES.index(word),)
 
 
 def _has(rank: int, text: str, word: str) -> bool:
@@ -120,7 +127,7 @@ _KEYS: dict[Column, Callable[[RankView], tuple[object, ...] | None]] = {
     "rank": lambda view: (view.rank,),
     "node": lambda view: (view.node,),
     "local": lambda view: (view.local_rank,),
-    "state": lambda view: (_STATES.index(view.state),),
+    "state": _state_order,
     # One that has not begun is behind all others.
     "step": lambda view: (-1 if view.step is None else view.step, _finite(view.throughput)),
     "throughput": lambda view: None if view.throughput is None else (view.throughput,),

@@ -20,6 +20,7 @@ from textual.widgets import Input, Static
 
 from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.core.metrics.bench import RECIPE
+from engine.core.views.view import RunView
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.run_ranks import RanksScreen, SearchLine
@@ -140,7 +141,7 @@ class RunScreen(RanksScreen):
         now = time.time()
         self.query_one(RunHeader).show(model.header(now))
         self._paint_table(now)
-        if self._changed("failure", (model.run.failure, model.run.restart)):
+        if self._changed("failure", (model.run.failure, model.run.restart, model.run.stall)):
             self._show_failure()
         if self._changed("world", model.world_size):
             self.query_one(RankTable).styles.height = model.world_size + 3
@@ -193,12 +194,18 @@ class RunScreen(RanksScreen):
         """Shows or hides the explanation; a new root cause moves the cursor to its rank once."""
         run = self.model.run
         assert run is not None
+        if run.failure is not None or run.stall is not None:
+            why = self.query_one("#why", TextPane)
+            why.show_text(partial(why_text, run, ascii=self.deck.ascii), title="Why" if run.failure else "Stalled")
         if run.failure is not None:
-            self.query_one("#why", TextPane).show_text(partial(why_text, run, ascii=self.deck.ascii))
-            cause = (run.attempt, run.generation, run.failure.rank)
-            if self._changed("cause", cause) and run.failure.rank is not None and self.zoom is None:
-                self.move_cursor(run.failure.rank)
+            self._go_to_cause(run, run.failure.rank)
+        elif run.stall is not None and run.stall.late:
+            self._go_to_cause(run, run.stall.late[0])
         self._arrange()
+
+    def _go_to_cause(self, run: RunView, rank: int | None) -> None:
+        if self._changed("cause", (run.attempt, run.generation, rank)) and rank is not None and self.zoom is None:
+            self.move_cursor(rank)
 
     # --- panes --------------------------------------------------------------------------------------------------------
 
@@ -207,7 +214,8 @@ class RunScreen(RanksScreen):
 
     def _arrange(self) -> None:
         """Shows the chosen panes and no others: a pane that is not displayed costs nothing."""
-        failed = self.model.run is not None and self.model.run.failure is not None
+        run = self.model.run
+        failed = run is not None and (run.failure is not None or run.stall is not None)
         if not failed and "why" in (self.zoom, self.pane):
             self.zoom, self.pane = None, "log"
         for widget in (self.query_one(RankTable), self.query_one(NodeGrid)):
@@ -349,7 +357,7 @@ class RunScreen(RanksScreen):
             case "next_curves":
                 return self.is_mounted and self._widget("bench").display
             case "pane" if parameters == ("why",):
-                return run is not None and run.failure is not None
+                return run is not None and (run.failure is not None or run.stall is not None)
             case "next_match" | "previous_match":
                 return self.is_mounted and bool(self.query_one("#search", Input).value)
             case "back":

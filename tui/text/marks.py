@@ -24,6 +24,8 @@ class Signs(NamedTuple):
     """Each state has its sign besides its word and its colour."""
     mixed: str
     """Of a node whose ranks are in different states."""
+    trouble: str
+    """Of a rank that runs, and hangs or lags."""
     blocks: str
     """Of a sparkline, lowest first."""
     odd: str
@@ -34,6 +36,7 @@ _SIGNS = Signs(
     cursor="▸",
     ranks={"starting": "◌", "running": "●", "exited": "✔", "failed": "✖", "lost": "?", "stopped": "■"},
     mixed="◐",
+    trouble="▲",
     blocks="▁▂▃▄▅▆▇█",
     odd="×",  # noqa: RUF001  not the letter
 )
@@ -41,6 +44,7 @@ _ASCII_SIGNS = Signs(
     cursor=">",
     ranks={"starting": ".", "running": "*", "exited": "+", "failed": "X", "lost": "?", "stopped": "-"},
     mixed="%",
+    trouble="!",
     blocks="_.-:=+*#",
     odd="x",
 )

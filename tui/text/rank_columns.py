@@ -98,7 +98,10 @@ def row_parts(
         text.append(("", " " + cell_fit(plain_line(view.node), columns.node, ascii=ascii)))
     if columns.local:
         text.append(("muted", " " + str(view.local_rank).rjust(columns.local)))
-    text.append((view.state, f" {drawn.ranks[view.state]} {view.state}".ljust(columns.state + 1)[: columns.state + 1]))
+    state = f" {drawn.trouble} {view.health}" if has_mark(view) else f" {drawn.ranks[view.state]} {view.state}"
+    text.append(
+        ("trouble" if has_mark(view) else view.state, plain_line(state).ljust(columns.state + 1)[: columns.state + 1])
+    )
     if columns.step:
         step = NOTHING if view.step is None else str(view.step)
         text.append(("", " " + step.rjust(columns.step)))
@@ -115,12 +118,26 @@ def row_parts(
         seen = age(None if view.seen is None else now - view.seen)
         text.append(("muted", " " + seen.rjust(columns.seen)))
     if columns.note:
-        note = plain_line(view.note)
-        note_cells = cell_fit(note or plain_line(view.aside or view.last_line), columns.note, ascii=ascii)
+        note = note_of(view, now)
+        other = view.phase or view.aside or view.last_line
+        note_cells = cell_fit(note or plain_line(other), columns.note, ascii=ascii)
         text.append(("" if note else "muted", " " + note_cells))
     if ascii:
         text = [(part, cell.replace(NOTHING, "-")) for part, cell in text]
     return tuple(text)
+
+
+def has_mark(view: RankView) -> bool:
+    """Whether a rank runs, and something is wrong with it."""
+    return bool(view.health) and view.state == "running"
+
+
+def note_of(view: RankView, now: float) -> str:
+    """Why a rank is as it is; empty: nothing to say. `now`: seconds since the epoch."""
+    note = plain_line(view.note)
+    if view.health != "stalled" or view.health_since is None:
+        return note
+    return (f"{note}; " if note else "") + f"no step for {age(now - view.health_since)}"
 
 
 def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str]]:

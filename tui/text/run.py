@@ -9,8 +9,8 @@ from rich.cells import cell_len, chop_cells
 from textual.content import Content
 
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.view import EventLine, RunView
-from engine.core.words import count, rank_words
+from engine.core.views.view import EventLine, RunView, StallView
+from engine.core.words import count, rank_ranges, rank_words
 from tui.data.model import Header
 from tui.numbers import NOTHING, age, duration, number, precise
 from tui.text.cells import clean, cut, plain_line
@@ -119,6 +119,9 @@ def _doing(header: Header) -> str:
     """The activity of the run; while nodes are unreachable, for how long they have been."""
     away = [f"{node} {away_words(seconds)}" for node, seconds in header.away.items()]
     more = f" and {len(away) - 2} more" if len(away) > 2 else ""
+    if not away and header.run.stall is not None:
+        stall = header.run.stall
+        return f"no step for {age(header.stalled)}: {rank_ranges(stall.late or stall.ranks)}"
     return ", ".join(away[:2]) + more if away else header.run.doing
 
 
@@ -132,7 +135,7 @@ def why_text(run: RunView, width: int, *, ascii: bool) -> Content:
     the end of the traceback."""
     failure = run.failure
     if failure is None:
-        return Content("Nothing has failed.")
+        return _stall_text(run.stall, width) if run.stall is not None else Content("Nothing has failed.")
     lines: list[Content | str] = [*sentence(failure.headline, width, "$text-error bold")]
     if run.restart:  # before the details: the lines that a small screen shows
         restart = sentence(run.restart, max(8, width - 3))
@@ -156,6 +159,23 @@ def why_text(run: RunView, width: int, *, ascii: bool) -> Content:
         head = [f"{'...' if ascii else '…'} {above} lines above"] if above > 0 else []
         lines += ["", *(Content.styled(line, MUTED) for line in [*head, *traceback[-TRACEBACK_LINES:]])]
     return Content("\n").join(lines)
+
+
+def _stall_text(stall: StallView, width: int) -> Content:
+    """Who waits for whom, where the ranks are, and the keys that help."""
+    lines: list[Content | str] = []
+    for one in stall.waits:  # first: the lines that a small screen shows
+        lines += sentence(one, width, "$text-warning bold")
+    for one in stall.doing:
+        lines += sentence(one, width)
+    if not lines:
+        lines.append(Content.styled("asking the ranks what they do", MUTED))
+    clock = time.strftime("%H:%M:%S", time.localtime(stall.since))
+    lines += ["", *sentence(f"no steps since {clock}: {rank_ranges(stall.ranks)}", width, MUTED)]
+    keys = (("t", "the stacks of all ranks, taken anew"), ("x", "kill the selected rank"), ("r", "restart the run"))
+    return Content("\n").join(
+        [*lines, "", *(Content.assemble((f"{key}  ", "bold $accent"), text) for key, text in keys)]
+    )
 
 
 def events_text(events: Iterable[EventLine], width: int) -> Content:

@@ -19,7 +19,7 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
-from tui.data.rank_order import COLUMNS, ORDERS, TROUBLE, Order, arranged
+from tui.data.rank_order import COLUMNS, ORDERS, Order, arranged, needs_attention
 from tui.keys import bindings
 from tui.text.rank_columns import Columns, RankRow, headings, row_parts, with_arrow
 from tui.widgets.cursor_view import RankCells
@@ -46,7 +46,7 @@ class RankTable(RankCells):
     HEADINGS = 1
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "rank-table--header", "rank-table--sorted", "rank-table--cursor", "rank-table--muted", "rank-table--spark",
+        "rank-table--header", "rank-table--sorted", "rank-table--cursor", "rank-table--muted", "rank-table--spark", "rank-table--trouble",
     }  # fmt: skip
 
     DEFAULT_CSS = """
@@ -56,6 +56,7 @@ class RankTable(RankCells):
         & > .rank-table--cursor { background: $foreground 12%; }
         &:focus > .rank-table--cursor { background: $primary 35%; text-style: bold; }
         & > .rank-table--muted { color: $text-muted; }
+        & > .rank-table--trouble { color: $text-warning; text-style: bold; }
         & > .rank-table--spark { color: $text-accent; }
     }
     """
@@ -164,17 +165,17 @@ class RankTable(RankCells):
         self.sort(self._order._replace(reverse=not self._order.reverse))
 
     def action_next_trouble(self) -> None:
-        """Goes to the next rank that has failed; after the last one, to the first."""
+        """Goes to the next rank that has failed, hangs or lags; after the last one, to the first."""
         count = len(self._rows)
         places = [(self._cursor + step) % count for step in range(1, count + 1)]
-        found = next((place for place in places if self._rows[place].view.state in TROUBLE), None)
+        found = next((place for place in places if needs_attention(self._rows[place].view)), None)
         if found is not None:
             self._go(found)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offers only keys that do something now."""
         if action == "next_trouble":
-            return any(row.view.state in TROUBLE for row in self._rows)
+            return any(needs_attention(row.view) for row in self._rows)
         return True
 
     def move_cursor(self, rank: int) -> None:
@@ -324,7 +325,7 @@ class RankTable(RankCells):
         return style
 
     def _ink(self, part: str) -> Style:
-        style = self._style(f"rank-table--{part}" if part in ("muted", "spark") else f"ranks--{part}")
+        style = self._style(f"rank-table--{part}" if part in ("muted", "spark", "trouble") else f"ranks--{part}")
         return Style(color=style.color, bold=style.bold or None)
 
     def _style(self, name: str) -> Style:

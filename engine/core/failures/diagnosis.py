@@ -23,6 +23,7 @@ from engine.core.failures.tracebacks import (
     shortened,
     without_frames,
 )
+from engine.core.run.health_events import ON_NAN
 from engine.core.run.state import status_words
 from engine.core.terminal_text import SEQUENCE
 from engine.core.words import limited
@@ -161,6 +162,14 @@ def explain(
         status = 1
     raised = _to_blame(chain) if status is not None and status > 0 else None
     end = _about_end("the process" if rank is None else f"rank {rank}", status, reason, raised)
+    if by == ON_NAN and status is not None and status < 0:
+        return Explanation(
+            headline=f"{'the process' if rank is None else f'rank {rank}'} was ended because its loss was not finite",
+            detail="launch.on_nan says so; the step is in the events",
+            traceback="",
+            hint="restart from a checkpoint before that step, for example with a lower learning rate or clipped gradients",
+            cause="nan",
+        )
     if by and status is not None and status < 0:
         return Explanation(
             headline=end.headline,

@@ -34,6 +34,12 @@ MAX_KEYS = 64
 """Most curves of one rank; a script that generates names would otherwise fill the memory."""
 
 
+TRAINING = "train"
+"""The phase of ordinary steps."""
+
+MAX_PHASE = 24
+
+
 class RankProgress(msgspec.Struct, kw_only=True):
     """The newest numbers of one rank. `throughput` is in `unit` per second; `seen` in seconds since the epoch."""
 
@@ -75,6 +81,8 @@ class RankProgress(msgspec.Struct, kw_only=True):
     """Whether `throughput` is made from steps and time."""
     steps_told: int = 0
     """Lines with a step since the last throughput that was printed."""
+    phase: str = ""
+    """What the rank says it does instead of training: `eval`; until its next step."""
     paced_at: float | None = None
     paced_step: int = 0
     """Where the window of a derived throughput begins."""
@@ -97,7 +105,11 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
     progress.seen = at
     step = _whole(record.get("step"))
     if step is not None:
+        if step != progress.step:
+            progress.phase = ""
         progress.step = step
+    if isinstance(phase := record.get("phase"), str):
+        progress.phase = "" if phase == TRAINING else phase[:MAX_PHASE]
     if (steps := _whole(record.get("steps"))) is not None:
         progress.steps = steps
     if (checkpoint := _whole(record.get("checkpoint"))) is not None:
@@ -107,7 +119,7 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
             progress.meeting = word
     points = []
     for key, raw in record.items():
-        if key in ("t", "step", "steps", "checkpoint", "samples", "tokens"):
+        if key in ("t", "step", "steps", "checkpoint", "samples", "tokens", "phase"):
             continue
         value = _number(raw)
         if value is not None and _admit(progress, key):

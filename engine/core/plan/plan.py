@@ -116,11 +116,22 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a rank fails. `hold_for`: seconds after which a run that holds ends; 0: never."""
+    """What happens when a rank fails, or its loss is not finite. `hold_for`: seconds after which a run that holds ends; 0: never."""
 
     on_failure: Literal["hold", "stop", "restart"]
     max_restarts: int
     hold_for: float = 0.0
+    on_nan: Literal["ignore", "hold", "stop"] = "ignore"
+
+
+class HealthLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a rank or a curve is reported; see `metrics.health.Limits`, which has the same fields."""
+
+    stalled: float = 10.0
+    least: float = 30.0
+    slow: float = 1.5
+    spike: float = 8.0
+    drop: float = 0.5
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +172,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`metrics.loss`, `metrics.step` and `metrics.ignore` of the profile."""
     linger: float = 0.0
     """Seconds that a standby stays after the run; 0: none does."""
+    health: HealthLimits = HealthLimits()
 
     @property
     def world_size(self) -> int:
@@ -234,6 +246,7 @@ def build_plan(
             on_failure=profile.launch.on_failure,
             max_restarts=profile.launch.max_restarts,
             hold_for=profile.launch.hold_for,
+            on_nan=profile.launch.on_nan,
         ),
         on_disconnect=profile.launch.on_disconnect,
         lease=profile.launch.lease,
@@ -242,6 +255,7 @@ def build_plan(
         metric_loss=profile.metrics.loss,
         metric_step=profile.metrics.step,
         metric_ignore=profile.metrics.ignore,
+        health=HealthLimits(**msgspec.structs.asdict(profile.health)),
     )
 
 

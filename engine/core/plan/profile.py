@@ -73,6 +73,7 @@ class Launch(Section, frozen=True, kw_only=True):
     linger: float | Literal["off"] | None = None
     on_failure: Literal["hold", "stop", "restart"] = "hold"
     hold_for: float = 0.0
+    on_nan: Literal["ignore", "hold", "stop"] = "ignore"
     max_restarts: int = 3
     on_disconnect: Literal["keep", "stop"] = "keep"
     lease: float = 600.0
@@ -88,6 +89,16 @@ class Metrics(Section, frozen=True, kw_only=True):
     ignore: tuple[str, ...] = ()
 
 
+class Health(Section, frozen=True, kw_only=True):
+    """`[health]`: when a rank or a curve is reported; 0 switches a report off."""
+
+    stalled: float = 10.0
+    least: float = 30.0
+    slow: float = 1.5
+    spike: float = 8.0
+    drop: float = 0.5
+
+
 class Profile(Section, frozen=True, kw_only=True):
     """A whole profile."""
 
@@ -100,6 +111,7 @@ class Profile(Section, frozen=True, kw_only=True):
     launch: Launch = Launch()
     env: dict[str, str] = {}
     metrics: Metrics = Metrics()
+    health: Health = Health()
 
 
 def all_keys(section: type[Section] = Profile, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

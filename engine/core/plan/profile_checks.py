@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from engine.core.plan.backend_names import AUTO, backends_in
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import Backend, Launch, Layout, Profile, Recipe
+from engine.core.plan.profile import Backend, Health, Launch, Layout, Profile, Recipe
 from engine.core.plan.standby import MAX_LINGER
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
@@ -68,6 +68,7 @@ def check_sense(profile: Profile, places: Places) -> None:
     _check_backend(profile.backend, places)
     _check_layout(profile.layout, places)
     _check_launch(profile.launch, places)
+    _check_health(profile.health, places)
     for table, env in ((("env",), profile.env), (("backend", "env"), profile.backend.env)):
         for name, value in env.items():
             if not _ENV_NAME.match(name):
@@ -95,6 +96,19 @@ def _check_recipe(recipe: Recipe, places: Places) -> None:
         raise places.error(("recipe", chosen[0]), "is empty")
     if any("\0" in text for text in (*recipe.args, program)):
         raise places.error(("recipe",), "contains a NUL byte")
+
+
+def _check_health(health: Health, places: Places) -> None:
+    for key, least, most in (
+        ("stalled", 1, 1e6),
+        ("slow", 1, 1e6),
+        ("spike", 1, 1e6),
+        ("least", 1, 31_536_000),
+        ("drop", 0, 1),
+    ):
+        value = getattr(health, key)
+        if value and not least <= value <= most:
+            raise places.error(("health", key), f"must be {least} to {most:g}, or 0 for none, not {value:g}")
 
 
 def _check_launch(launch: Launch, places: Places) -> None:

@@ -202,6 +202,22 @@ class HoldOverdue(Event, frozen=True, kw_only=True):
     seconds: float
 
 
+NanPolicy = Literal["ignore", "hold", "stop"]
+
+
+class HealthNoticed(Event, frozen=True, kw_only=True):
+    """Ranks hang, lag or go on, or a curve goes wrong.
+
+    `kind`: see `metrics.health.Kind`. `policy`: what follows, if the loss of a rank is not finite: `launch.on_nan`.
+    """
+
+    attempt: int
+    kind: str
+    ranks: tuple[int, ...]
+    text: str
+    policy: NanPolicy = "ignore"
+
+
 class StopRequested(Event, frozen=True, kw_only=True):
     """A user wants the run to end. `at_once` skips to SIGKILL."""
 
@@ -248,6 +264,7 @@ AnyEvent = (
     | RankEnded
     | RankLost
     | HoldOverdue
+    | HealthNoticed
     | StopRequested
     | RestartRequested
     | KillRequested

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from engine.core.run.health_events import ON_NAN
 from engine.core.run.moves import Step, stop
 from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
 from engine.core.run.state import CRASHES, Done, Gone, Holding, Outcome, Restart, RunState, root_cause, status_words
@@ -67,6 +68,8 @@ def may_fall_back(state: RunState) -> bool:
 
 
 def _follow_policy(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
+    if isinstance(phase, Done) and phase.by == ON_NAN:
+        return replace(state, phase=Holding(since=at)), ()
     match state.on_failure:
         case "hold":
             return replace(state, phase=Holding(since=at)), ()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
+from engine.core.run.health_events import ON_NAN, SIGKILL
 
 
 class Kills:
     """The newest signal that a user sent to each process of a rank. It explains only the end of that process."""
 
     def __init__(self) -> None:
-        self._newest: dict[int, ev.KillRequested] = {}
+        self._newest: dict[int, tuple[str, int]] = {}
+        """(user, signal) by rank."""
 
     def take(self, event: AnyEvent) -> None:
         """Notes a signal, or the end of a rank."""
         match event:
             case ev.KillRequested():
-                self._newest[event.rank] = event
+                self._newest[event.rank] = event.by, event.signal
+            case ev.HealthNoticed(policy="hold"):
+                self._newest |= dict.fromkeys(event.ranks, (ON_NAN, SIGKILL))
             case ev.RankSpawned() | ev.RankEnded() | ev.RankLost():
                 self._newest.pop(event.rank, None)
 
@@ -27,5 +31,5 @@ class Kills:
             rank: that has ended.
             status: minus the number of the signal.
         """
-        kill = self._newest.get(rank)
-        return kill.by if kill is not None and kill.signal == -status else ""
+        by, number = self._newest.get(rank, ("", 0))
+        return by if number == -status else ""

@@ -17,6 +17,7 @@ from typing import Any
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
+from engine.core.run.health_events import health_noticed
 from engine.core.run.holding import hold_overdue
 from engine.core.run.moves import Step, ignore, outdated
 from engine.core.run.node_events import (
@@ -121,6 +122,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.RankEnded: rank_ended,
     ev.RankLost: rank_lost,
     ev.HoldOverdue: hold_overdue,
+    ev.HealthNoticed: health_noticed,
     ev.StopRequested: stop_requested,
     ev.RestartRequested: restart_requested,
     ev.KillRequested: kill_requested,

@@ -199,6 +199,8 @@ class RunState(Value, frozen=True, kw_only=True):
     """Backends to fall back on that were not tried yet."""
     news: tuple[RankNews, ...] = ()
     """News that the ranks of this attempt were told, in order."""
+    notices: int = 0
+    """Lines of the story about the ranks' health."""
 
     def generation_of(self, rank: int) -> int:
         """The generation that a rank's process was started for."""

@@ -11,6 +11,9 @@ from engine.core.run.machine import states
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.views.view import EventLine
 
+RELIEF = ("moving", "even", "restored")
+"""Kinds of notices about health that need nobody."""
+
 
 def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) -> EventLine | None:
     """One line about an event that changed the run; None if it needs no line of its own.
@@ -83,6 +86,8 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"rank {rank} was lost: {reason}", "error"
         case ev.HoldOverdue(seconds=seconds):
             return f"nobody has restarted the run for {seconds:g} s (launch.hold_for); it ends", "warning"
+        case ev.HealthNoticed(text=text, kind=kind):
+            return text, "info" if kind in RELIEF else "warning"
         case ev.StopRequested(by=by, at_once=at_once):
             return f"{by} asked for the run to stop" + (" at once" if at_once else ""), "warning"
         case ev.RestartRequested(by=by):

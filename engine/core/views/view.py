@@ -54,6 +54,12 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     out_size: int = 0
     err_size: int = 0
     """Bytes in the rank's stdout and stderr files so far."""
+    health: str = ""
+    """`stalled`: no step for much longer than usual; `slow`; `nan`: its loss is not finite; empty: nothing is known to be wrong."""
+    health_since: float | None = None
+    """When a stalled rank made its last step, or another mark began; seconds since the epoch."""
+    phase: str = ""
+    """What the script says it does instead of training: `eval`; raw."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +140,23 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `throughput` is made from steps and time."""
     restart_ranks: tuple[int, ...] = ()
     """Ranks that a rejoin would start."""
+    stall: StallView | None = None
     hold_ends_at: float | None = None
     """When a run that holds will end by itself, in seconds since the epoch; None: never, or it does not hold."""
+
+
+class StallView(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that hang."""
+
+    ranks: tuple[int, ...]
+    since: float
+    """Of the first of them, seconds since the epoch."""
+    waits: tuple[str, ...] = ()
+    """Who waits for whom in collectives, one sentence each: raw; empty: nobody waits, or not known yet."""
+    doing: tuple[str, ...] = ()
+    """Where the ranks are in their code, one line for each group of them: raw."""
+    late: tuple[int, ...] = ()
+    """Ranks that others wait for."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from engine.core.failures.collectives import Wait
 from engine.core.failures.verdict import Witness, find_verdict
 from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.health import RankHealth
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.holding import hold_ends_at
@@ -21,6 +23,7 @@ from engine.core.run.state import (
     Node,
     Pending,
     RankPhase,
+    Running,
     RunState,
     rank_word,
     root_cause,
@@ -28,7 +31,7 @@ from engine.core.run.state import (
     status_words,
 )
 from engine.core.views.activity import current_activity, dead_ranks, newest_checkpoint, next_restart
-from engine.core.views.view import FailureView, NodeView, RankView, RunView
+from engine.core.views.view import FailureView, NodeView, RankView, RunView, StallView
 from engine.core.words import rank_words
 
 
@@ -38,6 +41,7 @@ def rank_views(
     ranks: Iterable[int],
     progress: Sequence[RankProgress],
     gpus: Mapping[int, GpuUse],
+    health: Mapping[int, RankHealth] = MappingProxyType({}),
 ) -> list[RankView]:
     """Ranks of the current attempt.
 
@@ -47,16 +51,25 @@ def rank_views(
         ranks: which ones.
         progress: the numbers of every rank, by rank.
         gpus: how ranks use their GPUs, of those where it is known now.
+        health: what is wrong with ranks that are alive.
     """
     waits = _waiting_note(state)
-    return [_rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits) for rank in ranks]
+    return [_rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank)) for rank in ranks]
 
 
 def _rank_view(
-    state: RunState, plan: LaunchPlan, rank: int, progress: RankProgress, gpu: GpuUse | None, waits: str
+    state: RunState,
+    plan: LaunchPlan,
+    rank: int,
+    progress: RankProgress,
+    gpu: GpuUse | None,
+    waits: str,
+    health: RankHealth | None,
 ) -> RankView:
     phase = state.ranks[rank]
     is_alive = isinstance(phase, Alive)
+    health = health if is_alive else None
+    is_stalled = health is not None and health.mark == "stalled"
     place = plan.places[rank]
     never_started = isinstance(phase, Pending) and isinstance(state.phase, Ended)
     return RankView(
@@ -70,7 +83,7 @@ def _rank_view(
         generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
         step=progress.step,
         loss=_finite(progress.loss),
-        throughput=_finite(progress.throughput) if is_alive else None,
+        throughput=_finite(progress.throughput) if is_alive and not is_stalled else None,
         unit=progress.unit,
         gpu=gpu if is_alive else None,
         since=_since(state, phase),
@@ -81,12 +94,16 @@ def _rank_view(
         or _away_note(phase, state.nodes[place.group_rank])
         or _loss_note(progress)
         or (is_alive and (waits or _joining_note(progress)))
+        or (health.words if health is not None else "")
         or "",
         last_line=progress.last_line,
         aside=progress.aside if is_alive else "",
         is_derived=progress.is_derived,
         out_size=progress.out_size,
         err_size=progress.err_size,
+        health=health.mark if health is not None else "",
+        health_since=health.since if health is not None else None,
+        phase=progress.phase if is_alive else "",
     )
 
 
@@ -139,6 +156,7 @@ def run_view(
     progress: Sequence[RankProgress],
     tails: Mapping[int, bytes],
     waits: tuple[Wait, ...] = (),
+    stall: StallView | None = None,
 ) -> RunView:
     """The run as a whole.
 
@@ -148,13 +166,15 @@ def run_view(
         progress: the numbers of every rank, by rank.
         tails: the end of stderr of ranks that failed, for the explanation.
         waits: who waited for whom in collectives, likewise.
+        stall: which ranks hang.
     """
+    stalled = set(stall.ranks) if stall is not None else ()
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
     saved = newest_checkpoint(progress)
     rates = [
         one.throughput
-        for one, phase in zip(progress, state.ranks, strict=True)
-        if isinstance(phase, Alive) and one.throughput
+        for rank, (one, phase) in enumerate(zip(progress, state.ranks, strict=True))
+        if isinstance(phase, Alive) and one.throughput and rank not in stalled
     ]
     unit = next((one.unit for one in progress if one.unit), "")  # the ranks share an iteration, but not a sample
     losses = [one.loss for one in progress if one.loss is not None]
@@ -200,6 +220,7 @@ def run_view(
         restart=again.words,
         restart_kind=again.kind,
         restart_ranks=again.ranks,
+        stall=stall if isinstance(state.phase, Running) else None,
         hold_ends_at=hold_ends_at(state, plan.policy.hold_for),
         nodes=tuple(
             NodeView(name=node.name, ranks=node.ranks, link=node.link, reason=node.reason, since=node.since)

@@ -1,0 +1,335 @@
+"""Finds ranks that hang or lag, and curves that go wrong, from what ranks report.
+
+What is usual is learned from the run itself: the time from one step to the next, of a rank and of its peers; the level of the loss; the
+throughput. A fixed limit would be too long for a script with ten steps a second and too short for one with a step a minute.
+
+Nothing is reported while a rank says that it does something else (`rankdeck.log(phase="eval")`), or before anything is usual.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from engine.core.metrics.progress import RankProgress
+from engine.core.metrics.series import Point
+from engine.core.words import rank_words
+
+Mark = Literal["stalled", "slow", "nan"]
+Kind = Literal["stalled", "moving", "slow", "even", "nan", "spike", "drop", "restored"]
+
+FEW_STEPS = 3
+"""Intervals from which a rank's usual interval is known."""
+
+FEW_SIGNS = 10
+"""The same for a script without steps: output comes less regularly."""
+
+SLOW_FOR = 10.0
+"""Seconds for which a rank must lag before it is reported."""
+
+PAUSE_SHARE = 1.5
+"""A pause as long as this many times the longest one so far is no surprise: a script may save or evaluate without saying so."""
+
+WARM_UP = 20
+"""Values of a loss or a throughput from which their level is known."""
+
+SMOOTHING = 0.1
+"""Share of a new value in the running mean of a loss and of its deviation."""
+
+LEAST_SPREAD = 0.02
+"""The deviation of a loss is taken as this share of it at least: a loss that hardly moves would spike with every step."""
+
+SPIKE_PAUSE = 60.0
+"""Seconds between two reports of spikes."""
+
+NEW_RATES = 5
+"""Seconds of throughput that are compared with those before."""
+
+
+class Limits(NamedTuple):
+    """When something is reported; 0 switches a report off. The keys of `[health]` in a profile."""
+
+    stalled: float = 10.0
+    """Times the usual interval between steps without a new one."""
+    least: float = 30.0
+    """Seconds without a new step, at least."""
+    slow: float = 1.5
+    """Times the usual interval of the other ranks."""
+    spike: float = 8.0
+    """Times the usual deviation of the loss above its level."""
+    drop: float = 0.5
+    """Share of the usual throughput."""
+
+
+class RankMark(NamedTuple):
+    """Why a rank needs attention. `seconds`: without a step, or from step to step if it is slow; `usual`: from step to step."""
+
+    mark: Mark
+    seconds: float
+    usual: float
+
+
+class RankHealth(NamedTuple):
+    """A mark as front ends show it. `since`: seconds since the epoch, of the last step of a stalled rank."""
+
+    mark: Mark
+    since: float
+    words: str
+
+
+class Notice(NamedTuple):
+    """A change that is reported as an event."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    text: str
+
+
+class _Pace:
+    """The steps of one rank over time."""
+
+    def __init__(self, now: float) -> None:
+        self.count: int | None = None
+        self.at = now
+        self.longest = 0.0
+        self.lag_since: float | None = None
+        self._intervals: deque[float] = deque(maxlen=32)
+        self._usual: float | None = None
+
+    def take(self, count: int, now: float, limit: float) -> None:
+        """Adds what is newest. `limit`: pauses beyond twice of it are not learned."""
+        if self.count is not None and count > self.count:
+            pause = now - self.at
+            self._intervals.append(pause / (count - self.count))
+            self._usual = None
+            self.longest = max(min(pause, 2 * limit), self.longest * 0.995)
+        if count != self.count:
+            self.count, self.at = count, now
+
+    @property
+    def known(self) -> int:
+        return len(self._intervals)
+
+    @property
+    def usual(self) -> float | None:
+        """Seconds from one step to the next; None: unknown."""
+        if self._usual is None and self._intervals:
+            self._usual = statistics.median(self._intervals)
+        return self._usual
+
+
+class Health:
+    """What is wrong with the ranks of an attempt. Fed once a second with what is known of them."""
+
+    def __init__(self, world_size: int, limits: Limits, now: float = 0.0) -> None:
+        """`now`: seconds of any clock, as in `look`."""
+        self._limits = limits
+        self._paces = [_Pace(now) for _ in range(world_size)]
+        self._signs = [(0, None)] * world_size
+        self._levels: dict[int, tuple[float, float, int]] = {}
+        """Mean, deviation and number of losses of each rank."""
+        self._odd: set[int] = set()
+        """Ranks whose loss is not finite."""
+        self._spiked_at = -math.inf
+        self._rates: deque[float] = deque(maxlen=60)
+        self._new_rates: deque[float] = deque(maxlen=NEW_RATES)
+        self._is_low = False
+        self._worst: dict[int, float] = {}
+        """For how long stalled ranks had no step, to report it when they go on."""
+        self.marks: dict[int, RankMark] = {}
+
+    def look(
+        self,
+        now: float,
+        progress: Sequence[RankProgress],
+        alive: Collection[int],
+        points: Iterable[Point] = (),
+        throughput: float | None = None,
+    ) -> list[Notice]:
+        """Updates `marks`, and returns what has changed.
+
+        Args:
+            now: seconds of a clock that stops while this process is stopped, so that a pause of it is not that of the ranks.
+            progress: the newest numbers of every rank.
+            alive: ranks that should be training, and can be heard.
+            points: new points of curves.
+            throughput: of the run.
+        """
+        by_step = any(one.step is not None for one in progress)
+        peers = self._learn(now, progress, alive, by_step=by_step)
+        busy = {rank for rank in alive if not _is_elsewhere(progress[rank])}
+        few = FEW_STEPS if by_step else FEW_SIGNS
+        before, self.marks = self.marks, {}
+        for rank in sorted(busy):
+            if mark := self._mark(now, rank, peers, few, by_step=by_step):
+                self.marks[rank] = mark
+        notices = [*self._pauses(before), *self._losses(now, progress, alive, points)]
+        for rank in self._odd:
+            self.marks.setdefault(rank, RankMark("nan", 0.0, 0.0))
+        if len(busy) == len(alive) and busy and not any(one.mark == "stalled" for one in self.marks.values()):
+            notices += self._throughput(throughput)
+        return notices
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def _learn(
+        self, now: float, progress: Sequence[RankProgress], alive: Collection[int], *, by_step: bool
+    ) -> float | None:
+        """Takes in the newest steps; returns the usual interval of all ranks, if it is known."""
+        known = [usual for pace in self._paces if (usual := pace.usual) is not None]
+        peers = statistics.median_low(known) if known else None
+        for rank, (one, pace) in enumerate(zip(progress, self._paces, strict=True)):
+            count = one.step if by_step else self._sign(rank, one)
+            if rank not in alive or _is_elsewhere(one):
+                pace.count, pace.at = count, now
+            elif count is not None:
+                pace.take(count, now, self._limit(pace, peers))
+        return peers
+
+    def _sign(self, rank: int, progress: RankProgress) -> int:
+        """How often a rank was heard of, for a script without steps."""
+        count, seen = self._signs[rank]
+        if progress.seen != seen:
+            self._signs[rank] = (count + 1, progress.seen)  # type: ignore[assignment]
+        return self._signs[rank][0]
+
+    def _limit(self, pace: _Pace, peers: float | None) -> float:
+        usual = max(pace.usual or 0.0, peers or 0.0)
+        return max(self._limits.least, self._limits.stalled * usual, PAUSE_SHARE * pace.longest)
+
+    def _mark(self, now: float, rank: int, peers: float | None, few: int, *, by_step: bool) -> RankMark | None:
+        pace, limits = self._paces[rank], self._limits
+        usual, quiet = pace.usual or peers, now - pace.at
+        if usual is None or (pace.known < few and self._known_peers(few) == 0):
+            return None
+        if limits.stalled and quiet > self._limit(pace, peers):
+            return RankMark("stalled", quiet, usual)
+        lags = (
+            by_step and limits.slow and pace.usual and peers and pace.known >= few and pace.usual > limits.slow * peers
+        )
+        if not lags:
+            pace.lag_since = None
+            return None
+        pace.lag_since = now if pace.lag_since is None else pace.lag_since
+        return RankMark("slow", pace.usual or 0.0, peers or 0.0) if now - pace.lag_since >= SLOW_FOR else None
+
+    def _known_peers(self, few: int) -> int:
+        return sum(pace.known >= few for pace in self._paces)
+
+    def _pauses(self, before: Mapping[int, RankMark]) -> list[Notice]:
+        notices: list[Notice] = []
+        stalled = {rank: one for rank, one in self.marks.items() if one.mark == "stalled"}
+        if new := tuple(rank for rank in stalled if rank not in self._worst):
+            seconds, usual = max(stalled[rank].seconds for rank in new), stalled[new[0]].usual
+            text = f"{rank_words(new)}: no step for {seconds:.0f} s; usual: {_seconds(usual)}"
+            notices.append(Notice("stalled", new, text))
+        if over := tuple(rank for rank in self._worst if rank not in stalled):
+            seconds = max(self._worst.pop(rank) for rank in over)
+            notices.append(Notice("moving", over, f"{rank_words(over)}: goes on after about {seconds:.0f} s"))
+        self._worst |= {rank: one.seconds for rank, one in stalled.items()}
+        if slow := tuple(r for r, one in self.marks.items() if one.mark == "slow" and not _is(before.get(r), "slow")):
+            mark = self.marks[slow[0]]
+            text = f"{rank_words(slow)}: slow, {_seconds(mark.seconds)} a step; the others: {_seconds(mark.usual)}"
+            notices.append(Notice("slow", slow, text))
+        if even := tuple(rank for rank, one in before.items() if one.mark == "slow" and rank not in self.marks):
+            notices.append(Notice("even", even, f"{rank_words(even)}: as fast as the others again"))
+        return notices
+
+    # --- curves ------------------------------------------------------------------------------------------------------
+
+    def _losses(
+        self, now: float, progress: Sequence[RankProgress], alive: Collection[int], points: Iterable[Point]
+    ) -> list[Notice]:
+        odd: dict[int, int | None] = {}
+        spike: tuple[float, int, float, float, int | None] | None = None
+        for point in points:
+            if point.key != "loss" or point.rank not in alive:
+                continue
+            if point.value is None:
+                odd.setdefault(point.rank, point.step)
+            elif (level := self._take_loss(point.rank, point.value)) is not None:
+                height = (point.value - level) / (abs(level) or 1.0)
+                spike = max(spike or (height, *_told(point, level)), (height, *_told(point, level)))
+        self._odd = {
+            rank for rank in self._odd | odd.keys() if rank in alive and _may_be_odd(progress[rank], rank in odd)
+        }
+        notices: list[Notice] = []
+        if odd:
+            ranks = tuple(sorted(odd))
+            step = odd[ranks[0]]
+            at = f" at step {step}" if step is not None else ""
+            notices.append(
+                Notice("nan", ranks, f"the loss of {rank_words(ranks)} is {_odd_word(progress[ranks[0]])}{at}")
+            )
+        if spike is not None and now - self._spiked_at >= SPIKE_PAUSE:
+            self._spiked_at = now
+            _, rank, value, level, step = spike
+            at = f" at step {step}" if step is not None else ""
+            notices.append(
+                Notice("spike", (rank,), f"the loss of rank {rank} spikes{at}: {value:.4g} after about {level:.4g}")
+            )
+        return notices
+
+    def _take_loss(self, rank: int, value: float) -> float | None:
+        """Adds a loss. Returns the level before it if it is a spike."""
+        mean, spread, count = self._levels.get(rank, (value, 0.0, 0))
+        reach = self._limits.spike * max(spread, LEAST_SPREAD * abs(mean))
+        is_spike = bool(self._limits.spike) and count >= WARM_UP and value - mean > reach > 0
+        taken = min(value, mean + reach) if is_spike else value
+        self._levels[rank] = (
+            mean + SMOOTHING * (taken - mean),
+            spread + SMOOTHING * (abs(taken - mean) - spread),
+            count + 1,
+        )
+        return mean if is_spike else None
+
+    def _throughput(self, rate: float | None) -> list[Notice]:
+        if rate is None or not self._limits.drop:
+            return []
+        self._new_rates.append(rate)
+        if len(self._new_rates) < NEW_RATES:
+            return []
+        now = statistics.mean(self._new_rates)
+        usual = statistics.median(self._rates) if len(self._rates) >= WARM_UP else None
+        if not self._is_low:
+            self._rates.append(self._new_rates[0])
+        if usual is None:
+            return []
+        if not self._is_low and now < self._limits.drop * usual:
+            self._is_low = True
+            return [Notice("drop", (), f"the throughput dropped to {now:.4g} per second; usual: {usual:.4g}")]
+        if self._is_low and now > (1 + self._limits.drop) / 2 * usual:
+            self._is_low = False
+            return [Notice("restored", (), f"the throughput is {now:.4g} per second again")]
+        return []
+
+
+def _is_elsewhere(progress: RankProgress) -> bool:
+    """Whether a rank has said that it does something else than training, or is done with it."""
+    is_done = progress.steps is not None and progress.step is not None and progress.step >= progress.steps
+    return bool(progress.phase) or is_done or progress.meeting == "joining"
+
+
+def _is(mark: RankMark | None, word: Mark) -> bool:
+    return mark is not None and mark.mark == word
+
+
+def _may_be_odd(progress: RankProgress, is_new: bool) -> bool:
+    """A rank is marked until its loss is finite again."""
+    return is_new or (progress.loss is not None and not math.isfinite(progress.loss))
+
+
+def _odd_word(progress: RankProgress) -> str:
+    loss = progress.loss
+    return "nan" if loss is None or math.isfinite(loss) else str(loss)
+
+
+def _told(point: Point, level: float) -> tuple[int, float, float, int | None]:
+    return point.rank, point.value or 0.0, level, point.step
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s"

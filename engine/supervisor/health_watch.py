@@ -1,0 +1,151 @@
+"""Looks once a second for ranks that hang or lag and for curves that go wrong; asks hanging ranks who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import msgspec
+
+from engine.core.failures.stacks import RankStack, fold, waits
+from engine.core.metrics.health import Health, Limits, RankHealth, RankMark
+from engine.core.run import events as ev
+from engine.core.run.state import Alive, Running
+from engine.core.views.view import StallView
+from engine.core.words import rank_ranges
+from engine.supervisor.ingest import Ingest
+from engine.supervisor.questions import Questions
+from engine.supervisor.supervised import SupervisedRun
+
+PERIOD = 1.0
+"""Seconds between two looks. They are counted instead of time, because a pause of this process is not the ranks' delay."""
+
+ASK_PAUSE = 60.0
+"""Seconds between two questions to ranks that go on hanging: each interrupts every rank for a moment."""
+
+MOST_LINES = 4
+"""Groups of ranks whose place in the code is shown."""
+
+
+class HealthWatch:
+    """Watches the ranks of a run while they train.
+
+    Args:
+        run: the run; its `health` and `stall` are kept current.
+        ingest: what its ranks have reported.
+        questions: asks its agents.
+    """
+
+    def __init__(self, run: SupervisedRun, ingest: Ingest, questions: Questions) -> None:
+        self._run, self._ingest, self._questions = run, ingest, questions
+        self._limits = Limits(**msgspec.structs.asdict(run.plan.health))
+        self._process: object = None
+        """Attempt and generation that `_health` is about."""
+        self._health = Health(run.plan.world_size, self._limits)
+        self._clock = 0.0
+        self._points = 0
+        self._asked_at: float | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    async def keep(self) -> None:
+        """Looks again and again. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            self._clock += PERIOD
+            self.look()
+
+    def look(self) -> None:
+        """Looks once."""
+        run, state = self._run, self._run.state
+        process = (state.attempt, state.generation)
+        if process != self._process:
+            self._process = process
+            self._health = Health(run.plan.world_size, self._limits, self._clock)
+        points, self._points = self._ingest.points_seen - self._points, self._ingest.points_seen
+        if not isinstance(state.phase, Running):
+            self._show({})
+            return
+        away = {rank for node in state.nodes if node.link != "up" for rank in node.ranks}
+        alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive) and rank not in away]
+        kept = len(self._ingest.points)
+        notices = self._health.look(
+            self._clock,
+            self._ingest.progress,
+            set(alive),
+            itertools.islice(self._ingest.points, max(0, kept - points), None),
+            sum(self._ingest.progress[rank].throughput or 0.0 for rank in alive),
+        )
+        self._show(self._health.marks)
+        for kind, ranks, text in notices:
+            self._notice(kind, ranks, text, self._run.plan.policy.on_nan if kind == "nan" else "ignore")
+
+    def _notice(self, kind: str, ranks: tuple[int, ...], text: str, policy: ev.NanPolicy = "ignore") -> None:
+        self._run.handle(
+            ev.HealthNoticed(
+                at=time.time(), attempt=self._run.state.attempt, kind=kind, ranks=ranks, text=text, policy=policy
+            )
+        )
+
+    # --- what front ends see -----------------------------------------------------------------------------------------
+
+    def _show(self, marks: dict[int, RankMark]) -> None:
+        """Changes the marks that front ends see. One that stays is the same object, so that no new view is made of it."""
+        run, now = self._run, time.time()
+        shown: dict[int, RankHealth] = {}
+        for rank, mark in marks.items():
+            old = run.health.get(rank)
+            words = _words(mark)
+            is_same = old is not None and old.mark == mark.mark and (mark.mark == "stalled" or old.words == words)
+            shown[rank] = old if old is not None and is_same else RankHealth(mark.mark, now - mark.seconds, words)
+        run.changed_ranks |= {
+            rank for rank in shown.keys() | run.health.keys() if shown.get(rank) != run.health.get(rank)
+        }
+        run.health = shown
+        stalled = tuple(rank for rank, one in shown.items() if one.mark == "stalled")
+        if not stalled:
+            run.stall, self._asked_at = None, None
+            return
+        since = min(shown[rank].since for rank in stalled)
+        known = run.stall
+        run.stall = (
+            StallView(ranks=stalled, since=since)
+            if known is None
+            else msgspec.structs.replace(known, ranks=stalled, since=since)
+        )
+        is_due = self._asked_at is None or self._clock - self._asked_at >= ASK_PAUSE
+        if is_due and (self._asking is None or self._asking.done()):
+            is_first, self._asked_at = self._asked_at is None, self._clock
+            self._asking = run.tasks.create_task(self._ask(is_first=is_first), name="who waits for whom")
+
+    async def _ask(self, *, is_first: bool) -> None:
+        run, process = self._run, self._process
+        try:
+            stacks = await self._questions.stacks()
+            found = waits(stacks)
+            doing = _places(stacks)
+        except Exception as error:  # noqa: BLE001 - the content comes from ranks
+            run.take_failed_reading(run.head, "who waits for whom is unknown", error)
+            return
+        if run.stall is None or process != self._process:
+            return
+        late = tuple(sorted({rank for wait in found for rank in wait.late}))
+        sentences = tuple(wait.sentence for wait in found)
+        run.stall = msgspec.structs.replace(run.stall, waits=sentences, doing=doing, late=late)
+        for rank in run.health.keys() & set(late):
+            run.health[rank] = run.health[rank]._replace(words="others wait for it")
+            run.changed_ranks.add(rank)
+        run.changed_ranks.add(run.stall.ranks[0])  # so that a new snapshot is made
+        if is_first and sentences:
+            self._notice("waits", late, sentences[0])
+
+
+def _words(mark: RankMark) -> str:
+    """The note of a rank; empty where its age is shown."""
+    return f"{mark.seconds:.3g} s a step, others {mark.usual:.3g} s" if mark.mark == "slow" else ""
+
+
+def _places(stacks: tuple[RankStack, ...]) -> tuple[str, ...]:
+    """Where the ranks are in their code, the smallest group first: it has the rank that others wait for."""
+    groups = sorted(fold({one.rank: one.text for one in stacks if one.text}), key=lambda group: len(group.ranks))
+    return tuple(f"{rank_ranges(group.ranks)}: {group.doing}" for group in groups[:MOST_LINES])

@@ -1,0 +1,41 @@
+"""Ranks that hang and losses that are not finite, in real runs."""
+
+from __future__ import annotations
+
+from tests.support import wait_until
+
+STEPS = """
+import os, time, rankdeck
+rank, step = int(os.environ["RANK"]), 0
+def load():
+    while not os.path.exists("go"): time.sleep(0.05)
+while True:
+    step += 1
+    if rank == 1 and step == 100: load()
+    rankdeck.log(step=step, loss=float("nan") if rank == 0 and os.path.exists("odd") else 1.0)
+    time.sleep(0.05)
+"""
+
+
+def test_a_rank_that_hangs_is_found_without_asking_and_a_loss_that_is_not_finite_ends_its_rank(
+    rankdeck, write_script, write_profile, work
+):
+    sections = {"health": {"least": 1.0}, "launch": {"on_nan": "hold", "on_failure": "stop"}}
+    run = rankdeck.launch(write_profile(write_script("steps.py", STEPS), ranks=2, **sections))
+    # A busy machine may delay the other rank too, for a moment.
+    status = rankdeck.wait_status(
+        run, lambda status: bool(status["stall"] and status["stall"]["doing"] and status["stall"]["ranks"] == [1])
+    )
+    assert any(line.startswith("rank 1: in load (steps.py:") for line in status["stall"]["doing"])
+    assert [rank["health"] for rank in status["ranks"]] == ["", "stalled"]
+    (work / "go").touch()
+    rankdeck.wait_status(run, lambda status: status["stall"] is None)
+    (work / "odd").touch()
+    status = rankdeck.wait_state(run, "holding")
+    assert "rank 0 was ended because its loss was not finite" in status["failure"]["headline"]
+    assert [rank["state"] for rank in status["ranks"]] == ["failed", "running"]
+
+    def kinds() -> set[str]:
+        return {event["kind"] for event in rankdeck.journal(run) if event["event"] == "HealthNoticed"}
+
+    wait_until(lambda: {"stalled", "moving", "nan"} <= kinds(), what="the events")
