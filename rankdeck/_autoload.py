@@ -26,6 +26,16 @@ def register() -> None:
         sys.stderr.write(f"rankdeck: torch can't be prepared for this backend: {type(error).__name__}: {error}\n")
 
 
+def _waits_for_nobody() -> bool | None:
+    """Whether this is a process that a rank has started, and none of the processes that it meets will host a store.
+
+    Ranks lead a session of their own. With torch's variable, every process expects the launcher to host the store, so children of a rank
+    that meet at another address than the run's wait for ever.
+    """
+    is_child = os.getsid(0) != os.getpid()
+    return True if is_child and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
+
+
 def _wrap_joining() -> None:
     """Makes `init_process_group` report when it begins and returns, so that rankdeck can name missing ranks if a launch hangs. It also
     starts to answer questions about collectives.
@@ -38,7 +48,7 @@ def _wrap_joining() -> None:
 
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **named: Any) -> Any:
-        log(joining=True)
+        log(joining=True, orphan=_waits_for_nobody())
         listen()
         result = original(*arguments, **named)
         log(joined=True)

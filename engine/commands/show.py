@@ -17,7 +17,8 @@ from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.metrics.gpu_use import GpuUse
-from engine.core.plan.plan import LaunchPlan, rank_argv, shown_environment, shown_shell, store_address
+from engine.core.plan.plan import LaunchPlan, shown_environment, shown_shell, store_address
+from engine.core.plan.rank import rank_argv
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot
@@ -224,7 +225,7 @@ def show_failure(snapshot: Snapshot, *, err: bool = False) -> None:
 def show_stacks(stacks: Sequence[RankStack], *, as_json: bool) -> None:
     """`rankdeck stacks`."""
     if as_json:
-        ranks = [{"rank": one.rank, "text": one.text, "reason": one.reason} for one in stacks]
+        ranks = [{"rank": one.rank, "text": one.text, "reason": one.reason, "children": one.children} for one in stacks]
         print_json({"collectives": waits(stacks), "ranks": ranks})
         return
     for line in story(stacks):

@@ -236,6 +236,8 @@ def become(request: Request, descriptors: list[int]) -> None:
     os.environ.clear()  # imports may have set variables
     os.environ.update(request["exec_env"])
     os.environ.update(request["env"])
+    for name in request.get("unset", ()):
+        os.environ.pop(name, None)
     os.chdir(request["cwd"])
     sys.argv = list(request["argv"][2:])
     if hasattr(sys, "orig_argv"):

@@ -13,7 +13,7 @@ import msgspec
 
 from engine.core.catalogue import RecipeInfo
 from engine.core.errors import UsageError
-from engine.core.plan.plan import recipe_file
+from engine.core.plan.rank import recipe_file
 from engine.installed import LIBRARY
 
 FOLDER = LIBRARY / "recipes"

@@ -34,6 +34,7 @@ from engine.supervisor.bridge import Bridge
 from engine.supervisor.guard import Guards
 from engine.supervisor.health_watch import HealthWatch
 from engine.supervisor.hold_watch import HoldWatch
+from engine.supervisor.join_watch import JoinWatch
 from engine.supervisor.journal import Journal
 from engine.supervisor.lingering import Callers, stay
 from engine.supervisor.log import note
@@ -76,6 +77,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "the watch of the socket": server.keep_listening,
             "the watch of rejoins": RejoinWatch(run, runner.ingest).keep,
             "the watch of health": HealthWatch(run, runner.ingest, runner.questions).keep,
+            "the watch of ranks that join": JoinWatch(run, runner.ingest).keep,
             "the watch of runs that hold": HoldWatch(run, runner.orders).keep,
             "recording what was launched": runner.origins.keep,
             "saving curves": partial(_save, runner, snapshots),

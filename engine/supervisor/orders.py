@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import assert_never
 
-from engine.core.plan.plan import AttemptPaths, differs_between_ranks, rank_argv, rank_environment
+from engine.core.plan.rank import AttemptPaths, differs_between_ranks, rank_argv, rank_environment, unset_variables
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
@@ -204,6 +204,7 @@ class Orders:
             out=str(files.log(attempt, rank, "out")),
             err=str(files.log(attempt, rank, "err")),
             argv=rank_argv(plan, paths.library, plan.places[rank]) if differs_between_ranks(plan) else (),
+            unset=unset_variables(plan),
             metrics=paths.metrics,
             stacks=paths.stacks,
         )

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.core.failures.stacks import RankStack
+from engine.core.failures.stacks import ChildStack, RankStack
 from engine.core.run.state import rank_word
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
@@ -18,8 +18,8 @@ from engine.supervisor.supervised import SupervisedRun
 ANSWER_TIMEOUT = 15.0
 """Seconds for an agent's answer: longer than its own timeouts, so that it can report them."""
 
-STACKS_TIMEOUT = 8.0
-"""Seconds for the stacks of all ranks of a node: an agent waits up to 4.5 for them."""
+STACKS_TIMEOUT = 12.0
+"""Seconds for the stacks of all ranks of a node: an agent waits up to 7 for them."""
 
 A = TypeVar("A", bound=reports.Answer)
 
@@ -71,7 +71,8 @@ class Questions:
 
     def take_stacks(self, node: str, stacks: reports.StacksTaken) -> None:
         """Passes stacks to the tasks that wait for them. Raises ValueError for ranks of another node."""
-        for rank in (*(entry[0] for entry in stacks.ranks), *(entry[0] for entry in stacks.collectives)):
+        said = (stacks.ranks, stacks.collectives, stacks.children)
+        for rank in {entry[0] for entries in said for entry in entries}:
             self._run.check_rank(node, rank)
         if (waiting := self._stacks.pop(node, None)) and not waiting.done():
             waiting.set_result(stacks)
@@ -97,7 +98,10 @@ class Questions:
             said = answer.result()
             collectives = dict(said.collectives)
             for rank, text, reason in said.ranks:
-                found[rank] = RankStack(rank=rank, text=text, reason=reason, collectives=collectives.get(rank, ""))
+                children = tuple(ChildStack(pid=pid, text=text) for of, pid, text in said.children if of == rank)
+                found[rank] = RankStack(
+                    rank=rank, text=text, reason=reason, collectives=collectives.get(rank, ""), children=children
+                )
         for rank, phase in enumerate(self._run.state.ranks):
             if rank not in found:
                 word = rank_word(phase)

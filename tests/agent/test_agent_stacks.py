@@ -96,3 +96,33 @@ def test_nothing_is_written_into_a_file_in_the_place_of_the_pipe(node):
     bridge.send(type="stacks", attempt=0)
     assert bridge.expect("stacks")["collectives"] == []
     assert kept.read_text() == (node.folder / "attempt_0/rank_1.asked").read_text() == "kept"
+
+
+PARENT = """
+import os, signal, time
+def write(*_):
+    with open("attempt_0/rank_0.stacks", "a") as file:
+        file.write(f"{os.getpid()} ")
+signal.signal(signal.SIGRTMIN + 9, write)
+children = []
+for number in range(3):
+    if not (pid := os.fork()):
+        while True:
+            time.sleep(0.01)
+    children.append(pid)
+os.kill(children[2], signal.SIGSTOP)
+print(*children)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_processes_below_a_rank_answer_one_after_the_other_and_a_stopped_one_is_not_asked(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, PARENT)
+    wait_until(lambda: node.out(0).endswith(b"\n"))
+    children = node.out(0).split()[:2]
+    bridge.send(type="stacks", attempt=0)
+    said = bridge.expect("stacks")
+    assert [entry[0] for entry in said["ranks"]] == [0]
+    assert said["children"] == [[0, int(pid), f"{int(pid)} "] for pid in children]

@@ -103,6 +103,33 @@ def test_a_child_of_a_rank_does_not_answer_for_it(rankdeck, write_script, write_
     wait_until(lambda: not rankdeck.processes())
 
 
+SELF_STARTING = """
+import socket, torch, torch.distributed as dist
+def meet(number, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=2)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print("met", int(total), flush=True)
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(meet, (port,), nprocs=2)
+"""
+
+
+def test_a_script_that_starts_its_own_ranks_is_told_the_cure_and_runs_with_it(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("main.py", SELF_STARTING))
+    run = rankdeck.launch(profile)
+    wait_until(lambda: 'launch.environment = "plain"' in rankdeck("status", run).stdout)
+    assert told(rankdeck, run, "2 processes below rank 0").count("waiting for the process group") == 1
+    rankdeck("stop", run, "--now")
+    wait_until(lambda: not rankdeck.processes())
+    outside = {"RANK": "7", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    done = rankdeck("launch", profile, "--set", "launch.environment=plain", env=outside)
+    assert (done.returncode, done.stdout.count("met 2")) == (0, 2), done.stderr
+
+
 @pytest.mark.parametrize("warm", [True, False])
 def test_the_rank_that_others_wait_for_in_a_collective_is_named(rankdeck, write_script, write_profile, work, warm):
     run = rankdeck.launch(write_profile(write_script("late.py", LATE), ranks=3, launch={"warm": warm}))

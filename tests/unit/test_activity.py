@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from engine.core.run.machine import launch, step
 from engine.core.run.state import RunState
 from engine.core.views.activity import current_activity, next_restart
 from engine.core.views.view import RunView
+from engine.supervisor.join_watch import CHECKS, JoinWatch
 
 UP = ev.NodeConnected(at=1.0, node="a", agent_pid=7)
 STORE = ev.StoreOpened(at=2.0, attempt=0, node="a", port=4000)
@@ -170,3 +173,33 @@ def test_a_view_of_a_supervisor_that_lacks_the_fields_is_read_and_says_unknown()
     }  # fmt: skip
     view = msgspec.convert(old, RunView)
     assert (view.activity, view.restart_kind, view.restart_ranks) == ("unknown", "unknown", ())
+
+
+def test_processes_that_wait_for_a_store_that_nobody_hosts_are_told_with_the_cure() -> None:
+    progress = [RankProgress(meeting="joined"), RankProgress(meeting="orphan"), RankProgress()]
+    activity, words = current_activity(after(UP, STORE, *STARTED), progress)
+    assert activity == "joining"
+    assert words.startswith("rank 1 starts processes that wait for a store")
+    assert 'launch.environment = "plain"' in words
+
+
+def test_it_is_reported_once_after_some_checks_in_a_row() -> None:
+    progress = [RankProgress(meeting="orphan"), RankProgress(), RankProgress()]
+    events: list[AnyEvent] = []
+    plan = SimpleNamespace(places=[SimpleNamespace(node="gpu01")] * 3)
+    run: Any = SimpleNamespace(state=after(UP, STORE, *STARTED), plan=plan, handle=events.append)
+    ingest: Any = SimpleNamespace(progress=progress)
+    watch = JoinWatch(run, ingest)
+    for _ in range(CHECKS):
+        watch.check()
+    progress[0].meeting = "joined"
+    watch.check()
+    progress[0].meeting = "orphan"
+    for _ in range(CHECKS):
+        watch.check()
+    assert events == []
+    for _ in range(CHECKS):
+        watch.check()
+    (event,) = events
+    assert isinstance(event, ev.NodeWarned)
+    assert (event.node, event.check, event.fails) == ("gpu01", "environment", False)

@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 from engine.core.plan.layout import Slots, parse_nodes
 from engine.core.plan.plan import (
     HIDDEN,
-    AttemptPaths,
     BackendSettings,
     LaunchPlan,
     NodeFacts,
     build_plan,
-    differs_between_ranks,
-    rank_argv,
-    rank_environment,
     shown_environment,
     shown_shell,
 )
 from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.rank import AttemptPaths, differs_between_ranks, rank_argv, rank_environment, unset_variables
 
 GLOO = BackendSettings(name="gloo", env={"GLOO_SOCKET_IFNAME": "lo"}, device="cpu")
 NCCL = BackendSettings(name="nccl", env={}, device="cuda")
@@ -131,6 +128,15 @@ def test_a_program_has_a_short_title() -> None:
 
 def test_a_rank_gets_exactly_the_names_of_torchrun_and_ours() -> None:
     assert set(environment(make(), 0)) == TORCHRUN | OURS
+
+
+def test_a_plain_environment_has_nothing_of_torchrun_and_what_the_node_has_of_it_is_unset() -> None:
+    plan = make({"launch": {"environment": "plain"}, "env": {"RANK": "mine"}})
+    env = environment(plan, 0)
+    assert set(env) == OURS | {"RANK"}
+    assert env["RANK"] == "mine"
+    assert set(unset_variables(plan)) == TORCHRUN - {"RANK"}
+    assert unset_variables(make()) == ()
 
 
 def test_the_names_are_those_that_the_installed_torchrun_sets() -> None:

@@ -66,6 +66,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("launch", "warm"): False,
     ("launch", "prewarm"): False,
     ("launch", "linger"): "off",
+    ("launch", "environment"): "plain",
     ("launch", "on_failure"): "stop",
     ("launch", "hold_for"): 3600.0,
     ("launch", "max_restarts"): 0,

@@ -6,7 +6,7 @@ import faulthandler
 import tempfile
 import threading
 
-from engine.core.failures.stacks import Frame, RankStack, doing, fold, parse, story
+from engine.core.failures.stacks import ChildStack, Frame, RankStack, doing, fold, parse, story
 from engine.core.words import rank_ranges
 
 DUMP = """\
@@ -60,6 +60,18 @@ def test_ranks_in_the_same_place_are_told_once_and_the_largest_group_first() -> 
     assert lines[0] == "ranks 0-1, 3: waiting in all_reduce"
     assert lines[-1] == "rank 4: no stack: stopped"
     assert "    and 1 other thread" in lines
+
+
+def test_processes_below_ranks_are_told_after_the_ranks() -> None:
+    children = [tuple(ChildStack(pid=pid, text=dump(9)) for pid in pids) for pids in ((31, 32), (31,))]
+    stacks = [RankStack(rank=rank, text=dump(), children=of_rank) for rank, of_rank in enumerate(children)]
+    lines = story(stacks)
+    assert lines[0] == "ranks 0-1: waiting in all_reduce"
+    assert "3 processes below ranks 0-1 (31, 32, 31): waiting in all_reduce" in lines
+    many = tuple(ChildStack(pid=pid, text=dump()) for pid in range(20))
+    assert "20 processes below rank 7 (0, 1, 2, 3, 4, 5, 6, 7, …): waiting in all_reduce" in story(
+        [RankStack(rank=7, text=dump(), children=many)]
+    )
 
 
 def test_what_a_rank_is_at_is_said_in_words() -> None:

@@ -10,15 +10,8 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import BackendInfo
-from engine.core.plan.plan import (
-    AttemptPaths,
-    LaunchPlan,
-    PlannedNode,
-    rank_argv,
-    rank_environment,
-    shown_environment,
-    store_address,
-)
+from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, store_address
+from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
 from engine.core.terminal_text import visible
 from engine.core.words import count
 from tui.text.cells import plain_line

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.core.failures.collectives import Wait, compare
 from engine.core.failures.flight_recorder import read_record
-from engine.core.words import rank_ranges
+from engine.core.words import count, rank_ranges
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]*\])? \(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
@@ -32,12 +32,23 @@ _COLLECTIVES = frozenset([
 ])  # fmt: skip
 
 
+MOST_PIDS = 8
+"""Most numbers of processes in a line."""
+
+
 class Frame(msgspec.Struct, frozen=True):
     """One call, the innermost first in a stack."""
 
     file: str
     line: int
     function: str
+
+
+class ChildStack(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a process below a rank: `text` as `faulthandler` writes it."""
+
+    pid: int
+    text: str
 
 
 class RankStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,10 +59,11 @@ class RankStack(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     collectives: str = ""
     """The state of its process groups, for `read_record`."""
+    children: tuple[ChildStack, ...] = ()
 
 
 class Fold(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks whose main thread has the same stack. `threads`: how many other threads the first of them has."""
+    """Ranks, or processes by number, whose main thread has the same stack. `threads`: how many other threads the first of them has."""
 
     ranks: tuple[int, ...]
     doing: str
@@ -125,16 +137,27 @@ def waits(stacks: Sequence[RankStack]) -> list[Wait]:
     return compare({one.rank: read_record(one.collectives) for one in stacks})
 
 
+def _told(who: str, group: Fold) -> list[str]:
+    """Lines about processes in the same place."""
+    lines = [f"{who}: {group.doing}"]
+    lines += [f"    {frame.function}  {frame.file}:{frame.line}" for frame in group.frames]
+    if group.threads:
+        lines.append(f"    and {group.threads} other thread{'s' if group.threads > 1 else ''}")
+    return [*lines, ""]
+
+
 def story(stacks: Sequence[RankStack]) -> list[str]:
-    """Lines for people: which ranks wait for which, then the stacks."""
+    """Lines for people: which ranks wait for which, then the stacks of ranks, then those of processes below them."""
     lines = [wait.sentence for wait in waits(stacks)]
     lines += [""] if lines else []
     for group in fold({one.rank: one.text for one in stacks if one.text}):
-        lines.append(f"{rank_ranges(group.ranks)}: {group.doing}")
-        lines += [f"    {frame.function}  {frame.file}:{frame.line}" for frame in group.frames]
-        if group.threads:
-            lines.append(f"    and {group.threads} other thread{'s' if group.threads > 1 else ''}")
-        lines.append("")
+        lines += _told(rank_ranges(group.ranks), group)
+    children = [(one.rank, child) for one in stacks for child in one.children]
+    for group in fold({number: child.text for number, (_, child) in enumerate(children)}):
+        pids = ", ".join(str(children[number][1].pid) for number in group.ranks[:MOST_PIDS])
+        more = ", …" if len(group.ranks) > MOST_PIDS else ""
+        of = rank_ranges(sorted({children[number][0] for number in group.ranks}))
+        lines += _told(f"{count(len(group.ranks), 'process', 'processes')} below {of} ({pids}{more})", group)
     silent: dict[str, list[int]] = {}
     for one in stacks:
         if not one.text:

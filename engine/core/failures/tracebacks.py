@@ -23,6 +23,8 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+_OF_CHILD = re.compile(r"-- Process \d+ terminated with the following error:$")
+"""In the message of torch.multiprocessing.spawn, before the traceback of a process that it has started."""
 _HARMLESS = ("Exception ignored in", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
 _OF_ANOTHER_PROCESS = re.compile(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
@@ -97,7 +99,7 @@ def _is_harmless(lines: list[str], head: int) -> bool:
 def _leads_to(lines: list[str], head: int, end: int) -> bool:
     """Whether the traceback that begins at `head` is chained to the one that begins at `end`."""
     before = next((line for line in reversed(lines[head:end]) if line.strip()), "")
-    return before.strip() in _CHAINED
+    return before.strip() in _CHAINED or _OF_CHILD.match(before) is not None
 
 
 def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Traceback:

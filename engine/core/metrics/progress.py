@@ -51,8 +51,9 @@ class RankProgress(msgspec.Struct, kw_only=True):
     checkpoint: int | None = None
     checkpoint_at: float | None = None
     seen: float | None = None
-    meeting: Literal["", "joining", "joined"] = ""
-    """The rank's last report about its process group: it waits for the others, or all have joined."""
+    meeting: Literal["", "joining", "joined", "orphan"] = ""
+    """The rank's last report about its process group: it waits for the others, or all have joined, or a process that it has started waits
+    for a store that nobody hosts."""
     last_line: str = ""
     out_size: int = 0
     err_size: int = 0
@@ -116,7 +117,7 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
         progress.checkpoint, progress.checkpoint_at = checkpoint, at
     for word in ("joining", "joined"):
         if record.get(word) is True:
-            progress.meeting = word
+            progress.meeting = "orphan" if word == "joining" and record.get("orphan") is True else word
     points = []
     for key, raw in record.items():
         if key in ("t", "step", "steps", "checkpoint", "samples", "tokens", "phase"):

@@ -16,7 +16,6 @@ from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import Profile
-from engine.core.plan.rank_words import names_rank, with_place
 
 SECRET_NAME = re.compile(
     r"^(?!(?:OLD)?PWD$).*?"  # the shell's own variables
@@ -33,12 +32,6 @@ SECRET_VALUE = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 """Values that look like tokens, passwords or private keys, whatever the name of their variable."""
-
-TRACES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables with the path of torch's flight recorder: of torch 2.8 and newer, and of older versions."""
-
-SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
-"""Variables to which a node's agent adds folders of its own, for all ranks of the node."""
 
 HIDDEN = "•••"
 """Shown instead of a secret."""
@@ -173,23 +166,13 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     linger: float = 0.0
     """Seconds that a standby stays after the run; 0: none does."""
     health: HealthLimits = HealthLimits()
+    environment: Literal["torchrun", "plain"] = "torchrun"
+    """Whether ranks get torchrun's variables. A script that starts its own ranks needs an environment without them."""
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.places)
-
-
-class AttemptPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of one rank's files in an attempt, on its node. `traces`: prefix of torch's flight recorder files; torch adds the rank."""
-
-    library: str
-    error: str
-    metrics: str
-    stacks: str
-    handover: str
-    traces: str
-    checkpoints: str
 
 
 def build_plan(
@@ -256,6 +239,7 @@ def build_plan(
         metric_step=profile.metrics.step,
         metric_ignore=profile.metrics.ignore,
         health=HealthLimits(**msgspec.structs.asdict(profile.health)),
+        environment=profile.launch.environment,
     )
 
 
@@ -286,99 +270,6 @@ def _transport(wanted: Transport | None, node: str) -> Transport:
 def _automatic_ranks(fact: NodeFacts, backend: BackendSettings) -> int:
     """GPUs for a backend that computes on them, else cores, as torchrun's `auto` counts."""
     return max(1, fact.gpus if backend.device == "cuda" else fact.cores)
-
-
-def recipe_file(name: str) -> str:
-    """The name of a recipe's script: `linear_hooks.py` for `linear-hooks`."""
-    return f"{name.replace('-', '_')}.py"
-
-
-def differs_between_ranks(plan: LaunchPlan) -> bool:
-    """Whether the arguments of the program name a rank."""
-    return any(names_rank(argument) for argument in plan.program.args)
-
-
-def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None) -> tuple[str, ...]:
-    """The command line of a rank.
-
-    Args:
-        plan: the launch.
-        library: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
-        place: of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are.
-    """
-    program = plan.program
-    match program.kind:
-        case "recipe":
-            target: tuple[str, ...] = (f"{library}/rankdeck/recipes/{recipe_file(program.target)}",)
-        case "script":
-            target = (program.target,)
-        case "module":
-            target = ("-m", program.target)
-    args = program.args
-    if place is not None:
-        args = tuple(with_place(argument, place, plan.world_size) for argument in args)
-    return (plan.python, "-u", *target, *args)
-
-
-def rank_environment(
-    plan: LaunchPlan,
-    place: Place,
-    *,
-    run: str,
-    attempt: int,
-    address: str,
-    port: int,
-    paths: AttemptPaths,
-    generation: int = 0,
-    store_key: str = "",
-) -> dict[str, str]:
-    """The environment of a rank, in addition to its node's.
-
-    Names and values follow torchrun (torch 2.13, `LocalElasticAgent._start_workers`), so that scripts for torchrun run unchanged.
-    `RANKDECK_*` are rankdeck's own.
-
-    Args:
-        plan: the launch.
-        place: the rank.
-        run: id of the run.
-        attempt: counted from 0, torchrun's restart count.
-        address: of the node that hosts this attempt's store, as other nodes reach it.
-        port: of the store, which runs outside the ranks.
-        paths: files of this rank.
-        generation: for which it is started; above 0 if it replaces a dead rank.
-        store_key: secret with which rankdeck signs what it puts into the store; empty: nothing is signed.
-    """
-    traces = dict.fromkeys(TRACES, paths.traces) if "nccl" in plan.backend.name else {}
-    own = {name: value for name, value in plan.env.items() if name not in SEARCH_PATHS}
-    return {
-        **traces,
-        **own,
-        "RANK": str(place.rank),
-        "LOCAL_RANK": str(place.local_rank),
-        "WORLD_SIZE": str(plan.world_size),
-        "LOCAL_WORLD_SIZE": str(place.local_world_size),
-        "GROUP_RANK": str(place.group_rank),
-        "GROUP_WORLD_SIZE": str(len(plan.nodes)),
-        "ROLE_NAME": "default",
-        "ROLE_RANK": str(place.rank),
-        "ROLE_WORLD_SIZE": str(plan.world_size),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": run,
-        "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "TORCHELASTIC_MAX_RESTARTS": str(plan.policy.max_restarts),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": paths.error,
-        "RANKDECK_RUN": run,
-        "RANKDECK_GENERATION": str(generation),
-        "RANKDECK_BACKEND": plan.backend.name,
-        "RANKDECK_TIMEOUT": f"{plan.timeout:g}",
-        "RANKDECK_METRICS": paths.metrics,
-        "RANKDECK_STACKS": paths.stacks,
-        "RANKDECK_HANDOVER": paths.handover,
-        "RANKDECK_CHECKPOINTS": paths.checkpoints,
-        **({"RANKDECK_STORE_KEY": store_key} if store_key else {}),
-    }
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -71,6 +71,7 @@ class Launch(Section, frozen=True, kw_only=True):
     warm: bool = True
     prewarm: bool = True
     linger: float | Literal["off"] | None = None
+    environment: Literal["torchrun", "plain"] = "torchrun"
     on_failure: Literal["hold", "stop", "restart"] = "hold"
     hold_for: float = 0.0
     on_nan: Literal["ignore", "hold", "stop"] = "ignore"

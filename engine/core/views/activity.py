@@ -100,12 +100,23 @@ def _rejoining_words(state: RunState) -> str:
 def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
     """Which ranks have not joined while others wait in the setup of their process group; empty: none waits."""
     alive = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Alive)]
+    if lost := [rank for rank in alive if progress[rank].meeting == "orphan"]:
+        return orphan_words(lost)
     waiting = sum(progress[rank].meeting == "joining" for rank in alive)
     missing = [rank for rank in alive if not progress[rank].meeting]
     if not waiting or not missing:
         return ""
     verb = "has" if len(missing) == 1 else "have"
     return f"{rank_words(missing)} {verb} not joined yet; {waiting} of {len(state.ranks)} wait"
+
+
+def orphan_words(ranks: Sequence[int]) -> str:
+    """What is said of ranks whose own processes wait for a store, and the cure."""
+    verb = "starts" if len(ranks) == 1 else "start"
+    return (
+        f"{rank_words(ranks)} {verb} processes that wait for a store that nobody hosts; if the script starts its own ranks, set "
+        'launch.environment = "plain" and layout.ranks_per_node = 1'
+    )
 
 
 def newest_checkpoint(progress: Sequence[RankProgress]) -> RankProgress:

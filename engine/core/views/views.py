@@ -118,8 +118,11 @@ def _away_note(phase: RankPhase, node: Node) -> str:
     return f"{node.name} is unreachable" if isinstance(phase, Alive) and node.link == "down" else ""
 
 
+ORPHANS_WAIT = "its own processes wait for a store"
+
+
 def _joining_note(progress: RankProgress) -> str:
-    return "waits for all ranks to join" if progress.meeting == "joining" else ""
+    return {"joining": "waits for all ranks to join", "orphan": ORPHANS_WAIT}.get(progress.meeting, "")
 
 
 def _loss_note(progress: RankProgress) -> str:

@@ -161,10 +161,11 @@ class MpirunEnded(Report, frozen=True, kw_only=True, tag="daemon_ended"):
 
 
 class StacksTaken(Report, frozen=True, kw_only=True, tag="stacks"):
-    """`(rank, stacks, why there are none)`, and `(rank, collectives)` of those that answered."""
+    """`(rank, stacks, why there are none)`, `(rank, collectives)` of those that answered, and `(rank, pid, stacks)` of processes below ranks."""
 
     ranks: tuple[tuple[Size, str, str], ...]
     collectives: tuple[tuple[Size, str], ...] = ()
+    children: tuple[tuple[Size, Size, str], ...] = ()
 
 
 class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):

@@ -102,7 +102,10 @@ class LetGo(Request, frozen=True, kw_only=True, tag="let_go"):
 
 
 class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own."""
+    """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own.
+
+    `unset`: variables of the node that it must not have.
+    """
 
     rank: int
     generation: int
@@ -112,6 +115,7 @@ class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str
     stacks: str
     argv: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

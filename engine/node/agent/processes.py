@@ -58,20 +58,30 @@ def marked(marks: list[str]) -> list[int]:
 
 def descendants(root: int, keep: set[int]) -> list[int]:
     """Returns all processes below `root`, without zombies and without those in `keep`, whose children are included."""
+    return below(root, all_children(), keep)
+
+
+def all_children() -> dict[int, list[int]]:
+    """Returns the children of every process that has some, without zombies."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             found = process_status(int(name))
             if found is not None and found[1] not in "ZX":
                 children.setdefault(found[2], []).append(int(name))
-    below: list[int] = []
+    return children
+
+
+def below(root: int, children: dict[int, list[int]], keep: set[int]) -> list[int]:
+    """Returns all processes below `root`, without those in `keep`, whose children are included."""
+    found: list[int] = []
     queue = [root]
     while queue:
         for pid in children.get(queue.pop(), ()):
             queue.append(pid)
             if pid not in keep:
-                below.append(pid)
-    return below
+                found.append(pid)
+    return found
 
 
 def kill_group(pid: int, number: int) -> None:

@@ -54,6 +54,7 @@ class Spawn:
         self.attempt, self.number, self.generation = message["attempt"], wanted["rank"], wanted.get("generation", 0)
         self._files = [wanted["out"], wanted["err"], wanted["metrics"]]
         self._env: dict[str, str] = dict(wanted["env"])
+        self._unset: list[str] = wanted.get("unset", [])
         self._argv: list[str] = wanted.get("argv") or message["argv"]
         self._descriptors: list[int] = []
         """Descriptors from mpirun, for the rank."""
@@ -75,6 +76,7 @@ class Spawn:
             "cwd": self._message["cwd"],
             "stacks": self._wanted.get("stacks", ""),
             "library": self._message["library"],
+            "unset": self._unset,
         }
         job = Job(request, self._open_files, self._started, self._start_cold, self._dropped)
         self._start_job(job, self._message, self._environment, self._env)
@@ -130,7 +132,9 @@ class Spawn:
                 if self._descriptors:
                     self._env["PMI_FD"] = str(self._descriptors[0])
                 options = {"cwd": self._message["cwd"], "stdout": out, "stderr": err, "pass_fds": self._descriptors}
-                pid = start_process(self._argv, env={**self._environment, **self._env}, **options)
+                env = {**self._environment, **self._env}
+                env = {name: value for name, value in env.items() if name not in self._unset}
+                pid = start_process(self._argv, env=env, **options)
         except OSError as error:
             self._failed(error)
         else:

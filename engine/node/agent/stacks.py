@@ -1,4 +1,4 @@
-"""Asks ranks for their Python stacks, then for their collectives, and collects the answers."""
+"""Asks ranks for their Python stacks, then processes below them, then ranks for their collectives, and collects the answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 import time
 
 from engine.node.agent.files import file_size, read_from, wake
-from engine.node.agent.processes import catches, kill_quietly
+from engine.node.agent.processes import all_children, below, catches, kill_quietly, process_status
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 
@@ -24,12 +24,16 @@ MAX_ANSWER, MAX_ANSWERS = 1 << 16, 1 << 20
 STACKS_TIME, COLLECTIVES_TIME = 3.0, 1.5
 """Seconds for the ranks' answers. A stopped rank does not answer, and the others' answers must not wait longer."""
 
+CHILD_TIME, CHILDREN_TIME, MOST_CHILDREN = 0.5, 2.0, 16
+"""Seconds for the answer of a process below a rank, and for all of them; how many of each rank are asked, one after the other, since they
+write to their rank's file."""
+
 
 class Asked:
-    """A rank that was asked. `path`: the file for its answer; empty if it can't answer."""
+    """A rank that was asked. `path`: the file for its answer; empty if it can't answer. `child`: the process below it that was asked."""
 
-    def __init__(self, rank: Rank, path: str) -> None:
-        self.rank, self.path = rank, path
+    def __init__(self, rank: Rank, path: str, child: int = 0) -> None:
+        self.rank, self.path, self.child = rank, path, child
         self.size = file_size(path)  # before its answer
 
 
@@ -41,7 +45,14 @@ class Stacks:
         self._asked: list[Asked] | None = None
         self._deadline = 0.0
         self._answers: list[list[Any]] | None = None
-        """Stacks of the ranks, while they are asked for collectives."""
+        """Stacks of the ranks, while more is asked for."""
+        self._answered: list[Rank] = []
+        """Ranks that are asked for collectives at the end."""
+        self._rounds: list[list[Asked]] = []
+        """Processes to ask, at most one of each rank at a time."""
+        self._children: list[list[Any]] = []
+        """Their stacks."""
+        self._children_until = 0.0
         self._sizes: list[int] = []
 
     def ask_stacks(self, message: Message) -> None:
@@ -68,21 +79,55 @@ class Stacks:
         most = min(MAX_ANSWER, MAX_ANSWERS // max(1, len(asked)))
         texts = [read_from(one.path, one.size, most) if one.path else "" for one in asked]
         if self._answers is None:
-            self._answers = []
-            answered = []
-            for one, text in zip(asked, texts):  # noqa: B905
-                reason = "it does not answer; it may be stopped" if one.path else "its Python was not prepared for it"
-                self._answers.append([one.rank.number, text, "" if text else reason])
-                if text or not one.path:
-                    answered.append(one.rank)
-            self._ask_collectives(answered)
+            self._take_stacks(asked, texts)
+        elif asked and asked[0].child:
+            self._children += [[one.rank.number, one.child, text] for one, text in zip(asked, texts) if text]  # noqa: B905
         else:
             collectives = [[one.rank.number, text] for one, text in zip(asked, texts) if text]  # noqa: B905
             self._asked = None
-            self.send(type="stacks", ranks=self._answers, collectives=collectives)
+            self.send(type="stacks", ranks=self._answers, collectives=collectives, children=self._children)
+            return
+        self._ask_children()
+
+    def _take_stacks(self, asked: list[Asked], texts: list[str]) -> None:
+        self._answers, self._answered, self._children = [], [], []
+        for one, text in zip(asked, texts):  # noqa: B905
+            reason = "it does not answer; it may be stopped" if one.path else "its Python was not prepared for it"
+            self._answers.append([one.rank.number, text, "" if text else reason])
+            if text or not one.path:
+                self._answered.append(one.rank)
+        self._rounds, self._children_until = self._rounds_of_children(), time.monotonic() + CHILDREN_TIME
+
+    def _rounds_of_children(self) -> list[list[Asked]]:
+        """Returns who is asked when: the first process below each rank, then the second of each."""
+        children = all_children()
+        rounds: list[list[Asked]] = []
+        for rank in self._answered:
+            found = [pid for pid in below(rank.pid, children, set()) if _can_answer(pid)][:MOST_CHILDREN]
+            for number, pid in enumerate(found):
+                if number == len(rounds):
+                    rounds.append([])
+                rounds[number].append(Asked(rank, rank.path("stacks"), pid))
+        return rounds
+
+    def _ask_children(self) -> None:
+        """Asks the next processes below ranks; after the last, ranks are asked for their collectives."""
+        if not self._rounds or time.monotonic() > self._children_until:
+            self._ask_collectives(self._answered)
+            return
+        self._asked, self._deadline = self._rounds.pop(0), time.monotonic() + CHILD_TIME
+        for one in self._asked:
+            one.size = file_size(one.path)  # other processes of its rank have written since
+            kill_quietly(one.child, STACKS_SIGNAL)
 
     def _ask_collectives(self, answered: list[Rank]) -> None:
         """Asks through the ranks' pipes. Stopped ranks are left out, because they would answer later, when they continue."""
         candidates = [Asked(rank, rank.path("collectives")) for rank in answered]
         self._asked = [one for one in candidates if wake(one.rank.path("asked"))]
         self._deadline = time.monotonic() + COLLECTIVES_TIME
+
+
+def _can_answer(pid: int) -> bool:
+    """Whether a process writes its stack on the signal now. A stopped one would do so later, in the middle of another answer."""
+    status = process_status(pid)
+    return status is not None and status[1] not in "Tt" and catches(pid, STACKS_SIGNAL)

@@ -124,6 +124,14 @@ MPI_SCRIPTS = {
     "improper": MPI + "world.Barrier()\nif rank == 1:\n    os._exit(0)\nworld.Barrier()\n",
 }
 
+SELF_STARTING = """\
+def meet(number):
+    where = "tcp://127.0.0.1:29711"
+    dist.init_process_group("gloo", init_method=where, rank=number, world_size=2, timeout=datetime.timedelta(seconds=5))
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(meet, nprocs=2)
+"""
+
 RECORDINGS: dict[str, Recording] = {
     # --- exceptions and signals under torchrun
     "torchrun-exception": torchrun(STEPS + "    if rank == 3 and step == 1:\n        raise ValueError('bad batch')\n"),
@@ -135,6 +143,7 @@ RECORDINGS: dict[str, Recording] = {
         "from torch.distributed.elastic.multiprocessing.errors import record\n@record\ndef main():\n    init()\n"
         "    dist.barrier()\n    if rank == 1:\n        raise KeyError('vocab_size')\n    dist.barrier()\nmain()\n"
     ),
+    "torchrun-self-starting": torchrun(SELF_STARTING, ranks=1),
     "torchrun-sigkill": torchrun(STEPS + "    if rank == 2:\n        os.kill(os.getpid(), signal.SIGKILL)\n"),
     "torchrun-sigkill-tee": torchrun(
         STEPS + "    if rank == 0:\n        os.kill(os.getpid(), signal.SIGKILL)\n", options="--standalone --tee 3"

@@ -152,6 +152,14 @@ CAUSES: tuple[Cause, ...] = (
         waits=True,
     ),
     Cause(
+        id="T13",
+        pattern=r'/multiprocessing/spawn\.py", line \d{1,6}, in _wrap\n(?:[^\n]{0,1000}\n){1,60}?'
+        r"torch\.distributed\.Dist(?:Network|Store)Error: (?:The client socket has|Timed out after)",
+        detail="the script starts its own ranks, and they waited for a store that no process hosts: under a launcher, torch expects it from the launcher",
+        hint="launch it without the variables of a launcher, once on each node",
+        fix="--set launch.environment=plain --set layout.ranks_per_node=1",
+    ),
+    Cause(
         id="T10",
         # Alone, the first line is a warning that torch prints on every node without IPv6 or DNS.
         pattern=r"gai error: -?\d+[^\n]{0,200}\n[^\n]{0,200}The client socket has (?:timed out after|failed to connect)"

@@ -1,0 +1,57 @@
+"""Watches ranks whose own processes wait for a store that nobody hosts, and says so once in an attempt, with the cure."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from engine.core.run import events as ev
+from engine.core.run.state import Alive
+from engine.core.views.activity import orphan_words
+from engine.supervisor.ingest import Ingest
+from engine.supervisor.supervised import SupervisedRun
+
+CHECK_PERIOD = 1.0
+"""Seconds between two checks."""
+
+CHECKS = 10
+"""Checks in a row that find the same ranks waiting. Processes that meet at the run's own store wait much shorter."""
+
+
+class JoinWatch:
+    """Counts for how long processes of the same ranks wait.
+
+    Args:
+        run: the run.
+        ingest: what its ranks have reported.
+    """
+
+    def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
+        self._run, self._ingest = run, ingest
+        self._seen: tuple[int, tuple[int, ...]] = (-1, ())
+        self._checks = 0
+        self._told = -1
+        """The attempt in which it was said."""
+
+    async def keep(self) -> None:
+        """Checks every `CHECK_PERIOD`. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_PERIOD)
+            self.check()
+
+    def check(self) -> None:
+        """Checks once."""
+        state = self._run.state
+        waiting = tuple(
+            rank
+            for rank, phase in enumerate(state.ranks)
+            if isinstance(phase, Alive) and self._ingest.progress[rank].meeting == "orphan"
+        )
+        seen = (state.attempt, waiting)
+        self._checks = self._checks + 1 if seen == self._seen else 0
+        self._seen = seen
+        if waiting and self._checks >= CHECKS and self._told != state.attempt:
+            self._told = state.attempt
+            node = self._run.plan.places[waiting[0]].node
+            text = orphan_words(waiting)
+            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="environment", text=text, fails=False))
