@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import re
 import shlex
+import time
 from typing import Any
 
 import click
@@ -69,6 +72,38 @@ class Age(click.ParamType[float]):
         if found is None:
             self.fail(f"{value!r} is not a time; for example 90m, 12h, 30d or 2w", param, ctx)
         return int(found[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}[found[2]]
+
+
+class Moment(click.ParamType[float]):
+    """A time: `10m` ago, `14:05` today, or `2026-11-24T14:05`. In seconds since the epoch."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        if ago := re.fullmatch(r"(\d{1,9})([smhd])", value):
+            return time.time() - int(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[ago[2]]
+        with contextlib.suppress(ValueError):
+            clock = datetime.time.fromisoformat(value if ":" in value else "")
+            return datetime.datetime.combine(datetime.date.today(), clock).timestamp()
+        with contextlib.suppress(ValueError, OverflowError, OSError):
+            return datetime.datetime.fromisoformat(value).timestamp()
+        self.fail(f"{value!r} is not a time; for example 10m (ago), 14:05 (today) or 2026-11-24T14:05", param, ctx)
+
+
+class Pattern(click.ParamType[re.Pattern[bytes]]):
+    """A regular expression for a line."""
+
+    name = "pattern"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[bytes]:
+        if isinstance(value, re.Pattern):
+            return value
+        try:
+            return re.compile(value.encode(errors="surrogateescape"))
+        except (re.error, RecursionError, OverflowError) as error:
+            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
 
 
 PROFILE = click.argument("profile", type=ProfileName())

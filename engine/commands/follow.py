@@ -11,11 +11,12 @@ from collections.abc import AsyncGenerator, Iterable
 import msgspec
 
 from engine.client.run import LocalRun
+from engine.commands.bars import LiveBars
 from engine.commands.interrupts import FollowInterrupts
-from engine.commands.output import close_stdout, narrate
+from engine.commands.output import close_stdout, draw_bars, make_room, narrate
 from engine.commands.show import end_words, exit_status, show_failure
 from engine.commands.tail import Chunk, Follower
-from engine.core.errors import SupervisorLostError, UsageError
+from engine.core.errors import SupervisorLostError
 from engine.core.terminal_text import terminal_line
 from engine.core.views.view import EventLine, Snapshot, Update
 
@@ -124,12 +125,15 @@ class _Printer:
         self._run, self._interrupts = run, interrupts
         self._nodes = [rank.node for rank in snapshot.ranks]
         self._attempt = snapshot.run.attempt
-        self._follower = Follower(run.paths, self._attempt, list(range(len(self._nodes))))
+        self._follower = self._new_follower()
+        self._bars = LiveBars(sys.stdout)
+        draw_bars(self._bars)
         self._task = asyncio.create_task(self._print_forever())
 
     async def _print_forever(self) -> None:
         while True:
             self._print(self._follower.poll())
+            self._draw()
             await asyncio.sleep(0 if self._follower.behind else POLL)
 
     def turn_to(self, attempt: int) -> None:
@@ -138,23 +142,38 @@ class _Printer:
             self._print(self._follower.drain())
             self._follower.close()
             self._attempt += 1
-            self._follower = Follower(self._run.paths, self._attempt, list(range(len(self._nodes))))
+            self._follower = self._new_follower()
 
     def finish(self) -> None:
         """Prints what is left."""
         self._task.cancel()
+        make_room()
         self._print(self._follower.drain())
         self._follower.close()
+
+    def _new_follower(self) -> Follower:
+        return Follower(self._run.paths, self._attempt, list(range(len(self._nodes))), final=True)
+
+    def _before(self, rank: int) -> str:
+        return f"[r{rank} {self._nodes[rank]}] "
 
     def _print(self, chunks: Iterable[Chunk]) -> None:
         try:
             for chunk in chunks:
-                write_chunk(chunk, f"[r{chunk.rank} {self._nodes[chunk.rank]}] ")
+                make_room()
+                write_chunk(chunk, self._before(chunk.rank))
             sys.stdout.flush()
             sys.stderr.flush()
         except BrokenPipeError:  # the reader, such as `head`, has closed the pipe; the run keeps running
             close_stdout()
             self._interrupts.detached.set()
+
+    def _draw(self) -> None:
+        """Draws the bars below what was printed, unless a question stands there."""
+        if self._interrupts.is_asking:
+            return
+        bars = [(self._before(rank), state) for (rank, _), state in sorted(self._follower.bars().items())]
+        self._bars.show(bars)
 
 
 def write_chunk(chunk: Chunk, prefix: str) -> None:
@@ -170,40 +189,10 @@ def write_chunk(chunk: Chunk, prefix: str) -> None:
         stream.buffer.write(chunk.data)
 
 
-# --- logs and wait -------------------------------------------------------------------------------------------------------
+# --- wait ---------------------------------------------------------------------------------------------------------------
 
 
-async def print_logs(run: LocalRun, *, rank: int | None, attempt: int | None, follow: bool) -> int:
-    """`rankdeck logs`."""
-    from engine.runs.replay import stored_snapshot
-
-    snapshot = stored_snapshot(run.paths)
-    if rank is not None and rank >= snapshot.run.world_size:
-        raise UsageError(f"{run.run} has no rank {rank}", hint=f"its ranks are 0 to {snapshot.run.world_size - 1}")
-    chosen = snapshot.run.attempt if attempt is None else attempt
-    if chosen > snapshot.run.attempt:
-        raise UsageError(f"{run.run} has no attempt {chosen}", hint=f"the newest is {snapshot.run.attempt}")
-    ranks = list(range(snapshot.run.world_size)) if rank is None else [rank]
-    follower = Follower(run.paths, chosen, ranks)
-    try:
-        ended = asyncio.create_task(_wait_settled(run)) if follow else None
-        while ended is not None and not ended.done():
-            _print_chunks(follower.poll(), snapshot, single=rank is not None)
-            await asyncio.sleep(0 if follower.behind else POLL)
-        _print_chunks(follower.drain(), snapshot, single=rank is not None)
-    finally:
-        follower.close()
-    return 0
-
-
-def _print_chunks(chunks: Iterable[Chunk], snapshot: Snapshot, *, single: bool) -> None:
-    for chunk in chunks:
-        write_chunk(chunk, "" if single else f"[r{chunk.rank} {snapshot.ranks[chunk.rank].node}] ")
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
-async def _wait_settled(run: LocalRun) -> Snapshot:
+async def wait_settled(run: LocalRun) -> Snapshot:
     """Waits until the run has ended, or holds because a rank failed."""
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, _ in stream:
@@ -216,7 +205,7 @@ async def wait_for_end(run: LocalRun, *, seconds: float | None, as_json: bool) -
     """`rankdeck wait`."""
     try:
         async with asyncio.timeout(seconds):
-            snapshot = await _wait_settled(run)
+            snapshot = await wait_settled(run)
     except TimeoutError:
         narrate(f"{run.run} has not ended within {seconds:g} s")
         return 124

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from engine.client.run import LocalRun
-from engine.commands.output import narrate
+from engine.commands.output import make_room, narrate
 from engine.core.errors import RankdeckError
 
 
@@ -54,6 +54,11 @@ class FollowInterrupts:
         self.detached = asyncio.Event()
         self.stopping = False
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is on the terminal."""
+        return self._asking
+
     def install(self) -> None:
         """Handles SIGINT, SIGTERM and SIGHUP on the running loop."""
         loop = asyncio.get_running_loop()
@@ -78,6 +83,7 @@ class FollowInterrupts:
 
     def _ask(self) -> None:
         self._asking = True
+        make_room()
         sys.stderr.write("\nrankdeck: d detach (the run keeps running) · s stop the run · Enter continue [Enter] ")
         sys.stderr.flush()
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read_answer)

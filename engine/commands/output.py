@@ -9,9 +9,24 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
+from engine.commands.bars import LiveBars
 from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.terminal_text import terminal_line
+
+_live: list[LiveBars] = []
+"""Bars that are being drawn on the terminal."""
+
+
+def draw_bars(bars: LiveBars) -> None:
+    """From now on, whatever is printed removes these bars first."""
+    _live.append(bars)
+
+
+def make_room() -> None:
+    """Removes bars from the terminal, before something is printed. They are drawn again below it."""
+    for bars in _live:
+        bars.hide()
 
 
 def print_json(value: object) -> None:
@@ -21,6 +36,7 @@ def print_json(value: object) -> None:
 
 def print_line(text: str, *, err: bool = False) -> None:
     """One line, without colours and control characters, which foreign text may contain."""
+    make_room()
     click.echo(terminal_line(text, colour=False), err=err)
 
 
@@ -44,6 +60,7 @@ def _cells(text: str) -> int:
 
 def narrate(text: str) -> None:
     """A remark about a run, on standard error, apart from what its ranks print."""
+    make_room()
     click.echo(f"rankdeck: {terminal_line(text, colour=False)}", err=True)
 
 

@@ -173,6 +173,10 @@ class RunPaths:
         """Prefix of the paths of torch's flight recorder files; torch adds the rank."""
         return self.attempt(attempt) / TRACE
 
+    def order(self, attempt: int) -> Path:
+        """In which order the ranks wrote: see `log_order`."""
+        return self.attempt(attempt) / "order"
+
     def store_log(self, attempt: int) -> Path:
         """The output of the store's process."""
         return self.attempt(attempt) / "store.log"

@@ -21,6 +21,7 @@ from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.wire.agent import LARGEST
+from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import read_tail, replace_file
 from engine.runs.replay import Saved
@@ -86,6 +87,7 @@ class Ingest:
         self.points: deque[Point] = deque(maxlen=FRESH_POINTS)
         self.points_seen = 0
         """Points that there ever were; `points` holds the newest of them."""
+        self._order = OrderWriter(paths.order(self.attempt))
         self._files: dict[tuple[int, Kind], GrowingFile] = {}
         self._failed: set[tuple[int, Kind]] = set()
         """Files of this attempt that are not read any more."""
@@ -104,6 +106,7 @@ class Ingest:
 
     def _load(self, saved: Saved) -> None:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
+        self._order = OrderWriter(self._paths.order(self.attempt))
         for name, offset in saved.offsets.items():
             rank, _, suffix = name.partition(".")
             for kind in KINDS:
@@ -113,6 +116,7 @@ class Ingest:
 
     def save(self) -> None:
         """Saves curves, newest numbers and offsets, if anything was read since the last time."""
+        self._order.flush()
         if not self._changed_since_save:
             return
         self._changed_since_save = False
@@ -128,7 +132,8 @@ class Ingest:
         """Switches to the files of an attempt. Curves continue; the newest numbers start again."""
         if attempt == self.attempt:
             return
-        self.attempt = attempt
+        self._order.flush()
+        self.attempt, self._order = attempt, OrderWriter(self._paths.order(attempt))
         self._files.clear()
         self._failed.clear()
         self._readers.clear()
@@ -156,6 +161,7 @@ class Ingest:
         for rank, out, err, metrics in sizes:
             progress = self.progress[rank]
             if (out, err) != (progress.out_size, progress.err_size):
+                self._note_order(rank, progress, out, err)
                 progress.out_size, progress.err_size, progress.seen = out, err, time.time()
                 self._on_change(rank)
             for kind, size in zip(KINDS, (out, err, metrics), strict=True):
@@ -169,6 +175,17 @@ class Ingest:
                     self._grown.append((rank, kind))
                 file.size = max(size, file.size)
         self._wake.set()
+
+    def _note_order(self, rank: int, progress: RankProgress, out: int, err: int) -> None:
+        """Notes how far the output of a rank has grown."""
+        grown = [(0, out)] if out > progress.out_size else []
+        grown += [(1, err)] if err > progress.err_size else []
+        if len(grown) == 2:
+            files = [self._paths.log(self.attempt, rank, stream) for stream in ("out", "err")]
+            if written_before(files[1], files[0]):
+                grown.reverse()
+        for stream, size in grown:
+            self._order.note(rank, stream, size, time.time())
 
     def take_data(self, rank: int, stream: int, offset: int, data: bytes) -> bool:
         """Stores what a rank of another machine wrote.
@@ -209,11 +226,20 @@ class Ingest:
         while True:
             if not self._grown:
                 self._wake.clear()
-                await self._wake.wait()
+                await self._wait_for_growth()
             until = time.monotonic() + TURN
             while self.read_slice() and time.monotonic() < until:
                 pass
             await asyncio.sleep(0)
+
+    async def _wait_for_growth(self) -> None:
+        if self._order.has_unwritten:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE):
+                    await self._wake.wait()
+                    return
+            self._order.flush()
+        await self._wake.wait()
 
     def read_slice(self) -> bool:
         """Reads one slice of one file that has grown. Returns whether there was any."""
@@ -268,6 +294,7 @@ class Ingest:
         deadline = time.monotonic() + DRAIN_TIME
         while time.monotonic() < deadline and self.read_slice():
             pass
+        self._order.flush()
         for rank, kind in self._grown:
             file = self._file(rank, kind)
             file.offset = max(file.offset, file.size - SLICE)

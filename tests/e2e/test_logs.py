@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 
 import pytest
 
@@ -134,3 +135,31 @@ def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, w
     rankdeck("stop", run, "--now")
     rankdeck("wait", run)
     assert rankdeck.raw("logs", run, "--rank", "0").stdout.endswith(b"\r49 of 50")
+
+
+INTERLEAVED = """
+import os, sys, time
+order = os.path.join(os.path.dirname(os.environ["RANKDECK_METRICS"]), "order")
+for n in range(6):
+    seen = os.path.getsize(order) if os.path.exists(order) else 0
+    print(n, "WARNING: odd" if n == 3 else "step", file=sys.stderr if n % 2 else sys.stdout, flush=True)
+    while not os.path.exists(order) or os.path.getsize(order) == seen:
+        time.sleep(0.01)
+"""
+
+
+def test_both_streams_come_in_the_order_in_which_they_were_written(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("say.py", INTERLEAVED)))
+    rankdeck("wait", run)
+    argv = [*rankdeck.argv, "logs", run]
+    both = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True, timeout=PATIENCE
+    )
+    assert [line.split()[2] for line in both.stdout.splitlines()] == ["0", "1", "2", "3", "4", "5"]
+    assert rankdeck("logs", run, "--grep", "^[45] s").stdout == "[r0 localhost] 4 step\n"
+    warned = rankdeck("logs", run, "--level", "warning")
+    assert (warned.stdout, warned.stderr) == ("", "[r0 localhost] 3 WARNING: odd\n")
+    assert rankdeck("logs", run, "--since", "1h", "-r", "0").stdout == "0 step\n2 step\n4 step\n"
+    assert rankdeck("logs", run, "--since", "2099-01-01", "-r", "0").stdout == ""
+    wrong = rankdeck("logs", run, "--since", "soon")
+    assert (wrong.returncode, "is not a time" in wrong.stderr) == (2, True)

@@ -1,0 +1,112 @@
+"""The order in which the output of an attempt's ranks was written, and when, as far as it was seen.
+
+A rank writes to two files, so that nothing stands between it and its output. Their common order would be lost, so the supervisor notes
+how far each file had grown, some twenty times a second, in `attempt_N/order`. If both files of a rank have grown in between, the one that
+was written last comes last. A record has 16 bytes: milliseconds since the epoch and the file, then the file's size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.runs.paths import Stream
+from engine.runs.record import open_regular
+
+_RECORD = struct.Struct("<QQ")
+_RANK_BITS = 20
+"""Bits of a record's first number for rank and stream."""
+_STREAMS: tuple[Stream, Stream] = ("out", "err")
+PAUSE = 0.2
+"""Seconds between two writes."""
+_BATCH = 4096 * _RECORD.size
+"""Bytes that are read at a time."""
+
+
+class Growth(NamedTuple):
+    """A file had this size at this time, in seconds since the epoch."""
+
+    at: float
+    rank: int
+    stream: Stream
+    size: int
+
+
+class OrderWriter:
+    """Writes the order of one attempt. Nothing depends on it, so that a full disk is passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._buffer = bytearray()
+        self._last = -1
+        """The file of the last record in the buffer."""
+        self._written_at = 0.0
+
+    def note(self, rank: int, stream: int, size: int, now: float) -> None:
+        """Notes the growth of a file.
+
+        Args:
+            rank: whose file.
+            stream: 0 for standard output, 1 for standard error.
+            size: of the file, in bytes.
+            now: seconds since the epoch.
+        """
+        file = rank << 1 | stream
+        if file == self._last:  # nothing else was written in between
+            del self._buffer[-_RECORD.size :]
+        self._buffer += _RECORD.pack(int(now * 1000) << _RANK_BITS | file, size)
+        self._last = file
+        if now - self._written_at >= PAUSE or now < self._written_at:
+            self.flush(now)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether something was noted since the last write."""
+        return bool(self._buffer)
+
+    def flush(self, now: float | None = None) -> None:
+        """Writes what was noted."""
+        self._written_at = time.time() if now is None else now
+        if not self._buffer:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            descriptor = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            try:
+                os.write(descriptor, self._buffer)
+            finally:
+                os.close(descriptor)
+        self._buffer.clear()
+        self._last = -1
+
+
+def read_order(path: Path, ranks: int) -> Iterator[Growth]:
+    """The records of an attempt, oldest first; none if the run is of an older version, or the file is damaged.
+
+    Args:
+        path: of the file.
+        ranks: the number of ranks. Records of others are passed over.
+    """
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return
+    with open(descriptor, "rb") as file:
+        while data := file.read(_BATCH):
+            for first, size in _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size]):
+                rank, stream = divmod(first & (1 << _RANK_BITS) - 1, 2)
+                if rank < ranks:
+                    yield Growth((first >> _RANK_BITS) / 1000, rank, _STREAMS[stream], size)
+
+
+def written_before(one: Path, other: Path) -> bool:
+    """Whether a file was last written before another; False if one of them does not exist."""
+    try:
+        return os.stat(one).st_mtime_ns < os.stat(other).st_mtime_ns
+    except OSError:
+        return False

@@ -1,0 +1,82 @@
+"""The order of the ranks' output: noted as files grow, and replayed from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.commands.tail import Chunk, Follower
+from engine.runs.log_order import OrderWriter, read_order
+from engine.runs.paths import RunPaths
+
+
+def order_of(folder: Path, *notes: tuple[int, int, int, float]) -> Path:
+    path = folder / "run" / "attempt_0" / "order"
+    path.parent.parent.mkdir(exist_ok=True)
+    writer = OrderWriter(path)
+    for note in notes:
+        writer.note(*note)
+    writer.flush()
+    return path
+
+
+def write(folder: Path, **files: bytes) -> RunPaths:
+    paths = RunPaths(folder / "run")
+    paths.attempt(0).mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (paths.attempt(0) / f"rank_{name[1:].replace('_', '.')}").write_bytes(data)
+    return paths
+
+
+def told(chunks: list[Chunk]) -> list[tuple[int, str, bytes]]:
+    return [(chunk.rank, chunk.stream, chunk.data) for chunk in chunks]
+
+
+def test_what_was_noted_is_read_back(tmp_path: Path) -> None:
+    path = order_of(tmp_path, (0, 0, 10, 5.0), (70000, 1, 1 << 40, 5.001), (0, 1, 7, 1.7e9))
+    assert list(read_order(path, 1 << 17)) == [
+        (5.0, 0, "out", 10),
+        (5.001, 70000, "err", 1 << 40),
+        (1.7e9, 0, "err", 7),
+    ]
+    assert [growth.rank for growth in read_order(path, 1)] == [0, 0]
+
+
+def test_growth_of_one_file_with_nothing_in_between_is_one_record(tmp_path: Path) -> None:
+    path = order_of(tmp_path, (0, 0, 1, 5.0), (0, 0, 2, 5.01), (0, 0, 3, 5.02), (0, 1, 1, 5.03))
+    assert [(growth.stream, growth.size) for growth in read_order(path, 1)] == [("out", 1), ("out", 3), ("err", 1)]
+
+
+def test_a_torn_or_missing_file_is_no_error(tmp_path: Path) -> None:
+    path = order_of(tmp_path, (0, 0, 10, 5.0))
+    path.write_bytes(path.read_bytes() + b"torn")
+    assert len(list(read_order(path, 1))) == 1
+    path.unlink()
+    assert list(read_order(path, 1)) == []
+    path.mkdir()
+    assert list(read_order(path, 1)) == []
+    OrderWriter(path).note(0, 0, 1, 1.0)
+
+
+def test_lines_are_replayed_in_their_order_and_the_rest_follows(tmp_path: Path) -> None:
+    paths = write(tmp_path, r0_out=b"a\nb1b2\nc\n", r0_err=b"x\ny\n", r1_out=b"p\n")
+    order = order_of(tmp_path, (0, 0, 4, 1.0), (0, 1, 2, 2.0), (1, 0, 2, 3.0), (0, 0, 7, 4.0), (0, 1, 4, 5.0))
+    follower = Follower(paths, 0, [0, 1])
+    replayed = list(follower.replay(read_order(order, 2)))
+    assert told(replayed) == [
+        (0, "out", b"a\n"),  # the next line is complete later
+        (0, "err", b"x\n"),
+        (1, "out", b"p\n"),
+        (0, "out", b"b1b2\n"),
+        (0, "err", b"y\n"),
+    ]
+    assert [chunk.at for chunk in replayed] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert told(list(follower.drain())) == [(0, "out", b"c\n")]
+    follower.close()
+
+
+def test_an_order_that_tells_of_more_than_there_is_ends_with_the_files(tmp_path: Path) -> None:
+    paths = write(tmp_path, r0_out=b"a\n")
+    order = order_of(tmp_path, (0, 0, 1 << 50, 1.0), (0, 1, 9, 2.0), (5, 0, 9, 2.0))
+    follower = Follower(paths, 0, [0])
+    assert told(list(follower.replay(read_order(order, 6)))) == [(0, "out", b"a\n")]
+    follower.close()
