@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rankdeck._metrics import log
+from rankdeck._output import outlive_full_disks
 from rankdeck._process_group import device, init_process_group
 from rankdeck._stacks import watch
 
@@ -27,3 +28,4 @@ def __getattr__(name: str) -> Any:
 
 
 watch()
+outlive_full_disks()

@@ -247,6 +247,8 @@ def become(request: Request, descriptors: list[int]) -> None:
     renew_state()
     show_command(request["argv"])
     watch_for_stacks(request["stacks"])
+    if "rankdeck._output" in sys.modules:  # it was imported with torch, when this process was no rank yet
+        sys.modules["rankdeck._output"].outlive_full_disks()
 
 
 def note_end(path: str, request: Request) -> None:

@@ -117,6 +117,7 @@ class RunPaths:
         self.summary = folder / "summary.json"
         self.note = folder / "note.json"
         self.standing = folder / "standby.json"
+        self.room = folder / "room"
         self.nodes = folder / "nodes"
         self.checkpoints = folder / "checkpoints"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -80,6 +81,8 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
             file.write(data)
         partial.replace(path)
     except OSError as error:  # that of a write names no file
+        with contextlib.suppress(OSError):
+            partial.unlink()  # on a full disk it takes room
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 

@@ -119,10 +119,10 @@ class Ingest:
         self._order.flush()
         if not self._changed_since_save:
             return
-        self._changed_since_save = False
         offsets = {f"{rank}.{kind}": self._line_start(rank, kind, file) for (rank, kind), file in self._files.items()}
         saved = Saved(attempt=self.attempt, offsets=offsets, progress=self.progress, series=self.series.dump())
         replace_file(self._paths.series, msgspec.json.encode(saved))
+        self._changed_since_save = False
 
     def _line_start(self, rank: int, kind: Kind, file: GrowingFile) -> int:
         """How far a file was read; metrics only to the last complete record. A line of output that is read in two parts does no harm."""

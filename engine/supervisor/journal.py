@@ -2,6 +2,10 @@
 
 JSON lines and not a database, because home folders are often on NFS. Requests of users and the end of the run are on the disk before
 anything follows from them. An incomplete last line, left by a crash, is removed when the journal is opened.
+
+If the disk is full, events wait in memory, and are written in their order when there is room. A supervisor that dies before
+loses them; the agents report again to the next one what is true by then. Only a request that would start or signal
+something is refused: a stop is not, because it may be what makes room.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.run.events import INTENTS, AnyEvent
+from engine.core.run.events import INTENTS, AnyEvent, StopRequested
 from engine.runs.replay import decode_event, measure_journal
 
 
@@ -24,39 +28,58 @@ class Journal:
         self.events, self._size = measure_journal(path) if path.exists() else ([], 0)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._file, self._size)
+        self._waiting = b""
+        """Lines that are not in the file yet."""
 
-    def append(self, event: AnyEvent, *, durable: bool = False) -> None:
-        """Writes one event, completely or not at all. An intent is on the disk when this returns.
+    @property
+    def is_behind(self) -> bool:
+        """Whether events wait until they can be written."""
+        return bool(self._waiting)
+
+    def append(self, event: AnyEvent, *, durable: bool = False) -> OSError | None:
+        """Takes one event. An intent is on the disk when this returns None.
 
         Args:
             event: the event.
             durable: try to put it on the disk too.
 
+        Returns:
+            Why the event waits until it can be written, for example because the disk is full; None if it is written.
+
         Raises:
-            OSError: for example, the disk is full; the journal is unchanged. It names the path.
+            OSError: the event is an intent, and can't be written; it is not in the journal. The error names the path.
             ValueError: a field has a value of a wrong type, maybe from a faulty node, so that the journal would be unreadable.
         """
         data = msgspec.json.encode(event) + b"\n"
         decode_event(data)
-        left = data
+        is_intent = isinstance(event, INTENTS)
+        before, self._waiting = self._waiting, self._waiting + data
+        error = self.write_waiting(durable=durable or is_intent)
+        if error is not None and is_intent and not isinstance(event, StopRequested):
+            self._waiting = before
+            raise error
+        self.events.append(event)
+        return error
+
+    def write_waiting(self, *, durable: bool = False) -> OSError | None:
+        """Writes the events that wait, completely or not at all. Returns why that was not possible, or None.
+
+        Args:
+            durable: put them on the disk too; if that fails, they are not written.
+        """
+        left = self._waiting
         try:
             while left:
                 left = left[os.write(self._file, left) :]
-            if durable or isinstance(event, INTENTS):
-                self._sync(event)
+            if durable:
+                os.fsync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise OSError(error.errno, error.strerror, str(self._path)) from None
-        self._size += len(data)
-        self.events.append(event)
-
-    def _sync(self, event: AnyEvent) -> None:
-        try:
-            os.fsync(self._file)
-        except OSError:
-            if isinstance(event, INTENTS):  # the request is refused, so it must not be replayed
-                raise
+            return OSError(error.errno, error.strerror, str(self._path))
+        self._size += len(self._waiting)
+        self._waiting = b""
+        return None
 
     def close(self) -> None:
         os.close(self._file)

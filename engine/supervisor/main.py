@@ -31,6 +31,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_whereabouts, replace_file, write_summary
 from engine.runs.standbys import Standing, circumstances
 from engine.supervisor.bridge import Bridge
+from engine.supervisor.file_watch import FileWatch
 from engine.supervisor.guard import Guards
 from engine.supervisor.health_watch import HealthWatch
 from engine.supervisor.hold_watch import HoldWatch
@@ -42,6 +43,7 @@ from engine.supervisor.rejoin_watch import RejoinWatch
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
+from engine.supervisor.supervised import SupervisedRun
 from engine.supervisor.warm_up import Pipe, Waiting, become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
@@ -62,15 +64,16 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     plan = read_plan(paths)
     journal = Journal(paths.journal)
     runner = Runner(paths, plan, journal, bridge)
-    snapshots = Snapshots(runner.run, runner.ingest)
+    run = runner.run
+    snapshots = Snapshots(run, runner.ingest)
     server = Server(runner, snapshots)
     guards = Guards(paths)
+    files = FileWatch(run, journal)
     _remove_old_socket(paths)
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     async with asyncio.TaskGroup() as tasks:
-        run = runner.run
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "reading the output of ranks": runner.ingest.run,
             "telling front ends what changes": server.keep_fresh,
@@ -81,6 +84,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "the watch of runs that hold": HoldWatch(run, runner.orders).keep,
             "recording what was launched": runner.origins.keep,
             "saving curves": partial(_save, runner, snapshots),
+            "the watch of files": files.keep,
         }
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
         runner.start(tasks, restart_by)
@@ -90,13 +94,14 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         chores.append(tasks.create_task(run.keep("the guards", guards.keep)))
         await run.ended.wait()
         await runner.wait_closed()
+        await files.wait_written()
         for chore in chores:
             chore.cancel()
     runner.ingest.drain()
-    _save_quietly(runner.ingest.save)
+    _save_quietly(run, runner.ingest.save)
     await server.close()
     metrics = final_values(runner.ingest.series.dump())
-    _save_quietly(lambda: write_summary(paths, snapshots.run_view, metrics))
+    _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
     journal.close()
     guards.release()
     with contextlib.suppress(FileNotFoundError):
@@ -143,21 +148,26 @@ async def _save(runner: Runner, snapshots: Snapshots) -> None:
     written: RunView | None = None
     due = time.monotonic() + SAVE_PERIOD
     while True:
-        if (run := snapshots.run_view) != written:
-            _save_quietly(partial(write_summary, runner.run.paths, run))
+        run = snapshots.run_view
+        if run != written and _save_quietly(runner.run, partial(write_summary, runner.run.paths, run)):
             written = run
         await asyncio.sleep(1)
         if (began := time.monotonic()) >= due:
-            _save_quietly(runner.ingest.save)
+            _save_quietly(runner.run, runner.ingest.save)
             due = time.monotonic() + max(SAVE_PERIOD, (time.monotonic() - began) / SAVE_SHARE)
 
 
-def _save_quietly(save: Callable[[], None]) -> None:
-    """Saves something. A failure is written to the supervisor's log, because a full disk must not end a run."""
+def _save_quietly(run: SupervisedRun, save: Callable[[], None]) -> bool:
+    """Saves something, and returns whether that was possible: a full disk must not end a run."""
     try:
         save()
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        run.disk_trouble = error
+    except ValueError as error:
         note(f"can't save: {error}")
+    else:
+        return True
+    return False
 
 
 def main(folder: str, restart_by: str | None = None) -> int:

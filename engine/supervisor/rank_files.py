@@ -37,7 +37,7 @@ class GrowingFile:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Appends to a file for this user only. Raises OSError if not all could be written."""
+    """Appends to a file for this user only. Raises OSError if not all could be written; it names the path."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         descriptor = open_regular(path, flags)
@@ -47,6 +47,8 @@ def append(path: Path, data: bytes) -> None:
     try:
         while data:
             data = data[os.write(descriptor, data) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
 

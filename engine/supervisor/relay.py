@@ -53,7 +53,7 @@ class Relay:
         try:
             is_next = self._ingest.take_data(output.rank, output.stream, output.offset, output.data)
         except OSError as error:
-            note(f"can't store what rank {output.rank} wrote: {error.strerror}")
+            self._run.disk_trouble = error
             is_next = False
         if not is_next and node not in self._retries:
             self._retries[node] = asyncio.get_running_loop().call_later(RETRY_DELAY, self.ask_for_output, node)

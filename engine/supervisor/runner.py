@@ -25,7 +25,6 @@ from engine.supervisor.bridge import Bridge
 from engine.supervisor.code import CodeCopies
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.journal import Journal
-from engine.supervisor.log import note
 from engine.supervisor.orders import Orders
 from engine.supervisor.origins import Origins
 from engine.supervisor.questions import Questions
@@ -119,7 +118,7 @@ class Runner:
             Why the event has no effect, or None if it has.
 
         Raises:
-            OSError: a user's request can't be written to the journal, and is refused.
+            OSError: a user's request can't be written to the journal, and is refused; that of a stop is not.
         """
         run = self.run
         if run.ended.is_set():
@@ -129,12 +128,8 @@ class Runner:
         ignored = next((action.reason for action in actions if isinstance(action, act.Ignore)), None)
         if state is before and ignored is not None:
             return ignored
-        try:
-            self._journal.append(event, durable=isinstance(state.phase, Ended))
-        except OSError as error:
-            if isinstance(event, ev.INTENTS):
-                raise  # a request is only accepted if it is in the journal
-            note(f"not in the journal, since {error.strerror}: {event}")
+        if error := self._journal.append(event, durable=isinstance(state.phase, Ended)):
+            run.disk_trouble = error
         run.state = state
         self._note_changes(before, state)
         if line := tell(len(run.story), event, before, state):

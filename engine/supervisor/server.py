@@ -45,6 +45,7 @@ class Server:
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._path = self._run.paths.socket
+        self._is_noted = False
         self._clients: set[asyncio.Task[None]] = set()
 
     async def keep_fresh(self) -> None:
@@ -69,13 +70,23 @@ class Server:
         finally:
             os.umask(old)
         self._path = path
-        where = Whereabouts(host=socket.gethostname(), pid=os.getpid(), version=__version__, socket=str(path))
-        replace_file(self._run.paths.supervisor, msgspec.json.encode(where))
+        self._note_whereabouts()
+
+    def _note_whereabouts(self) -> None:
+        """Writes down where this supervisor is. On a full disk it is found by the default path of its socket."""
+        where = Whereabouts(host=socket.gethostname(), pid=os.getpid(), version=__version__, socket=str(self._path))
+        try:
+            replace_file(self._run.paths.supervisor, msgspec.json.encode(where))
+            self._is_noted = True
+        except OSError as error:
+            self._is_noted, self._run.disk_trouble = False, error
 
     async def keep_listening(self) -> None:
-        """Listens again if the socket is gone: systemd removes it when a user's last session ends."""
+        """Listens again if the socket is gone: systemd removes it when a user's last session ends. Keeps the note about it."""
         while True:
             await asyncio.sleep(SOCKET_CHECK_PERIOD)
+            if not self._is_noted or not self._run.paths.supervisor.exists():
+                self._note_whereabouts()
             with contextlib.suppress(OSError, RankdeckError):
                 if self._run.paths.socket != self._path or not self._path.exists():
                     old = self._server

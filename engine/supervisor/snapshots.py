@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
+
 from engine.core.run.events import Scope
 from engine.core.run.state import RunState
 from engine.core.views.activity import next_restart
@@ -68,6 +70,8 @@ class Snapshots:
             run.waits = ()
             run.take_failed_reading(run.head, "failures are not explained", error)
             whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
+        if run.disk_trouble is not None and not run.ended.is_set():
+            whole = msgspec.structs.replace(whole, doing="; ".join(filter(None, (run.disk_words, whole.doing))))
         if whole != self._run:
             self._run, self._run_revision, moved = whole, revision, True
         if moved:

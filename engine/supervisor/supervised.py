@@ -65,6 +65,14 @@ class SupervisedRun:
         """Which ranks waited for which, as torch has recorded it."""
         self.kills = Kills()
         self.ended = asyncio.Event()
+        self.disk_trouble: OSError | None = None
+        """Why a file of the run could not be written; None: all can. It names the path. The watch of files takes it back."""
+
+    @property
+    def disk_words(self) -> str:
+        """Why files of the run can't be written, for people; empty if they can."""
+        error = self.disk_trouble
+        return f"{error.strerror}: {error.filename}; the run goes on" if error is not None else ""
 
     @property
     def head(self) -> str:

@@ -485,36 +485,74 @@ def fill_up(path: Path) -> None:
             file.write(b"x" * 512)
 
 
-def test_a_full_disk_ends_no_rank(launch_counting, needs_root, tmp_path, monkeypatch, request):
-    """A home of one megabyte that somebody else has filled; the ranks write elsewhere."""
-    home = tmp_path / "home"
-    home.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(home)], timeout=PATIENCE, capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
+COUNT_ELSEWHERE = """
+import os, time, rankdeck
+rank, n = os.environ["RANK"], 0
+while not os.path.exists("finish"):
+    n += 1
+    print("line", n, "x" * 200, flush=True)
+    rankdeck.log(step=n)
+    with open(f"count_{rank}.new", "w") as file:
+        file.write(str(n))
+    os.replace(f"count_{rank}.new", f"count_{rank}")
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def small_home(needs_root, tmp_path, request) -> Iterator[Path]:
+    """The home, on a disk of three megabytes of its own; whatever of a run is left is ended before the disk goes."""
+    home: Path = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(home)]
+    if subprocess.run(mount, timeout=PATIENCE, capture_output=True, check=False).returncode:
         pytest.skip("this machine does not let us mount a tmpfs")
-    script = "import os, time\nwhile not os.path.exists('finish'): time.sleep(0.01)"
-    launched = request.getfixturevalue("rankdeck")
-    path = request.getfixturevalue("write_script")("quiet.py", script)
-    run = launched.launch(request.getfixturevalue("write_profile")(path, ranks=3))
-    try:
-        pids = [rank["pid"] for rank in launched.wait_state(run, "running")["ranks"]]
-        fill_up(home / "filler")
-        kill_hard(pids[1])
-        launched("status", run)
-        assert is_alive(pids[0])
-        assert is_alive(pids[2])
-        (home / "filler").unlink()
-        status = launched.wait_state(run, "holding")
-        assert [rank["exit"] for rank in status["ranks"]] == [None, -9, None]
-        assert [rank["pid"] for rank in status["ranks"]] == pids
-    finally:
-        (home / "filler").unlink(missing_ok=True)
-        launched("stop", run, "--now")
-        launched("wait", run)
-        wait_until(lambda: launched.processes() == [])
-        subprocess.run(["umount", "-l", str(home)], timeout=PATIENCE, check=True)
+    rankdeck = request.getfixturevalue("rankdeck")
+    yield home
+    (home / "filler").unlink(missing_ok=True)
+    rankdeck("stop", "-", "--now")
+    rankdeck("wait", "-")
+    wait_until(lambda: rankdeck.processes() == [])
+    subprocess.run(["umount", "-l", str(home)], timeout=PATIENCE, check=True)
+
+
+def test_on_a_full_disk_a_run_goes_on_says_so_and_writes_what_waited_when_there_is_room(
+    small_home, rankdeck, write_script, write_profile, work
+):
+    full = "No space left on device"
+    run = rankdeck.launch(write_profile(write_script("count.py", COUNT_ELSEWHERE), ranks=2))
+    pids = [rank["pid"] for rank in rankdeck.wait_state(run, "running")["ranks"]]
+    wait_until(lambda: (work / "count_0").exists() and (work / "count_1").exists())
+
+    def counted() -> int:
+        return int((work / "count_0").read_text())
+
+    fill_up(small_home / "filler")
+    rankdeck.wait_status(run, lambda status: full in status["doing"])
+    first = rankdeck.supervisor(run)
+    kill_hard(first)
+    wait_gone(first)
+    rankdeck.wait_status(run, lambda status: full in status["doing"])
+    kill_hard(pids[1])
+    status = rankdeck.wait_state(run, "holding")
+    assert [rank["exit"] for rank in status["ranks"]] == [None, -9]
+    reached = counted()
+    wait_until(lambda: counted() > reached, what="the other rank goes on")
+
+    (small_home / "filler").unlink()
+    rankdeck.wait_status(run, lambda status: full not in status["doing"])
+    ended = [event["rank"] for event in rankdeck.journal(run) if event["event"] == "RankEnded"]
+    assert ended == [1], "what happened meanwhile is in the journal"
+    wait_until(lambda: b"bytes of output are lost here: the disk was full" in rankdeck.log(run, 0))
+    assert rankdeck.wait_state(run, "holding")["ranks"][0]["pid"] == pids[0]
+
+    fill_up(small_home / "filler")
+    rankdeck.wait_status(run, lambda status: full in status["doing"])
+    assert rankdeck("stop", run).returncode == 0
+    wait_gone(pids[0])
+    (small_home / "filler").unlink()
+    wait_until(lambda: rankdeck.processes() == [], what="the end is written down")
+    assert stored_snapshot(RunPaths(rankdeck.folder(run))).run.state == "stopped"
 
 
 def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(

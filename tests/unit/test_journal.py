@@ -15,6 +15,7 @@ from engine.supervisor.journal import Journal
 
 CLOSED = ev.NodeClosed(at=1.0, node="a")
 STOPPED = ev.StopRequested(at=2.0, by="alice")
+RESTARTED = ev.RestartRequested(at=3.0, by="alice")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,58 @@ def test_what_is_no_event_is_never_written(abandoned: Any, tmp_path: Path) -> No
     assert read_journal(path) == [CLOSED]
 
 
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the disk is full: it takes three bytes, then nothing."""
+    is_full, write = [True], os.write
+
+    def write_some(file: int, data: bytes) -> int:
+        if not is_full[0]:
+            return write(file, data)
+        if len(data) < 30:
+            raise OSError(28, "No space left on device")
+        return write(file, data[:3])
+
+    monkeypatch.setattr(os, "write", write_some)
+    return is_full
+
+
+def test_events_wait_for_room_in_their_order(tmp_path: Path, full_disk: list[bool]) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    error = journal.append(CLOSED)
+    assert error is not None
+    assert error.filename == str(path)
+    assert journal.append(STOPPED) is not None, "a stop may be what makes room"
+    assert (journal.is_behind, read_journal(path), path.stat().st_size) == (True, [], 0)
+    full_disk[0] = False
+    assert journal.append(CLOSED) is None
+    assert not journal.is_behind
+    assert read_journal(path) == journal.events == [CLOSED, STOPPED, CLOSED]
+    journal.close()
+
+
+def test_what_waits_is_written_without_a_further_event(tmp_path: Path, full_disk: list[bool]) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append(CLOSED)
+    assert journal.write_waiting() is not None
+    full_disk[0] = False
+    assert journal.write_waiting() is None
+    assert read_journal(tmp_path / "journal.jsonl") == [CLOSED]
+    journal.close()
+
+
+def test_a_restart_is_refused_without_room_and_is_not_written_later(tmp_path: Path, full_disk: list[bool]) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append(CLOSED)
+    with pytest.raises(OSError, match="No space left"):
+        journal.append(RESTARTED)
+    full_disk[0] = False
+    assert journal.write_waiting() is None
+    assert read_journal(tmp_path / "journal.jsonl") == journal.events == [CLOSED]
+    journal.close()
+
+
 def test_an_intent_that_does_not_reach_the_disk_is_not_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +121,6 @@ def test_an_intent_that_does_not_reach_the_disk_is_not_in_the_journal(
     journal.append(CLOSED)
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="Input/output"):
-        journal.append(STOPPED)
+        journal.append(RESTARTED)
     journal.close()
     assert journal.events == read_journal(path) == [CLOSED]

@@ -1,0 +1,89 @@
+"""Keeps the files of a run complete: what a full disk has kept from them is written when there is room, and the plan comes back if
+somebody has removed it. Without it, no other command would find the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+
+from engine.core.run import events as ev
+from engine.runs.record import replace_file
+from engine.supervisor.journal import Journal
+from engine.supervisor.supervised import SupervisedRun
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+
+ROOM = 1 << 16
+"""Bytes that must fit before the disk counts as writable again: more than one event, so that the report does not flicker."""
+
+END_PATIENCE = 86400.0
+"""Seconds that the supervisor of an ended run waits for room to write down how it ended: nobody else knows it."""
+
+
+class FileWatch:
+    """Watches the files of one run.
+
+    Args:
+        run: whose `disk_trouble` others set when they can't write.
+        journal: of the run.
+    """
+
+    def __init__(self, run: SupervisedRun, journal: Journal) -> None:
+        self._run, self._journal = run, journal
+        self._plan = run.paths.plan.read_bytes()
+        self._is_told = False
+
+    async def keep(self) -> None:
+        """Looks regularly. Runs until it is cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(PERIOD)
+
+    def look(self) -> None:
+        """Restores the plan, and writes what waits."""
+        self._restore_plan()
+        run = self._run
+        if self._journal.is_behind and (error := self._journal.write_waiting()) is not None:
+            run.disk_trouble = error
+        if run.disk_trouble is None:
+            return
+        if not self._is_told:
+            self._is_told = True
+            self._tell(f"{run.disk_words}; what can't be written now is written when there is room")
+        elif not self._journal.is_behind and self._has_room():
+            run.disk_trouble = None
+            self._is_told = False
+            self._tell("there is room again, and what had waited is written")
+
+    def _tell(self, text: str) -> None:
+        run = self._run
+        run.changed_ranks.add(0)  # so that a new snapshot is made
+        run.handle(ev.NodeWarned(at=time.time(), node=run.head, check="disk", text=text, fails=False))
+
+    def _has_room(self) -> bool:
+        probe = self._run.paths.room
+        try:
+            replace_file(probe, bytes(ROOM))
+            probe.unlink()
+        except OSError:
+            return False
+        return True
+
+    def _restore_plan(self) -> None:
+        paths = self._run.paths
+        if paths.plan.exists():
+            return
+        with contextlib.suppress(OSError):  # the folder is gone, or the disk is full: the next look tries again
+            replace_file(paths.plan, self._plan)
+            os.utime(paths.plan, (self._run.state.launched_at,) * 2)  # lists of runs order by it
+
+    async def wait_written(self) -> None:
+        """Waits until the journal is whole, or for `END_PATIENCE`. `keep` must run meanwhile."""
+        for _ in range(int(END_PATIENCE / PERIOD)):
+            if not self._journal.is_behind:
+                return
+            await asyncio.sleep(PERIOD)
