@@ -22,6 +22,7 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import host_elsewhere, read_note, refuse_elsewhere
 from engine.runs.replay import read_journal
 from engine.runs.standbys import end_standby, standbys
+from engine.supervisor.abandon import end_processes
 
 STANDBY_TIME = 30.0
 """Seconds in which a standby ends: it waits up to 20 for its agent."""
@@ -59,7 +60,7 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
     for paths in chosen:
         if named:
             refuse_elsewhere(paths, "clean")
-            if not _has_ended(paths):
+            if not _has_ended(paths) and not _is_abandoned(paths):
                 raise _refusal(paths)
     if chosen and not yes:
         if not sys.stdin.isatty():
@@ -114,13 +115,15 @@ def _remove(paths: RunPaths, *, is_chosen: bool) -> bool:
         narrate(f"{paths.run} has a supervisor on {host}; it was not removed")
         return False
     try:
-        lock = _lock_of_ended(paths)
+        lock = _lock_of_ended(paths, may_be_abandoned=is_chosen)
         if lock is None:
             if is_chosen:
                 raise _refusal(paths)
             narrate(f"{paths.run} is active again; it was not removed")
             return False
         try:
+            if is_chosen and not paths.plan.exists():
+                end_processes(paths)
             shutil.rmtree(paths.folder)
         finally:
             os.close(lock)
@@ -131,8 +134,11 @@ def _remove(paths: RunPaths, *, is_chosen: bool) -> bool:
     return True
 
 
-def _lock_of_ended(paths: RunPaths) -> int | None:
-    """The lock of a run, taken; None if the run is active. The supervisor of an ended run needs a moment to exit."""
+def _lock_of_ended(paths: RunPaths, *, may_be_abandoned: bool) -> int | None:
+    """The lock of a run, taken; None if the run is active. The supervisor of an ended run needs a moment to exit.
+
+    `may_be_abandoned`: a run without plan and supervisor counts as ended; see `_is_abandoned`.
+    """
     deadline = time.monotonic() + CLOSING_TIME
     while True:
         try:
@@ -142,10 +148,21 @@ def _lock_of_ended(paths: RunPaths) -> int | None:
                 return None
             time.sleep(0.05)
             continue
-        if _has_ended(paths):
+        if _has_ended(paths) or (may_be_abandoned and not paths.plan.exists()):
             return lock
         os.close(lock)
         return None
+
+
+def _is_abandoned(paths: RunPaths) -> bool:
+    """Whether a run has lost its plan and its supervisor: no command can continue it, so removing it ends what is left of it here."""
+    if paths.plan.exists():
+        return False
+    try:
+        os.close(take_lock(paths))
+    except SupervisorError:
+        return False
+    return True
 
 
 def _has_ended(paths: RunPaths) -> bool:

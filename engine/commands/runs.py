@@ -243,6 +243,19 @@ def note(run: str, text: str | None, *, star: bool | None) -> None:
 
 
 @click.command()
+@RUN
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def takeover(run: str, *, yes: bool) -> None:
+    """Let this host continue or remove a run of a host that is gone for ever, or that has another name now.
+
+    A supervisor that lives on the other host answers through the shared folder, and keeps its run.
+    """
+    from engine.commands.takeover import take_over
+
+    take_over(find_run(run), yes=yes)
+
+
+@click.command()
 @click.argument("runs", nargs=-1, type=RunName(), required=True)
 @click.option("--code", is_flag=True, help="Show how the uncommitted changes of the code differ instead.")
 @JSON
@@ -259,5 +272,5 @@ def compare(runs: tuple[str, ...], *, code: bool, as_json: bool) -> None:
     compare_runs(chosen, code=code, as_json=as_json)
 
 
-COMMANDS = (ps, runs, status, compare, note, diagnose, logs, restart, kill, stacks, stop, wait, clean, gc)
+COMMANDS = (ps, runs, status, compare, note, diagnose, logs, restart, kill, stacks, stop, wait, clean, gc, takeover)
 """Added to the command line by `cli`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import time
 from functools import partial
 
@@ -14,12 +16,16 @@ from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch
 from engine.core.wire import agent_reports as reports
+from engine.node.agent.processes import kill_quietly, marked, process_status
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_summary, replace_file
 from engine.supervisor.agents import Agents
 from engine.supervisor.guard import end_guards
 from engine.supervisor.supervised import SupervisedRun
+
+SWEEP_TIME = 5.0
+"""Seconds for killed processes to disappear."""
 
 LOCK_TIME = 5.0
 """Seconds in which a supervisor that can't start, and that its guard has just started, must have ended."""
@@ -63,6 +69,25 @@ async def abandon(paths: RunPaths) -> None:
             replace_file(paths.summary, msgspec.json.encode(ended))
     finally:
         os.close(lock)
+
+
+def end_processes(paths: RunPaths) -> None:
+    """Ends what a run has left on this machine, where nothing is known of its nodes: agents, wardens, and everything with its mark.
+
+    Args:
+        paths: of the run, whose lock is taken.
+    """
+    end_guards(str(paths.lock), only_stopped=False)
+    for note in paths.nodes.glob("*/owners"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            for pid, start in msgspec.json.decode(note.read_bytes()):
+                if (process_status(pid) or ())[:1] == (start,):
+                    kill_quietly(pid, signal.SIGKILL)
+    deadline = time.monotonic() + SWEEP_TIME
+    while (left := set(marked([paths.mark])) - {os.getpid()}) and time.monotonic() < deadline:
+        for pid in left:
+            kill_quietly(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 async def _wait_for_lock(paths: RunPaths) -> int:

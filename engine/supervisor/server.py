@@ -17,7 +17,7 @@ from engine.core.run.state import Ended
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
 from engine.runs.paths import peer_user
-from engine.runs.record import Whereabouts, replace_file
+from engine.runs.record import Whereabouts, read_whereabouts, replace_file
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
 
@@ -85,7 +85,8 @@ class Server:
         """Listens again if the socket is gone: systemd removes it when a user's last session ends. Keeps the note about it."""
         while True:
             await asyncio.sleep(SOCKET_CHECK_PERIOD)
-            if not self._is_noted or not self._run.paths.supervisor.exists():
+            # Read, because a shared file system may say for long that a file exists which another host has removed.
+            if not self._is_noted or read_whereabouts(self._run.paths) is None:
                 self._note_whereabouts()
             with contextlib.suppress(OSError, RankdeckError):
                 if self._run.paths.socket != self._path or not self._path.exists():

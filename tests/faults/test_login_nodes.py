@@ -42,6 +42,17 @@ def where(rankdeck: Deck, run: str) -> dict[str, object]:
     return found
 
 
+def lose_supervisor(rankdeck: Deck) -> None:
+    """Kills the supervisor and its guards together: each would replace the other."""
+    lost = [process.pid for process in rankdeck.processes() if "supervise" in process.command]
+    lost += [process.pid for process in rankdeck.processes() if "guard_process" in process.command]
+    for pid in lost:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in lost:
+        kill_hard(pid)
+    wait_gone(*lost)
+
+
 @pytest.fixture
 def run(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, needs_root: None) -> str:
     """A run whose supervisor is on this host."""
@@ -74,13 +85,7 @@ def test_a_run_of_another_login_node_is_named_and_left_alone(rankdeck: Deck, run
 
 def test_a_lost_supervisor_is_replaced_on_its_own_login_node_only(rankdeck: Deck, run: str) -> None:
     before, rank = where(rankdeck, run), rankdeck.status(run)["ranks"][0]["pid"]
-    lost = [process.pid for process in rankdeck.processes() if "supervise" in process.command]
-    guards = [process.pid for process in rankdeck.processes() if "guard_process" in process.command]
-    for pid in guards + lost:  # together: each would replace the other
-        os.kill(pid, signal.SIGSTOP)
-    for pid in guards + lost:
-        kill_hard(pid)
-    wait_gone(*guards, *lost)
+    lose_supervisor(rankdeck)
     done = on_other_node("status", run)
     assert f"the supervisor of {run} is on {HERE}" in done.stderr
     refused = on_other_node("supervise", str(rankdeck.folder(run)))
@@ -108,3 +113,45 @@ def test_an_ended_run_is_removed_on_any_login_node_unless_its_supervisor_lives(r
     paths.supervisor.unlink()
     assert json.loads(on_other_node("clean", "--yes", "--json").stdout) == [run]
     assert not paths.folder.exists()
+
+
+def test_a_run_of_a_host_that_is_gone_is_taken_over_and_continued(rankdeck: Deck, run: str) -> None:
+    """As a container that was made again: the host has another name, and its processes live or not."""
+    rank = rankdeck.status(run)["ranks"][0]["pid"]
+    refused = on_other_node("takeover", run)
+    assert "there is no terminal to confirm it" in refused.stderr
+    answered = on_other_node("takeover", run, "--yes")
+    assert answered.returncode == 1
+    assert f"the supervisor of {run} lives on {HERE}" in answered.stderr
+    assert where(rankdeck, run)["host"] == HERE
+
+    lose_supervisor(rankdeck)
+    note = RunPaths(rankdeck.folder(run)).supervisor
+    note.write_text(json.dumps({**where(rankdeck, run), "host": "login9"}))
+    assert "is on login9" in rankdeck("status", run).stderr
+    assert rankdeck("takeover", run, "--yes").returncode == 0
+    status = rankdeck.status(run)
+    assert (status["state"], status["ranks"][0]["pid"]) == ("running", rank)
+    assert "belongs to this host" in rankdeck("takeover", run, "--yes").stderr
+
+
+def test_a_plan_that_somebody_has_removed_comes_back_while_the_supervisor_lives(rankdeck: Deck, run: str) -> None:
+    paths = RunPaths(rankdeck.folder(run))
+    before = paths.plan.read_bytes()
+    paths.plan.unlink()
+    wait_until(paths.plan.exists, what="the plan comes back")
+    assert paths.plan.read_bytes() == before
+    assert rankdeck("stop", run, "--now").returncode == 0
+    rankdeck("wait", run)
+
+
+def test_clean_ends_and_removes_a_run_that_has_neither_plan_nor_supervisor(rankdeck: Deck, run: str) -> None:
+    paths, rank = RunPaths(rankdeck.folder(run)), rankdeck.status(run)["ranks"][0]["pid"]
+    lose_supervisor(rankdeck)
+    paths.plan.unlink()
+    assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == [], "without its name it stays: it has processes"
+    assert f"rankdeck clean {run} removes it" in rankdeck("ps").stderr
+    assert json.loads(rankdeck("clean", run, "--yes", "--json").stdout) == [run]
+    assert not paths.folder.exists()
+    assert not is_alive(rank)
+    wait_until(lambda: rankdeck.processes() == [])

@@ -1,0 +1,50 @@
+"""`rankdeck takeover`: lets this host continue or remove a run whose own host is gone for ever, or has another name now."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from engine.core.errors import SupervisorElsewhereError, UsageError
+from engine.runs.paths import RunPaths
+from engine.runs.record import host_elsewhere, read_whereabouts
+
+ANSWER_TIME = 5.0
+"""Seconds in which a supervisor that lives puts its note back: it looks every second, and a shared file system may be slow."""
+
+
+def take_over(paths: RunPaths, *, yes: bool) -> None:
+    """Removes the note that a run belongs to another host. A supervisor that lives there puts it back; then the run stays there.
+
+    Args:
+        paths: of the run.
+        yes: does not ask.
+
+    Raises:
+        UsageError: the run belongs to this host, or there is nobody to ask and no `yes`.
+        SupervisorElsewhereError: the supervisor on the other host lives.
+    """
+    host = host_elsewhere(paths)
+    if host is None:
+        raise UsageError(f"{paths.run} belongs to this host", hint=f"rankdeck attach {paths.run}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "nothing was changed: there is no terminal to confirm it", hint="with --yes, it is not asked"
+            )
+        click.echo(f"{paths.run} belongs to {host}. Processes that it has there can't be seen or ended from here.")
+        click.confirm(f"Is {host} gone for ever, or is it this host under an earlier name?", default=False, abort=True)
+    paths.supervisor.unlink(missing_ok=True)
+    deadline = time.monotonic() + ANSWER_TIME
+    while time.monotonic() < deadline:
+        if (where := read_whereabouts(paths)) is not None:
+            raise SupervisorElsewhereError(
+                f"the supervisor of {paths.run} lives on {where.host}: it has answered",
+                hint=f"ssh -t {where.host} rankdeck attach {paths.run}",
+            )
+        time.sleep(0.1)
+    click.echo(
+        f"{paths.run} belongs to this host now: rankdeck attach {paths.run} continues it, or stop and clean end it"
+    )
