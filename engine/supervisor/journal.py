@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -54,25 +55,25 @@ class Journal:
         decode_event(data)
         is_intent = isinstance(event, INTENTS)
         before, self._waiting = self._waiting, self._waiting + data
-        error = self.write_waiting(durable=durable or is_intent)
+        error = self.write_waiting(sync="must" if is_intent else "try" if durable else "no")
         if error is not None and is_intent and not isinstance(event, StopRequested):
             self._waiting = before
             raise error
         self.events.append(event)
         return error
 
-    def write_waiting(self, *, durable: bool = False) -> OSError | None:
+    def write_waiting(self, sync: Literal["no", "try", "must"] = "no") -> OSError | None:
         """Writes the events that wait, completely or not at all. Returns why that was not possible, or None.
 
         Args:
-            durable: put them on the disk too; if that fails, they are not written.
+            sync: whether they are put on the disk too; `must`: if that fails, they are not written.
         """
         left = self._waiting
         try:
             while left:
                 left = left[os.write(self._file, left) :]
-            if durable:
-                os.fsync(self._file)
+            if sync != "no":
+                self._sync(must=sync == "must")
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
@@ -80,6 +81,13 @@ class Journal:
         self._size += len(self._waiting)
         self._waiting = b""
         return None
+
+    def _sync(self, *, must: bool) -> None:
+        try:
+            os.fsync(self._file)
+        except OSError:
+            if must:
+                raise
 
     def close(self) -> None:
         os.close(self._file)
