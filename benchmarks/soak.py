@@ -422,7 +422,8 @@ def shake(soak: Soak, tally: Tally, dice: random.Random, kills: int, evidence: P
 
     soak.launch()
     time.sleep(dice.uniform(0.0, 5.0))
-    recover("start", [faults.hurt()], faults.began)
+    # No link: a node that refuses its first connection ends a launch, as it should.
+    recover("start", [faults.hurt((*OURS, "rank", "mpirun"))], faults.began)
     while sum(tally.faults.values()) < wanted - 1 and not soak.state():
         time.sleep(dice.uniform(0.0, 1.5))
         if dice.random() < 0.25:

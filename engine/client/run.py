@@ -18,12 +18,16 @@ from engine.core.run.events import Scope
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import Snapshot, Update
 from engine.core.wire import front_end as msg
+from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import read_results, refuse_elsewhere
 
 MAX_STARTS, START_WINDOW = 8, 60.0
 """Supervisors that one client starts for a run in this many seconds, in case each crashes immediately."""
 
+
+CONNECT_TIME, MAX_FAILURES = 30.0, 3
+"""Seconds in which a supervisor that another process starts must listen, and failed starts after which a client gives up."""
 
 END_TIME = 10.0
 """Seconds in which a supervisor has ended after its last message. Usually it takes a tenth of one."""
@@ -52,15 +56,21 @@ class LocalRun:
         Raises:
             SupervisorError: it is on another host, or can't be started.
         """
-        for _ in range(3):
+        deadline, failures = time.monotonic() + CONNECT_TIME, 0
+        while failures < MAX_FAILURES and time.monotonic() < deadline:
             with contextlib.suppress(ConnectionError):
                 return await Connection.open(self.paths)
             if (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state in ENDED_WORDS:
                 return None
             refuse_elsewhere(self.paths, "attach")
+            if await asyncio.to_thread(is_taken, self.paths):
+                await asyncio.sleep(0.05)  # one that a guard or another command starts does not listen yet
+                continue
             self._count_start()
-            with contextlib.suppress(SupervisorError):
+            try:
                 await start_supervisor(self.paths)
+            except SupervisorError:
+                failures += 1
         raise SupervisorError(
             f"the supervisor of {self.run} does not answer", hint=f"its log: {self.paths.supervisor_log}"
         )

@@ -37,8 +37,9 @@ from engine.planning.probes import Probe, ProbeError, probe_on
 AT_ONCE = 32
 """Most connections opened at the same time: the sshd of a gateway limits them, and each is a local process."""
 
-QUICK, FULL = 10.0, 60.0
-"""Seconds for a node's answers, without and with an import of torch."""
+QUICK, FULL = 30.0, 60.0
+"""Seconds for a node's answers, without and with an import of torch. A busy node takes ten to start Python; one that is down is noticed by
+ssh."""
 
 IMPORT_TIME = 45.0
 """Seconds for the import of torch: from a cold file server it takes half a minute."""

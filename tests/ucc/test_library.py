@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.distributed import ReduceOp
 from engine.backends import ucc
 from rankdeck.c10d import _reductions
 from rankdeck.c10d._ucc import api as ucc_api
+from rankdeck.c10d._ucc import group
 from rankdeck.c10d._ucc import library as ucc_library
 from rankdeck.c10d._ucc.collectives import reduction
 from rankdeck.c10d._ucc.exchange import Exchange, MissingError
@@ -182,3 +184,24 @@ def test_ucx_is_told_the_interface_unless_a_faster_network_is_up(
     for number, state in enumerate(ports):
         (tmp_path / f"{number}.state").write_text(state)
     assert ucc_library.network(environment, f"{tmp_path}/*.state") == wanted
+
+
+def test_a_transfer_whose_peer_is_gone_is_looked_at_several_times_however_long_that_takes() -> None:
+    """Its data may have arrived, and a busy machine may let this process look only once in a second."""
+
+    class Waiting:
+        source, cancel = 1, None
+
+        def is_done(self) -> bool:
+            return False
+
+    class Gone:
+        def check(self, rank: int | None) -> None:
+            raise PeerGoneError("the process of rank 1 has ended")
+
+    message: Any = group._Message(Waiting(), Gone(), 1)  # type: ignore[arg-type]
+    assert not message.is_done()
+    message._end -= 1000.0  # so much time has passed
+    assert [message.is_done() for _ in range(group._ARRIVAL_LOOKS - 1)] == [False] * (group._ARRIVAL_LOOKS - 1)
+    with pytest.raises(PeerGoneError):
+        message.is_done()

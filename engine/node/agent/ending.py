@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXIT_NOTE_TIME = 2.0
-"""Seconds in which a note may come of how a rank ended that is no child of this process."""
+"""Seconds in which a note may come of how a rank ended that is no child of this process, once its parent has reaped it: the note is
+written before. Until then it may take longer on a busy machine."""
+
+UNREAPED_TIME = 60.0
+"""Seconds that the parent of a rank may take to reap it and to write the note."""
 
 UNOWNED_TIME = 0.2
 """The same for a rank whose parent writes no notes: agent, template and warden were killed."""
@@ -114,7 +118,7 @@ class Ending:
             if status is None and rank.missing_since is None:
                 rank.missing_since = time.monotonic()
                 continue
-            patience = EXIT_NOTE_TIME if self._is_owned(rank) else UNOWNED_TIME
+            patience = self._patience(rank)
             is_over = rank.missing_since is not None and time.monotonic() - rank.missing_since > patience
             if status is None and is_over:
                 status = noted_status(rank, by_itself=True)
@@ -131,9 +135,15 @@ class Ending:
         rank.parent = mark[2]
         return True
 
-    def _is_owned(self, rank: Rank) -> bool:
-        """Whether the last parent of a rank's process notes how it ended."""
-        return rank.parent in {0, self._state.warden, os.getpid(), *self._state.helpers}
+    def _patience(self, rank: Rank) -> float:
+        """For how many seconds a note of how a rank has ended may still come."""
+        found = process_status(rank.pid)
+        if found is not None and found[0] == rank.start:
+            rank.parent = found[2]
+        if rank.parent not in {0, self._state.warden, os.getpid(), *self._state.helpers}:
+            return UNOWNED_TIME  # its parent writes none
+        is_unreaped = found is not None and (found[0], found[1]) == (rank.start, "Z")
+        return UNREAPED_TIME if is_unreaped else EXIT_NOTE_TIME
 
     def _lose(self, rank: Rank, reason: str, *, alive: bool = False) -> None:
         rank.status, rank.reason, rank.ended_at = -signal.SIGKILL, reason, time.time()
