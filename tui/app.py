@@ -164,6 +164,16 @@ class RankdeckApp(App[None], inherit_bindings=False):
         if not (isinstance(self.screen, RunScreen) and self.screen.run_id == run):
             self.push_screen(RunScreen(run, leaves_app=run == self._open_run))
 
+    def open_history(self) -> None:
+        from tui.screens.history import HistoryScreen
+
+        self._push_once(HistoryScreen)
+
+    def open_compare(self, runs: tuple[str, ...]) -> None:
+        from tui.screens.compare import CompareScreen
+
+        self._push_once(lambda: CompareScreen(runs))
+
     def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
         from tui.data.form import fits_a_form
         from tui.screens.edit import EditScreen
@@ -186,9 +196,10 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self._when_trusted(entry, partial(self.launch, profile), launches=True)
 
     def _push_once(self, make: Callable[[], DeckScreen]) -> None:
-        """Opens a screen from home, once however often its key was pressed."""
-        if isinstance(self.screen, HomeScreen):
-            self.push_screen(make())
+        """Opens a screen above another one, once however often its key was pressed."""
+        screen = make()
+        if not self.screen.is_modal and type(self.screen) is not type(screen):
+            self.push_screen(screen)
 
     def _when_trusted(self, entry: ProfileEntry | None, act: Callable[[], None], *, launches: bool = False) -> None:
         """Does something with a profile; asks first if programs would run that are not trusted."""

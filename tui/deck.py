@@ -32,6 +32,14 @@ class Deck(Protocol):
         """Shows a run."""
         ...
 
+    def open_history(self) -> None:
+        """Shows every run that is kept."""
+        ...
+
+    def open_compare(self, runs: tuple[str, ...]) -> None:
+        """Shows runs side by side. `runs`: ids of two or more, oldest first."""
+        ...
+
     def open_form(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
         """Shows a profile as a form; asks first where its programs are not trusted.
 

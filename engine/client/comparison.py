@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+from engine.client.protocols import Compared
 from engine.core.errors import ProfileError
-from engine.core.metrics.series import SeriesDump, final_values
+from engine.core.metrics.series import final_values
 from engine.core.plan.settings import settings_of
 from engine.core.views.comparison import Side
 from engine.core.views.view import Snapshot
@@ -16,8 +17,8 @@ from engine.runs.record import read_plan
 from engine.runs.replay import stored_snapshot
 
 
-def read_side(paths: RunPaths) -> tuple[Side, tuple[SeriesDump, ...]]:
-    """One run, and its curves.
+def read_side(paths: RunPaths) -> Compared:
+    """One run for a comparison.
 
     Raises:
         SupervisorError: its plan or journal can't be read.
@@ -32,10 +33,11 @@ def read_side(paths: RunPaths) -> tuple[Side, tuple[SeriesDump, ...]]:
         results=_results(snapshot),
         settings=settings,
         plan=read_plan(paths),
+        launched_at=snapshot.run.launched_at,
         origin=recorded.origin if recorded is not None else None,
         patch=recorded.diff.decode(errors="replace") if recorded is not None else "",
     )
-    return side, snapshot.series
+    return Compared(side, snapshot.series)
 
 
 def _results(snapshot: Snapshot) -> dict[str, str | float | int | None]:

@@ -9,11 +9,13 @@ import shutil
 import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.client import trust
 from engine.client.connection import start_supervisor
+from engine.client.protocols import Compared
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
 from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
@@ -23,12 +25,16 @@ from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.plan.standby import can_stand_by
-from engine.core.views.view import RunSummary
+from engine.core.views.history import HistoryEntry
+from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
 from engine.planning import profiles, recipes
 from engine.runs.listing import find_run, new_run, summaries
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, replace_file
+from engine.runs.record import read_plan, replace_file, write_note
+
+if TYPE_CHECKING:
+    from engine.client.history import History
 
 
 class LocalEngine:
@@ -42,6 +48,7 @@ class LocalEngine:
         self._lingers = lingers
         self._standby: Standby | None = None
         self._warming = threading.Lock()
+        self._history: History | None = None
 
     def profiles(self) -> list[ProfileEntry]:
         return profiles.list_profiles()
@@ -73,6 +80,25 @@ class LocalEngine:
 
     def runs(self) -> list[RunSummary]:
         return summaries()
+
+    def history(self) -> list[HistoryEntry]:
+        from engine.client.history import History  # reads files that no other list needs
+
+        self._history = self._history or History()
+        return self._history.read()
+
+    def write_note(self, run: str, note: RunNote) -> None:
+        write_note(find_run(run), note)
+
+    def remove_run(self, run: str) -> None:
+        from engine.client.removal import remove_run
+
+        remove_run(find_run(run))
+
+    def compared(self, run: str) -> Compared:
+        from engine.client.comparison import read_side
+
+        return read_side(find_run(run))
 
     def launched_profile(self, run: str) -> Profile:
         paths = find_run(run)

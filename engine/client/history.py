@@ -7,18 +7,16 @@ import os
 import time
 from pathlib import Path
 
-import msgspec
-
-from engine.core.errors import ProfileError, RankdeckError
+from engine.core.errors import ProfileError
 from engine.core.metrics.series import final_values
 from engine.core.plan.settings import Settings, changes, settings_of
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.history import HistoryEntry
-from engine.core.views.view import RunNote, RunSummary
+from engine.core.views.view import RunSummary
 from engine.planning.profiles import read_profile
 from engine.runs.listing import all_runs, summarise
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_note, replace_file
+from engine.runs.record import read_note
 
 
 class History:
@@ -91,15 +89,3 @@ def folder_size(folder: Path) -> int:
                     else:
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
-
-
-def write_note(paths: RunPaths, note: RunNote) -> None:
-    """Stores what the user has written about a run.
-
-    Raises:
-        RankdeckError: it can't be written.
-    """
-    try:
-        replace_file(paths.note, msgspec.json.encode(note))
-    except OSError as error:
-        raise RankdeckError(f"the note can't be written: {error.strerror}: {paths.note}") from None

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import Begun, Finding
 from engine.core.metrics.bench import Result
+from engine.core.metrics.series import SeriesDump
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.run.events import Scope
-from engine.core.views.view import RunSummary, Snapshot, Update
+from engine.core.views.comparison import Side
+from engine.core.views.history import HistoryEntry
+from engine.core.views.view import RunNote, RunSummary, Snapshot, Update
+
+
+class Compared(NamedTuple):
+    """One run in a comparison, and its curves."""
+
+    side: Side
+    series: tuple[SeriesDump, ...]
 
 
 class RunClient(Protocol):
@@ -109,6 +119,22 @@ class EngineClient(Protocol):
 
     def runs(self) -> list[RunSummary]:
         """Every run that is kept, newest first."""
+        ...
+
+    def history(self) -> list[HistoryEntry]:
+        """Every run that is kept, newest first, with sizes and what differs. Reads several files of each run."""
+        ...
+
+    def write_note(self, run: str, note: RunNote) -> None:
+        """Stores what the user has written about a run. Raises RankdeckError."""
+        ...
+
+    def remove_run(self, run: str) -> None:
+        """Removes a run that has ended with all its files. Raises RankdeckError."""
+        ...
+
+    def compared(self, run: str) -> Compared:
+        """A run for a comparison, with its curves. Raises RankdeckError."""
         ...
 
     def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 
 import click
 import msgspec
 
+from engine.client.removal import ActiveRunError, active_error, has_ended, remove_run
 from engine.commands.output import narrate
-from engine.core.errors import RankdeckError, SupervisorError, UsageError
-from engine.core.run.machine import replay
-from engine.core.run.state import ENDED_WORDS, run_word
-from engine.core.views.view import RunSummary
+from engine.core.errors import RankdeckError, SupervisorElsewhereError, SupervisorError, UsageError
+from engine.core.run.state import ENDED_WORDS
 from engine.core.words import count
 from engine.runs.listing import all_runs, summarise, unplanned_runs
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import host_elsewhere, read_note, refuse_elsewhere
-from engine.runs.replay import read_journal
+from engine.runs.record import read_note, refuse_elsewhere
 from engine.runs.standbys import end_standby, standbys
 from engine.supervisor.abandon import end_processes
 
 STANDBY_TIME = 30.0
 """Seconds in which a standby ends: it waits up to 20 for its agent."""
-
-CLOSING_TIME = 10.0
-"""Seconds to wait for the supervisor of an ended run to exit."""
 
 
 def old_runs(keep: int, older: float) -> list[RunPaths]:
@@ -36,9 +30,9 @@ def old_runs(keep: int, older: float) -> list[RunPaths]:
     ended = [
         (summary.ended_at, paths)
         for paths in all_runs()
-        if (summary := summarise(paths)) and _is_over(summary) and not read_note(paths).starred
+        if (summary := summarise(paths)) and summary.state in ENDED_WORDS and not read_note(paths).starred
     ]
-    ended += [(changed, paths) for changed, paths in unplanned_runs() if _has_ended(paths)]
+    ended += [(changed, paths) for changed, paths in unplanned_runs() if has_ended(paths)]
     youngest = time.time() - older
     return [paths for ended_at, paths in ended[keep:] if not older or (ended_at is not None and ended_at < youngest)]
 
@@ -60,8 +54,8 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
     for paths in chosen:
         if named:
             refuse_elsewhere(paths, "clean")
-            if not _has_ended(paths) and not _is_abandoned(paths):
-                raise _refusal(paths)
+            if not has_ended(paths) and not _is_abandoned(paths):
+                raise active_error(paths)
     if chosen and not yes:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -100,58 +94,19 @@ def end_standbys(*, as_json: bool) -> None:
         click.echo(f"ended {count(len(found), 'standby', 'standbys')}" if found else "there is no standby")
 
 
-def _is_over(summary: RunSummary) -> bool:
-    return summary.state in ENDED_WORDS
-
-
 def _remove(paths: RunPaths, *, is_chosen: bool) -> bool:
-    """Removes a run while holding its lock, so that no supervisor can start on it. False: it is active, maybe on another host, and stays.
-
-    Raises:
-        UsageError: the user chose it, and it is active again.
-        RankdeckError: its folder can't be removed.
-    """
-    if not is_chosen and (host := host_elsewhere(paths)):
-        narrate(f"{paths.run} has a supervisor on {host}; it was not removed")
-        return False
+    """Removes a run. False: it was gone, or it stays because it is active or elsewhere, which is an error only if the user chose it."""
     try:
-        lock = _lock_of_ended(paths, may_be_abandoned=is_chosen)
-        if lock is None:
-            if is_chosen:
-                raise _refusal(paths)
-            narrate(f"{paths.run} is active again; it was not removed")
-            return False
-        try:
-            if is_chosen and not paths.plan.exists():
-                end_processes(paths)
-            shutil.rmtree(paths.folder)
-        finally:
-            os.close(lock)
-    except FileNotFoundError:
-        return False  # another `clean` has removed it
-    except OSError as error:
-        raise RankdeckError(f"can't remove {paths.folder}: {error.strerror}") from None
-    return True
-
-
-def _lock_of_ended(paths: RunPaths, *, may_be_abandoned: bool) -> int | None:
-    """The lock of a run, taken; None if the run is active. The supervisor of an ended run needs a moment to exit.
-
-    `may_be_abandoned`: a run without plan and supervisor counts as ended; see `_is_abandoned`.
-    """
-    deadline = time.monotonic() + CLOSING_TIME
-    while True:
-        try:
-            lock = take_lock(paths)
-        except SupervisorError:
-            if not _has_ended(paths) or time.monotonic() >= deadline:
-                return None
-            time.sleep(0.05)
-            continue
-        if _has_ended(paths) or (may_be_abandoned and not paths.plan.exists()):
-            return lock
-        os.close(lock)
-        return None
+        return remove_run(paths, end_rest=end_processes if is_chosen else None)
+    except ActiveRunError:
+        if is_chosen:
+            raise
+        narrate(f"{paths.run} is active again; it was not removed")
+    except SupervisorElsewhereError as error:
+        if is_chosen:
+            raise
+        narrate(f"{error.message}; it was not removed")
+    return False
 
 
 def _is_abandoned(paths: RunPaths) -> bool:
@@ -163,24 +118,3 @@ def _is_abandoned(paths: RunPaths) -> bool:
     except SupervisorError:
         return False
     return True
-
-
-def _has_ended(paths: RunPaths) -> bool:
-    """Whether a run has ended, by its journal, which is newer than its summary; by its summary if that can't be read.
-
-    A run without either has ended: its launch failed.
-    """
-    try:
-        state = replay(read_journal(paths.journal))
-    except (SupervisorError, OSError):
-        state = None
-    if state is not None:
-        return run_word(state) in ENDED_WORDS
-    summary = summarise(paths)
-    return summary is None or _is_over(summary)
-
-
-def _refusal(paths: RunPaths) -> UsageError:
-    summary = summarise(paths)
-    state = summary.state if summary else "active"
-    return UsageError(f"run {paths.run} is {state}", hint=f"rankdeck stop {paths.run} ends it")

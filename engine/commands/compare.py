@@ -27,7 +27,7 @@ def compare_runs(runs: Sequence[RunPaths], *, code: bool, as_json: bool) -> None
     Raises:
         SupervisorError: the files of a run can't be read.
     """
-    sides = [read_side(paths)[0] for paths in runs]
+    sides = [read_side(paths).side for paths in runs]
     for side in sides:
         if side.settings is None:
             narrate(f"the profile of {side.run} can't be read, so settings are left out")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from engine.client.history import History, write_note
+from engine.client.history import History
 from engine.commands.output import print_json, print_line, print_table
 from engine.core.errors import UsageError
 from engine.core.views.history import (
@@ -22,7 +22,7 @@ from engine.core.views.history import (
 )
 from engine.core.words import duration_words, limited, size_words
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_note
+from engine.runs.record import read_note, write_note
 
 MAX_CHANGES = 60
 """Characters of changed settings in a line of the table; JSON has all of them."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import SupervisorElsewhereError, SupervisorError
+from engine.core.errors import RankdeckError, SupervisorElsewhereError, SupervisorError
 from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.plan import LaunchPlan
 from engine.core.views.view import RunNote, RunSummary, RunView
@@ -174,6 +174,18 @@ def read_note(paths: RunPaths) -> RunNote:
         return msgspec.json.decode(paths.note.read_bytes(), type=RunNote)
     except (OSError, msgspec.MsgspecError):
         return RunNote()
+
+
+def write_note(paths: RunPaths, note: RunNote) -> None:
+    """Stores what the user has written about a run.
+
+    Raises:
+        RankdeckError: it can't be written.
+    """
+    try:
+        replace_file(paths.note, msgspec.json.encode(note))
+    except OSError as error:
+        raise RankdeckError(f"the note can't be written: {error.strerror}: {paths.note}") from None
 
 
 def read_results(paths: RunPaths, attempt: int) -> list[Result]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.backends.environment import environment_warnings
-from engine.client.protocols import EngineClient, RunClient
+from engine.client.protocols import Compared, EngineClient, RunClient
 from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import CHECKS, Begun, Finding, ok
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
@@ -24,8 +24,21 @@ from engine.core.metrics.series import Point, SeriesSet
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile
+from engine.core.plan.settings import Change, settings_of
 from engine.core.run.events import Scope
-from engine.core.views.view import EventLine, FailureView, NodeView, RankView, RunSummary, RunView, Snapshot, Update
+from engine.core.views.comparison import Side
+from engine.core.views.history import HistoryEntry
+from engine.core.views.view import (
+    EventLine,
+    FailureView,
+    NodeView,
+    RankView,
+    RunNote,
+    RunSummary,
+    RunView,
+    Snapshot,
+    Update,
+)
 from tests.support import parse_profile
 
 LAUNCHED_AT = 1_750_000_000.0
@@ -339,6 +352,7 @@ class FakeEngine:
         self.hold_check: asyncio.Event | None = None
         self.check_error: RankdeckError | None = None
         self.checks = self.checks_closed = 0
+        self.notes: dict[str, RunNote] = {}
         self.troubles: dict[str, str] = {}
         """Why backends can't run."""
 
@@ -383,6 +397,28 @@ class FakeEngine:
 
     def runs(self) -> list[RunSummary]:
         return [run.summary() for run in reversed(self.live.values())]
+
+    def history(self) -> list[HistoryEntry]:
+        found: list[HistoryEntry] = []
+        for run in self.live.values():
+            summary = run.summary()
+            changes = (Change("--lr", "0.1", "0.2"),) if found else None
+            note = self.notes.get(summary.run, RunNote())
+            found.append(
+                HistoryEntry(summary=summary, seconds=60.0, metrics={}, changes=changes, size=1 << 20, note=note)
+            )
+        return found[::-1]
+
+    def write_note(self, run: str, note: RunNote) -> None:
+        self.notes[run] = note
+
+    def remove_run(self, run: str) -> None:
+        del self.live[run]
+
+    def compared(self, run: str) -> Compared:
+        own = profile("job", more=f'args = ["--lr", "{run}"]\n')
+        side = Side(run=run, results={"loss": 1.5}, settings=settings_of(own), plan=planned(own))
+        return Compared(side, tuple(self.live[run].series.dump()))
 
     async def check(self, profile: Profile, *, full: bool = True) -> AsyncGenerator[Begun | Finding, None]:
         self.checks += 1

@@ -16,9 +16,11 @@ from tests.tui.seen import text_of, until_seen
 from tui.app import RankdeckApp
 from tui.keys import KEYS, PLACES, Key, Where, keys_of
 from tui.screens.check import CheckScreen
+from tui.screens.compare import CompareScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen, NoticeScreen
 from tui.screens.edit import EditScreen
 from tui.screens.help import HelpScreen
+from tui.screens.history import HistoryList, HistoryScreen
 from tui.screens.home import HomeScreen, ProfileList, RunList
 from tui.screens.run import RunScreen
 from tui.screens.script import ScriptScreen
@@ -37,6 +39,9 @@ OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "home": (HomeScreen,),
     "profiles": (ProfileList,),
     "runs": (RunList,),
+    "history": (HistoryScreen,),
+    "past": (HistoryList,),
+    "compare": (CompareScreen,),
     "run": (RunScreen,),
     "ranks": (RankTable, NodeGrid),
     "table": (RankTable,),
@@ -79,7 +84,8 @@ def test_every_key_leads_to_an_action_that_exists(key: Key):
     if dot and target == "app":
         owners = (RankdeckApp,)
     elif dot:
-        owners = (HomeScreen,) if key.where in ("profiles", "runs") else (RunScreen,)
+        owners = (HistoryScreen,) if key.where == "past" else (RunScreen,)
+        owners = (HomeScreen,) if key.where in ("profiles", "runs") else owners
     for owner in owners:
         assert hasattr(owner, f"action_{action}"), owner
 
@@ -104,7 +110,7 @@ def test_no_place_gives_one_key_two_meanings():
 def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
     """A key of a pane would hide the screen's, and do something else than the footer says."""
     around: dict[Where, tuple[Where, ...]] = {
-        "run": ("ranks", "table", "nodes", "log", "list"), "home": ("profiles", "runs", "list"), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
+        "run": ("ranks", "table", "nodes", "log", "list"), "home": ("profiles", "runs", "list"), "history": ("past", "list"), "compare": ("list",), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
     }  # fmt: skip
     allowed = {"left", "right", "h", "l"}
     for screen, widgets in around.items():

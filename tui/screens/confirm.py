@@ -92,12 +92,13 @@ class NoticeScreen(ModalScreen[None]):
 
 
 class AskScreen(ModalScreen[str | None]):
-    """Asks for one line of text, which begins as `value`; `detail` says what happens with it."""
+    """Asks for one line of text, which begins as `value`; `detail` says what happens with it. `empty`: it may be empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("ask")]
 
-    def __init__(self, question: str, value: str, detail: str) -> None:
+    def __init__(self, question: str, value: str, detail: str, *, empty: bool = False) -> None:
         super().__init__()
+        self._may_be_empty = empty
         self._question, self._value, self._detail = question, value, detail
 
     def compose(self) -> ComposeResult:
@@ -109,7 +110,8 @@ class AskScreen(ModalScreen[str | None]):
             yield Static(clean(self._detail), markup=False, classes="detail")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() or None)
+        text = event.value.strip()
+        self.dismiss(text if text or self._may_be_empty else None)
 
     def action_close(self) -> None:
         self.dismiss(None)

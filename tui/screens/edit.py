@@ -200,7 +200,12 @@ class EditScreen(DeckScreen):
         if self._entry is None:
             title, note = f"New: {name}", "not saved yet"
         else:
-            title, note = f"Edit: {name}", "changed" if self.is_changed else f"{self._entry.source}: {self._entry.path}"
+            source = self._entry.source
+            origin = "as a run was launched" if source == "run" else f"{source}: {self._entry.path}"
+            title, note = (
+                f"{'Launch again' if source == 'run' else 'Edit'}: {name}",
+                "changed" if self.is_changed else origin,
+            )
         self.query_one(TitleBar).show(title, plain_line(note))
 
     # --- the plan -----------------------------------------------------------------------------------------------------
@@ -346,7 +351,11 @@ class EditScreen(DeckScreen):
         profile = self._checked()
         if profile is not None:
             path = None
-            if self._entry is not None and self._entry.source != "shipped" and self._entry.profile is not None:
+            if (
+                self._entry is not None
+                and self._entry.source not in ("shipped", "run")
+                and self._entry.profile is not None
+            ):
                 same = profile.name == self._entry.profile.name
                 path = self._entry.path if same else self._entry.path.with_name(f"{profile.name}.toml")
             self._save(profile, path, leave=leave)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from textual import on, work
@@ -24,7 +22,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
-from tui.screens.base import DeckScreen
+from tui.screens.relaunch import PastRun, RelaunchScreen
 from tui.text.cells import plain_line
 from tui.text.home import (
     FIRST_STEPS,
@@ -78,7 +76,7 @@ class FilterLine(Input):
         self.cursor_blink = False
 
 
-class HomeScreen(DeckScreen):
+class HomeScreen(RelaunchScreen):
     """Profiles, runs, and the plan or the details of the one under the cursor.
 
     Args:
@@ -221,6 +219,11 @@ class HomeScreen(DeckScreen):
         chosen = self._run_list.chosen
         return next((run for run in self._runs or () if run.run == chosen), None)
 
+    @property
+    def past_run(self) -> PastRun | None:
+        run = self._chosen_run()
+        return None if run is None else PastRun(run.run, run.name)
+
     def _chosen_run(self) -> RunSummary | None:
         """The run under the cursor while the keys go to the runs."""
         return self._run() if self._run_list.has_focus else None
@@ -288,6 +291,8 @@ class HomeScreen(DeckScreen):
             case "launch" | "check_profile" | "edit_profile" | "duplicate_profile":
                 entry = self._entry() if self.is_mounted else None
                 return entry is not None and entry.profile is not None
+            case "change_run":
+                return self.is_mounted and self._chosen_run() is not None
             case "attach":
                 return self.is_mounted and self._run() is not None
             case "clear_filter":
@@ -300,8 +305,8 @@ class HomeScreen(DeckScreen):
 
     def action_check_profile(self) -> None:
         """Checks the nodes of the profile under the cursor, or of what the run under the cursor was launched with."""
-        if (run := self._chosen_run()) is not None:
-            self._with_launched(run, self.deck.open_check)
+        if self._chosen_run() is not None:
+            self.with_launched(self.deck.open_check)
         elif (entry := self._entry()) is not None:
             self.deck.open_check(entry)
 
@@ -327,20 +332,13 @@ class HomeScreen(DeckScreen):
 
     def action_duplicate_profile(self) -> None:
         """Opens a copy of the profile under the cursor as a form, or of what the run under the cursor was launched with."""
-        if (run := self._chosen_run()) is not None:
-            self._with_launched(run, partial(self.deck.open_form, duplicate=True))
+        if self._chosen_run() is not None:
+            self.with_launched(partial(self.deck.open_form, duplicate=True))
         else:
             self.deck.open_form(self._entry(), duplicate=True)
 
-    @work(exclusive=True, group="launched", exit_on_error=False)
-    async def _with_launched(self, run: RunSummary, act: Callable[[ProfileEntry], None]) -> None:
-        """Does something with the profile that a run was launched with; it has no file of its own."""
-        try:
-            profile = await off_loop(self.engine.launched_profile, run.run)
-        except RankdeckError as error:
-            self.deck.show_error(f"The profile of {plain_line(run.run)} can't be read", error)
-        else:
-            act(ProfileEntry(name=run.name, path=Path(), source="run", profile=profile, error=None))
+    def action_history(self) -> None:
+        self.deck.open_history()
 
     def action_list(self, name: Literal["profiles", "runs"]) -> None:
         self.set_focus(self._profiles if name == "profiles" else self._run_list)  # now: another key may wait already

@@ -20,8 +20,8 @@ from tui.data.editor import editor_command, frame_to_edit
 from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
-from tui.screens.base import DeckScreen
 from tui.screens.confirm import ConfirmScreen
+from tui.screens.relaunch import PastRun, RelaunchScreen
 from tui.text.cells import plain_line
 
 
@@ -93,7 +93,7 @@ def _ranks(whose: str, count: int) -> str:
     return f"{whose} rank" if count == 1 else f"{whose} {count} ranks"
 
 
-class ActingScreen(DeckScreen):
+class ActingScreen(RelaunchScreen):
     """A screen that is attached to a run and can change it."""
 
     def __init__(self, run: str) -> None:
@@ -144,14 +144,25 @@ class ActingScreen(DeckScreen):
 
     def _again_answered(self, yes: bool | None) -> None:
         if yes:
-            self._launch_again()
+            self.action_launch_again()
 
-    @work(exclusive=True, group="launched", exit_on_error=False)
-    async def _launch_again(self) -> None:
-        try:
-            self.deck.launch(await off_loop(self.engine.launched_profile, self.run_id))
-        except RankdeckError as error:
-            self.deck.show_error("It was not launched again", error)
+    @property
+    def past_run(self) -> PastRun | None:
+        run = self.model.run
+        return None if run is None else PastRun(self.run_id, run.name)
+
+    @work(exclusive=True, group="compare", exit_on_error=False)
+    async def action_compare(self) -> None:
+        """Compares the run with the run of its profile before it."""
+        past = self.past_run
+        if past is None:
+            return
+        same = [run.run for run in await off_loop(self.engine.runs) if run.name == past.name]
+        later = sorted(same, key=lambda run: run != past.run)
+        if len(later) < 2:
+            self.say("there is no other run of this profile to compare with")
+        else:
+            self.deck.open_compare((later[1], past.run))
 
     def action_kill(self) -> None:
         view = self.model.rank(self.rank)

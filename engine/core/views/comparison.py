@@ -28,6 +28,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     results: dict[str, str | float | int | None]
     settings: Settings | None
     plan: LaunchPlan
+    launched_at: float = 0.0
     origin: Origin | None = None
     patch: str = ""
 

@@ -1,0 +1,126 @@
+"""The history of runs and the comparison: what is listed, and that keys act on the run under the cursor or on marked ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from tests.tui.fake_engine import FakeEngine
+from tests.tui.seen import text_of, until, until_gone, until_seen
+from tui.app import RankdeckApp
+from tui.screens.compare import CompareScreen
+from tui.screens.confirm import AskScreen, ConfirmScreen
+from tui.screens.edit import EditScreen
+from tui.screens.history import HistoryScreen
+from tui.screens.home import HomeScreen
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    engine = FakeEngine(tmp_path)
+    for name in ("gpt-aaaa", "gpt-bbbb", "linear-cccc"):
+        run = engine.add_run(name)
+        run.end()
+    return engine
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_history_shows_what_differs_and_compares_with_the_run_before(
+    engine: FakeEngine, size: tuple[int, int]
+):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "gpt-aaaa")
+        await pilot.press("H")
+        await until_seen(pilot, "3 runs", "1 MiB", "--lr 0.2 (was 0.1)", "newest first")
+        await pilot.press("j", "c")
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")
+        text = await until_seen(pilot, "--lr", "gpt-aaaa")
+        assert text.index("gpt-aaaa") < text.index("gpt-bbbb")
+        await pilot.press("escape")
+        await until_seen(pilot, "newest first")
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+
+
+async def test_marked_runs_are_deleted_after_a_question(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(100, 30)) as pilot:
+        await until_seen(pilot, "gpt-aaaa")
+        await pilot.press("H")
+        await until_seen(pilot, "3 runs")
+        await pilot.press("space", "space")
+        await until_seen(pilot, "2 marked")
+        await pilot.press("x")
+        await until_seen(pilot, "Delete 2 runs?", "linear-cccc")
+        await pilot.press("enter")
+        assert len(engine.live) == 3
+        await pilot.press("x", "y")
+        await until_seen(pilot, "1 run,")
+        assert list(engine.live) == ["gpt-aaaa"]
+
+
+async def test_a_run_that_has_not_ended_is_not_deleted(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    engine.add_run("gpt-aaaa")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(100, 30)) as pilot:
+        await until_seen(pilot, "gpt", "Plan:")
+        await pilot.press("H")
+        await until_seen(pilot, "1 run,")
+        await pilot.press("x")
+        assert not isinstance(app.screen, ConfirmScreen)
+
+
+async def test_a_filter_a_note_and_a_star(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
+        await until_seen(pilot, "gpt-aaaa")
+        await pilot.press("H")
+        await until_seen(pilot, "3 runs")
+        await pilot.press("slash", *"linear", "enter")
+        await until_gone(pilot, "gpt-aaaa")
+        await pilot.press("n", *"good", "enter", "asterisk")
+        await until(pilot, lambda: bool(engine.notes) and engine.notes["linear-cccc"].starred, "the star")
+        assert engine.notes["linear-cccc"].text == "good"
+        await pilot.press("escape")
+        await until_seen(pilot, "gpt-aaaa")
+
+
+async def test_a_run_is_launched_again_as_it_was_with_other_arguments_or_from_the_form(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
+        await until_seen(pilot, "gpt-aaaa")
+        await pilot.press("H")
+        await until_seen(pilot, "3 runs")
+        await pilot.press("r")
+        await until(pilot, lambda: len(engine.launched) == 1, "the launch")
+        await until(pilot, lambda: not isinstance(app.screen, HistoryScreen), "the run")
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen), "the arguments")
+        app.screen.query_one(Input).value = "--lr '0.1 x'"
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.launched) == 2, "the launch")
+        assert engine.launched[1].recipe.args == ("--lr", "0.1 x")
+        await until(pilot, lambda: not isinstance(app.screen, AskScreen), "the run")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
+        await until_seen(pilot, "Launch again: linear")
+        await pilot.press("f5")
+        await until(pilot, lambda: len(engine.launched) == 3, "the launch")
+        assert engine.launched[2].name == "linear"
+
+
+async def test_the_code_of_two_runs_is_compared(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
+        await until_seen(pilot, "gpt-aaaa")
+        app.open_compare(("gpt-aaaa", "gpt-bbbb"))
+        await until_seen(pilot, "--lr")
+        await pilot.press("d")
+        await until_seen(pilot, "uncommitted changes of the code are the same")
+        await pilot.press("d")
+        await until_gone(pilot, "uncommitted changes of the code are the same")
+        assert "Settings" in text_of(app)

@@ -1,0 +1,120 @@
+"""Runs side by side: curves over each other, results, and what differs between them."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from engine.client.protocols import Compared
+from engine.core.errors import RankdeckError
+from engine.core.views.comparison import code_difference, compare
+from tui.data.off_loop import off_loop
+from tui.data.overlay import overlay
+from tui.keys import bindings
+from tui.screens.base import DeckScreen
+from tui.text.cells import plain_line
+from tui.text.compare import code_text, compare_text
+from tui.text.lines import error_text
+from tui.widgets.chart import Chart
+from tui.widgets.headers import TitleBar
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.text_pane import TextPane
+
+MOST_CURVES = 4
+"""Runs whose curves are drawn: more can't be told apart."""
+
+
+class CompareScreen(DeckScreen):
+    """A comparison.
+
+    Args:
+        runs: ids, oldest first.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare")]
+    AUTO_FOCUS = "#compared"
+
+    def __init__(self, runs: tuple[str, ...]) -> None:
+        super().__init__()
+        self._runs = runs
+        self._compared: list[Compared] = []
+        self._metrics: list[str] = []
+        self._metric = 0
+        self._shows_code = False
+
+    def compose(self) -> ComposeResult:
+        yield TitleBar("Compare", plain_line(", ".join(self._runs)), ascii=self.deck.ascii)
+        yield Chart(ascii=self.deck.ascii, slow=self.deck.slow, id="overlay")
+        yield TextPane(id="compared", ascii=self.deck.ascii)
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._read()
+
+    @work(group="compare", exit_on_error=False)
+    async def _read(self) -> None:
+        try:
+            self._compared = [await off_loop(self.engine.compared, run) for run in self._runs]
+        except RankdeckError as error:
+            self.query_one(TextPane).show_text(partial(error_text, error), title="Compare")
+            return
+        keys = {dump.key for one in self._compared for dump in one.series}
+        self._metrics = sorted(keys, key=lambda key: (key != "loss", key))
+        self._show()
+
+    def _show(self) -> None:
+        ascii, sides = self.deck.ascii, [one.side for one in self._compared]
+        pane = self.query_one(TextPane)
+        if self._shows_code:
+            lines = [line for pair in itertools.pairwise(sides) for line in code_difference(*pair)]
+            pane.show_text(partial(code_text, lines, ascii=ascii), title="How uncommitted changes differ")
+        else:
+            parts = compare(sides)
+            pane.show_text(partial(compare_text, self._runs, parts, ascii=ascii), title="Results and differences")
+        self._show_curves()
+        self.refresh_bindings()
+
+    def _show_curves(self) -> None:
+        if not self._metrics:
+            return
+        metric = self._metrics[self._metric]
+        curves = [
+            (plain_line(one.side.run), curve)
+            for one in self._compared[:MOST_CURVES]
+            if (curve := overlay(one.series, metric, one.side.launched_at)) is not None
+        ]
+        others = f" (of the first {MOST_CURVES} runs)" if len(self._compared) > MOST_CURVES else ""
+        self.query_one(Chart).set_series(f"{plain_line(metric)}{others}", curves)
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offers only keys that do something now."""
+        if action == "next_metric":
+            return len(self._metrics) > 1
+        return bool(self._compared) if action == "code" else True
+
+    def action_next_metric(self, by: int) -> None:
+        if self._metrics:
+            self._metric = (self._metric + by) % len(self._metrics)
+            self._show_curves()
+
+    def action_code(self) -> None:
+        self._shows_code = not self._shows_code
+        self._show()
+
+    def action_whole(self) -> None:
+        """The chart, the table, or both."""
+        now = [name for name in ("-chart-only", "-table-only") if self.has_class(name)]
+        following = {"": "-chart-only", "-chart-only": "-table-only", "-table-only": ""}[now[0] if now else ""]
+        self.remove_class("-chart-only", "-table-only")
+        if following:
+            self.add_class(following)
+
+    def action_close(self) -> None:
+        self.dismiss()

@@ -1,0 +1,91 @@
+"""Launching a run again: as it was, with a change in the form, or with other arguments in one line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from textual import work
+
+from engine.core.catalogue import ProfileEntry
+from engine.core.errors import RankdeckError
+from engine.core.plan.profile import Profile
+from tui.data.form import fits_a_form
+from tui.data.off_loop import off_loop
+from tui.screens.base import DeckScreen
+from tui.screens.confirm import AskScreen
+from tui.text.cells import plain_line
+
+
+class PastRun(NamedTuple):
+    """A run that was launched: its id, and the name of its profile."""
+
+    run: str
+    name: str
+
+
+class RelaunchScreen(DeckScreen):
+    """A screen on which a run can be chosen that was launched before."""
+
+    @property
+    def past_run(self) -> PastRun | None:
+        """The run that the keys are about; None: there is none."""
+        raise NotImplementedError
+
+    def action_change_run(self) -> None:
+        """Opens what the run was launched with as a form, to launch it with a change."""
+        self.with_launched(self.deck.open_form)
+
+    def action_change_arguments(self) -> None:
+        """Asks for other arguments, and launches the run with them."""
+        self.with_launched(self._ask_arguments)
+
+    def action_launch_again(self) -> None:
+        """Launches what the run was launched with once more, as a new run."""
+        self.with_launched(self._launch)
+
+    @work(exclusive=True, group="launched", exit_on_error=False)
+    async def with_launched(self, act: Callable[[ProfileEntry], None]) -> None:
+        """Does something with the profile that the run was launched with; it has no file of its own."""
+        past = self.past_run
+        if past is None:
+            return
+        try:
+            profile = await off_loop(self.engine.launched_profile, past.run)
+        except RankdeckError as error:
+            self.deck.show_error(f"The profile of {plain_line(past.run)} can't be read", error)
+        else:
+            act(ProfileEntry(name=past.name, path=Path(), source="run", profile=profile, error=None))
+
+    def _launch(self, entry: ProfileEntry) -> None:
+        if entry.profile is not None:
+            self.deck.launch(entry.profile)
+
+    def _ask_arguments(self, entry: ProfileEntry) -> None:
+        profile = entry.profile
+        if profile is None:
+            return
+        if not fits_a_form(profile):
+            self.say(f"the profile of {plain_line(entry.name)} contains characters that can't be shown", error=True)
+            return
+        recipe = profile.recipe
+        program = plain_line(recipe.name or recipe.module or (recipe.script or "").rpartition("/")[2])
+        detail = "As in a shell. Enter launches a new run with these arguments; everything else stays as it was."
+        question = f"Arguments of {program}"
+        screen = AskScreen(question, shlex.join(recipe.args), detail, empty=True)
+        self.app.push_screen(screen, partial(self._arguments_given, profile))
+
+    def _arguments_given(self, profile: Profile, text: str | None) -> None:
+        if text is None:
+            return
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            self.say(f"these are no arguments: {str(error).lower()}", error=True)
+            return
+        recipe = msgspec.structs.replace(profile.recipe, args=tuple(words))
+        self.deck.launch(msgspec.structs.replace(profile, recipe=recipe))

@@ -1,0 +1,153 @@
+"""The text of the history: one line for each run, and the details of one. Pure text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from engine.core.views.history import SORT_KEYS, HistoryEntry, value_of
+from engine.core.words import duration_words, size_words
+from tui.numbers import age, precise
+from tui.text.cells import cell_fit, plain_line
+from tui.text.lines import labelled
+from tui.text.marks import MUTED, RUN_MARKS, shown
+
+MAX_NAME = 26
+"""Cells of a run's id on a wide screen; on a narrow one it has `NARROW_NAME`."""
+
+NARROW_NAME = 16
+WIDE = 96
+"""Cells from which the columns of steps and notes are shown."""
+
+MOST_METRICS = 6
+"""Final values in the details."""
+
+
+class Look(NamedTuple):
+    """How the history is shown. `sort`: see `sort_history`. `marked`: ids of runs."""
+
+    width: int
+    sort: str
+    reverse: bool
+    marked: Collection[str]
+    ascii: bool
+
+
+class _Column(NamedTuple):
+    """A column: heading, cells, the key that sorts by it, and whether it is aligned to the right."""
+
+    heading: str
+    width: int
+    sort: str
+    right: bool = True
+
+
+def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
+    """The columns that fit, but the last, which takes what is left."""
+    most = MAX_NAME if look.width >= WIDE else NARROW_NAME
+    name = min(most, max((cell_len(plain_line(entry.summary.run)) for entry in entries), default=3))
+    found = [
+        _Column("run", name, "name", right=False),
+        _Column("launched", 11, "launched"),
+        _Column("time", 7, "duration"),
+    ]
+    if look.width >= WIDE:
+        found.append(_Column("step", 7, "step"))
+    found.append(_Column("loss", 9, "loss"))
+    if look.sort not in SORT_KEYS and look.sort != "loss":
+        found.append(_Column(plain_line(look.sort)[:10], 10, look.sort))
+    found.append(_Column("size", 8, "size"))
+    return found
+
+
+def history_heading(entries: Sequence[HistoryEntry], look: Look) -> Content:
+    """The line above the list; the column by which it is sorted stands out."""
+    arrow = ("^" if look.reverse else "v") if look.ascii else ("▲" if look.reverse else "▼")
+    parts: list[tuple[str, str] | str] = ["      "]
+    for column in columns(entries, look):
+        is_sorted = column.sort == look.sort
+        text = f"{arrow}{column.heading}" if is_sorted else column.heading
+        style = "bold $foreground" if is_sorted else MUTED
+        parts += [(cell_fit(text, column.width, ascii=look.ascii, right=column.right), style), "  "]
+    parts.append(("changed, note", MUTED))
+    return Content.assemble(*parts)
+
+
+def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
+    """One line for each run: mark, star, state, and the columns."""
+    found = columns(entries, look)
+    star, mark = ("*", "+") if look.ascii else ("★", "✓")
+    lines = []
+    for entry in entries:
+        run = entry.summary
+        state = RUN_MARKS[run.state]
+        cells = [
+            cell_fit(_cell(entry, column.sort), column.width, ascii=look.ascii, right=column.right) for column in found
+        ]
+        words = [plain_line(change.words) for change in entry.changes or ()]
+        told = [(", ".join(words), "")] if words else []
+        if entry.note.text:
+            told.append((f"{'  ' if words else ''}{plain_line(entry.note.text)}", "$text-accent"))
+        elif run.state == "failed" and not words:
+            told.append((plain_line(run.reason), "$text-error"))
+        line = Content.assemble(
+            (mark if run.run in look.marked else " ", "$text-accent bold"),
+            (star if entry.note.starred else " ", "$text-warning"),
+            " ",
+            (state.sign(ascii=look.ascii), state.style),
+            "  ",
+            cells[0],
+            "  ",
+            ("  ".join(cells[1:]), MUTED),
+            "  ",
+            *told,
+        )
+        lines.append(shown(line, ascii=look.ascii))
+    return lines
+
+
+def _cell(entry: HistoryEntry, sort: str) -> str:
+    run = entry.summary
+    match sort:
+        case "name":
+            return plain_line(run.run)
+        case "launched":
+            return time.strftime("%m-%d %H:%M", time.localtime(run.launched_at))
+        case "duration":
+            return duration_words(entry.seconds)
+        case "step":
+            return "" if run.step is None else str(run.step)
+        case "size":
+            return "" if entry.size is None else size_words(entry.size)
+    return precise(value_of(entry, sort))
+
+
+def history_details(entry: HistoryEntry, width: int, now: float, *, ascii: bool) -> Content:
+    """The run under the cursor."""
+    run = entry.summary
+    mark = RUN_MARKS[run.state]
+    steps = "" if run.step is None else f", step {run.step}" + (f"/{run.steps}" if run.steps else "")
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.launched_at))
+    lines: list[Content | str] = [
+        Content.assemble(
+            (f"{mark.sign(ascii=ascii)} {run.state}", mark.style),
+            f"{steps}, {run.world_size} ranks over {plain_line(run.backend)}, launched {when} ({age(now - run.launched_at)} ago)",
+        )
+    ]
+    if entry.note.text:
+        lines += labelled("note", plain_line(entry.note.text), width, style="$text-accent")
+    if run.reason:
+        lines += labelled("why", plain_line(run.reason), width, style="$text-error" if run.state == "failed" else "")
+    if entry.changes is None:
+        changed = "it is the first run of this profile"
+    else:
+        changed = ", ".join(plain_line(f"{one.words} (was {one.before or 'not set'})") for one in entry.changes)
+    lines += labelled("changed", changed or "nothing since the run before", width)
+    values = [f"{plain_line(name)} {precise(value)}" for name, value in list(entry.metrics.items())[:MOST_METRICS]]
+    if values:
+        lines += labelled("values", ", ".join(values), width)
+    return shown(Content("\n").join(lines), ascii=ascii)
