@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import WriteProfile
+from tests.conftest import WriteProfile, WriteScript
 from tests.elastic_runs import replaced
-from tests.support import COMMAND, PATIENCE, Deck, complete_lines, wait_until
+from tests.support import COMMAND, PATIENCE, ROOT, Deck, complete_lines, wait_until
 
 if shutil.which("tmux") is None:
     pytest.skip("needs tmux, to drive a real terminal", allow_module_level=True)
@@ -78,12 +78,28 @@ class Terminal:
         self._tmux("kill-server")
 
 
+UNHURRIED = """
+import runpy, sys, time, rankdeck
+log = rankdeck.log
+def log_and_wait(**values):
+    log(**values)
+    time.sleep(0.1)
+rankdeck.log = log_and_wait
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a recipe whose steps wait instead of computing: what is tested is what one sees of them."""
+
+
 @pytest.fixture
-def short_quickstart(write_profile: WriteProfile, work: Path) -> None:
-    """The quickstart profile with fewer steps, where `rankdeck` looks first."""
-    args = ["--steps", "250", "--checkpoint-every", "20", "--eval-every", "0"]
+def short_quickstart(write_profile: WriteProfile, write_script: WriteScript, work: Path) -> None:
+    """The quickstart profile with fewer and smaller steps, where `rankdeck` looks first."""
+    model = ["--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "32"]
+    args = [str(ROOT / "rankdeck/recipes/gpt.py"), *model, "--steps", "250", "--checkpoint-every", "20"]
+    script = write_script("unhurried.py", UNHURRIED)
     (work / ".rankdeck").mkdir()
-    profile = write_profile({"name": "gpt", "args": args}, ranks=4, name="quickstart", launch={"warm": True})
+    recipe = {"script": str(script), "args": [*args, "--eval-every", "0"]}
+    profile = write_profile(recipe, ranks=4, name="quickstart", launch={"warm": True})
     profile.rename(work / ".rankdeck/quickstart.toml")
 
 
@@ -111,6 +127,8 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
 ) -> None:
     terminal.wait_for("quickstart +gloo")
     terminal.press("Enter")
+    terminal.wait_for("Trust quickstart")
+    terminal.press("y")
     terminal.wait_for(r"4/4 ranks")
     row = terminal.wait_for(r"(?m)^│.* 0 .*● running +([1-9]\d*) .*[▁▂▃▄▅▆▇█]{3}.*$")[0]
     wait_until(lambda: row not in terminal.screen(), what="the curves move")
@@ -164,6 +182,8 @@ def test_a_terminal_that_closes_leaves_the_run_alone(
 ) -> None:
     terminal.wait_for("quickstart +gloo")
     terminal.press("Enter")
+    terminal.wait_for("Trust quickstart")
+    terminal.press("y")
     terminal.wait_for(r"● running +([1-9]\d*) ")
     before = status(rankdeck)
     terminal.close()
