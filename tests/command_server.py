@@ -1,8 +1,8 @@
-"""Forks the processes of the `rankdeck` command for tests: the command's imports, which take a fifth of a second, happen once.
+"""Forks the processes of the `rankdeck` command, and their supervisors, for tests: the imports, which take a fifth of a second, happen once.
 
-A forked command is a process of its own, with the arguments, environment, working directory and umask of whoever asks. It leaves
+A forked process is one of its own, with the arguments, environment, working directory and umask of whoever asks; /proc shows them too. It leaves
 without the interpreter's clean-up. A test that needs more of the real start (another Python, variables that Python reads at its start,
-signals) runs `COMMAND` as a program.
+signals) runs `COMMAND` as a program, and so its supervisor is one; the guards start supervisors as programs, too.
 
 As a program, `python command_server.py FD`: FD is a socket of type SOCK_STREAM. A request is a pickled `Request` behind its length
 in four bytes, sent with the command's standard output and error. The replies: the pid, then the exit status, negative for a signal,
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -21,12 +23,17 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from types import TracebackType
+from typing import IO, NamedTuple, NoReturn, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 """Beginnings of variables that a Python, or its C library, reads at its start only."""
+
+ROOM = {"ROOM": "x" * (1 << 16)}
+"""Of a server's environment: where forked processes show their own."""
 
 
 class Request(NamedTuple):
@@ -57,10 +64,10 @@ class CommandServer:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())],
+                [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno()), "x" * 4096],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={name: value for name, value in environment.items() if not name.startswith("RANKDECK_")},
+                env={name: value for name, value in environment.items() if not name.startswith("RANKDECK_")} | ROOM,
                 cwd="/",
                 pass_fds=[theirs.fileno()],
             )
@@ -131,6 +138,87 @@ def serve(wire: socket.socket) -> Request | None:
         wire.sendall(status.to_bytes(4, "little", signed=True))
 
 
+class Forking:
+    """Takes the place of the module `subprocess` where a command starts its supervisor: another process forks it.
+
+    Args:
+        wire: to that process.
+    """
+
+    DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
+
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire = wire
+
+    def Popen(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: IO[bytes],
+        start_new_session: bool,
+    ) -> Supervisor | subprocess.Popen[bytes]:
+        """As of `subprocess`, for these arguments."""
+        if argv[3] != "supervise":
+            return subprocess.Popen(
+                argv, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=start_new_session
+            )
+        umask = os.umask(0o077)
+        os.umask(umask)
+        request = Request(tuple(argv[3:]), dict(env), os.getcwd(), umask)
+        read, write = os.pipe()
+        socket.send_fds(self._wire, [pickle.dumps(request)], [write, stderr.fileno()])
+        os.close(write)
+        return Supervisor(open(read, "rb"))
+
+
+class Supervisor:
+    """What a command needs of the `Popen` of a supervisor. `stdout`: what it says."""
+
+    def __init__(self, stdout: IO[bytes]) -> None:
+        self.stdout = stdout
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stdout.close()
+
+
+def serve_supervisors(wire: socket.socket) -> Request | None:
+    """The same as `serve` for supervisors, whose requests have one message each. They fork again and leave no child behind."""
+    while True:
+        data, descriptors, *_ = socket.recv_fds(wire, 1 << 20, 2)
+        if not data:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            wire.close()
+        for target, descriptor in enumerate(descriptors, 1):
+            if pid == 0:
+                os.dup2(descriptor, target)
+            os.close(descriptor)
+        if pid == 0:
+            request: Request = pickle.loads(data)
+            return request
+        os.waitpid(pid, 0)
+
+
+def show(environment: Mapping[str, str], argv: Sequence[str]) -> None:
+    """Makes /proc show what a process would have that is no fork. The variables by which tests find processes come first."""
+    stat = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    names = sorted(environment, key=lambda name: not name.startswith("RANKDECK_"))
+    texts = [argv, [f"{name}={environment[name]}" for name in names]]
+    for texts_of, begin, end in zip(texts, (int(stat[45]), int(stat[47])), (int(stat[46]), int(stat[48])), strict=True):
+        data = b"".join(os.fsencode(text) + b"\0" for text in texts_of)[: end - begin - 1]
+        ctypes.memmove(begin, data.ljust(end - begin, b"\0"), end - begin)
+
+
 def run_command(request: Request) -> NoReturn:
     """Runs a command in this process, which a server has forked."""
     os.umask(request.umask)
@@ -138,6 +226,7 @@ def run_command(request: Request) -> NoReturn:
     os.environ.clear()
     os.environ.update(request.environment)
     sys.argv = [str(ROOT / "rankdeck_command.py"), *request.words]
+    show(request.environment, [sys.executable, *sys.argv])
     from rankdeck_command import main
 
     status: object = 1
@@ -165,10 +254,21 @@ def main() -> None:
     """Imports what commands import, and serves."""
     sys.path[0] = str(ROOT)
     import rankdeck_command  # noqa: F401
-    from engine.client import engine, run  # noqa: F401
+    from engine.client import connection, engine, run  # noqa: F401
     from engine.commands import cli  # noqa: F401
+    from engine.supervisor import main as supervisor  # noqa: F401
 
-    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    gc.freeze()  # a collection in a forked process would copy shared memory
+    wire = socket.socket(fileno=int(sys.argv[1]))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        wire.close()
+        ours.close()
+        request = serve_supervisors(theirs)
+    else:
+        theirs.close()
+        connection.subprocess = Forking(ours)  # type: ignore[assignment, attr-defined]
+        request = serve(wire)
     if request is not None:
         run_command(request)
 
