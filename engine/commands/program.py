@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from engine.client.engine import LocalEngine
 from engine.commands.arguments import COLD, DETACH, JSON, SET, ProfileName, RecipeName
 from engine.commands.launching import follow_launch
 from engine.commands.output import print_line
+from engine.core.catalogue import Argument
 from engine.core.errors import UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
@@ -21,6 +23,7 @@ from engine.planning.make import with_absolute_paths
 from engine.planning.profiles import find_profile, list_profiles, read_profile, save_profile
 from engine.planning.programs import Wanted, make_profile
 from engine.planning.recipes import names, recipe
+from engine.planning.script_arguments import arguments_of
 
 
 class ProgramName(click.ParamType[str]):
@@ -53,26 +56,38 @@ class _ProgramCommand(click.Command):
 def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """What may stand next on a program's command line: values of the argument before it, or arguments.
 
-    Values are choices. Of other texts and of programs that are no recipe, the shell completes files.
+    Values are choices. Of other texts, and where a program declares nothing, the shell completes files.
     """
     before = [word for word in ctx.params["args"] or () if word != "="]  # bash takes --name=value for three words
     files = [CompletionItem(incomplete, type="file")]
-    program = ctx.params["program"]
-    if ctx.params.get("is_module") or Path(program).is_file() or program not in names():
-        return files
-    accepted = {f"--{argument.name}": argument for argument in recipe(program).accepted}
+    accepted = {} if ctx.params.get("is_module") else {one.flag: one for one in _accepted(ctx.params["program"])}
     last = accepted.get(before[-1]) if before else None
     if last is not None and last.type != "bool":
         if not last.choices:
             return files if last.type == "str" else []
         return [CompletionItem(word) for word in map(str, last.choices) if word.startswith(incomplete)]
     offered = [(flag, one.help) for flag, one in accepted.items()]
-    offered += [(f"--no-{one.name}", f"not: {one.help}") for one in accepted.values() if one.type == "bool"]
-    return [
-        CompletionItem(flag, help=said)
+    offered += [
+        (flag, f"not: {one.help}") for one in accepted.values() for flag, is_on in one.flags.items() if not is_on
+    ]
+    items = [
+        CompletionItem(flag, help=said or None)
         for flag, said in offered
         if flag.startswith(incomplete) and flag not in {word.partition("=")[0] for word in before}
     ]
+    return items if accepted and (items or program_is_recipe(ctx.params["program"])) else files
+
+
+def _accepted(program: str) -> tuple[Argument, ...]:
+    """The arguments of a recipe or of a script, as far as they are known without running it."""
+    if program_is_recipe(program):
+        return recipe(program).accepted
+    return arguments_of(Path(program))
+
+
+def program_is_recipe(program: str) -> bool:
+    """A file is a script, whatever recipes there are."""
+    return program in names() and not Path(program).is_file()
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -142,7 +157,21 @@ def new(base: str | None, **wanted: Any) -> None:
     """
     profile, places = make_profile(Wanted(**wanted), _base(base))
     print_line(f"wrote {save_new(profile, places)}")
+    if profile.recipe.script is not None:
+        _show_arguments(Path(wanted["program"]), profile.recipe.args)
     print_line(f"next: rankdeck launch {shlex.quote(profile.name)}")
+
+
+def _show_arguments(script: Path, words: Sequence[str]) -> None:
+    """Names a word that the script seems not to take, and the arguments that the profile could set."""
+    declared = arguments_of(script)
+    known = [flag for one in declared for flag in (one.flags or [one.flag.rstrip("=")])]
+    for word in words:
+        near = difflib.get_close_matches(word.partition("=")[0], known, 1, 0.8)
+        if word.startswith("--") and near and near[0] != word.partition("=")[0]:
+            print_line(f"{script.name} declares no {word.partition('=')[0]}; did you mean {near[0]}?", err=True)
+    if declared:
+        print_line(f"{script.name} takes: {' '.join(known)}")
 
 
 def _base(name: str | None) -> Profile | None:

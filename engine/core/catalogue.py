@@ -32,9 +32,10 @@ class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
-    """One command line argument of a recipe, as its script declares it: `--name value`, or `--name` and `--no-name` for a bool.
+    """One command line argument, as a script declares it: `--name value`, or `--name` and `--no-name` for a bool.
 
-    `presets`: values by the name of a preset. The other fields are those of `rankdeck.recipes.parameter`.
+    `presets`: values by the name of a preset. `word`: as the command line has it, if that is not `--name`; one that ends in `=` is one word
+    with its value. `off`: what means no; None: `--no-name`; empty: nothing does. The other fields are those of `rankdeck.recipes.parameter`.
     """
 
     name: str
@@ -47,6 +48,21 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Value, ...] = ()
     pattern: str = ""
     presets: dict[str, Value] = {}
+    word: str = ""
+    off: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """Its word on the command line."""
+        return self.word or f"--{self.name}"
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """The words of a bool, and what they mean; of others none."""
+        if self.type != "bool":
+            return {}
+        off = f"--no-{self.name}" if self.off is None else self.off
+        return {self.flag: True, off: False} if off else {self.flag: True}
 
     @property
     def takes(self) -> str:

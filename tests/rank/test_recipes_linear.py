@@ -38,7 +38,7 @@ def test_without_the_average_the_ranks_come_apart(tmp_path: Path):
     assert difference > 0.01
 
 
-@pytest.mark.parametrize("recipe", ["linear-allreduce", "linear-hooks"])
+@pytest.mark.parametrize("recipe", ["linear", "linear-allreduce", "linear-hooks"])
 def test_the_loss_is_the_same_under_torchrun(tmp_path: Path, recipe: str):
     ours = run_recipe(tmp_path / "rankdeck", recipe, *STEPS)
     theirs = run_recipe(tmp_path / "torchrun", recipe, *STEPS, launcher="torchrun")

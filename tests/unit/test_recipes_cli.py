@@ -184,6 +184,36 @@ def test_a_shell_completes_what_may_come_next(complete: Complete, line: str, wan
     assert complete("bash", line) == wanted
 
 
+SCRIPT = """
+parser.add_argument("--lr", type=float, default=0.1, help="learning rate")
+parser.add_argument("--opt", choices=["sgd", "adam"])
+parser.add_argument("--amp", action="store_true")
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("run train.py ", ["plain,--lr", "plain,--opt", "plain,--amp"]),
+        ("new -n 2 train.py --l", ["plain,--lr"]),
+        ("run train.py --opt ", ["plain,sgd", "plain,adam"]),
+        ("run train.py --lr ", []),
+        ("run train.py da", ["file,da"]),
+    ],
+)
+def test_a_shell_completes_what_a_script_declares(complete: Complete, line: str, wanted: list[str]) -> None:
+    Path("train.py").write_text(SCRIPT)
+    assert complete("bash", line) == wanted
+
+
+def test_a_new_profile_of_a_script_names_its_arguments(rankdeck: Command) -> None:
+    Path("train.py").write_text(SCRIPT)
+    done = rankdeck("new", "-n", "1", "train.py", "--lrr", "3", "--other")
+    assert done.status == 0
+    assert "\ntrain.py takes: --lr --opt --amp\n" in done.out
+    assert done.err == "train.py declares no --lrr; did you mean --lr?\n"
+
+
 def test_zsh_and_fish_show_the_help_of_an_argument(complete: Complete) -> None:
     said = "samples per rank and step"
     assert complete("zsh", "run linear --bat") == ["plain", "--batch", said]

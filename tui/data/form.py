@@ -196,13 +196,8 @@ def _is_shown(name: str, value: str) -> bool:
 
 def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
     """Values of declared arguments, and all other words unchanged. If an argument is given twice, the last one counts."""
-    names = {f"--{argument.name}": argument.name for argument in declared if argument.type != "bool"}
-    flags = {
-        _flag(one, is_on=is_on): (one.name, value)
-        for one in declared
-        if one.type == "bool"
-        for is_on, value in _BOOL.items()
-    }
+    names = {argument.flag.rstrip("="): argument.name for argument in declared if argument.type != "bool"}
+    flags = {flag: (one.name, _BOOL[is_on]) for one in declared for flag, is_on in one.flags.items()}
     values: dict[str, str] = {}
     rest: list[str] = []
     words = list(args)
@@ -284,10 +279,11 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
     args: list[str] = []
     for argument in _declared(kind, recipes):
         value = values.get(f"{ARGUMENT}{argument.name}", "").strip()
-        if argument.type == "bool" and value:
-            args.append(_flag(argument, is_on=value == YES))
+        if argument.type == "bool":
+            args += [flag for flag, is_on in argument.flags.items() if value == _BOOL[is_on]]
         elif value:
-            args += [f"--{argument.name}", _checked(argument, value)]
+            flag, checked = argument.flag, _checked(argument, value)
+            args += [flag + checked] if flag.endswith("=") else [flag, checked]
     try:
         args += shlex.split(values.get("recipe.args", ""))
     except ValueError as error:
@@ -307,10 +303,6 @@ def _env(key: str, text: str) -> dict[str, str]:
         if not name or not equals:
             raise ProfileError(FORM, None, key, f"{word!r} is not NAME=value")
     return {name: value for _, name, _, value in pairs}
-
-
-def _flag(argument: Argument, *, is_on: bool) -> str:
-    return f"--{argument.name}" if is_on else f"--no-{argument.name}"
 
 
 def _checked(argument: Argument, value: str) -> str:
