@@ -23,6 +23,10 @@ def main() -> int:
         from engine.supervisor.main import main_standby
 
         return main_standby(*sys.argv[2:])
+    if len(sys.argv) == 3 and sys.argv[1] == "in-job":
+        from engine.commands.in_job import main as run_in_job
+
+        return run_in_job(sys.argv[2])
     from engine.commands.cli import main as command
 
     return command()

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import msgspec
 
 from engine import __version__
 from engine.core.errors import SupervisorError
+from engine.core.plan.plan import Reach
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.installed import COMMAND
+from engine.launchers import slurm
 from engine.runs.paths import RunPaths, peer_user
 from engine.runs.record import socket_of
 from engine.runs.standbys import MARK
 
 MAX_LINE = 1 << 28
 """Bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks."""
+
+BRIDGE = """
+import os, select, socket, sys
+link = socket.socket(socket.AF_UNIX)
+link.connect(sys.argv[1])
+while True:
+    for one in select.select([0, link], [], [])[0]:
+        data = os.read(0, 65536) if one == 0 else link.recv(65536)
+        if not data:
+            sys.exit()
+        if one == 0:
+            link.sendall(data)
+        while one != 0 and data:
+            data = data[os.write(1, data):]
+"""
+"""Connects the standard input and output of a step with a socket of its node."""
 
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
@@ -59,6 +79,17 @@ def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DE
         )
 
 
+def _step(paths: RunPaths, job: str, node: str) -> socket.socket:
+    """A socket that a step of a job connects with the supervisor on its node. The step ends when the socket is closed."""
+    argv = slurm.argv(node, [sys.executable, "-I", "-c", BRIDGE, socket_of(paths)], Reach(slurm_job=job))
+    ours, theirs = socket.socketpair()
+    with theirs:  # asyncio would kill srun at the end of this process, and leave the step behind
+        ends = theirs.fileno()
+        step = subprocess.Popen(argv, stdin=ends, stdout=ends, stderr=subprocess.DEVNULL, start_new_session=True)
+    threading.Thread(target=step.wait, name=f"srun {step.pid}", daemon=True).start()  # or it would stay as a zombie
+    return ours
+
+
 class Connection:
     """One connection to a supervisor, after the handshake."""
 
@@ -83,17 +114,38 @@ class Connection:
         if peer_user(writer.get_extra_info("socket")) != os.geteuid():
             connection.close()
             raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint=f"remove it: {path}")
-        connection.write(Hello(protocol=PROTOCOL, version=__version__))
-        welcome = await connection.read()
+        connection.pid = await connection._greet(paths)
+        return connection
+
+    @classmethod
+    async def open_in_job(cls, paths: RunPaths, job: str, node: str) -> Connection:
+        """Connects to a supervisor that runs in a Slurm job, by a step on its node.
+
+        Args:
+            paths: of the run.
+            job: the number of the job.
+            node: the supervisor's, as Slurm calls it.
+
+        Raises:
+            ConnectionError: no process listens there, or there is no step.
+            SupervisorError: the supervisor refuses the connection.
+        """
+        connection = cls(*await asyncio.open_connection(sock=_step(paths, job, node), limit=MAX_LINE))
+        await connection._greet(paths)
+        return connection
+
+    async def _greet(self, paths: RunPaths) -> int:
+        """The handshake. Returns the pid of the supervisor."""
+        self.write(Hello(protocol=PROTOCOL, version=__version__))
+        welcome = await self.read()
         if welcome is None:
-            connection.close()
+            self.close()
             raise ConnectionError("it closed the connection")
         if not isinstance(welcome, Welcome):
-            connection.close()
+            self.close()
             reason = welcome.reason if isinstance(welcome, Refused) else "unexpected reply"
             raise SupervisorError(f"the supervisor of {paths.run} refuses this connection: {reason}")
-        connection.pid = welcome.pid
-        return connection
+        return welcome.pid
 
     def write(self, message: Hello | Request) -> None:
         """Sends one line."""

@@ -15,6 +15,7 @@ import msgspec
 
 from engine.client import trust
 from engine.client.connection import start_supervisor
+from engine.client.jobs import runs_and_jobs
 from engine.client.protocols import Compared
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
@@ -29,7 +30,7 @@ from engine.core.views.history import HistoryEntry
 from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
 from engine.planning import profiles, recipes
-from engine.runs.listing import find_run, new_run, summaries
+from engine.runs.listing import find_run, new_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, replace_file, write_note
 
@@ -79,7 +80,7 @@ class LocalEngine:
         trust.trust(profile)
 
     def runs(self) -> list[RunSummary]:
-        return summaries()
+        return runs_and_jobs()
 
     def history(self) -> list[HistoryEntry]:
         from engine.client.history import History  # reads files that no other list needs
@@ -151,7 +152,9 @@ class LocalEngine:
         except OSError:  # a full disk
             shutil.rmtree(paths.folder, ignore_errors=True)
             raise
-        if not await asyncio.to_thread(self._launch_warm, plan, paths):
+        if plan.submission is not None:
+            await asyncio.to_thread(_submit, plan, paths)
+        elif not await asyncio.to_thread(self._launch_warm, plan, paths):
             await start_supervisor(paths)
         return paths.run
 
@@ -169,3 +172,15 @@ class LocalEngine:
 
     async def attach(self, run: str) -> LocalRun:
         return LocalRun(find_run(run))
+
+
+def _submit(plan: LaunchPlan, paths: RunPaths) -> None:
+    """Submits the job of a new run. If Slurm refuses it, nothing of the run is left."""
+    from engine.planning import slurm  # not needed for other runs
+
+    try:
+        submitted = slurm.submit(plan, paths)
+    except BaseException:
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        raise
+    replace_file(paths.job, msgspec.json.encode(submitted))

@@ -20,7 +20,7 @@ from engine.core.views.view import Snapshot, Update
 from engine.core.wire import front_end as msg
 from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import read_results, refuse_elsewhere
+from engine.runs.record import Submitted, host_elsewhere, read_plan, read_results, read_submitted, refuse_elsewhere
 
 MAX_STARTS, START_WINDOW = 8, 60.0
 """Supervisors that one client starts for a run in this many seconds, in case each crashes immediately."""
@@ -28,6 +28,12 @@ MAX_STARTS, START_WINDOW = 8, 60.0
 
 CONNECT_TIME, MAX_FAILURES = 30.0, 3
 """Seconds in which a supervisor that another process starts must listen, and failed starts after which a client gives up."""
+
+QUEUE_PERIOD = 5.0
+"""Seconds between two looks at a run that waits in a queue."""
+
+JOB_TIME, JOB_PERIOD = 60.0, 0.5
+"""Seconds in which the supervisor in a job that runs answers, and between two tries."""
 
 END_TIME = 10.0
 """Seconds in which a supervisor has ended after its last message. Usually it takes a tenth of one."""
@@ -56,6 +62,8 @@ class LocalRun:
         Raises:
             SupervisorError: it is on another host, or can't be started.
         """
+        if (submitted := read_submitted(self.paths)) is not None:
+            return await self._connect_to_job(submitted)
         deadline, failures = time.monotonic() + CONNECT_TIME, 0
         while failures < MAX_FAILURES and time.monotonic() < deadline:
             with contextlib.suppress(ConnectionError):
@@ -75,6 +83,43 @@ class LocalRun:
             f"the supervisor of {self.run} does not answer", hint=f"its log: {self.paths.supervisor_log}"
         )
 
+    async def _connect_to_job(self, submitted: Submitted) -> Connection | None:
+        """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended.
+
+        Raises:
+            SupervisorError: the job waits, or the supervisor does not answer.
+        """
+        from engine.client.jobs import look  # not needed for other runs
+
+        end = time.monotonic() + JOB_TIME
+        while True:
+            if (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state in ENDED_WORDS:
+                return None
+            with contextlib.suppress(ConnectionError):
+                if host_elsewhere(self.paths):
+                    node = (await asyncio.to_thread(read_plan, self.paths)).nodes[0].name
+                    return await Connection.open_in_job(self.paths, submitted.job, node)
+                if self.paths.journal.exists():
+                    return await Connection.open(self.paths)
+            if os.environ.get("SLURM_JOB_ID") == submitted.job and not host_elsewhere(self.paths):
+                if not await asyncio.to_thread(is_taken, self.paths):
+                    self._count_start()
+                    with contextlib.suppress(SupervisorError):  # a guard was faster
+                        await start_supervisor(self.paths)
+                await asyncio.sleep(0.05)
+                continue
+            words = await asyncio.to_thread(look, self.paths, submitted)
+            if not self.paths.journal.exists():
+                raise SupervisorError(
+                    f"{self.run} has no ranks yet: {words}", hint=f"rankdeck stop {self.run} cancels its job"
+                )
+            if time.monotonic() > end:
+                raise SupervisorError(
+                    f"the supervisor of {self.run} does not answer, and {words}",
+                    hint=f"scontrol show job {submitted.job}",
+                )
+            await asyncio.sleep(JOB_PERIOD)
+
     def _count_start(self) -> None:
         """Raises SupervisorError if too many supervisors of this run have ended within a short time."""
         now = time.monotonic()
@@ -86,6 +131,14 @@ class LocalRun:
         self._starts.append(now)
 
     async def subscribe(self) -> AsyncGenerator[Snapshot | Update, None]:
+        while (submitted := read_submitted(self.paths)) is not None and not self.paths.journal.exists():
+            from engine.client.jobs import queued_snapshot  # not needed for other runs
+
+            snapshot = await asyncio.to_thread(queued_snapshot, self.paths, submitted)
+            if snapshot.run.state != "queued":
+                break
+            yield snapshot
+            await self._wait_begin()
         connection = await self._connect()
         if connection is None:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
@@ -105,6 +158,13 @@ class LocalRun:
                 raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks keep running")
             yield last
         await _wait_process_gone(connection.pid)
+
+    async def _wait_begin(self) -> None:
+        """Returns when a run has left the queue, or after `QUEUE_PERIOD`."""
+        for _ in range(round(QUEUE_PERIOD / JOB_PERIOD)):
+            await asyncio.sleep(JOB_PERIOD)
+            if self.paths.journal.exists():
+                return
 
     async def snapshot(self) -> Snapshot:
         """The run at this moment."""
@@ -133,6 +193,8 @@ class LocalRun:
         return answer
 
     async def stop(self, *, at_once: bool = False) -> str:
+        if (submitted := read_submitted(self.paths)) is not None and not self.paths.journal.exists():
+            return await asyncio.to_thread(_cancel, self.paths, submitted.job)
         answer = await self._ask(msg.Stop(by=user_name(), at_once=at_once))
         return answer.text if answer else "the run has ended already"
 
@@ -148,6 +210,8 @@ class LocalRun:
             if not answer.ending:
                 return answer.text
             await asyncio.sleep(0.25)
+        if self.paths.job.exists():
+            raise RankdeckError(f"the job of {self.run} has ended", hint="launch its profile again")
         refuse_elsewhere(self.paths, "restart")
         words = _stored_snapshot(self.paths).run.restart
         await start_supervisor(self.paths, restart_by=user_name())
@@ -184,6 +248,16 @@ class LocalRun:
 
     async def close(self) -> None:
         """Nothing is held open between requests."""
+
+
+def _cancel(paths: RunPaths, job: str) -> str:
+    """Cancels a job that waits, and ends its run."""
+    from engine.planning.slurm import cancel
+    from engine.runs.ending import end_run
+
+    cancel(job)
+    end_run(paths, f"Slurm's job {job} was cancelled", by=user_name())
+    return f"Slurm's job {job} is cancelled"
 
 
 async def _wait_process_gone(pid: int) -> None:

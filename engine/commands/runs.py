@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, Age, Moment, Pattern, RunName
@@ -15,7 +16,7 @@ from engine.commands.output import close_stdout, narrate
 from engine.core.errors import SupervisorElsewhereError, SupervisorError, UsageError
 from engine.core.log_levels import LEVELS
 from engine.core.run.events import Scope
-from engine.runs.listing import find_run, summaries, unplanned_runs
+from engine.runs.listing import find_run, unplanned_runs
 from engine.runs.standbys import standbys
 
 
@@ -24,7 +25,7 @@ from engine.runs.standbys import standbys
 @JSON
 def ps(*, everything: bool, as_json: bool) -> None:
     """List runs, newest first. With --all, active runs come before ended ones, and standbys follow: processes that make the next launch fast."""
-    show.show_runs(summaries(), everything=everything, as_json=as_json)
+    show.show_runs(runs_and_jobs(), everything=everything, as_json=as_json)
     if everything and not as_json:
         show.show_standbys([standing for _, standing in standbys()])
     for _, paths in unplanned_runs():

@@ -19,6 +19,7 @@ from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.plan.plan import LaunchPlan, shown_environment, shown_shell, store_address
 from engine.core.plan.rank import rank_argv
+from engine.core.plan.submission import SCRIPT, Submission, sbatch_argv
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot
@@ -106,6 +107,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             *([("fallback", ", then ".join(spare.name for spare in plan.fallback))] if plan.fallback else []),
             ("store", f"{plan.nodes[0].name}, {store_address(plan)}, a free port chosen by the kernel"),
             *([("setup", visible(shown_shell(plan.reach.setup)))] if plan.reach.setup else []),
+            *(_submission_rows(plan.submission) if plan.submission else []),
             ("workdir", plan.workdir),
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),
@@ -118,6 +120,15 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
     for name, value in {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}.items():
         default = "" if name in plan.env else "   unless already set"
         click.echo(f"  {name}={visible(value)}{default}")
+
+
+def _submission_rows(submission: Submission) -> list[tuple[str, str]]:
+    lines = [visible(line) for line in submission.script.splitlines()]
+    return [
+        ("submit", visible(shlex.join(sbatch_argv(submission)))),
+        (SCRIPT, lines[0]),
+        *(("", line) for line in lines[1:]),
+    ]
 
 
 def show_runs(runs: list[RunSummary], *, everything: bool, as_json: bool) -> None:

@@ -32,6 +32,8 @@ from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, Reach
+from engine.core.plan.submission import Submission
+from engine.planning import slurm
 from engine.planning.probes import Probe, ProbeError, probe_on
 
 AT_ONCE = 32
@@ -70,6 +72,10 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
         The nodes, then findings as they arrive. A later finding replaces an earlier one of the same node and check. At the end
         there is one finding for each check on each node.
     """
+    if plan.submission is not None:
+        for news in await asyncio.to_thread(_check_submission, plan.submission):
+            yield news
+        return
     yield Begun(nodes=tuple(node.name for node in plan.nodes))
     found: asyncio.Queue[Finding | None] = asyncio.Queue()
     task = asyncio.create_task(_NodesCheck(plan, found.put_nowait, full=full).run())
@@ -81,6 +87,18 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+def _check_submission(submission: Submission) -> list[Begun | Finding]:
+    """Checks of a job that is still to be submitted: Slurm judges it. Its nodes are checked when it starts."""
+    name = "slurm"
+    try:
+        first = Finding(node=name, check="ssh", state="ok", text=slurm.test(submission))
+    except CheckError as error:
+        first = Finding(node=name, check="ssh", state="fail", text=error.message, hint=error.hint or "")
+    rest = (check for check in CHECKS if check != "ssh")
+    later = [Finding(node=name, check=check, state="skip", text="checked when the job starts") for check in rest]
+    return [Begun(nodes=(name,)), first, *later]
 
 
 class _NodesCheck:

@@ -27,9 +27,11 @@ from engine.core.plan.backend_names import AUTO
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
-from engine.core.plan.profile import Profile
+from engine.core.plan.profile import Profile, SlurmJob
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.core.plan.standby import linger_seconds
+from engine.core.plan.submission import slurm_submission
+from engine.installed import COMMAND
 from engine.launchers import local
 from engine.node.login import in_job
 from engine.planning import recipes
@@ -87,6 +89,8 @@ def _linger(profile: Profile) -> float:
 
 def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
     """The plan on the first backend that can run."""
+    if isinstance(profile.layout.slurm, SlurmJob):
+        return _to_submit(profile, profile.layout.slurm, draft, checked=checked)
     wanted = AUTOMATIC if profile.backend.name == AUTO else (profile.backend.name, *profile.backend.fallback)
     if not checked and len(wanted) == 1:
         plan = draft.planned(draft.settings(wanted[0]), asked=False)
@@ -117,6 +121,21 @@ def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> Launc
         fallback = draft.that_can_run(spare, plan, refused)
         return replace(plan, backend_note=_note(profile, refused), fallback=fallback)
     raise _none_can_run(refused)
+
+
+def _to_submit(profile: Profile, job: SlurmJob, draft: _Draft, *, checked: bool) -> LaunchPlan:
+    """The plan of a job. The job itself makes another on its nodes, which are not known yet."""
+    if profile.backend.name == AUTO:
+        raise CheckError(
+            "backend.name is auto, which needs nodes to choose for, and a job has none before it starts",
+            hint='set backend.name = "nccl", or "gloo" without GPUs',
+        )
+    plan = draft.planned(draft.settings(profile.backend.name), asked=False)
+    check_ranks(plan)
+    if checked:
+        _check_this_machine(plan)
+    command = [sys.executable, "-P", str(COMMAND), "in-job"]
+    return replace(plan, submission=slurm_submission(job, len(plan.nodes[0].ranks), name=profile.name, command=command))
 
 
 def known_backends() -> list[BackendInfo]:
@@ -166,7 +185,8 @@ class _Draft:
 
     def __init__(self, profile: Profile) -> None:
         self._slots, self._slurm_job = nodes_of(profile.layout)
-        if self._slurm_job and profile.layout.transport is None and shutil.which("srun"):
+        is_submitted = isinstance(profile.layout.slurm, SlurmJob)
+        if profile.layout.transport is None and (is_submitted or (self._slurm_job and shutil.which("srun"))):
             profile = replace(profile, layout=replace(profile.layout, transport="slurm"))
         self._profile = profile
         self._workdir = _absolute(profile.launch.workdir)

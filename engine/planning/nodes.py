@@ -17,7 +17,7 @@ from typing import NamedTuple
 from engine.core.errors import CheckError
 from engine.core.plan.hostfile import parse_hostfile
 from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, parse_nodes
-from engine.core.plan.profile import Layout
+from engine.core.plan.profile import Layout, SlurmJob
 
 MAX_SIZE = 1 << 20
 """Largest hostfile, in bytes."""
@@ -46,6 +46,8 @@ def nodes_of(layout: Layout) -> Nodes:
     """
     if layout.hostfile is not None:
         return Nodes(_complete(layout, parse_hostfile(_text(layout.hostfile), layout.hostfile), layout.hostfile))
+    if isinstance(layout.slurm, SlurmJob):
+        return Nodes(_future_slots(layout, layout.slurm))
     if layout.slurm is not None:
         return _slurm_nodes(layout, str(layout.slurm))
     if layout.pbs is not None:
@@ -85,6 +87,16 @@ def _text(file: str) -> str:
         raise CheckError(f"{file} is not UTF-8 at byte {error.start}", hint="a hostfile is plain text") from None
 
 
+def _future_slots(layout: Layout, job: SlurmJob) -> tuple[Slots, ...]:
+    """The nodes of a job that is still to be submitted: node1, node2 and so on."""
+    ranks = job.ranks_per_node or layout.ranks_per_node
+    if ranks == "auto":
+        raise CheckError(
+            "the number of ranks must be known before a job is submitted", hint="set layout.slurm.ranks_per_node"
+        )
+    return tuple(Slots(node=f"node{number}", ranks=ranks) for number in range(1, job.nodes + 1))
+
+
 def _slurm_nodes(layout: Layout, job: str) -> Nodes:
     number, names = _this_job() if job == "current" else _other_job(job)
     try:
@@ -111,7 +123,7 @@ def _this_job() -> tuple[str, str]:
 
 def _other_job(job: str) -> tuple[str, str]:
     """The number of a job (a task of a job array has its own), and its nodes."""
-    said = _answer(
+    said = answer(
         ["squeue", "-h", "-j", job, "-o", "%A %N"], hint="rankdeck runs squeue on this machine: is this a login node?"
     )
     lines = [(line.split()[0], line.split()[1]) for line in said.splitlines() if len(line.split()) > 1]
@@ -143,7 +155,7 @@ def _group_nodes(group: str) -> tuple[str, ...]:
         raise CheckError(f"there is no group {group}: ClusterShell has no groups.conf here", hint=_FACTS_OF_GROUPS)
     command = [sys.executable, "-P", "-m", "ClusterShell.CLI.Nodeset", f"--groupsconf={config}", "-e", group]
     hint = f"{config} defines the groups"
-    names = tuple(_answer(command, hint=hint).split())
+    names = tuple(answer(command, hint=hint).split())
     if not names:
         raise CheckError(f"the group {group} has no nodes", hint=hint)
     return names
@@ -157,8 +169,13 @@ def _group_configs() -> list[Path]:
     return [Path(folder, "groups.conf") for folder in folders if folder]
 
 
-def _answer(command: Sequence[str], *, hint: str) -> str:
+def answer(command: Sequence[str], *, hint: str, whole: bool = False) -> str:
     """The output of a command.
+
+    Args:
+        command: its words.
+        hint: the next step if it fails.
+        whole: what it prints as errors follows.
 
     Raises:
         CheckError: the command is missing, fails, or takes too long.
@@ -182,4 +199,4 @@ def _answer(command: Sequence[str], *, hint: str) -> str:
     if process.returncode != 0:
         last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
         raise CheckError(f"{name} fails: {last or f'exit status {process.returncode}'}", hint=hint)
-    return out.decode(errors="replace")
+    return (out + complaint if whole else out).decode(errors="replace")

@@ -132,7 +132,9 @@ def summarise(paths: RunPaths) -> RunSummary | None:
             summary = summary_of(stored_snapshot(paths).run)
         except (SupervisorError, OSError):
             return None
-    if summary.state in ENDED_WORDS or _listens(paths):
+    if summary.state in ENDED_WORDS or summary.state == "queued" or _listens(paths):
+        return msgspec.structs.replace(summary, reachable=True)
+    if paths.job.exists():  # its job can be asked from anywhere
         return msgspec.structs.replace(summary, reachable=True)
     if host := host_elsewhere(paths):
         reason = f"its supervisor is on {host}: ssh -t {host} rankdeck attach {paths.run}"

@@ -118,6 +118,7 @@ class RunPaths:
         self.note = folder / "note.json"
         self.standing = folder / "standby.json"
         self.room = folder / "room"
+        self.job = folder / "job.json"
         self.nodes = folder / "nodes"
         self.checkpoints = folder / "checkpoints"
 

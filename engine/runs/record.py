@@ -33,6 +33,13 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     socket: str
 
 
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """`job.json`: the Slurm job that a run was submitted as, and when, in seconds since the epoch."""
+
+    job: str
+    at: float
+
+
 NOT_REGULAR = "it is not a regular file"
 
 
@@ -102,6 +109,14 @@ def read_whereabouts(paths: RunPaths) -> Whereabouts | None:
     """Host, pid, version and socket of the run's supervisor, even if it was killed; None once the run has ended."""
     try:
         return msgspec.json.decode(paths.supervisor.read_bytes(), type=Whereabouts)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def read_submitted(paths: RunPaths) -> Submitted | None:
+    """The job that a run was submitted as; None: it was not."""
+    try:
+        return msgspec.json.decode(paths.job.read_bytes(), type=Submitted)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -12,14 +12,15 @@ import msgspec
 from engine.core.errors import SupervisorError
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.series import SeriesDump
-from engine.core.run.events import AnyEvent
+from engine.core.plan.plan import LaunchPlan
+from engine.core.run.events import AnyEvent, FallbackBackend, RunLaunched
 from engine.core.run.machine import replay
 from engine.core.run.state import rank_word
 from engine.core.views.story import tell_all
 from engine.core.views.view import Snapshot
 from engine.core.views.views import rank_views, run_view
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, read_tail
+from engine.runs.record import read_plan, read_submitted, read_tail
 from engine.runs.traces import read_traces
 
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
@@ -77,12 +78,43 @@ def read_saved(paths: RunPaths) -> Saved | None:
         return None
 
 
+def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
+    """The first line of a run's journal.
+
+    Args:
+        paths: of the run.
+        plan: its plan.
+        at: when it was launched.
+    """
+    return RunLaunched(
+        at=at,
+        run=paths.run,
+        name=plan.name,
+        nodes=tuple((node.name, node.ranks) for node in plan.nodes),
+        on_failure=plan.policy.on_failure,
+        max_restarts=plan.policy.max_restarts,
+        start_together=plan.backend.start_together,
+        backend=plan.backend.name,
+        backend_note=plan.backend_note,
+        fallback=tuple(
+            FallbackBackend(backend=spare.name, start_together=spare.start_together) for spare in plan.fallback
+        ),
+    )
+
+
+def is_queued(paths: RunPaths) -> bool:
+    """Whether a run was submitted as a job, and no supervisor has begun to run it."""
+    return paths.job.exists() and not paths.journal.exists()
+
+
 def stored_snapshot(paths: RunPaths) -> Snapshot:
     """The snapshot of a run from its files, without a supervisor.
 
     Raises:
         SupervisorError: the files can't be read.
     """
+    if is_queued(paths) and (submitted := read_submitted(paths)) is not None:
+        return _queued_snapshot(paths, submitted.at)
     plan, events = read_plan(paths), read_journal(paths.journal)
     state = replay(events)
     if state is None:
@@ -100,4 +132,20 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
         ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
         series=tuple(saved.series),
         events=tuple(tell_all(events)),
+    )
+
+
+def _queued_snapshot(paths: RunPaths, at: float) -> Snapshot:
+    """The snapshot of a run whose job waits."""
+    plan = read_plan(paths)
+    events = [first_event(paths, plan, at)]
+    state = replay(events)
+    assert state is not None
+    progress = [RankProgress() for _ in state.ranks]
+    run = run_view(state, plan, progress, {})
+    return Snapshot(
+        run=msgspec.structs.replace(run, state="queued", doing="", restart="", restart_kind="none"),
+        ranks=tuple(rank_views(state, plan, range(len(progress)), progress, gpus={})),
+        series=(),
+        events=(),
     )

@@ -26,6 +26,7 @@ from engine.node.login import in_job
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
 from engine.supervisor.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
+from engine.supervisor.job_end import why_ended
 from engine.supervisor.library import pack
 from engine.supervisor.link import FAN_OUT, Link
 from engine.supervisor.supervised import SupervisedRun
@@ -99,8 +100,11 @@ class Agents:
         def take_down(reason: str) -> None:
             run.handle(ev.NodeDisconnected(at=time.time(), node=node, reason=reason))
 
-        def take_failure(reason: str) -> None:
-            run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
+        def take_failure(reason: str, is_final: bool) -> None:
+            if is_final:
+                run.tasks.create_task(self._end_with_job(), name=f"the end of job {run.plan.reach.slurm_job}")
+            else:
+                run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=reason))
 
         def take_end() -> None:
             run.handle(ev.NodeClosed(at=time.time(), node=node))
@@ -119,6 +123,15 @@ class Agents:
             boot_timeout=SETUP_TIMEOUT if run.plan.reach.setup else BOOT_TIMEOUT,
             bridge=self._bridge if node == run.head else None,
         )
+
+    async def _end_with_job(self) -> None:
+        """Ends the run, because its job is over."""
+        run = self._run
+        reason = await why_ended(run.plan.reach.slurm_job)
+        if not run.ended.is_set():
+            run.handle(ev.JobEnded(at=time.time(), reason=reason))
+        for link in self.links.values():
+            link.drop()
 
     @cached_property
     def _plan_digest(self) -> str:

@@ -49,7 +49,7 @@ class Link:
         greeting: the first frame; it contains the run's mark.
         on_news: called with every report of the agent, its Hello first. Raises ValueError for an invalid one.
         on_down: called with the reason when an open link breaks.
-        on_failed: called with the reason when the node is given up.
+        on_failed: called with the reason when the node is given up, and whether that is because its job is over.
         on_closed: called when the agent has ended because of `close`.
         explain: describes a failed start from the command's exit status (None: it printed nothing in time) and its errors.
         gate: limits how many links are opened at the same time.
@@ -68,7 +68,7 @@ class Link:
         *,
         on_news: Callable[[reports.AnyReport], None],
         on_down: Callable[[str], None],
-        on_failed: Callable[[str], None],
+        on_failed: Callable[[str, bool], None],
         on_closed: Callable[[], None],
         explain: Callable[[int | None, str], Trouble],
         gate: asyncio.Semaphore,
@@ -157,7 +157,7 @@ class Link:
             if self._is_up:
                 self._on_closed()
             else:
-                self._on_failed(reason)
+                self._on_failed(reason, is_final)
             return
 
     async def _serve(self) -> str:
@@ -281,6 +281,11 @@ class Link:
             self._task.cancel()
             await asyncio.wait([self._task])
         return process
+
+    def drop(self) -> None:
+        """Ends this link's work without asking the agent, which is gone."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def wait_closed(self) -> None:
         """Waits for the end of this link's work."""

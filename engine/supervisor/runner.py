@@ -19,6 +19,7 @@ from engine.core.run.state import Ended, RunState, rank_word
 from engine.core.views.story import tell, tell_all
 from engine.core.wire.front_end import ENDING
 from engine.runs.paths import RunPaths
+from engine.runs.replay import first_event
 from engine.runs.traces import read_traces
 from engine.supervisor.agents import Agents
 from engine.supervisor.bridge import Bridge
@@ -215,23 +216,7 @@ class Runner:
 def _replay(paths: RunPaths, plan: LaunchPlan, journal: Journal) -> RunState:
     """Returns the state after the journal's events. Writes the first event of a new run."""
     if not journal.events:
-        journal.append(
-            ev.RunLaunched(
-                at=time.time(),
-                run=paths.run,
-                name=plan.name,
-                nodes=tuple((node.name, node.ranks) for node in plan.nodes),
-                on_failure=plan.policy.on_failure,
-                max_restarts=plan.policy.max_restarts,
-                start_together=plan.backend.start_together,
-                backend=plan.backend.name,
-                backend_note=plan.backend_note,
-                fallback=tuple(
-                    ev.FallbackBackend(backend=spare.name, start_together=spare.start_together)
-                    for spare in plan.fallback
-                ),
-            )
-        )
+        journal.append(first_event(paths, plan, time.time()))
     state = replay(journal.events)
     assert state is not None
     return state

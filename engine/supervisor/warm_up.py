@@ -167,7 +167,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
         requests.Greeting(protocol=PROTOCOL, library=library.name, mark=paths.mark, folder=folder, terms=terms),
         on_news=take,
         on_down=note,
-        on_failed=end,
+        on_failed=lambda reason, _: end(reason),
         on_closed=lambda: None,
         gate=asyncio.Semaphore(1),
     )

@@ -51,7 +51,7 @@ async def failures_of_boot(node, shell: str) -> list[str]:
             msgspec.convert(node.hello(), requests.Greeting),
             on_news=lambda news: greeted.set() if isinstance(news, reports.Hello) else None,
             on_down=fail,
-            on_failed=fail,
+            on_failed=lambda reason, _: fail(reason),
             on_closed=closed.set,
             explain=lambda status, said: connect_trouble.explain(
                 "localhost", status=status, said=said, python=sys.executable, setup=False

@@ -124,11 +124,11 @@ def test_a_rank_that_is_killed_is_told_and_all_start_again(
 def test_a_job_that_is_cancelled_ends_its_run_in_words(
     slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], job: str
 ) -> None:
-    run = launch(launch={"on_failure": "stop"})
+    run = launch()
     pids = rankdeck.pids(run)
     slurm.run("scancel", job)
     rankdeck.wait_state(run, "failed")
-    assert f"Slurm's job {job} has ended" in rankdeck("status", run).stdout
+    assert f"Slurm's job {job} was cancelled" in rankdeck("status", run).stdout
     wait_gone(*pids)
 
 

@@ -75,6 +75,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     ),
     *(ev.NodeDisconnected(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
     *(ev.NodeGivenUp(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
+    ev.JobEnded(at=5e3, reason="x"),
     *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
     *(
         ev.NodeCleared(at=5e3, attempt=attempt, node=node, abandoned=abandoned)
@@ -259,6 +260,7 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
         ev.NodeDisconnected(at=1.5, node="a", reason="x"),
     ),
     ('{"event":"NodeGivenUp","at":1.5,"node":"a","reason":"x"}', ev.NodeGivenUp(at=1.5, node="a", reason="x")),
+    ('{"event":"JobEnded","at":1.5,"reason":"x"}', ev.JobEnded(at=1.5, reason="x")),
     (
         '{"event":"NodeWarned","at":1.5,"node":"a","check":"disk","text":"x","fails":true}',
         ev.NodeWarned(at=1.5, node="a", check="disk", text="x", fails=True),

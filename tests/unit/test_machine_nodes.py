@@ -41,6 +41,21 @@ def test_a_run_that_ends_while_a_node_is_away_says_what_may_be_left() -> None:
     )
 
 
+def test_a_job_that_is_over_ends_the_run_at_once() -> None:
+    story = Story(TWO).run()
+    story.tell(ev.JobEnded(at=story.at(), reason="Slurm's job 1 has reached its time limit"))
+    assert story.actions == ()
+    assert story.outcome() == ("failed", "Slurm's job 1 has reached its time limit")
+    assert {rank_word(rank) for rank in story.state.ranks} == {"lost"}
+
+
+def test_a_job_that_is_over_while_its_run_is_stopped_changes_nothing_of_that() -> None:
+    story = Story(TWO).run().stop()
+    story.tell(ev.JobEnded(at=story.at(), reason="x"))
+    assert story.outcome() == ("stopped", "stopped by alice")
+    assert {rank_word(rank) for rank in story.state.ranks} == {"stopped"}
+
+
 def test_what_an_earlier_attempt_left_on_a_node_that_was_given_up_is_ended_first() -> None:
     story = without_b(Story(TWO).run()).restart().end(0, -2).end(1, -2)
     story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="no route"))

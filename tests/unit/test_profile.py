@@ -50,6 +50,13 @@ VALID: dict[tuple[str, ...], Any] = {
     ("layout", "nodes"): "gpu[01-04]:8",
     ("layout", "hostfile"): "hosts.txt",
     ("layout", "slurm"): 1234,
+    ("layout", "slurm", "nodes"): 4,
+    ("layout", "slurm", "ranks_per_node"): 8,
+    ("layout", "slurm", "partition"): "gpu",
+    ("layout", "slurm", "time"): "4:00:00",
+    ("layout", "slurm", "gres"): "gpu:8",
+    ("layout", "slurm", "account"): "proj",
+    ("layout", "slurm", "options"): ["--constraint=a100"],
     ("layout", "pbs"): "current",
     ("layout", "ranks_per_node"): 8,
     ("layout", "transport"): "ssh",
@@ -423,8 +430,10 @@ def test_a_profile_is_written_without_its_defaults() -> None:
 @settings(deadline=None)
 def test_what_is_written_is_read_as_the_same_profile(chosen: set[tuple[str, ...]]) -> None:
     data: dict[str, Any] = {"schema": 1, "name": "x", "recipe": {"script": "train.py"}}
-    sources = sorted(chosen & {("layout", "nodes"), ("layout", "hostfile"), ("layout", "slurm"), ("layout", "pbs")})
-    for path in chosen - {("recipe", "name"), ("recipe", "module"), *sources[1:]}:
+    names = ("nodes", "hostfile", "slurm", "pbs")
+    sources = sorted(path for path in chosen if path[:1] == ("layout",) and path[1] in names)
+    others = [path for path in sources[1:] if len(path) < 3 or path[:2] != sources[0][:2] or len(sources[0]) < 3]
+    for path in chosen - {("recipe", "name"), ("recipe", "module"), *others}:
         data = put(data, path, VALID[path])
     profile = profile_from_data(data, "p")
     text = tomlkit.dumps(to_toml_data(profile))

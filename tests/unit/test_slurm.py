@@ -10,7 +10,10 @@ from engine.core.errors import ProfileError
 from engine.core.failures.causes import slurm as causes
 from engine.core.failures.ssh import explain
 from engine.core.plan.plan import PlannedNode, Reach
+from engine.core.plan.profile import SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
+from engine.core.plan.submission import sbatch_argv, slurm_submission
+from engine.core.views.queue import end_words, parse_queue, queue_words
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 
@@ -117,3 +120,80 @@ def test_steps_need_a_job() -> None:
         parse_with_places(
             'schema = 1\nname = "a"\n[layout]\ntransport = "slurm"\n[recipe]\nscript = "a.py"\n', file="a.toml"
         )
+
+
+# --- a job that is submitted -------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
+    job = SlurmJob(nodes=4, partition="gpu", time="4:00:00", gres="gpu:8", account="proj", options=("--exclusive",))
+    submission = slurm_submission(job, 8, name="gpt", command=["/opt/a b/python", "in-job"])
+    assert sbatch_argv(submission, "/runs/gpt%1-abcd") == [
+        *("sbatch", "--parsable", "--job-name=gpt", "--nodes=4", "--ntasks-per-node=8", "--partition=gpu"),
+        *("--time=4:00:00", "--gres=gpu:8", "--account=proj", "--no-requeue", "--exclusive"),
+        *("--output=/runs/gpt%%1-abcd/job.log", "--open-mode=append", "/runs/gpt%1-abcd/job.sh", "/runs/gpt%1-abcd"),
+    ]
+    assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("nodes = 0", "must be 1 to 4096, not 0"),
+        ("ranks_per_node = 0", "must be 1 to 65536, not 0"),
+        ('options = ["--array=1-3"]', "rankdeck runs one job, no job array"),
+        ('options = ["-N2"]', "set layout.slurm.nodes"),
+        ('options = ["--wrap", "x"]', "rankdeck writes the script"),
+        ('options = [":"]', "is not an option of one job"),
+        ('gres = "a\\nb"', "contains a control character"),
+        ('partitoin = "gpu"', "did you mean layout.slurm.partition?"),
+        ("nodes = true", "must be a whole number"),
+    ],
+)
+def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse_with_places(
+            f'schema = 1\nname = "a"\n[layout.slurm]\n{table}\n[recipe]\nscript = "a.py"\n', file="a.toml"
+        )
+    assert words in str(caught.value)
+
+
+def test_a_profile_with_a_job_is_written_as_it_was_read() -> None:
+    text = 'schema = 1\nname = "a"\n[layout.slurm]\n[recipe]\nscript = "a.py"\n'
+    profile, _ = parse_with_places(text, file="a.toml")
+    assert profile.layout.slurm == SlurmJob()
+    assert to_toml_data(profile)["layout"] == {"slurm": {}}
+    assert profile.layout.words == "slurm 1 node"
+
+
+QUEUE = """\
+12|PENDING|2026-11-25T14:05:00||Resources
+13|PENDING|N/A||ReqNodeNotAvail, UnavailableNodes:gpu[01-02]
+14|PENDING|N/A||QOSMaxJobsPerUserLimit
+15|PENDING|N/A||JobHeldUser
+16|PENDING|N/A||New|Reason
+17|CONFIGURING|2026-11-24T14:05:00|gpu[01-02]|None
+18|TIMEOUT|2026-11-24T14:05:00|gpu01|TimeLimit
+odd
+x|PENDING|N/A||None
+"""
+
+
+def test_why_a_job_waits_is_told_in_words() -> None:
+    jobs = parse_queue(QUEUE)
+    assert list(jobs) == ["12", "13", "14", "15", "16", "17", "18"]
+    words = {number: queue_words(job) for number, job in jobs.items()}
+    assert words["12"] == (
+        "job 12 waits: it is next, and waits for nodes (Resources); expected to start 2026-11-25 14:05; "
+        "a shorter layout.slurm.time may let it start earlier"
+    )
+    assert words["13"].startswith("job 13 waits: nodes that it needs are down, drained or reserved (ReqNodeNotAvail)")
+    assert words["14"] == "job 14 waits: the limit of its QOS is reached (QOSMaxJobsPerUserLimit)"
+    assert words["15"] == "job 15 waits: you hold it (JobHeldUser); scontrol release 15"
+    assert words["16"] == "job 16 waits (New|Reason)"
+    assert words["17"] == "job 17 starts on gpu[01-02]"
+
+
+def test_why_a_job_is_over_is_told_in_words() -> None:
+    assert end_words("18", parse_queue(QUEUE)["18"]) == "Slurm's job 18 has reached its time limit"
+    assert end_words("99", None) == "Slurm's job 99 has ended: sacct -j 99"

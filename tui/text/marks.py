@@ -68,6 +68,7 @@ class Mark(NamedTuple):
 
 
 RUN_MARKS: dict[RunWord, Mark] = {
+    "queued": Mark("◔", "~", "$text-accent"),
     "starting": Mark("◌", ".", "$text-warning"),
     "running": Mark("●", "*", "$text-success"),
     "holding": Mark("◆", "!", "$text-warning bold"),
@@ -77,6 +78,7 @@ RUN_MARKS: dict[RunWord, Mark] = {
 }
 
 RUN_WORDS: dict[RunWord, str] = {
+    "queued": "its job waits for nodes",
     "starting": "its ranks are starting",
     "running": "every rank was started and none has failed",
     "holding": "a rank failed; the others are left as they are until you decide",

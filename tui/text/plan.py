@@ -12,6 +12,7 @@ from textual.content import Content
 from engine.core.catalogue import BackendInfo
 from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, store_address
 from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
+from engine.core.plan.submission import SCRIPT, sbatch_argv
 from engine.core.terminal_text import visible
 from engine.core.words import count
 from tui.text.cells import plain_line
@@ -52,6 +53,10 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     lines += ["", *boxes(plan.nodes, width, ascii=ascii), ""]
     for warning in plan.warnings:
         lines += labelled("warning", plain_line(warning.line), width, style="$text-warning")
+    if plan.submission is not None:
+        words = [visible(shlex.quote(word)) for word in sbatch_argv(plan.submission)]
+        lines += labelled("submit", words, width, style="$text-accent")
+        lines += labelled(SCRIPT, [plain_line(line) for line in plan.submission.script.splitlines()], width)
     argv = [visible(shlex.quote(word)) for word in rank_argv(plan, FOLDER, plan.places[0])]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)

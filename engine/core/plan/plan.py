@@ -16,6 +16,7 @@ from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import Profile
+from engine.core.plan.submission import Submission
 
 SECRET_NAME = re.compile(
     r"^(?!(?:OLD)?PWD$).*?"  # the shell's own variables
@@ -159,6 +160,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     metric_patterns: tuple[str, ...]
     warnings: tuple[EnvWarning, ...] = ()
     """Warnings about variables. They do not change the launch."""
+    submission: Submission | None = None
+    """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     metric_loss: str = ""
     metric_step: str = ""
     metric_ignore: tuple[str, ...] = ()

@@ -5,6 +5,8 @@ The structs are the only list of keys: checks, hints with the nearest key and th
 
 from __future__ import annotations
 
+import functools
+import operator
 import types
 import typing
 from typing import Any, Literal
@@ -28,12 +30,29 @@ class Backend(Section, frozen=True, kw_only=True):
     env: dict[str, str] = {}
 
 
+class SlurmJob(Section, frozen=True, kw_only=True):
+    """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`."""
+
+    nodes: int = 1
+    ranks_per_node: int | None = None
+    partition: str = ""
+    time: str = ""
+    gres: str = ""
+    account: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The job in a few words, for lists: `slurm 4 nodes, gpu`."""
+        return f"slurm {self.nodes} {'node' if self.nodes == 1 else 'nodes'}{self.partition and f', {self.partition}'}"
+
+
 class Layout(Section, frozen=True, kw_only=True):
     """`[layout]`: nodes and ranks. At most one of `nodes`, `hostfile`, `slurm` and `pbs`."""
 
     nodes: str | tuple[str, ...] = "localhost"
     hostfile: str | None = None
-    slurm: int | str | None = None
+    slurm: int | str | SlurmJob | None = None
     pbs: Literal["current"] | None = None
     ranks_per_node: int | Literal["auto"] = "auto"
     transport: Literal["local", "ssh", "slurm"] | None = None
@@ -45,6 +64,8 @@ class Layout(Section, frozen=True, kw_only=True):
         """The nodes in a few words, for lists: `gpu[01-04]:8`, `hosts.txt`, `slurm current`."""
         if self.hostfile is not None:
             return self.hostfile
+        if isinstance(self.slurm, SlurmJob):
+            return self.slurm.words
         for name in ("slurm", "pbs"):
             if (job := getattr(self, name)) is not None:
                 return f"{name} {job}"
@@ -119,11 +140,25 @@ def all_keys(section: type[Section] = Profile, path: tuple[str, ...] = ()) -> di
     """Every key path that a profile may have, with its type."""
     keys: dict[tuple[str, ...], Any] = {}
     for name, kind in typing.get_type_hints(section).items():
-        if isinstance(kind, type) and issubclass(kind, Section):
-            keys |= all_keys(kind, (*path, name))
-        else:
-            keys[(*path, name)] = kind
+        if (table := table_of(kind)) is not kind:
+            keys[(*path, name)] = _without_table(kind)
+        if table is not None:
+            keys |= all_keys(table, (*path, name))
     return keys
+
+
+def table_of(kind: Any) -> type[Section] | None:
+    """The section that a key holds, or may hold instead of a value; None: it holds values only."""
+    choices = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    return next((one for one in choices if isinstance(one, type) and issubclass(one, Section)), None)
+
+
+def _without_table(kind: Any) -> Any:
+    """The type of a key's values: `int | str | None` of `int | str | SlurmJob | None`."""
+    table = table_of(kind)
+    if table is None:
+        return kind
+    return functools.reduce(operator.or_, (one for one in typing.get_args(kind) if one is not table))
 
 
 def to_toml_data(profile: Profile) -> dict[str, Any]:
@@ -134,7 +169,7 @@ def to_toml_data(profile: Profile) -> dict[str, Any]:
         for field in msgspec.structs.fields(section):
             value = getattr(section, field.name)
             if isinstance(value, Section):
-                if inner := trim(value):
+                if (inner := trim(value)) or field.default is None:
                     data[field.name] = inner
             elif value != (
                 field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 
 from engine.core.plan.backend_names import AUTO, backends_in
 from engine.core.plan.key_places import Places
-from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import Backend, Health, Launch, Layout, Profile, Recipe
+from engine.core.plan.layout import MAX_NODES, MAX_RANKS, LayoutError, groups_of, parse_nodes
+from engine.core.plan.profile import Backend, Health, Launch, Layout, Profile, Recipe, SlurmJob
 from engine.core.plan.standby import MAX_LINGER
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
@@ -187,7 +187,9 @@ def _check_layout(layout: Layout, places: Places) -> None:
         )
     if layout.hostfile == "":
         raise places.error(("layout", "hostfile"), "is empty")
-    if layout.slurm is not None and not _is_slurm_job(layout.slurm):
+    if isinstance(layout.slurm, SlurmJob):
+        _check_slurm(layout.slurm, places)
+    elif layout.slurm is not None and not _is_slurm_job(layout.slurm):
         raise places.error(
             ("layout", "slurm"),
             "is not a job",
@@ -196,6 +198,38 @@ def _check_layout(layout: Layout, places: Places) -> None:
     for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
         if any("\0" in text for text in texts):
             raise places.error(("layout", key), "contains a NUL byte")
+
+
+_NOT_OF_SBATCH = {
+    "array": "rankdeck runs one job, no job array",
+    "wrap": "rankdeck writes the script",
+    "nodes": "set layout.slurm.nodes",
+    "parsable": "rankdeck sets it",
+    "test-only": "rankdeck check does that",
+    "wait": "rankdeck wait waits for a run",
+    "requeue": "rankdeck sets it",
+    "no-requeue": "rankdeck sets it",
+}
+"""Options that would change what rankdeck submits, and what to do instead."""
+
+_SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait"}
+
+
+def _check_slurm(job: SlurmJob, places: Places) -> None:
+    here = ("layout", "slurm")
+    if not 1 <= job.nodes <= MAX_NODES:
+        raise places.error((*here, "nodes"), f"must be 1 to {MAX_NODES}, not {job.nodes}")
+    if job.ranks_per_node is not None and not 1 <= job.ranks_per_node <= MAX_RANKS:
+        raise places.error((*here, "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {job.ranks_per_node}")
+    for key in ("partition", "time", "gres", "account"):
+        if not getattr(job, key).isprintable():
+            raise places.error((*here, key), "contains a control character")
+    for word in job.options:
+        name = _SHORT_OPTIONS.get(word[:2], "") or word.partition("=")[0].removeprefix("--")
+        if word == ":" or not word.isprintable():
+            raise places.error((*here, "options"), f"{word!r} is not an option of one job")
+        if word.startswith("-") and name in _NOT_OF_SBATCH:
+            raise places.error((*here, "options"), f"{word} can't be used", hint=_NOT_OF_SBATCH[name])
 
 
 def _is_slurm_job(job: int | str) -> bool:

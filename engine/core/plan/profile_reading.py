@@ -13,7 +13,7 @@ import tomli
 
 from engine.core.errors import ProfileError
 from engine.core.plan.key_places import Places, printable
-from engine.core.plan.profile import SCHEMA, Profile, Section, all_keys, type_words
+from engine.core.plan.profile import SCHEMA, Profile, Section, all_keys, table_of, type_words
 from engine.core.plan.profile_checks import Choices, check_choices, check_sense
 from engine.core.plan.toml_lines import key_lines
 from engine.core.terminal_text import SURROGATE
@@ -153,12 +153,12 @@ def _refuse_unknown_keys(data: dict[str, Any], section: type[Section], path: tup
     for key, value in data.items():
         if key not in hints:
             raise places.error((*path, key), "unknown key", hint=_nearest_key(key, section, path))
-        if isinstance(hints[key], type) and issubclass(hints[key], Section):
+        if (table := table_of(hints[key])) is not None and (table is hints[key] or isinstance(value, dict)):
             if not isinstance(value, dict):
                 raise places.error(
                     (*path, key), f"must be a table, not {value!r}", hint=f"write: [{'.'.join((*path, key))}]"
                 )
-            _refuse_unknown_keys(value, hints[key], (*path, key), places)
+            _refuse_unknown_keys(value, table, (*path, key), places)
         elif hints[key] is not dict and isinstance(value, dict) and typing.get_origin(hints[key]) is not dict:
             raise places.error((*path, key), "must be a value, not a table")
 
@@ -167,7 +167,7 @@ def _nearest_key(key: str, section: type[Section], path: tuple[str, ...]) -> str
     here = list(typing.get_type_hints(section))
     if close := difflib.get_close_matches(key, here, 1, 0.6):
         return f"did you mean {'.'.join((*path, close[0]))}?"
-    elsewhere = {candidate[-1]: candidate for candidate in all_keys()}
+    elsewhere = {candidate[-1]: candidate for candidate in sorted(all_keys(), key=len, reverse=True)}
     if close := difflib.get_close_matches(key, list(elsewhere), 1, 0.75):
         return f"did you mean {'.'.join(elsewhere[close[0]])}?"
     return f"valid keys here: {', '.join(here)}"

@@ -81,6 +81,12 @@ class NodeGivenUp(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class JobEnded(Event, frozen=True, kw_only=True):
+    """The job of a batch system that has all nodes of the run is over, and with it every process there."""
+
+    reason: str
+
+
 class NodeWarned(Event, frozen=True, kw_only=True):
     """Something on a node will make ranks fail, or may.
 
@@ -252,6 +258,7 @@ AnyEvent = (
     | NodeConnected
     | NodeDisconnected
     | NodeGivenUp
+    | JobEnded
     | NodeWarned
     | NodeCleared
     | NodeClosed

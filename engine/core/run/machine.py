@@ -21,6 +21,7 @@ from engine.core.run.health_events import health_noticed
 from engine.core.run.holding import hold_overdue
 from engine.core.run.moves import Step, ignore, outdated
 from engine.core.run.node_events import (
+    job_ended,
     node_cleared,
     node_closed,
     node_connected,
@@ -110,6 +111,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.NodeConnected: node_connected,
     ev.NodeDisconnected: node_disconnected,
     ev.NodeGivenUp: node_given_up,
+    ev.JobEnded: job_ended,
     ev.NodeWarned: node_warned,
     ev.NodeCleared: node_cleared,
     ev.NodeClosed: node_closed,

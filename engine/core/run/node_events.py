@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
@@ -27,8 +29,10 @@ from engine.core.run.state import (
     Clearing,
     Closing,
     Ended,
+    Gone,
     Holding,
     Opening,
+    Outcome,
     Pending,
     Running,
     RunState,
@@ -211,6 +215,30 @@ def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
             return when_closed(state, (), event.at)
         case _ as never:
             assert_never(never)
+
+
+def job_ended(state: RunState, event: ev.JobEnded) -> Step:
+    """Ends the run at once: no agent can be asked any more. A run that was being stopped counts as stopped."""
+    match state.phase:
+        case Ended():
+            return ignore(state, "the run has ended")
+        case Stopping(then=Outcome() as outcome) | Clearing(then=Outcome() as outcome) | Closing(outcome=outcome):
+            is_asked = True
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
+            outcome, is_asked = Outcome(word="failed", reason=event.reason, job_ended=True), False
+        case _ as never:
+            assert_never(never)
+    gone = sum(isinstance(rank, Alive) for rank in state.ranks)
+    orders = iter(range(state.ends, state.ends + gone))
+    ranks = tuple(
+        Gone(pid=rank.pid, reason=event.reason, at=event.at, order=next(orders), asked=is_asked)
+        if isinstance(rank, Alive)
+        else rank
+        for rank in state.ranks
+    )
+    nodes = tuple(replace(node, link="given-up", reason=event.reason, since=event.at) for node in state.nodes)
+    phase = Ended(outcome=outcome, at=event.at)
+    return replace(state, phase=phase, ranks=ranks, nodes=nodes, ends=state.ends + gone), ()
 
 
 def node_cleared(state: RunState, event: ev.NodeCleared) -> Step:

@@ -10,7 +10,7 @@ import msgspec
 from engine.core.run.events import FallbackBackend
 
 RankWord = Literal["starting", "running", "exited", "failed", "lost", "stopped"]
-RunWord = Literal["starting", "running", "holding", "succeeded", "failed", "stopped"]
+RunWord = Literal["queued", "starting", "running", "holding", "succeeded", "failed", "stopped"]
 RestartKind = Literal["none", "rejoin", "attempt"]
 """What a restart would do: nothing, start the dead ranks, or start all ranks."""
 
@@ -95,6 +95,8 @@ class Outcome(Value, frozen=True, kw_only=True):
 
     word: Literal["succeeded", "failed", "stopped"]
     reason: str
+    job_ended: bool = False
+    """Whether the run ended because its job did."""
 
 
 class Restart(Value, frozen=True, kw_only=True):

@@ -57,6 +57,8 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"the link to {node} broke: {reason}", "warning"
         case ev.NodeGivenUp(node=node, reason=reason):
             return f"{node} was given up: {reason}", "error"
+        case ev.JobEnded(reason=reason):
+            return reason, "error"
         case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
             return f"{node}, {check}: {text}", "error" if fails else "warning"
         case ev.StoreOpened(node=node, port=port):

@@ -234,6 +234,9 @@ def run_view(
 
 def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = ()) -> FailureView | None:
     """Why a rank or the run failed; None if neither did."""
+    if isinstance(state.phase, Ended) and state.phase.outcome.job_ended:
+        reason = state.phase.outcome.reason
+        return FailureView(rank=None, headline=reason, detail="", traceback="", hint="launch it again")
     cause = root_cause(state)
     if cause is None:
         if isinstance(state.phase, Ended) and state.phase.outcome.word == "failed":

@@ -1,0 +1,81 @@
+"""Runs that were submitted as jobs: whether they wait, where they are, and what ended them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import msgspec
+
+from engine.core.errors import CheckError, SupervisorError
+from engine.core.run.state import ENDED_WORDS
+from engine.core.views.queue import ACTIVE, WAITING, end_words, queue_words
+from engine.core.views.view import RunSummary, Snapshot
+from engine.planning.slurm import QUEUE
+from engine.runs.ending import end_run
+from engine.runs.listing import summaries, summarise
+from engine.runs.paths import RunPaths, runs_folder
+from engine.runs.record import Submitted, read_submitted
+from engine.runs.replay import is_queued, stored_snapshot
+
+NEW_JOB = 10.0
+"""Seconds after its submission in which a job that squeue does not show may still appear."""
+
+
+def runs_and_jobs() -> list[RunSummary]:
+    """The lines of `rankdeck ps`, with what Slurm says of runs that are its jobs. Asks Slurm only if there are any."""
+    found = summaries()
+    jobs = {
+        summary.run: submitted
+        for summary in found
+        if summary.state not in ENDED_WORDS and (submitted := read_submitted(_paths(summary.run))) is not None
+    }
+    if not jobs:
+        return found
+    looked = [_with_job(summary, jobs[summary.run]) if summary.run in jobs else summary for summary in found]
+    return sorted(looked, key=lambda summary: summary.state in ENDED_WORDS)
+
+
+def _with_job(summary: RunSummary, submitted: Submitted) -> RunSummary:
+    paths = _paths(summary.run)
+    words = look(paths, submitted)
+    if summary.state == "queued" and is_queued(paths):
+        return msgspec.structs.replace(summary, reason=words)
+    return summarise(paths) or summary
+
+
+def _paths(run: str) -> RunPaths:
+    return RunPaths(runs_folder() / run)
+
+
+def look(paths: RunPaths, submitted: Submitted) -> str:
+    """Asks Slurm for the job of a run, and ends the run if its job is over.
+
+    Args:
+        paths: of a run that has not ended, as far as is known.
+        submitted: its job.
+
+    Returns:
+        How its job is, in words.
+    """
+    try:
+        job = QUEUE.jobs().get(submitted.job)
+    except CheckError as error:
+        return error.message
+    if job is not None and job.state in WAITING | ACTIVE:
+        return queue_words(job)
+    if job is None and time.time() - submitted.at < NEW_JOB:
+        return f"job {submitted.job} was submitted"
+    reason = end_words(submitted.job, job)
+    with contextlib.suppress(SupervisorError, OSError):  # another command ends it at this moment
+        end_run(paths, reason)
+    return reason
+
+
+def queued_snapshot(paths: RunPaths, submitted: Submitted) -> Snapshot:
+    """A run whose job waits, and why it does. It may have begun or ended since."""
+    words = look(paths, submitted)
+    snapshot = stored_snapshot(paths)
+    if snapshot.run.state != "queued":
+        return snapshot
+    return msgspec.structs.replace(snapshot, run=msgspec.structs.replace(snapshot.run, doing=words))

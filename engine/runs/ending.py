@@ -1,0 +1,71 @@
+"""Ends a run without its supervisor: its job of a batch system is over, so nothing of the run is left anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+import msgspec
+
+from engine.core.metrics.series import final_values
+from engine.core.run import events as ev
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import launch, replay
+from engine.core.run.state import Ended, RunState
+from engine.runs.lock import take_lock
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan, read_submitted, write_summary
+from engine.runs.replay import first_event, measure_journal, read_saved, stored_snapshot
+
+
+def end_run(paths: RunPaths, reason: str, *, by: str = "") -> None:
+    """Writes the end of a run into its journal and its summary, unless they have one.
+
+    Args:
+        paths: of the run, whose job is over.
+        reason: why its nodes are gone.
+        by: the user who wanted it to end; empty: nobody, it has failed.
+
+    Raises:
+        SupervisorError: a supervisor of this machine has the run, or its files can't be read.
+        OSError: they can't be written.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        paths.supervisor.unlink()
+    lock = take_lock(paths)
+    try:
+        plan = read_plan(paths)
+        events, size = measure_journal(paths.journal) if paths.journal.exists() else ([], 0)
+        state, news = replay(events), list[AnyEvent]()
+        if state is None:
+            submitted = read_submitted(paths)
+            begin = first_event(paths, plan, submitted.at if submitted else time.time())
+            state, news = launch(begin)[0], [begin]
+        news += _last_events(state, reason, by)
+        _append(paths, news, size)
+        saved = read_saved(paths)
+        metrics = final_values(tuple(saved.series)) if saved else None
+        write_summary(paths, stored_snapshot(paths).run, metrics)
+    finally:
+        os.close(lock)
+
+
+def _last_events(state: RunState, reason: str, by: str) -> list[AnyEvent]:
+    """What happens to a run whose job is over."""
+    now = time.time()
+    asked = [ev.StopRequested(at=now, by=by, at_once=True)] if by else []
+    if isinstance(state.phase, Ended):
+        return []
+    return [*asked, ev.JobEnded(at=now, reason=reason)]
+
+
+def _append(paths: RunPaths, events: list[AnyEvent], size: int) -> None:
+    """Appends events to a journal, after its last whole line."""
+    file = os.open(paths.journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with open(file, "wb") as opened:
+        opened.truncate(size)
+        opened.seek(size)
+        opened.write(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+        opened.flush()
+        os.fsync(file)
