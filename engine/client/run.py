@@ -192,10 +192,11 @@ class LocalRun:
             raise SupervisorError(f"the supervisor of {self.run} closed the connection without an answer", hint=hint)
         return answer
 
-    async def stop(self, *, at_once: bool = False) -> str:
+    async def stop(self, *, at_once: bool = False, by: str = "") -> str:
+        """Stops the run. `by`: who wants that; empty: the user."""
         if (submitted := read_submitted(self.paths)) is not None and not self.paths.journal.exists():
             return await asyncio.to_thread(_cancel, self.paths, submitted.job)
-        answer = await self._ask(msg.Stop(by=user_name(), at_once=at_once))
+        answer = await self._ask(msg.Stop(by=by or user_name(), at_once=at_once))
         return answer.text if answer else "the run has ended already"
 
     async def restart(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,9 @@ from engine.planning.profiles import read_profile
 from engine.runs.ending import end_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, read_plan, replace_file
+
+LIMIT = "the time limit of its job"
+"""Who stops a run shortly before that."""
 
 
 def main(folder: str) -> int:
@@ -50,6 +54,9 @@ def main(folder: str) -> int:
 
 async def _run(run: LocalRun) -> int:
     await start_supervisor(run.paths)
+    stops: set[asyncio.Task[None]] = set()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, lambda: stops.add(loop.create_task(_stop(run))))
     state = ""
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, _ in stream:
@@ -57,6 +64,13 @@ async def _run(run: LocalRun) -> int:
                 state = snapshot.run.state
                 narrate(f"{run.run}: {state} {snapshot.run.doing}".rstrip())
     return 1 if state == "failed" else 0
+
+
+async def _stop(run: LocalRun) -> None:
+    """Stops the run before Slurm ends its job: ranks get the stop ladder, and can write a checkpoint."""
+    narrate(f"{run.run}: the time limit of the job is near")
+    with contextlib.suppress(RankdeckError):
+        await run.stop(by=LIMIT)
 
 
 def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:

@@ -117,3 +117,14 @@ def test_check_says_when_a_job_would_start_and_submits_none(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "to start at" in done.stdout
     assert not slurm.run("squeue", "-h")
+
+
+def test_a_run_is_stopped_before_its_job_reaches_the_time_limit(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str]
+) -> None:
+    run = launch(time="10", warn=60)
+    wait_up(rankdeck, run)
+    slurm.run("scancel", "--batch", "--signal=USR1", job_of(rankdeck, run))  # as Slurm does, a minute before the limit
+    rankdeck.wait_state(run, "stopped")
+    assert "stopped by the time limit of its job" in rankdeck("status", run).stdout
+    wait_until(lambda: slurm.state(job_of(rankdeck, run)) == "COMPLETED", what="the job has ended")

@@ -57,6 +57,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("layout", "slurm", "gres"): "gpu:8",
     ("layout", "slurm", "account"): "proj",
     ("layout", "slurm", "options"): ["--constraint=a100"],
+    ("layout", "slurm", "warn"): 300,
     ("layout", "pbs"): "current",
     ("layout", "ranks_per_node"): 8,
     ("layout", "transport"): "ssh",

@@ -126,11 +126,14 @@ def test_steps_need_a_job() -> None:
 
 
 def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
-    job = SlurmJob(nodes=4, partition="gpu", time="4:00:00", gres="gpu:8", account="proj", options=("--exclusive",))
+    job = SlurmJob(
+        nodes=4, partition="gpu", time="4:00:00", gres="gpu:8", account="proj", options=("--exclusive",), warn=300
+    )
     submission = slurm_submission(job, 8, name="gpt", command=["/opt/a b/python", "in-job"])
     assert sbatch_argv(submission, "/runs/gpt%1-abcd") == [
         *("sbatch", "--parsable", "--job-name=gpt", "--nodes=4", "--ntasks-per-node=8", "--partition=gpu"),
-        *("--time=4:00:00", "--gres=gpu:8", "--account=proj", "--no-requeue", "--exclusive"),
+        *("--time=4:00:00", "--gres=gpu:8", "--account=proj", "--no-requeue", "--signal=B:USR1@300"),
+        "--exclusive",
         *("--output=/runs/gpt%%1-abcd/job.log", "--open-mode=append", "/runs/gpt%1-abcd/job.sh", "/runs/gpt%1-abcd"),
     ]
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
@@ -145,6 +148,8 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
         ('options = ["-N2"]', "set layout.slurm.nodes"),
         ('options = ["--wrap", "x"]', "rankdeck writes the script"),
         ('options = [":"]', "is not an option of one job"),
+        ("warn = 65536", "must be 0 to 65535 seconds, not 65536"),
+        ('options = ["--signal=USR1@60"]', "set layout.slurm.warn"),
         ('gres = "a\\nb"', "contains a control character"),
         ('partitoin = "gpu"', "did you mean layout.slurm.partition?"),
         ("nodes = true", "must be a whole number"),

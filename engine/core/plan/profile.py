@@ -31,7 +31,9 @@ class Backend(Section, frozen=True, kw_only=True):
 
 
 class SlurmJob(Section, frozen=True, kw_only=True):
-    """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`."""
+    """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`.
+    `warn`: seconds before the job's time limit at which its run is stopped; 0: Slurm ends it.
+    """
 
     nodes: int = 1
     ranks_per_node: int | None = None
@@ -40,6 +42,7 @@ class SlurmJob(Section, frozen=True, kw_only=True):
     gres: str = ""
     account: str = ""
     options: tuple[str, ...] = ()
+    warn: int = 0
 
     @property
     def words(self) -> str:

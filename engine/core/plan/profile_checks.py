@@ -208,9 +208,13 @@ _NOT_OF_SBATCH = {
     "test-only": "rankdeck check does that",
     "wait": "rankdeck wait waits for a run",
     "requeue": "rankdeck sets it",
+    "signal": "set layout.slurm.warn",
     "no-requeue": "rankdeck sets it",
 }
 """Options that would change what rankdeck submits, and what to do instead."""
+
+MAX_WARN = 65_535
+"""The longest time that Slurm takes in `--signal`, in seconds."""
 
 _SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait"}
 
@@ -221,6 +225,8 @@ def _check_slurm(job: SlurmJob, places: Places) -> None:
         raise places.error((*here, "nodes"), f"must be 1 to {MAX_NODES}, not {job.nodes}")
     if job.ranks_per_node is not None and not 1 <= job.ranks_per_node <= MAX_RANKS:
         raise places.error((*here, "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {job.ranks_per_node}")
+    if not 0 <= job.warn <= MAX_WARN:
+        raise places.error((*here, "warn"), f"must be 0 to {MAX_WARN} seconds, not {job.warn}")
     for key in ("partition", "time", "gres", "account"):
         if not getattr(job, key).isprintable():
             raise places.error((*here, key), "contains a control character")

@@ -40,6 +40,7 @@ def slurm_submission(job: SlurmJob, ranks: int, *, name: str, command: Sequence[
             f"--ntasks-per-node={ranks}",
             *(f"--{key}={value}" for key, value in given.items() if value),
             "--no-requeue",
+            *([f"--signal=B:USR1@{job.warn}"] if job.warn else []),
             *job.options,
         ),
         script=f'#!/bin/sh\n# Runs a run of rankdeck, whose folder is the first argument, to its end.\nexec {shlex.join(command)} "$1"\n',
