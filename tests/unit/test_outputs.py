@@ -53,3 +53,27 @@ def test_nothing_is_read_from_a_line_without_a_report(line: str) -> None:
     points = take_lines(0, progress, 1000.0, reader.feed(line.encode() + b"\n"))
     assert points == []
     assert (progress.step, progress.steps, progress.epoch, progress.loss, progress.throughput) == (None,) * 5
+
+
+FAST = {
+    "tqdm": "\r{percent:3d}%|{bar:10s}| {step}/10 [00:01<00:10, 15.00it/s, loss={loss}]",
+    "imagenet": "Epoch: [{epoch}][{step:4d}/10]\tTime  0.245 ( 0.245)\tLoss {loss} (6.1e+00)",
+    "names": "epoch {epoch} step {step}/10 loss {loss}",
+}
+
+
+@pytest.mark.parametrize("size", [60, 5000, 8192, 100_000])
+@pytest.mark.parametrize("line", FAST.values(), ids=FAST)
+def test_steps_go_on_over_epochs_however_many_are_read_at_once(line: str, size: int) -> None:
+    lines = [
+        line.format(
+            epoch=epoch, step=step, percent=step * 10, bar="#" * step, loss=f"{(epoch * 7 + step * 3) % 50 / 7:.4f}"
+        )
+        for epoch in range(200)
+        for step in range(1, 11)
+    ]
+    text = ("\n".join(lines) + "\n").encode()
+    progress, reader = RankProgress(), MetricReader()
+    for at in range(0, len(text), size):
+        take_lines(0, progress, 1000.0 + at, reader.feed(text[at : at + size]))
+    assert (progress.step, progress.epoch_step) == (2000, 10)

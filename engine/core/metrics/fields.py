@@ -60,6 +60,12 @@ _FILE_ENDS = [
     "jpg",
 ]
 
+_ENDS_BY_LENGTH = [
+    rf"(?<=\.(?:{'|'.join(end for end in _FILE_ENDS if len(end) == length)}))"
+    for length in sorted({len(end) for end in _FILE_ENDS})
+]
+"""One look behind for all ends of a length: it must have a fixed width."""
+
 _HIDDEN_TEXT = re.compile(
     r"\d{4}[-/.]\d\d[-/.]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?"  # 2024-05-01 12:00:00,123
     r"|\b\d{1,2}/\d{1,2}/\d{4}\b|\b\d\d/\d\d(?= \d\d:\d\d)"  # 05/01/2024, 05/01 12:00:00
@@ -67,7 +73,7 @@ _HIDDEN_TEXT = re.compile(
     r"|(?<![\w.])v?\d{1,9}(?:\.\d{1,9}){2,}[\w.+-]{0,40}"  # 2.6.0+cu124, 10.0.0.1
     r"|\bhttps?://\S{1,500}"
     r"|(?<![\w\])}/~])(?:\.{1,2}|~)?/(?=[A-Za-z_.])[^\s,;:'\")\]|]{1,500}"  # /data/run_3/step_100
-    r"|(?<![\w=./+-])[\w=./+-]{2,200}+(?:" + "|".join(rf"(?<=\.{end})" for end in _FILE_ENDS) + r")(?::\d+)?"
+    r"|(?<![\w=./+-])[\w=/+-]{0,200}+\.[\w=./+-]{1,200}+(?:" + "|".join(_ENDS_BY_LENGTH) + r")(?::\d+)?"
     r"|\((?:\d{1,9}, ?){1,12}\d{0,9}\)|\[(?:\d{1,9}, ?){2,12}\d{1,9}\]|Size\(\[[\d, ]{0,80}\]\)"  # shapes
     r"|\b0x[0-9a-f]{1,32}\b"
 )
@@ -90,7 +96,7 @@ _RATE_BEHIND = re.compile(r" ([a-z]{1,20})/s(?:ec)?\b", re.IGNORECASE)
 _COUNT_LINK = re.compile(r"[ \t]{0,16}(?:/|of|out of)[ \t]{0,16}\Z")
 
 _NAME = re.compile(
-    r"(?P<name>[A-Za-z_][\w@./%+-]{0,60}(?:\([A-Za-z_/%]{1,16}\))?"
+    r"(?<![A-Za-z_])(?P<name>[A-Za-z_][\w@./%+-]{0,60}(?:\([A-Za-z_/%]{1,16}\))?"
     r"(?: {1,2}(?!tensor\()[A-Za-z_(][\w@./%+()-]{0,40}){0,5})"
     r"(?:['\"]?[ \t]{0,16}(?P<sign>->|[=:|>])|['\"]?(?=[ \t'\"(\[#]))[ \t]{0,24}(?P<open>['\"(\[#]{0,3})[ \t]{0,16}(?:tensor\()?\Z",
     re.IGNORECASE,

@@ -10,12 +10,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
-MIN_SIZE = 1 << 13
+MIN_SIZE = 1 << 12
 """Chunks below this size, in bytes, are not reduced."""
 
+STEP = "step"
+"""The name of the count of steps among the metrics of a line."""
+
+MAX_COLUMNS = 4
+"""Columns with the number of a metric in the first line, such as a value and its average, of which the extremes are kept."""
+
 _IN_NUMBERS = b"0123456789.+-"
-"""Characters of numbers. A line without them is its format."""
+"""Characters of numbers."""
+
+_NO_FORMAT = _IN_NUMBERS + b" #" + bytes({byte for glyph in "█▏▎▍▌▋▊▉" for byte in glyph.encode()})
+"""What lines of one format may differ in: numbers, the blanks that align them, and the length of a bar."""
 
 _PLAIN, _WITH_EXPONENTS = (
     bytes(byte if byte in _IN_NUMBERS + exponent else ord(" ") for byte in range(256)) for exponent in (b"", b"eE")
@@ -30,19 +40,20 @@ def thin(text: bytes, read: Callable[[bytes], Iterable[tuple[str, float]]]) -> b
 
     Args:
         text: whole lines, each with its line feed.
-        read: returns the metrics of a line, by name.
+        read: returns the metrics of a line, by name; its step as `STEP`.
 
     Returns:
         The whole chunk if its lines are not similar. Otherwise, in order: the first and the last line, every line that has another
-        format than the first, and for each metric the lines with the lowest, the highest and the first non-finite value.
+        format than the first, for each metric the lines with the lowest, the highest and the first non-finite value, and the lines around
+        each place where the step begins again.
     """
     if len(text) < MIN_SIZE:
         return text
     lines = text.split(b"\n")
     lines.pop()
     metrics = list(read(lines[0] + b"\n"))
-    shape = text.translate(None, _IN_NUMBERS)
-    first = lines[0].translate(None, _IN_NUMBERS)
+    shape = text.translate(None, _NO_FORMAT)
+    first = lines[0].translate(None, _NO_FORMAT)
     unlike: set[int] = set()
     if shape != (first + b"\n") * len(lines):
         unlike = {place for place, one in enumerate(shape.split(b"\n")[:-1]) if one != first}
@@ -50,31 +61,58 @@ def thin(text: bytes, read: Callable[[bytes], Iterable[tuple[str, float]]]) -> b
         return text
     alike = [place for place in range(len(lines)) if place not in unlike] if unlike else range(len(lines))
     compared = b"".join(lines[place] + b"\n" for place in alike) if unlike else text
-    wanted = {0, len(lines) - 1, *unlike}
-    for _, value in metrics:
-        places = _extremes(compared, lines[0], len(alike), value)
+    wanted = {0, len(lines) - 1, alike[0], alike[-1], *unlike}
+    for name, value in metrics:
+        places = (_restarts if name == STEP else _extremes)(compared, lines[0], len(alike), value)
         if places is None:
             return text
         wanted.update(alike[place] for place in places)
     return b"".join(lines[place] + b"\n" for place in sorted(wanted))
 
 
-def _extremes(text: bytes, first: bytes, count: int, value: float) -> set[int] | None:
-    """The lines with the lowest and the highest value of the metric that is `value` in the first line; None if that is ambiguous."""
+def _columns(text: bytes, first: bytes, count: int, value: float) -> list[list[float]] | None:
+    """The columns that hold `value` in the first line, with the numbers of all lines; None if the lines can't be compared."""
     table = _WITH_EXPONENTS if _EXPONENT.search(first) else _PLAIN
     words, of_first = text.translate(table).split(), first.translate(table).split()
     columns = [place for place, word in enumerate(of_first) if _is(word, value)]
-    if len(columns) != 1 or len(words) != count * len(of_first):
+    if not 0 < len(columns) <= MAX_COLUMNS or len(words) != count * len(of_first):
         return None
     try:
-        values = list(map(float, words[columns[0] :: len(of_first)]))
+        return [list(map(float, words[column :: len(of_first)])) for column in columns]
     except ValueError:
         return None
-    if math.isfinite(sum(values)):
-        return {values.index(min(values)), values.index(max(values))}
-    finite = [number for number in values if math.isfinite(number)]
-    odd = next((place for place, number in enumerate(values) if not math.isfinite(number)), 0)
-    return {odd, *(values.index(pick(finite)) for pick in (min, max) if finite)}
+
+
+def _extremes(text: bytes, first: bytes, count: int, value: float) -> set[int] | None:
+    """The lines with the lowest and the highest value of the metric that is `value` in the first line."""
+    columns = _columns(text, first, count, value)
+    if columns is None:
+        return None
+    wanted: set[int] = set()
+    for values in columns:
+        if math.isfinite(sum(values)):
+            wanted |= {values.index(min(values)), values.index(max(values))}
+        else:
+            finite = [number for number in values if math.isfinite(number)]
+            odd = next((place for place, number in enumerate(values) if not math.isfinite(number)), 0)
+            wanted |= {odd, *(values.index(pick(finite)) for pick in (min, max) if finite)}
+    return wanted
+
+
+def _restarts(text: bytes, first: bytes, count: int, value: float) -> set[int] | None:
+    """The lines before and after each place where the count of steps begins again, as it does with each epoch."""
+    columns = _columns(text, first, count, value)
+    if columns is None:
+        return None
+    # A column that never changes is the number of steps, or another number that is equal only here.
+    drops = [
+        [at for at, (one, after) in enumerate(pairwise(values)) if after < one]
+        for values in columns
+        if min(values) < max(values)
+    ]
+    fewest = min(map(len, drops), default=0)
+    most = max(fewest, count // 4)  # a number that is equal by chance goes up and down all the time
+    return {place for column in drops if len(column) <= most for at in column for place in (at, at + 1)}
 
 
 def _is(word: bytes, value: float) -> bool:

@@ -76,6 +76,10 @@ _HELD_OUT_PART = re.compile(
 )
 _PLACE_OF_BATCH = re.compile(r"[ \t]*\[[ \t]*\d+,[ \t]*\d+\][ \t]+\w*loss", re.IGNORECASE)
 """`[1,  2000] loss: 2.173` of PyTorch's tutorials: epoch and step."""
+_STEP_IN_BRACKETS = re.compile(r"\][ \t]\[(\d{1,15})\][ \t]\w[\w/.-]*[=:]")
+"""`logging_writer.py:48] [100] loss=0.2` of clu and flax: the step."""
+_STEP_TIME = re.compile(r"(?:.* )?(?:step|iter|iteration|batch)\Z", re.IGNORECASE)
+"""With a time behind it: how long a step takes."""
 _AVERAGED = re.compile(r"[ \t]*\(")
 _DIGITS = re.compile(r"\d+")
 _PREFIX = re.compile(r"^(?:[ \t]*\[[^\]\[]*\][: \t]*)+")
@@ -150,6 +154,10 @@ class _Reading:
             self.epoch, self.step, self.kind, self.counted = 0, 1, "named", "batch"
             self.used.update((0, 1))
             return
+        if found := _STEP_IN_BRACKETS.search(self.text):
+            self.step = next((one.number for one in self.fields if one.begin == found.start(1)), None)
+            self.kind, self.counted = "named", "step"
+            self.used.update(() if self.step is None else (self.step,))
         bare: list[Field] = []
         for field, after in zip(self.fields, [*self.fields[1:], None], strict=True):
             if field.number in self.used or not self._is_whole(field):
@@ -260,6 +268,9 @@ class _Reading:
             return
         if (pace := pace_of_unit(field.unit)) is not None:
             self._add_pace(place, pace)
+            return
+        if field.unit in ("ms", "us", "µs") and field.signed and _STEP_TIME.match(field.name):
+            self._add_pace(place, SECONDS[field.unit])
             return
         match role:
             case "loss" | "val_loss":

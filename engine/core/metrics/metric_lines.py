@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from engine.core.metrics.fields import NUMBER
-from engine.core.metrics.line_flood import thin
+from engine.core.metrics.line_flood import STEP, thin
 from engine.core.metrics.line_formats import Line, LineFormats, Recipe, main_numbers, read_line, shapes_of, whole
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names
@@ -22,6 +22,9 @@ MAX_LINE = 65_536
 MAX_NEW = 32
 """Lines of unknown shapes of one chunk that are read, and one more for each 50 lines. More are a flood of texts that differ, such as
 names of files: some of them, evenly spread, and the last one are read."""
+
+LEAST_NEW = 2
+"""The same, after some chunks in a row that had more. Each such chunk halves the number."""
 
 MANY = 64
 """Lines of one chunk from which on metrics other than the main ones are taken from every eighth line only: a curve shows no more."""
@@ -61,6 +64,8 @@ class MetricReader:
         self._unfinished = bytearray()
         self._giving_up = False
         self._table: Table | None = None
+        self._floods = 0
+        """Chunks in a row that had more lines of unknown shapes than are read."""
 
     def feed(self, data: bytes) -> list[Line]:
         """Reads the next bytes of the output.
@@ -127,14 +132,17 @@ class MetricReader:
     def _skipped(self, lines: list[bytes], shapes: list[bytes]) -> frozenset[int]:
         """Lines of unknown shapes that are too many to be read."""
         known = self._formats.known
-        most = MAX_NEW + len(lines) // 50
+        most = max(LEAST_NEW, MAX_NEW >> self._floods) + len(lines) // 50
         new = [place for place, shape in enumerate(shapes) if isinstance(known.get(shape, ""), str)]
         if len(new) <= most:
+            self._floods = 0
             return frozenset()
         first = {shapes[place]: place for place in reversed(new)}
         new = sorted(place for shape, place in first.items() if self._formats.may_report(lines[place], shape))
         if len(new) <= most:
+            self._floods = 0
             return frozenset()
+        self._floods = min(self._floods + 1, 8)
         stride = (len(new) - 1) // most + 1
         return frozenset(new) - frozenset(new[::-stride])
 
@@ -162,6 +170,8 @@ class MetricReader:
         recipe = self._formats.known.get(shape)
         numbers = main_numbers(recipe, line) if isinstance(recipe, Recipe) else list(found.values) if found else []
         own = self._own(data).get(0, {}) if self._patterns else {}
+        if found is not None and found.step is not None:
+            numbers.append((STEP, float(found.step)))
         return numbers + [(key, value) for key, value in own.items() if key not in ("step", "steps", "epoch", "epochs")]
 
     def _own(self, text: bytes) -> dict[int, dict[str, float]]:

@@ -152,7 +152,7 @@ _RATE_NAME = re.compile(
 _RATE_WORDS = {"tps": "tokens/s", "tgs": "tokens/s", "wps": "tokens/s", "ups": "it/s", "fps": "samples/s", "ips": "samples/s",
                "sps": "samples/s", "throughput": "throughput"}  # fmt: skip
 _PACE_NAME = re.compile(
-    r"(?:.*[ _./-])?(?:(?:iter|iteration|step|batch)[ _]?time|time[ _/](?:per[ _])?(?:iter|iteration|step|batch|it)|dt"
+    r"(?:.*[ _./-])?(?:(?:iter|iteration|step|batch)[ _]?time|step_avg|time[ _/](?:per[ _])?(?:iter|iteration|step|batch|it)|dt"
     r"|(?P<unit>ms|s|sec|seconds)(?:/|[ _]per[ _])(?:it|iter|iteration|step|batch))(?P<end>[ _]?\(?(?:ms|s|sec)\)?)?\Z"
 )
 _IN_BRACKETS = re.compile(r"[ _]*\(([^()]*)\)\Z")
@@ -217,6 +217,8 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
         return None
     if "loss" not in words:
         own = bare.rpartition(" ")[2]
+        if own.rpartition("/")[2] == "crossentropyloss":
+            return "val_loss" if _is_held_out(words) else "loss"
         return (
             "part" if own in _ALIASES or (own.endswith("loss") and own != "loss" and not _is_held_out(words)) else None
         )
@@ -226,6 +228,8 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
         return None if _NO_LOSS & set(after) or f"loss {after[0]}" in bare else "part"
     if _is_held_out(words):
         return "val_loss"
+    if before[-2:] == ["cross", "entropy"] or before[-1:] == ["crossentropy"]:
+        return "loss"
     joined = bare.rpartition(" ")[2]  # `aux_loss` is another loss, `Current loss` is not
     glued = before[-1:] if joined != "loss" and not joined.startswith("loss") else []
     return "part" if glued and glued[0] not in _PLAIN else "loss"
