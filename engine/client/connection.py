@@ -85,7 +85,9 @@ def _step(paths: RunPaths, job: str, node: str) -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:  # asyncio would kill srun at the end of this process, and leave the step behind
         ends = theirs.fileno()
-        step = subprocess.Popen(argv, stdin=ends, stdout=ends, stderr=subprocess.DEVNULL, start_new_session=True)
+        step = subprocess.Popen(
+            argv, env={**os.environ}, stdin=ends, stdout=ends, stderr=subprocess.DEVNULL, start_new_session=True
+        )
     threading.Thread(target=step.wait, name=f"srun {step.pid}", daemon=True).start()  # or it would stay as a zombie
     return ours
 
