@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from engine.core.views.origin import MAX_DIFF, MAX_FILES, Code
 
-TIME_LIMIT = 5.0
+TIME_LIMIT = 20.0
 """Seconds for all of git's answers. A diff of a large repository on a slow file server may take longer, and is left out then."""
 
 OVERRIDES = (

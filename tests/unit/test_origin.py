@@ -30,6 +30,12 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on how fast the machine is."""
+    monkeypatch.setattr(module, "TIME_LIMIT", 600.0)
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "work 'and' more"
