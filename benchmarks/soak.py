@@ -145,7 +145,7 @@ class Soak:
             "nodes": f"node[1-{len(cluster.nodes)}]" if cluster else "localhost",
             "options": json.dumps(cluster.ssh_options if cluster else []),
         }
-        os.environ.update(RANKDECK_HOME=str(folder / "home"), XDG_RUNTIME_DIR=str(folder / "r"))
+        os.environ.update(RANKDECK_HOME=str(folder / "home"), XDG_RUNTIME_DIR=str(folder / "r"), RANKDECK_LINGER="off")
         (folder / "r").mkdir(mode=0o700)
         self.deck = Deck(folder / "home")
         self.folder, self.run, self._count = folder, "", 0
