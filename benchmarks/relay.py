@@ -36,7 +36,7 @@ def rankdeck(script: Path, ranks: int, lines: int, folder: Path) -> None:
     )
     environment = dict(os.environ, RANKDECK_HOME=str(folder / "home"))
     with (folder / "rankdeck.txt").open("wb") as out:
-        argv = [sys.executable, str(ROOT / "rankdeck_command.py"), "launch", str(profile)]
+        argv = [sys.executable, str(ROOT / "rankdeck_command.py"), "launch", "--cold", str(profile)]
         subprocess.run(argv, env=environment, stdout=out, stderr=subprocess.DEVNULL, check=True)
     _expect(folder / "rankdeck.txt", ranks * lines)
 

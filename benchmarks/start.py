@@ -74,7 +74,7 @@ def torchrun(script: Path, ranks: int, folder: Path) -> Times:
 def cold(script: Path, ranks: int, folder: Path) -> Times:
     """`rankdeck launch`, with nothing running before."""
     profile = write_profile(folder, script, ranks)
-    argv = [sys.executable, str(ROOT / "rankdeck_command.py"), "launch", str(profile)]
+    argv = [sys.executable, str(ROOT / "rankdeck_command.py"), "launch", "--cold", str(profile)]
     began = time.time()
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return read_times(folder, ranks, began)
