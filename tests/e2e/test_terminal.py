@@ -196,3 +196,38 @@ def status(rankdeck: Deck) -> dict:  # type: ignore[type-arg]  # JSON
     assert done.returncode == 0, done.stderr
     found: dict = json.loads(done.stdout)  # type: ignore[type-arg]
     return found
+
+
+BAR = """
+import os, sys, time
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+sys.stderr.write("\\r 10%|#    | 1/10")
+sys.stderr.flush()
+wait_for("speak")
+print("a line", flush=True)
+wait_for("finish")
+sys.stderr.write("\\r100%|#####| 10/10\\n")
+"""
+
+
+def test_bars_of_ranks_stay_below_the_output_of_launch(
+    write_script, write_profile: WriteProfile, home: Path, work: Path
+) -> None:
+    profile = write_profile(write_script("bar.py", BAR), ranks=2)
+    keep = " ".join(shlex.quote(f"{name}={os.environ[name]}") for name in ("RANKDECK_HOME", "XDG_RUNTIME_DIR"))
+    command = f"cd {shlex.quote(str(work))}; env {keep} {shlex.join(COMMAND)} launch {shlex.quote(str(profile))}; cat"
+    terminal = Terminal(80, 24, command)
+    try:
+        bars = r"\[r0 localhost\]  10%\|#    \| 1/10\n\[r1 localhost\]  10%\|#    \| 1/10\n\s*\Z"
+        terminal.wait_for(bars)
+        (work / "speak").touch()
+        terminal.wait_for(
+            rf"(?s)\[r0 localhost\] a line\n.*\[r1 localhost\] a line\n{bars}|r1 localhost\] a line\n.*r0 localhost\] a line\n{bars}"
+        )
+        (work / "finish").touch()
+        terminal.wait_for(r"(?s)100%\|#####\| 10/10\n.*100%\|#####\| 10/10\n.*succeeded")
+        assert " 10%|" not in terminal.screen()
+    finally:
+        terminal.close()
