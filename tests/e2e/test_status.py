@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -324,14 +325,26 @@ def test_an_active_run_whose_plan_is_removed_stays(rankdeck, write_script, write
     run = rankdeck.launch(write_profile(write_script("stay.py", "import time; time.sleep(10_000)")))
     rankdeck.wait_state(run, "running")
     plan = rankdeck.folder(run) / "plan.json"
-    kept = plan.read_bytes()
-    plan.unlink()
-    assert f"{run} is unreadable" in rankdeck("ps").stderr
-    assert json.loads(rankdeck("clean", "--yes", "--json").stdout) == []
-    done = rankdeck("clean", run, "--yes")
+
+    def without_plan(*words: str) -> subprocess.CompletedProcess[str]:
+        """What a command says that has seen no plan: the supervisor puts it back every second."""
+
+        done: list[subprocess.CompletedProcess[str]] = []
+
+        def has_seen_none() -> bool:
+            plan.unlink(missing_ok=True)
+            done.append(rankdeck(*words))
+            return not plan.exists()
+
+        wait_until(has_seen_none, what=f"{words} without a plan")
+        return done[-1]
+
+    assert f"{run} is unreadable" in without_plan("ps").stderr
+    assert json.loads(without_plan("clean", "--yes", "--json").stdout) == []
+    done = without_plan("clean", run, "--yes")
     assert done.returncode == 2
     assert f"rankdeck stop {run} ends it" in done.stderr
-    plan.write_bytes(kept)
+    wait_until(plan.exists, what="the plan comes back")
     assert rankdeck.status(run)["state"] == "running"
 
 
