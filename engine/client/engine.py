@@ -19,7 +19,7 @@ from engine.client.jobs import runs_and_jobs
 from engine.client.protocols import Compared
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
-from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import Begun, Finding
 from engine.core.errors import RankdeckError
 from engine.core.plan.key_places import Places
@@ -30,6 +30,7 @@ from engine.core.views.history import HistoryEntry
 from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
 from engine.planning import profiles, recipes
+from engine.planning.script_arguments import arguments_of
 from engine.runs.listing import find_run, new_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, replace_file, write_note
@@ -59,6 +60,9 @@ class LocalEngine:
 
     def script(self, recipe: str) -> str:
         return recipes.script_of(recipes.find_recipe(recipe).name).read_text(encoding="utf-8")
+
+    def arguments(self, script: str, folder: str) -> tuple[Argument, ...]:
+        return arguments_of(Path(folder).expanduser() / Path(script).expanduser())
 
     def backends(self) -> list[BackendInfo]:
         return planning.known_backends()

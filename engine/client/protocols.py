@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import Begun, Finding
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import SeriesDump
@@ -87,6 +87,10 @@ class EngineClient(Protocol):
 
     def script(self, recipe: str) -> str:
         """The source of a recipe. Raises UsageError."""
+        ...
+
+    def arguments(self, script: str, folder: str) -> tuple[Argument, ...]:
+        """What a user's script, relative to a folder, declares as its command line. It is read, not run."""
         ...
 
     def backends(self) -> list[BackendInfo]:

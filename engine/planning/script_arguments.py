@@ -73,7 +73,7 @@ def read_arguments(source: str) -> tuple[Argument, ...]:
         for name in dict.fromkeys(_names_in(call)) if style else ():
             if name in classes:
                 found += _fields(classes.pop(name), style, constants)
-    known = {one.word: one for one in reversed(found) if one is not None and _FLAG.fullmatch(one.word)}
+    known = {one.name: one for one in reversed(found) if one is not None and _FLAG.fullmatch(one.word)}
     return tuple(sorted(known.values(), key=found.index))
 
 

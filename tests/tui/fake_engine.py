@@ -355,6 +355,8 @@ class FakeEngine:
         self.notes: dict[str, RunNote] = {}
         self.troubles: dict[str, str] = {}
         """Why backends can't run."""
+        self.declared: dict[str, tuple[Argument, ...]] = {}
+        """What scripts declare."""
 
     def add_run(self, name: str = "quickstart-7f3a", **options: Any) -> FakeRun:
         """A run that exists already."""
@@ -369,6 +371,9 @@ class FakeEngine:
 
     def script(self, recipe: str) -> str:
         return f'"""The script of {recipe}."""\n\nimport os\n\n\ndef main() -> None:\n    print("{"long " * 40}end")\n'
+
+    def arguments(self, script: str, folder: str) -> tuple[Argument, ...]:
+        return self.declared.get(script, ())
 
     def backends(self) -> list[BackendInfo]:
         return list(BACKENDS)

@@ -18,11 +18,11 @@ from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import ARGUMENT, BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
 from tui.screens.confirm import AskScreen, LeaveScreen
-from tui.screens.edit import EditScreen, Form
+from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.widgets.choice import Choice
-from tui.widgets.form_row import FormRow
+from tui.widgets.form_row import Form, FormRow
 
 # --- the form without a screen ---------------------------------------------------------------------------------------
 

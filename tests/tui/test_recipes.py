@@ -12,10 +12,11 @@ from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.planning.recipes import find_recipe, names
+from tests.support import parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
-from tui.data.form import ARGUMENT, Field, errors_of, fields, profile_of, values_of
+from tui.data.form import ARGUMENT, Field, errors_of, fields, own_script, profile_of, values_of
 from tui.screens.edit import EditScreen
 from tui.screens.script import ScriptScreen
 from tui.text.recipes import recipes_text, script_text
@@ -204,3 +205,71 @@ async def test_arguments_are_chosen_and_the_script_is_read_in_the_form(tmp_path:
         await until(pilot, lambda: bool(engine.launched), "the launch")
     args = ("--preset", "small", "--steps", "5", "--data", "digits", "--no-sync-batchnorm")
     assert engine.launched[0].recipe.args == args
+
+
+# --- the arguments of a script ---------------------------------------------------------------------------------------
+
+DECLARED = (
+    Argument(name="lr", type="float", default=0.1, help="learning rate", word="--lr"),
+    Argument(name="opt", type="str", default="sgd", help="", word="--opt", choices=("sgd", "adam")),
+    Argument(name="amp", type="bool", default=False, help="mixed precision", word="--amp", off=""),
+    Argument(name="optim.width", type="int", default=8, help="", word="optim.width="),
+    Argument(name="gradient_accumulation_steps", type="int", default="", help="", word="--gradient_accumulation_steps"),
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "values", "rest"),
+    [
+        (["--lr", "0.3", "--amp", "data"], {"lr": "0.3", "amp": "yes"}, "data"),
+        (["--lr=0.3", "optim.width=4"], {"lr": "0.3", "optim.width": "4"}, ""),
+        (["--no-amp", "--opt", "adam"], {"opt": "adam"}, "--no-amp"),
+        (["--", "--lr", "3"], {}, "-- --lr 3"),
+    ],
+)
+def test_words_of_a_script_are_in_its_lines_and_come_back(args: list[str], values: dict[str, str], rest: str):
+    known = own_script(RECIPES, DECLARED)
+    base = parse_profile(f"schema = 1\nname = 'x'\n[recipe]\nscript = 'train.py'\nargs = {args}\n", file="x.toml")
+    shown = values_of(base, known)
+    assert {key.removeprefix(ARGUMENT): value for key, value in shown.items() if key.startswith(ARGUMENT)} == values
+    assert shown["recipe.args"] == rest
+    assert profile_of(shown, base, known).recipe.args == tuple(args)
+    shown[f"{ARGUMENT}lr"], shown[f"{ARGUMENT}optim.width"] = "0.5", "2"
+    words = profile_of(shown, base, known).recipe.args
+    assert words[:2] == ("--lr", "0.5")
+    assert "optim.width=2" in words
+    assert {one.name for one in own_script(known, ())} == {one.name for one in RECIPES}
+
+
+def test_lines_of_a_script_fit_and_offer_what_it_takes():
+    known = own_script(RECIPES, DECLARED)
+    found = {one.id.removeprefix(ARGUMENT): one for one in fields({"recipe.kind": "script"}, known, ())}
+    assert found["amp"].choices == (("", "no"), ("yes", ""))
+    assert [value for value, _ in found["opt"].choices] == ["", "sgd", "adam"]
+    assert found["gradient_accumulation_steps"].label == "gradient_accumu…"
+    assert all(len(one.label) <= 16 for one in found.values())
+    assert [value for value, _ in found["recipe.kind"].choices].count("script") == 1
+
+
+async def test_a_script_has_a_line_for_each_argument_as_soon_as_it_is_named(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    engine.declared["train.py"] = DECLARED
+    async with RankdeckApp(engine).run_test(size=(100, 40)) as pilot:
+        own = parse_profile("schema = 1\nname = 'x'\n[recipe]\nscript = 'none.py'\n", file="x.toml")
+        screen = EditScreen(entry(own, tmp_path))
+        pilot.app.push_screen(screen)
+
+        def rows() -> dict[str, FormRow]:
+            return {row.field.id: row for row in screen.query(FormRow)}
+
+        await until(pilot, lambda: "recipe.script" in rows())
+        rows()["recipe.script"].line.value = "train.py"
+        await until(pilot, lambda: f"{ARGUMENT}lr" in rows())
+        rows()[f"{ARGUMENT}lr"].line.value = "fast"
+        await until_seen(pilot, "'fast' is not a number")
+        rows()[f"{ARGUMENT}lr"].line.value = "0.5"
+        await pilot.press("f5")
+        await until(pilot, lambda: bool(engine.launched))
+        assert engine.launched[0].recipe.args == ("--lr", "0.5")
+        rows()["recipe.script"].line.value = "other.py"
+        await until(pilot, lambda: f"{ARGUMENT}lr" not in rows())

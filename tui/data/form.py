@@ -45,6 +45,9 @@ RECIPE = "recipe.kind"
 ENVIRONMENTS = ("backend.env", "env")
 """Ids of the lines with environment variables; each is a table of the profile."""
 
+LABEL = 16
+"""Cells of a label."""
+
 ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
 
@@ -80,7 +83,7 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
         Field(id="layout.order", label="order", help="How ranks are numbered.",
               choices=(("block", "a node is filled before the next one"), ("cyclic", "one rank for each node in turn"))),
         Field(id="recipe.kind", label="recipe", begins_group=True, help="What every rank runs.",
-              choices=(*((recipe.name, recipe.summary) for recipe in recipes),
+              choices=(*((recipe.name, recipe.summary) for recipe in own_script(recipes, ())),
                        (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
         *_program_fields(values, recipes),
         Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
@@ -109,7 +112,8 @@ def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field
         help="Its command-line arguments, quoted as in a shell. {rank} becomes its number.",
     )
     if kind == OWN_SCRIPT:
-        return [Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file."), more]
+        script = Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file.")
+        return [script, *(_argument_field(argument, (), "") for argument in _declared(kind, recipes)), more]
     if kind == OWN_MODULE:
         return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
     preset = values.get(f"{ARGUMENT}{PRESET}", "")
@@ -124,12 +128,14 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
     meanings: dict[str, str] = {}
     if argument.name == PRESET:
         meanings = {str(choice): _preset_words(str(choice), others) for choice in argument.choices}
-    elif argument.type == "bool" or argument.choices:
-        meanings = dict.fromkeys(_BOOL.values() if argument.type == "bool" else map(str, argument.choices), "")
+    elif argument.type == "bool":
+        meanings = {word: "" for is_on, word in _BOOL.items() if is_on in argument.flags.values()}
+    elif argument.choices:
+        meanings = dict.fromkeys(map(str, argument.choices), "")
     takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
     return Field(
         id=f"{ARGUMENT}{argument.name}",
-        label=argument.name,
+        label=argument.name if len(argument.name) <= LABEL else f"{argument.name[: LABEL - 1]}…",
         placeholder=words,
         choices=tuple(({"": words or "the defaults"} | meanings).items()) if meanings else (),
         help=f"{argument.help}{takes}",
@@ -139,6 +145,25 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
 def _preset_words(preset: str, arguments: Sequence[Argument]) -> str:
     """The values of a preset: `steps 20, lr 0.1`."""
     return ", ".join(f"{one.name} {one.presets[preset]}" for one in arguments if preset in one.presets)
+
+
+def own_script(recipes: Sequence[RecipeInfo], found: tuple[Argument, ...]) -> list[RecipeInfo]:
+    """The recipes, and after them, if it declares arguments, the user's script as an entry of its own.
+
+    Args:
+        recipes: with the entry of another script, or without.
+        found: what the script declares.
+    """
+    own = RecipeInfo(name=OWN_SCRIPT, summary="", arguments=found)
+    return [*(recipe for recipe in recipes if recipe.name != OWN_SCRIPT), *([own] if found else [])]
+
+
+def script_in(values: Values) -> tuple[str, str] | None:
+    """Script and folder, if the form runs a user's script."""
+    script = values.get("recipe.script", "").strip()
+    if values.get(RECIPE) != OWN_SCRIPT or not script:
+        return None
+    return script, values.get("launch.workdir", "").strip() or "."
 
 
 def _declared(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
@@ -203,6 +228,8 @@ def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dic
     words = list(args)
     while words:
         word = words.pop(0)
+        if word == "--":  # what follows are no arguments with names
+            return values, [*rest, word, *words]
         flag, equals, value = word.partition("=")
         if word in flags:
             values |= [flags[word]]

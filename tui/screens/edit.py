@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Container, VerticalScroll
+from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
@@ -21,7 +21,20 @@ from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
-from tui.data.form import BACKEND, DECIDING, RECIPE, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.data.form import (
+    BACKEND,
+    DECIDING,
+    OWN_SCRIPT,
+    RECIPE,
+    errors_of,
+    fields,
+    free_name,
+    line_of_error,
+    own_script,
+    profile_of,
+    script_in,
+    values_of,
+)
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
@@ -32,32 +45,13 @@ from tui.text.lines import error_text
 from tui.text.plan import backends_text, plan_text
 from tui.text.recipes import recipes_text
 from tui.widgets.choice import UNSET, Choice
-from tui.widgets.form_row import FormRow
+from tui.widgets.form_row import Form, FormRow
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.text_pane import TextPane
 
 PLAN_SECONDS = 0.2
 """Pause in typing before the plan is made again, in seconds."""
-
-
-class Form(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """The lines. Keeps the line with the cursor in view, with the texts below it; arrow keys go from line to line."""
-
-    def show_whole(self) -> None:
-        """Scrolls the line with the cursor into view, with its error and warning."""
-        focused = self.screen.focused
-        if focused is not None and isinstance(row := focused.parent, FormRow):
-            self.scroll_to_widget(row, animate=False)
-
-    def on_resize(self) -> None:
-        """Less room may hide the line with the cursor."""
-        self.show_whole()
-
-    @on(FormRow.Resized)
-    def _row_resized(self) -> None:
-        """An error that has appeared may be out of view, or have moved the line with the cursor."""
-        self.show_whole()
 
 
 class EditScreen(DeckScreen):
@@ -105,6 +99,7 @@ class EditScreen(DeckScreen):
     async def _begin(self) -> None:
         self._recipes = await off_loop(self.engine.recipes)
         self._backends = await off_loop(self.engine.backends)
+        await self._read_script(values_of(self._base, self._recipes))
         self._values = values_of(self._base, self._recipes)
         if self._entry is None:
             taken = {entry.name for entry in await off_loop(self.engine.profiles)}
@@ -117,6 +112,13 @@ class EditScreen(DeckScreen):
         if first is not None and self.focused is None:
             first.line.focus()
         self._plan()
+
+    async def _read_script(self, values: Mapping[str, str]) -> bool:
+        """Reads what the user's script in the form declares. Returns whether that is other than before."""
+        place = script_in(values)
+        found = () if place is None else await off_loop(self.engine.arguments, *place)
+        known, self._recipes = self._recipes, own_script(self._recipes, found)
+        return known != self._recipes
 
     async def _build(self) -> None:
         """Makes the lines that belong to the choices; lines that stay are not touched."""
@@ -213,6 +215,9 @@ class EditScreen(DeckScreen):
     @work(exclusive=True, group="plan", exit_on_error=False)
     async def _plan(self) -> None:
         await asyncio.sleep(PLAN_SECONDS)
+        self._read_lines()
+        if await self._read_script(self._values):
+            await self._build()
         profile = self._check()
         pane = self.query_one("#plan", TextPane)
         if self._chosen_line == RECIPE:
@@ -236,7 +241,9 @@ class EditScreen(DeckScreen):
     async def _show_recipes(self, profile: Profile | None) -> None:
         """What there is, in place of the plan; and at the line, why the chosen one can't run as the form has it."""
         pane = self.query_one("#plan", TextPane)
-        pane.show_text(partial(recipes_text, self._recipes, self._recipe, ascii=self.deck.ascii), title="Recipes")
+        pane.show_text(
+            partial(recipes_text, own_script(self._recipes, ()), self._recipe, ascii=self.deck.ascii), title="Recipes"
+        )
         pane.scroll_home(animate=False)
         try:
             if profile is not None:
@@ -311,7 +318,8 @@ class EditScreen(DeckScreen):
     @property
     def _recipe(self) -> str:
         """The name of the recipe in the form; empty: another program."""
-        return next((one.name for one in self._recipes if one.name == self._values.get(RECIPE)), "")
+        name = self._values.get(RECIPE)
+        return next((one.name for one in self._recipes if one.name == name != OWN_SCRIPT), "")
 
     @work(group="script", exclusive=True, exit_on_error=False)
     async def action_script(self) -> None:

@@ -1,9 +1,10 @@
-"""One line of a form: a label, what is typed or chosen, and below it what is wrong with it or may be."""
+"""A form, and one line of it: a label, what is typed or chosen, and below it what is wrong with it or may be."""
 
 from __future__ import annotations
 
+from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.widgets import Input, Label, Static
 
@@ -64,3 +65,22 @@ class FormRow(Horizontal):
         """Says what will not do what was meant, in lines; empty: nothing is known."""
         self.set_class(bool(text), "-warned")
         self._warning.update(text)
+
+
+class Form(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """The lines. Keeps the line with the cursor in view, with the texts below it; arrow keys go from line to line."""
+
+    def show_whole(self) -> None:
+        """Scrolls the line with the cursor into view, with its error and warning."""
+        focused = self.screen.focused
+        if focused is not None and isinstance(row := focused.parent, FormRow):
+            self.scroll_to_widget(row, animate=False)
+
+    def on_resize(self) -> None:
+        """Less room may hide the line with the cursor."""
+        self.show_whole()
+
+    @on(FormRow.Resized)
+    def _row_resized(self) -> None:
+        """An error that has appeared may be out of view, or have moved the line with the cursor."""
+        self.show_whole()
