@@ -137,12 +137,12 @@ def test_the_newest_line_of_a_rank_that_never_ends_its_line_is_shown(rankdeck, w
     assert rankdeck.raw("logs", run, "--rank", "0").stdout.endswith(b"\r49 of 50")
 
 
-INTERLEAVED = """
-import os, sys, time
+INTERLEAVED = r"""
+import os, time
 order = os.path.join(os.path.dirname(os.environ["RANKDECK_METRICS"]), "order")
 for n in range(6):
     seen = os.path.getsize(order) if os.path.exists(order) else 0
-    print(n, "WARNING: odd" if n == 3 else "step", file=sys.stderr if n % 2 else sys.stdout, flush=True)
+    os.write(2 if n % 2 else 1, f"{n} {'WARNING: odd' if n == 3 else 'step'}\n".encode())  # in one piece
     while not os.path.exists(order) or os.path.getsize(order) == seen:
         time.sleep(0.01)
 """
