@@ -181,7 +181,7 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
                      "step": run.step, "steps": run.steps, "loss": run.loss, "throughput": run.throughput, "unit": run.unit,
                      "epoch": run.epoch, "epochs": run.epochs, "epoch_step": run.epoch_step, "epoch_steps": run.epoch_steps,
                      "aside": run.aside, "derived": run.is_derived,
-                     "failure": failure, "stall": msgspec.to_builtins(run.stall) if run.stall else None, "ranks": ranks,
+                     "failure": failure, "metrics": _metrics(snapshot), "stall": msgspec.to_builtins(run.stall) if run.stall else None, "ranks": ranks,
                      "nodes": [msgspec.to_builtins(node) for node in run.nodes]})  # fmt: skip
         return
     doing = f" ({run.doing})" if run.doing else ""
@@ -197,12 +197,24 @@ def show_status(snapshot: Snapshot, *, as_json: bool) -> None:
         gpu = _gpu_words(rank.gpu) if has_gpus else ()
         rows.append((str(rank.rank), rank.node, pid, rank.state, step, loss, rate, *gpu, _note(rank)))
     print_table(rows)
+    if metrics := _metrics(snapshot):
+        click.echo("")
+        print_table([(visible(key), f"{value:.4g}") for key, value in metrics.items()])
     if run.stall:
         click.echo("")
         for line in (*run.stall.waits, *run.stall.doing):
             click.echo(visible(line))
     if run.failure:
         show_failure(snapshot)
+
+
+def _metrics(snapshot: Snapshot) -> dict[str, float]:
+    """The mean over ranks of the newest value of every other metric, where it is finite."""
+    newest: dict[str, list[float]] = {}
+    for dump in snapshot.series:
+        if dump.key not in ("loss", "throughput") and dump.recent and (value := dump.recent[-1][2]) is not None:
+            newest.setdefault(dump.key, []).append(value)
+    return {key: sum(values) / len(values) for key, values in sorted(newest.items())}
 
 
 def _note(rank: RankView) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.app import App, ComposeResult
 
+from engine.core.metrics.series import Series
 from engine.core.run.state import RankWord
 from engine.core.views.view import RankView
 from tui.text.rank_columns import RankRow
@@ -19,8 +20,11 @@ def row(rank: int, state: RankWord = "running", *, step: int | None = 812, **mor
         "attempt": 1, "generation": 1, "step": step, "loss": 1.613, "throughput": 2571.0, "unit": "tok", "seen": 100.0,
         "last_line": f"step {step} loss 1.613",
     }  # fmt: skip
-    falling = tuple(3.0 - index / 10 for index in range(20))
-    return RankRow(RankView(**(fields | more)), tuple(reversed(falling)), falling)
+    rising, falling = Series(rank, "throughput"), Series(rank, "loss")
+    for index in range(20):
+        rising.append(index, index, 1.0 + index / 10)
+        falling.append(index, index, 3.0 - index / 10)
+    return RankRow(RankView(**(fields | more)), rising, falling)
 
 
 class TableApp(App[None]):

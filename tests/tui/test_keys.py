@@ -30,6 +30,7 @@ from tui.widgets.check_grid import CheckGrid
 from tui.widgets.choice import Choice
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
+from tui.widgets.run_charts import RunCharts
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
@@ -46,6 +47,7 @@ OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
     "ranks": (RankTable, NodeGrid),
     "table": (RankTable,),
     "nodes": (NodeGrid,),
+    "chart": (RunCharts,),
     "log": (RunLog,),
     "stacks": (StacksScreen,),
     "check": (CheckScreen,),
@@ -110,7 +112,7 @@ def test_no_place_gives_one_key_two_meanings():
 def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
     """A key of a pane would hide the screen's, and do something else than the footer says."""
     around: dict[Where, tuple[Where, ...]] = {
-        "run": ("ranks", "table", "nodes", "log", "list"), "home": ("profiles", "runs", "list"), "history": ("past", "list"), "compare": ("list",), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
+        "run": ("ranks", "table", "nodes", "chart", "log", "list"), "home": ("profiles", "runs", "list"), "history": ("past", "list"), "compare": ("list",), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
     }  # fmt: skip
     allowed = {"left", "right", "h", "l"}
     for screen, widgets in around.items():

@@ -9,13 +9,31 @@ highest value. Values that are not finite are kept separately.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from engine.core.metrics.series import Bucket, Series
 
 MOST_CURVES = 4
 """Most curves that are drawn separately; more are drawn as one band."""
+
+
+class Look(NamedTuple):
+    """How curves are drawn."""
+
+    log: bool = False
+    """Values are on a logarithmic axis; those that are not positive are left out."""
+    by_time: bool = False
+    """x is in seconds, though there are steps."""
+    smoothing: float = 0.0
+    """Share of the values before in each value, as TensorBoard smooths; 0: none."""
+    begin: float = 0.0
+    end: float = 1.0
+    """Which part of the run is drawn."""
+    chosen: str = ""
+    """A curve that is drawn above the band."""
 
 
 class Curve(NamedTuple):
@@ -59,25 +77,28 @@ class _Column:
         self.mean = self.mean * ((self.count - 1) / self.count) + (bucket.low / 2 + bucket.high / 2) / self.count
 
 
-def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
+def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look()) -> Curves | None:  # noqa: B008
     """At most twice as many points for each curve as there are columns.
 
     Args:
         named: the series with their names.
         columns: of the screen.
+        look: what is drawn, and on which axes. Values on a logarithmic axis are returned as their logarithms to base 10.
 
     Returns:
         None while there is no finite value.
     """
-    found = [(name, *_standing(series.buckets)) for name, series in named]
+    found = [(name, *_standing(series.buckets, repeats=look.by_time)) for name, series in named]
     parts = [(name, buckets) for name, buckets, _ in found]
     every = [bucket for _, buckets in parts for bucket in buckets]
-    by_step = bool(every) and all(bucket.step is not None for bucket in every)
+    by_step = not look.by_time and bool(every) and all(bucket.step is not None for bucket in every)
     begin = min((bucket.begin for bucket in every), default=0.0)
 
     def place(bucket: Bucket) -> float:
         return float(bucket.step) if by_step and bucket.step is not None else bucket.end - begin
 
+    if look != Look():
+        parts, every = _looked_at(parts, look, place)
     low = min((bucket.low for bucket in every if bucket.low is not None), default=None)
     high = max((bucket.high for bucket in every if bucket.high is not None), default=None)
     if low is None or high is None:
@@ -99,23 +120,59 @@ def curves(named: Sequence[tuple[str, Series]], columns: int) -> Curves | None:
             Curve(f"mean of {len(parts)}", x, [column.mean for _, column in band]),
             Curve("highest", x, [column.high for _, column in band]),
             Curve("lowest", x, [column.low for _, column in band]),
+            *(_curve(name, columns_of(buckets)) for name, buckets in parts if name == look.chosen),
         ]
     else:
         drawn = [_curve(name, columns_of(buckets)) for name, buckets in parts]
+    if look.smoothing:
+        drawn = [_smoothed(curve, look.smoothing) for curve in drawn]
     odd = sorted({place(bucket) for bucket in every if bucket.odd})
-    restarts = sorted({place(bucket) for _, _, begun in found for bucket in begun})
+    restarts = sorted({at for _, _, begun in found for at in map(place, begun) if left <= at <= right})
     return Curves(drawn, len(parts) > MOST_CURVES, odd, restarts, by_step, (left, right), (low, high))
 
 
-def _standing(buckets: Iterable[Bucket]) -> tuple[list[Bucket], list[Bucket]]:
-    """The buckets of a series without those whose steps were repeated later, and the first bucket after each restart."""
+def _looked_at(
+    parts: list[tuple[str, list[Bucket]]], look: Look, place: Callable[[Bucket], float]
+) -> tuple[list[tuple[str, list[Bucket]]], list[Bucket]]:
+    """The buckets in the part of the run that is drawn, with logarithms where they are asked for."""
+    places = [place(bucket) for _, buckets in parts for bucket in buckets]
+    first, last = min(places, default=0.0), max(places, default=0.0)
+    left, right = first + (last - first) * look.begin, first + (last - first) * look.end
+    kept = [(name, [one for one in buckets if left <= place(one) <= right]) for name, buckets in parts]
+    if look.log:
+        kept = [(name, [_logged(one) for one in buckets]) for name, buckets in kept]
+    return kept, [bucket for _, buckets in kept for bucket in buckets]
+
+
+def _logged(bucket: Bucket) -> Bucket:
+    low, high = (math.log10(one) if one is not None and one > 0 else None for one in (bucket.low, bucket.high))
+    return msgspec.structs.replace(bucket, low=low if low is not None else high, high=high)
+
+
+def _smoothed(curve: Curve, smoothing: float) -> Curve:
+    """An exponential moving average without the bias of its beginning (Kingma and Ba, 2014, section 3)."""
+    values: list[float] = []
+    mean = 0.0
+    for count, value in enumerate(curve.y, 1):
+        mean = smoothing * mean + (1 - smoothing) * value
+        values.append(mean / (1 - smoothing**count))
+    return Curve(curve.name, curve.x, values)
+
+
+def _standing(buckets: Iterable[Bucket], *, repeats: bool = False) -> tuple[list[Bucket], list[Bucket]]:
+    """The buckets of a series without those whose steps were repeated later, and the first bucket after each restart.
+
+    Args:
+        buckets: of the series.
+        repeats: keeps repeated steps.
+    """
     kept: list[Bucket] = []
     begun: list[Bucket] = []
     for bucket in buckets:
         if bucket.step is not None and kept and _is_behind(bucket.step, kept[-1]):
-            while kept and _is_behind(bucket.step - 1, kept[-1]):
+            while kept and not repeats and _is_behind(bucket.step - 1, kept[-1]):
                 kept.pop()
-            begun = [earlier for earlier in begun if not _is_behind(bucket.step - 1, earlier)] + [bucket]
+            begun = [one for one in begun if repeats or not _is_behind(bucket.step - 1, one)] + [bucket]
         kept.append(bucket)
     return kept, begun
 

@@ -33,11 +33,11 @@ IMPORTING = "importing torch"
 
 
 class Row(NamedTuple):
-    """One rank in the table: its view, and the newest values of its two series, oldest first."""
+    """One rank in the table: its view, and its two series, which grow."""
 
     view: RankView
-    throughput: tuple[float, ...]
-    loss: tuple[float, ...]
+    throughput: Series | tuple[()]
+    loss: Series | tuple[()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class RunModel:
             view = msgspec.structs.replace(view, loss=math.nan)
         if self._imports and view.pid is None and not view.note:
             view = msgspec.structs.replace(view, note=IMPORTING)
-        return Row(view=view, throughput=_newest(throughput), loss=_newest(loss))
+        return Row(view=view, throughput=throughput or (), loss=loss or ())
 
     def header(self, now: float) -> Header | None:
         """The run as a whole.
@@ -235,10 +235,6 @@ class RunModel:
 def _imports_torch(run: RunView) -> bool:
     """Whether the run waits for the import of torch: it comes before the store and before the first rank."""
     return run.alive == 0 and run.activity in ("opening_store", "starting_ranks")
-
-
-def _newest(series: Series | None) -> tuple[float, ...]:
-    return tuple(value for _, _, value in series.recent) if series is not None else ()
 
 
 def _away(run: RunView, now: float) -> dict[str, float]:

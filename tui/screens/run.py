@@ -164,8 +164,12 @@ class RunScreen(RanksScreen):
 
     def _paint_chart(self) -> None:
         charts = self.query_one(RunCharts)
-        if self.is_seen and charts.display and self._changed("chart", (self.model.points, self.model.snapshots)):
-            charts.show_run(self.model)
+        if (
+            self.is_seen
+            and charts.display
+            and self._changed("chart", (self.model.points, self.model.snapshots, self.rank))
+        ):
+            charts.show_run(self.model, self.rank)
 
     def _changed(self, what: str, value: object) -> bool:
         if self._painted.get(what, self) == value:

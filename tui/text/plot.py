@@ -11,7 +11,7 @@ import plotext
 from rich.style import Style
 
 from engine.core.metrics.series import Series
-from tui.data.curves import Curve, Curves, curves
+from tui.data.curves import Curve, Curves, Look, curves
 from tui.numbers import duration, number
 from tui.text.cells import Span, segments_line
 from tui.text.marks import signs
@@ -27,9 +27,9 @@ MARKERS = {"braille": "⣤", "hd": "▟", "+": "+", "o": "o", "x": "x", "#": "#"
 ASCII_MARKERS = {"*": "*", "+": "+", "o": "o", ".": ".", "x": "x", "#": "#"}
 """How each curve is drawn, so that colour is not the only difference, and how the legend shows it."""
 
-BAND_MARKERS = {"hd": "▟", "braille": "⣤"}
-ASCII_BAND_MARKERS = {"*": "*", ".": "."}
-"""The mean, then its band, which encloses it."""
+BAND_MARKERS = {"hd": "▟", "braille": "⣤", "+": "+"}
+ASCII_BAND_MARKERS = {"*": "*", ".": ".", "+": "+"}
+"""The mean, then its band, which encloses it, then a curve that was chosen."""
 
 RESTART = "┊"
 ASCII_RESTART = ":"
@@ -55,6 +55,7 @@ class Request(NamedTuple):
     height: int
     dark: bool
     ascii: bool
+    look: Look = Look()
 
 
 class Ticks(NamedTuple):
@@ -78,7 +79,7 @@ def picture(request: Request) -> Picture | None:
     Returns:
         None while there is no finite value.
     """
-    found = curves(request.series, request.width - AXIS - 1)
+    found = curves(request.series, request.width - AXIS - 1, request.look)
     return None if found is None else draw_curves(found, request)
 
 
@@ -104,8 +105,8 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
 def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, tuple[str, str], tuple[int, int, int]]]:
     """Each curve with its (marker, swatch) and its colour."""
     if found.is_band:
-        line, edge = (ASCII_BAND_MARKERS if request.ascii else BAND_MARKERS).items()
-        markers = [line, edge, edge]
+        line, edge, one = (ASCII_BAND_MARKERS if request.ascii else BAND_MARKERS).items()
+        markers = [line, edge, edge, one]
     else:
         markers = list((ASCII_MARKERS if request.ascii else MARKERS).items())
     return zip(found.curves, markers, DARK if request.dark else LIGHT, strict=False)
@@ -147,7 +148,7 @@ def _linear_ticks(found: Curves, request: Request, x_axis: _Axis, y_axis: _Axis)
     steps = [x_axis.value(part / parts) for part in range(parts + 1)]
     return Ticks(
         [(step, str(round(step)) if found.by_step else duration(step)) for step in steps],
-        [(value, number(value, AXIS)) for value in values],
+        [(value, number(10**value if request.look.log else value, AXIS)) for value in values],
     )
 
 

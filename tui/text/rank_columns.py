@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.core.views.view import RankView
+from tui.data.spark import Scale, Source, spark_values
 from tui.numbers import NOTHING, age, memory, number, percent
 from tui.text.cells import cell_fit, plain_line
 from tui.text.marks import CURSOR, signs
@@ -15,11 +16,19 @@ LEAST_NOTE = 16
 
 
 class RankRow(NamedTuple):
-    """What a row shows. The series hold the newest values, oldest first; None stands for what is not finite."""
+    """What a row shows."""
 
     view: RankView
-    throughput: tuple[float | None, ...] = ()
-    loss: tuple[float | None, ...] = ()
+    throughput: Source = ()
+    loss: Source = ()
+
+
+class Sparks(NamedTuple):
+    """How the small curves are drawn. `since`: what is older is left out; the scales: None: each curve has its own."""
+
+    since: float | None = None
+    throughput: Scale | None = None
+    loss: Scale | None = None
 
 
 class Columns(NamedTuple):
@@ -81,6 +90,7 @@ def row_parts(
     *,
     cursor: bool,
     ascii: bool,
+    sparks: Sparks = Sparks(),  # noqa: B008
 ) -> tuple[tuple[str, str], ...]:
     """A row as (style or empty, text) of its parts, left to right; a style is a state, `muted` or `spark`.
 
@@ -90,6 +100,7 @@ def row_parts(
         now: seconds since the epoch, for ages.
         cursor: whether the cursor is on the row.
         ascii: draws with ASCII characters.
+        sparks: how the small curves are drawn.
     """
     view, throughput, loss = row
     drawn = signs(ascii=ascii)
@@ -105,12 +116,16 @@ def row_parts(
     if columns.step:
         step = NOTHING if view.step is None else str(view.step)
         text.append(("", " " + step.rjust(columns.step)))
-    measured = (columns.throughput, view.throughput, throughput), (columns.loss, view.loss, loss)
-    for width, value, series in measured:
+    measured = (
+        (columns.throughput, view.throughput, throughput, sparks.throughput),
+        (columns.loss, view.loss, loss, sparks.loss),
+    )
+    for width, value, source, scale in measured:
         if width:
             text.append(("", " " + number(value, width)))
         if columns.spark:
-            text.append(("spark", " " + sparkline(series, columns.spark, ascii=ascii)))
+            values = spark_values(source, columns.spark, sparks.since)
+            text.append(("spark", " " + sparkline(values, columns.spark, ascii=ascii, scale=scale)))
     if columns.gpu:
         busy, used = (None, None) if view.gpu is None else (view.gpu.utilisation, view.gpu.memory)
         text.append(("", f" {percent(busy):>{columns.gpu}} {memory(used):>{columns.memory}}"))

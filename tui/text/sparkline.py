@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from tui.text.marks import signs
 
 
-def sparkline(values: Sequence[float | None], width: int, *, ascii: bool = False) -> str:
+def sparkline(
+    values: Sequence[float | None], width: int, *, ascii: bool = False, scale: tuple[float, float] | None = None
+) -> str:
     """Draws the newest values, each in one cell.
 
     Args:
         values: oldest first. None and what is not finite are marked instead of drawn.
         width: cells. A shorter series leaves its left empty.
         ascii: draws with ASCII characters.
+        scale: the values of the lowest and the highest block; None: the extremes of what is shown.
 
     Returns:
         Exactly `width` characters of one cell each. A series that does not change is a line at half height.
@@ -28,16 +31,17 @@ def sparkline(values: Sequence[float | None], width: int, *, ascii: bool = False
     drawn = signs(ascii=ascii)
     shown = [_finite(value) for value in values[-width:]]
     finite = [value for value in shown if value is not None]
-    low = min(finite, default=0.0)
+    low, high = scale or (min(finite, default=0.0), max(finite, default=0.0))
     # Halves, because the difference of two large floats can be infinite.
-    span = max(finite, default=0.0) / 2 - low / 2
+    span = high / 2 - low / 2
     last = len(drawn.blocks) - 1
     line = ""
     for value in shown:
         if value is None:
             line += drawn.odd
         else:
-            line += drawn.blocks[round((value / 2 - low / 2) / span * last) if span > 0 else last // 2]
+            place = round((value / 2 - low / 2) / span * last) if span > 0 else last // 2
+            line += drawn.blocks[max(0, min(place, last))]
     return line.rjust(width)
 
 

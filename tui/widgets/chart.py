@@ -18,6 +18,7 @@ from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
 from engine.core.metrics.series import Series
+from tui.data.curves import Look
 from tui.numbers import number
 from tui.text.cells import plain_line
 from tui.text.plot import AXIS, Picture, Request, picture
@@ -71,6 +72,7 @@ class Chart(Widget):
         self.every = SLOW_EVERY if slow else EVERY
         self._title = ""
         self._series: tuple[tuple[str, Series], ...] = ()
+        self.look = Look()
         self._picture: Picture | None = None
         self._is_drawing = False
         self._due_at = -math.inf
@@ -120,7 +122,9 @@ class Chart(Widget):
         width, height = self.size
         if width < SMALLEST[0] or height < SMALLEST[1] or time.monotonic() < self._due_at:
             return
-        request = Request(self._series, width, height - self._legend(), self.app.current_theme.dark, self.ascii)
+        request = Request(
+            self._series, width, height - self._legend(), self.app.current_theme.dark, self.ascii, self.look
+        )
         state = (request[1:], self._contents())
         if state == self._drawn_state:
             return

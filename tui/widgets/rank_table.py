@@ -15,18 +15,24 @@ from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.cache import LRUCache
+from textual.content import Content
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
 from tui.data.rank_order import COLUMNS, ORDERS, Order, arranged, needs_attention
+from tui.data.spark import WINDOWS, Scale, scale_of
 from tui.keys import bindings
-from tui.text.rank_columns import Columns, RankRow, headings, row_parts, with_arrow
+from tui.text.rank_columns import Columns, RankRow, Sparks, headings, row_parts, with_arrow
 from tui.widgets.cursor_view import RankCells
 from tui.widgets.text_pane import fitted_title
 
 _WHOLE_ROW: Container[RankWord] = ("failed", "lost", "stopped")
 """States that colour the whole row; others colour their word."""
+
+
+MOST_SCALED = 512
+"""Ranks that are looked at for the common scale of the small curves."""
 
 
 class _Cells(NamedTuple):
@@ -76,6 +82,10 @@ class RankTable(RankCells):
         self._unit = ""
         self._has_gpus = False
         """Whether a GPU was ever seen: columns must not come and go with a restart."""
+        self._window = 0
+        self._own_scale = False
+        self._sparks = Sparks()
+        self._sparks_for: object = None
         self._painted: dict[int, _Cells] = {}
         self._strips: LRUCache[_Cells, Strip] = LRUCache(512)
         self._styles: dict[str, Style] = {}
@@ -95,7 +105,38 @@ class RankTable(RankCells):
             now: seconds since the epoch, for ages.
         """
         self._every, self._now = rows, now
+        self._scale()
         self._show(self._in_order())
+
+    def _scale(self) -> None:
+        """One scale for all ranks, so that they can be compared. It may change once a second."""
+        state = (self._window, self._own_scale, len(self._every), int(self._now))
+        if state == self._sparks_for:
+            return
+        self._sparks_for = state
+        seconds = WINDOWS[self._window][1]
+        since = None if seconds is None else int(self._now) - seconds
+        first = self.scroll_offset.y
+        rows = self._every if len(self._every) <= MOST_SCALED else self._every[first : first + MOST_SCALED]
+        scales: tuple[Scale | None, Scale | None] = (None, None)
+        if not self._own_scale:
+            scales = scale_of((row.throughput for row in rows), since), scale_of((row.loss for row in rows), since)
+        self._sparks = Sparks(since, *scales)
+
+    def action_window(self) -> None:
+        """The whole run, or what is newer."""
+        self._window = (self._window + 1) % len(WINDOWS)
+        self._redraw_sparks()
+
+    def action_own_scale(self) -> None:
+        """A scale for each curve, or one for all."""
+        self._own_scale = not self._own_scale
+        self._redraw_sparks()
+
+    def _redraw_sparks(self) -> None:
+        self._scale()
+        self._say()
+        self.refresh()
 
     def _in_order(self) -> Sequence[RankRow]:
         """The rows to show. Once a second they may change places: a row that jumps with every number can't be read."""
@@ -135,6 +176,10 @@ class RankTable(RankCells):
         if str(self.border_title) != title:
             # A title is taken for markup unless it is Content (Textual 8.2.8).
             self.border_title = fitted_title(self, title, ascii=self.ascii)
+        subtitle = f"curves: {WINDOWS[self._window][0]}{', own scales' if self._own_scale else ''}"
+        subtitle = subtitle if self._columns.spark else ""
+        if str(self.border_subtitle or "") != subtitle:
+            self.border_subtitle = Content(subtitle)
 
     # --- order and filter --------------------------------------------------------------------------------------------
 
@@ -291,7 +336,8 @@ class RankTable(RankCells):
 
     def _cells(self, index: int) -> _Cells:
         row, cursor = self._rows[index], index == self._cursor
-        return _Cells(row.view.state, cursor, row_parts(row, self._columns, self._now, cursor=cursor, ascii=self.ascii))
+        parts = row_parts(row, self._columns, self._now, cursor=cursor, ascii=self.ascii, sparks=self._sparks)
+        return _Cells(row.view.state, cursor, parts)
 
     def _headings(self) -> list[tuple[str, str]]:
         return headings(self._columns, self._unit, ascii=self.ascii)

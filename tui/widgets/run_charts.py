@@ -1,18 +1,33 @@
-"""The curves of a run: loss and throughput of its ranks, side by side or one above the other."""
+"""The curves of a run: two metrics of its ranks at once, side by side or one above the other; keys go through all metrics."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container
+from textual.content import Content
 
 from engine.core.metrics.series import Series
+from tui.data.curves import Look
 from tui.data.model import LOSS, THROUGHPUT, RunModel
+from tui.keys import bindings
 from tui.text.cells import plain_line
 from tui.widgets.chart import Chart
+
+SMOOTHINGS = (0.0, 0.6, 0.9)
+"""What one key goes through."""
+
+ZOOM = 0.5
+LEAST_PART = 0.02
+"""Smallest part of a run that is drawn."""
 
 
 class RunCharts(Container, can_focus=True):
     """Two charts of the same ranks."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("chart")]
 
     DEFAULT_CSS = """
     RunCharts { layout: horizontal; }
@@ -22,18 +37,96 @@ class RunCharts(Container, can_focus=True):
 
     def __init__(self, *, ascii: bool, slow: bool, id: str, classes: str) -> None:
         super().__init__(id=id, classes=classes)
-        self._loss = Chart(ascii=ascii, slow=slow, id="chart-loss")
-        self._throughput = Chart(ascii=ascii, slow=slow, id="chart-throughput")
+        self._charts = (
+            Chart(ascii=ascii, slow=slow, id="chart-loss"),
+            Chart(ascii=ascii, slow=slow, id="chart-throughput"),
+        )
+        self._page = 0
+        self._look = Look()
+        self._model: RunModel | None = None
 
     def compose(self) -> ComposeResult:
-        yield self._loss
-        yield self._throughput
+        yield from self._charts
 
-    def show_run(self, model: RunModel) -> None:
-        """Shows the series of every rank; the charts see for themselves whether anything is new."""
-        unit = plain_line(model.run.unit) if model.run is not None else ""
-        self._loss.set_series("loss", _series(model, LOSS))
-        self._throughput.set_series(f"{unit}/s" if unit else "throughput", _series(model, THROUGHPUT))
+    def show_run(self, model: RunModel, rank: int | None = None) -> None:
+        """Shows the series of every rank; the charts see for themselves whether anything is new.
+
+        Args:
+            model: the run.
+            rank: whose curve is drawn above the band of many ranks; None: none.
+        """
+        self._model = model
+        self._look = self._look._replace(chosen="" if rank is None else f"r{rank}")
+        self._draw()
+
+    def _draw(self) -> None:
+        model = self._model
+        if model is None:
+            return
+        pages = pages_of(metrics_of(model.series.keys()))
+        shown = pages[self._page % len(pages)]
+        for chart, key in zip(self._charts, (*shown, ""), strict=False):
+            chart.display = bool(key)
+            if key:
+                chart.look = self._look
+                chart.set_series(_title(model, key), _series(model, key))
+        words = [f"metrics {self._page % len(pages) + 1}/{len(pages)}"] if len(pages) > 1 else []
+        self.border_subtitle = Content(", ".join([*words, *look_words(self._look)]))
+
+    def action_metrics(self, direction: int) -> None:
+        """Shows the next metrics, or those before."""
+        self._page += direction
+        self._draw()
+
+    def action_log(self) -> None:
+        self._change(log=not self._look.log)
+
+    def action_by_time(self) -> None:
+        self._change(by_time=not self._look.by_time)
+
+    def action_smooth(self) -> None:
+        """More smoothing; after the most, none."""
+        self._change(smoothing=SMOOTHINGS[(SMOOTHINGS.index(self._look.smoothing) + 1) % len(SMOOTHINGS)])
+
+    def action_zoom(self, direction: int) -> None:
+        """Draws half of what is drawn, at its newest end, or twice as much; 0: the whole run."""
+        part = self._look.end - self._look.begin
+        part = max(LEAST_PART, part * ZOOM) if direction > 0 else min(1.0, part / ZOOM) if direction else 1.0
+        end = max(part, self._look.end) if direction else 1.0
+        self._change(begin=end - part, end=end)
+
+    def action_pan(self, direction: int) -> None:
+        """Moves by half of what is drawn."""
+        part = self._look.end - self._look.begin
+        begin = min(1.0 - part, max(0.0, self._look.begin + direction * part / 2))
+        self._change(begin=begin, end=begin + part)
+
+    def _change(self, **fields: object) -> None:
+        self._look = self._look._replace(**fields)  # type: ignore[arg-type]
+        self._draw()
+
+
+def metrics_of(keys: list[str]) -> list[str]:
+    """Loss, throughput, other losses, then what else was logged."""
+    others = sorted((key for key in keys if key not in (LOSS, THROUGHPUT)), key=lambda key: ("loss" not in key, key))
+    return [LOSS, THROUGHPUT, *others]
+
+
+def pages_of(metrics: list[str]) -> list[tuple[str, ...]]:
+    """Two metrics at a time."""
+    return [tuple(metrics[first : first + 2]) for first in range(0, len(metrics), 2)]
+
+
+def look_words(look: Look) -> list[str]:
+    """What is not as usual."""
+    part = f"{look.begin:.0%}-{look.end:.0%} of the run" if look.end - look.begin < 1 else ""
+    smooth = f"smoothed {look.smoothing:g}" if look.smoothing else ""
+    return [word for word in ("log" * look.log, "by time" * look.by_time, smooth, part) if word]
+
+
+def _title(model: RunModel, key: str) -> str:
+    unit = plain_line(model.run.unit) if model.run is not None else ""
+    return (f"{unit}/s" if unit else key) if key == THROUGHPUT else plain_line(key)
 
 
 def _series(model: RunModel, key: str) -> list[tuple[str, Series]]:

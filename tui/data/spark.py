@@ -1,0 +1,85 @@
+"""Values of a small curve in a table: the lowest and highest of each cell, so that no spike is lost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.core.metrics.series import Series
+
+Values = Sequence[float | None]
+Source = Series | Values
+"""A series, or values that stand in one cell each; None for what is not finite."""
+
+Scale = tuple[float, float]
+"""Values of the lowest and the highest block."""
+
+WINDOWS: tuple[tuple[str, float | None], ...] = (("whole run", None), ("10 min", 600.0), ("1 min", 60.0))
+"""What a curve shows: words, and seconds before now."""
+
+
+class _Part(NamedTuple):
+    low: float | None
+    high: float | None
+    odd: int
+
+
+def spark_values(source: Source, width: int, since: float | None = None) -> list[float | None]:
+    """At most `width` values, oldest first.
+
+    Of the lowest and the highest value of a cell, the one further from the cell before is shown; None marks a cell with a value that
+    was not finite.
+
+    Args:
+        source: of a rank.
+        width: cells.
+        since: only what is newer, in seconds since the epoch; None: all.
+    """
+    if not isinstance(source, Series):
+        return list(source[-width:]) if width > 0 else []
+    parts = _parts(source, since)
+    if width <= 0 or not parts:
+        return []
+    count = min(width, len(parts))
+    values: list[float | None] = []
+    last: float | None = None
+    for cell in range(count):
+        group = parts[cell * len(parts) // count : (cell + 1) * len(parts) // count]
+        lows = [part.low for part in group if part.low is not None]
+        highs = [part.high for part in group if part.high is not None]
+        if any(part.odd for part in group) or not lows:
+            values.append(None)
+            continue
+        low, high = min(lows), max(highs)
+        last = low if last is None or abs(low / 2 - last / 2) > abs(high / 2 - last / 2) else high
+        values.append(last)
+    return values
+
+
+def scale_of(sources: Iterable[Source], since: float | None = None) -> Scale | None:
+    """The lowest and the highest finite value of several curves; None if there is none."""
+    low, high = math.inf, -math.inf
+    for source in sources:
+        if isinstance(source, Series):
+            for part in _parts(source, since):
+                if part.low is not None and part.high is not None:
+                    low, high = min(low, part.low), max(high, part.high)
+        else:
+            finite = [value for value in source if value is not None and abs(value) < math.inf]
+            low, high = min([low, *finite]), max([high, *finite])
+    return (low, high) if low <= high else None
+
+
+def _parts(series: Series, since: float | None) -> list[_Part]:
+    """Points where they are known one by one for the whole window, else buckets."""
+    if since is not None:
+        recent = series.recent
+        if recent and (recent[0][0] <= since or len(recent) < (recent.maxlen or 0)):
+            return [_point(value) for at, _, value in recent if at >= since]
+        return [_Part(one.low, one.high, one.odd) for one in series.buckets if one.end >= since]
+    return [_Part(one.low, one.high, one.odd) for one in series.buckets]
+
+
+def _point(value: float) -> _Part:
+    return _Part(value, value, 0) if math.isfinite(value) else _Part(None, None, 1)
