@@ -18,7 +18,8 @@ from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.installed import COMMAND
 from engine.launchers import slurm
-from engine.runs.paths import RunPaths, peer_user
+from engine.node.agent.stopped import StoppedWatch
+from engine.runs.paths import RunPaths, peer_process, peer_user
 from engine.runs.record import socket_of
 from engine.runs.standbys import MARK
 
@@ -40,6 +41,9 @@ while True:
             data = data[os.write(1, data):]
 """
 """Connects the standard input and output of a step with a socket of its node."""
+
+STOPPED_CHECK = 1.0
+"""Seconds without a message after which a client looks whether the supervisor is stopped; see `StoppedWatch`."""
 
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
@@ -97,6 +101,8 @@ class Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._process = 0
+        """The supervisor's, if it is on this machine."""
         self.pid = 0
 
     @classmethod
@@ -116,6 +122,7 @@ class Connection:
         if peer_user(writer.get_extra_info("socket")) != os.geteuid():
             connection.close()
             raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint=f"remove it: {path}")
+        connection._process = peer_process(writer.get_extra_info("socket"))
         connection.pid = await connection._greet(paths)
         return connection
 
@@ -154,14 +161,22 @@ class Connection:
         self._writer.write(msgspec.json.encode(message) + b"\n")
 
     async def read(self) -> Reply | None:
-        """The next line, or None at the end."""
+        """The next line, or None at the end.
+
+        A supervisor that a signal has stopped is ended, so that another one takes its place: its guards may have been killed.
+        """
+        reading, watch = asyncio.ensure_future(self._reader.readline()), StoppedWatch()
         try:
-            line = await self._reader.readline()
+            while not (await asyncio.wait([reading], timeout=STOPPED_CHECK))[0]:
+                watch.look({self._process})
+            line = reading.result()
             return _replies.decode(line) if line.endswith(b"\n") else None
         except ConnectionError:
             return None
         except msgspec.DecodeError as error:
             raise SupervisorError(f"the supervisor sent an invalid message: {error}") from None
+        finally:
+            reading.cancel()
 
     def close(self) -> None:
         self._writer.close()

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from engine.client.connection import Connection, start_supervisor
-from engine.core.errors import RankdeckError, SupervisorError, SupervisorLostError
+from engine.core.errors import RankdeckError, SupervisorDefectError, SupervisorError, SupervisorLostError
 from engine.core.failures.stacks import RankStack, story
 from engine.core.metrics.bench import Result
 from engine.core.run.events import Scope
@@ -185,6 +185,11 @@ class LocalRun:
             answer = await connection.read()
         finally:
             connection.close()
+        if isinstance(answer, msg.Refused) and answer.defect:
+            raise SupervisorDefectError(
+                f"the supervisor of {self.run} has failed: {answer.reason}",
+                hint=f"its log: {self.paths.supervisor_log}",
+            )
         if isinstance(answer, msg.Refused):
             raise SupervisorError(f"the supervisor of {self.run} refused: {answer.reason}")
         if not isinstance(answer, msg.Answer):

@@ -13,7 +13,7 @@ from engine.client.run import LocalRun
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, Age, Moment, Pattern, RunName
 from engine.commands.output import close_stdout, narrate
-from engine.core.errors import SupervisorElsewhereError, SupervisorError, UsageError
+from engine.core.errors import SupervisorDefectError, SupervisorElsewhereError, SupervisorError, UsageError
 from engine.core.log_levels import LEVELS
 from engine.core.run.events import Scope
 from engine.runs.listing import find_run, unplanned_runs
@@ -147,8 +147,10 @@ def stop(run: str, *, at_once: bool) -> None:
         if not at_once:
             hint = f"rankdeck stop --now {paths.run} ends it without a supervisor"
             raise SupervisorError(error.message, hint=f"{error.hint}; {hint}" if error.hint else hint) from None
-        from engine.supervisor.abandon import abandon
+        from engine.supervisor.abandon import abandon, end_supervisor
 
+        if isinstance(error, SupervisorDefectError):
+            end_supervisor(paths)
         asyncio.run(abandon(paths))
         click.echo(f"{paths.run} was stopped without its supervisor: {error.message}")
 

@@ -75,5 +75,9 @@ class SupervisorElsewhereError(SupervisorError):
     """The supervisor of a run is on another host that shares the home, and only there it can be asked for something."""
 
 
+class SupervisorDefectError(SupervisorError):
+    """The supervisor of a run can't do what it is asked for, because of an error of its own."""
+
+
 class SupervisorLostError(SupervisorError):
     """The supervisor of a run ended during a request. The ranks keep running, and the next request starts a new one."""

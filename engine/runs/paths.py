@@ -86,8 +86,17 @@ def runtime_folder() -> Path:
 
 def peer_user(wire: socket.socket) -> int:
     """The user id of the process at the other end of a Unix socket."""
-    _, user, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(user)
+    return _peer(wire)[1]
+
+
+def peer_process(wire: socket.socket) -> int:
+    """The pid of the process at the other end of a Unix socket, or of the one that listens where nobody has accepted yet."""
+    return _peer(wire)[0]
+
+
+def _peer(wire: socket.socket) -> tuple[int, int]:
+    pid, user, _ = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid), int(user)
 
 
 TRACE = "nccl_trace_rank_"

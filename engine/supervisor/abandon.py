@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from functools import partial
 
@@ -18,8 +19,8 @@ from engine.core.run.machine import launch
 from engine.core.wire import agent_reports as reports
 from engine.node.agent.processes import kill_quietly, marked, process_status
 from engine.runs.lock import take_lock
-from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, read_summary, replace_file
+from engine.runs.paths import RunPaths, peer_process, peer_user
+from engine.runs.record import read_plan, read_summary, replace_file, socket_of
 from engine.supervisor.agents import Agents
 from engine.supervisor.guard import end_guards
 from engine.supervisor.supervised import SupervisedRun
@@ -69,6 +70,15 @@ async def abandon(paths: RunPaths) -> None:
             replace_file(paths.summary, msgspec.json.encode(ended))
     finally:
         os.close(lock)
+
+
+def end_supervisor(paths: RunPaths) -> None:
+    """Kills the supervisor of a run, which can't end the run itself, and first its guards, which would start the next one."""
+    end_guards(str(paths.lock), only_stopped=False)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wire:
+        wire.connect(socket_of(paths))
+        if peer_user(wire) == os.geteuid():
+            kill_quietly(peer_process(wire), signal.SIGKILL)
 
 
 def end_processes(paths: RunPaths) -> None:

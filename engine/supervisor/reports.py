@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import assert_never
+
+import msgspec
 
 from engine.core.checks.node_findings import login_finding
 from engine.core.checks.room import room_for_ranks
@@ -50,9 +53,29 @@ class Reports:
     ) -> None:
         self._run, self._agents, self._ingest, self._relay = run, agents, ingest, relay
         self._questions, self._orders, self._copies = questions, orders, copies
+        self._failed: set[str] = set()
+        """Kinds of reports whose handling has failed."""
 
     def take(self, node: str, news: reports.AnyReport) -> None:
-        """Handles a report. Raises ValueError for an invalid one."""
+        """Handles a report. A defect in this costs the connection, because the node reports again what it has when the next one begins;
+        if reports of the same kind fail again, they are left out.
+
+        Raises:
+            ValueError: the report is invalid, or its handling has failed for the first time.
+        """
+        kind = type(news).__name__
+        try:
+            self._take(node, news)
+        except ValueError:
+            raise
+        except Exception as error:
+            if kind not in self._failed:
+                self._failed.add(kind)
+                raise ValueError(f"{kind} was not handled: {type(error).__name__}: {error}") from error
+            with contextlib.suppress(Exception):  # the defect may be there
+                self._run.take_failed_reading(node, f"reports of the kind {kind} are left out", error)
+
+    def _take(self, node: str, news: reports.AnyReport) -> None:
         if isinstance(news, reports.RankMessage):
             self._run.check_rank(node, news.rank)
         match news:
@@ -227,27 +250,36 @@ class Reports:
                 assert_never(never)
 
     def _take_rank_end(self, end: RankEnd, status: int) -> None:
-        attempt, rank = end.attempt, end.rank
-        current = attempt == self._ingest.attempt
-        numbers = end.numbers.encode(errors="replace")
-        if current:
-            self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
-            if end.errors is not None:
-                self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
-        secondary, setup_error = self._explain(end, status, numbers) if current and status != 0 else (False, "")
-        self._run.handle(
-            ev.RankEnded(
-                at=time.time(),
-                attempt=attempt,
-                rank=rank,
-                status=status,
-                step=self._ingest.last_step(rank, numbers) if current else None,
-                reason=end.reason,
-                secondary=secondary,
-                by=self._run.kills.sender(rank, status) if current else "",
-                setup_error=setup_error,
-                generation=end.generation,
-            )
+        ended = ev.RankEnded(
+            at=time.time(),
+            attempt=end.attempt,
+            rank=end.rank,
+            status=status,
+            reason=end.reason,
+            generation=end.generation,
+        )
+        if end.attempt == self._ingest.attempt:
+            try:
+                ended = self._with_details(ended, end)
+            except Exception as error:  # noqa: BLE001 - that it has ended must be known
+                self._run.take_failed_reading(
+                    self._run.plan.places[end.rank].node, "how far a rank had come is not known", error
+                )
+        self._run.handle(ended)
+
+    def _with_details(self, ended: ev.RankEnded, end: RankEnd) -> ev.RankEnded:
+        """Adds to the end of a rank of this attempt what it reported before, and why it has failed."""
+        rank, numbers = end.rank, end.numbers.encode(errors="replace")
+        self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
+        if end.errors is not None:
+            self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
+        secondary, setup_error = self._explain(end, ended.status, numbers) if ended.status != 0 else (False, "")
+        return msgspec.structs.replace(
+            ended,
+            step=self._ingest.last_step(rank, numbers),
+            secondary=secondary,
+            by=self._run.kills.sender(rank, ended.status),
+            setup_error=setup_error,
         )
 
     def _explain(self, end: RankEnd, status: int, numbers: bytes) -> tuple[bool, str]:

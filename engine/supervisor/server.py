@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import time
+import traceback
 
 import msgspec
 
@@ -18,6 +19,7 @@ from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
 from engine.runs.paths import peer_user
 from engine.runs.record import Whereabouts, read_whereabouts, replace_file
+from engine.supervisor.log import note
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Seen, Snapshots
 
@@ -134,6 +136,9 @@ class Server:
             pass
         except OSError as error:
             _write(writer, msg.Refused(reason=f"it can't be written down: {error.strerror}"))
+        except Exception as error:  # noqa: BLE001 - a defect: whoever waits for an answer must get one
+            note("".join(traceback.format_exception(error)))
+            _write(writer, msg.Refused(reason=f"a defect: {type(error).__name__}: {error}", defect=True))
         finally:
             self._clients.discard(task)
             if subscription is not None:

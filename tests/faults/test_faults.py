@@ -619,6 +619,43 @@ def test_a_defect_in_one_watch_costs_only_that_part(
     assert len([one for one in rankdeck.journal(run) if wanted in one.get("text", "")]) == 1
 
 
+STOP_DEFECT = """
+import runpy, sys
+runpy.run_path({light!r})
+if "supervise" in sys.orig_argv:
+    sys.path.insert(0, {product!r})
+    from engine.core.run.events import StopRequested
+    from engine.supervisor import runner
+    sys.path.remove({product!r})
+    step = runner.step
+    def fail(state, event):
+        if isinstance(event, StopRequested):
+            raise KeyError("defect")
+        return step(state, event)
+    runner.step = fail
+"""
+"""A sitecustomize that breaks the state machine of each supervisor for one event."""
+
+
+def test_a_run_whose_supervisor_can_not_stop_it_is_stopped_without_it(
+    rankdeck, write_script, write_profile, tmp_path, monkeypatch
+):
+    text = STOP_DEFECT.format(light=str(LIGHT / "sitecustomize.py"), product=str(ROOT))
+    (tmp_path / "sitecustomize.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{LIGHT}")
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_state(run, "running")
+    supervisor = rankdeck.supervisor(run)
+    refused = rankdeck("stop", run)
+    assert refused.returncode == 1
+    assert "a defect: KeyError: 'defect'" in refused.stderr
+    assert f"rankdeck stop --now {run} ends it without a supervisor" in refused.stderr
+    assert rankdeck.supervisor(run) == supervisor
+    assert rankdeck("stop", run, "--now").returncode == 0
+    wait_until(lambda: rankdeck.processes() == [])
+    assert f"{run} stopped" in " ".join(rankdeck("ps", "--all").stdout.split())
+
+
 # --- the socket
 
 

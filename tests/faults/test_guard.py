@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from engine.supervisor import guard_process
-from tests.support import is_alive, kill_hard, parent_of, wait_gone, wait_until
+from tests.support import is_alive, kill_hard, parent_of, process_state, wait_gone, wait_until
 
 FOR_EVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
 FAILS = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists('fail'): time.sleep(0.02)\nos.remove('fail')\nsys.exit(1)\n"
@@ -99,6 +99,18 @@ def test_a_supervisor_that_is_stopped_is_replaced(rankdeck, run):
     os.kill(supervisor, signal.SIGSTOP)
     next_supervisor(rankdeck, run, supervisor)
     wait_gone(supervisor)
+
+
+def test_a_command_replaces_a_supervisor_that_is_stopped_and_has_no_guards(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    both = guards_of(rankdeck, supervisor)
+    os.kill(supervisor, signal.SIGSTOP)
+    wait_until(lambda: process_state(supervisor) == "T")
+    for guard in both:
+        kill_hard(guard)
+    wait_gone(*both)
+    assert rankdeck.status(run)["state"] == "running"
+    assert current(rankdeck, run, supervisor)
 
 
 def test_guards_that_are_stopped_are_replaced(rankdeck, run):

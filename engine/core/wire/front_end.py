@@ -72,9 +72,10 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """The supervisor does not serve this client."""
+    """The supervisor does not serve this client, or can't do what it asks. `defect`: an error of the supervisor itself."""
 
     reason: str
+    defect: bool = False
 
 
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
