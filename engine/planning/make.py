@@ -324,6 +324,8 @@ def _check_this_machine(plan: LaunchPlan) -> None:
         )
     if plan.program.kind == "script" and not os.access(script, os.R_OK):
         raise CheckError(f"the script {script} can't be read", hint=f"chmod u+r {script.name}")
+    if plan.rank_wrap and shutil.which(plan.rank_wrap[0]) is None:
+        raise CheckError(f"there is no program {plan.rank_wrap[0]!r}", hint="correct rank.wrap, or install it")
     if shutil.which(plan.python) is None:
         raise CheckError(f"there is no Python {plan.python!r}", hint="set launch.python to one that has torch")
 

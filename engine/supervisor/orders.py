@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import assert_never
 
@@ -203,7 +204,9 @@ class Orders:
             env=env,
             out=str(files.log(attempt, rank, "out")),
             err=str(files.log(attempt, rank, "err")),
-            argv=rank_argv(plan, paths.library, plan.places[rank]) if differs_between_ranks(plan) else (),
+            argv=rank_argv(plan, paths.library, plan.places[rank], os.path.dirname(paths.checkpoints))
+            if differs_between_ranks(plan)
+            else (),
             unset=unset_variables(plan),
             metrics=paths.metrics,
             stacks=paths.stacks,

@@ -506,3 +506,20 @@ def test_the_soft_limit_of_open_files_is_raised_on_a_node(rankdeck, write_script
     )
     rankdeck.wait_state(run, "succeeded")
     assert rankdeck.log(run, 0) == b"(4096, 4096)\n"
+
+
+def test_words_before_a_rank_are_run_with_its_numbers(rankdeck, write_script, write_profile):
+    script = write_script("train.py", "import os; print(os.environ['WRAPPED'])")
+    profile = write_profile(script, 2, rank={"wrap": ["env", "WRAPPED={run}/rank{rank}"]})
+    assert rankdeck("launch", profile).returncode == 0
+    run = next((rankdeck.home / "runs").glob("job-*"))
+    assert [rankdeck.log(run.name, rank) for rank in range(2)] == [
+        b"%s/rank%d\n" % (bytes(run), rank) for rank in range(2)
+    ]
+
+
+def test_a_program_before_ranks_that_is_not_there_is_told_before_the_launch(rankdeck, write_script, write_profile):
+    profile = write_profile(write_script("train.py", "pass"), 1, rank={"wrap": ["nonesuch", "-x"]})
+    done = rankdeck("launch", profile)
+    assert done.returncode != 0
+    assert "there is no program 'nonesuch'" in done.stderr

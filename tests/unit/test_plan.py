@@ -333,3 +333,10 @@ def test_showing_an_environment_keeps_its_names_and_leaves_it_alone() -> None:
     env = {"A": "1", "A_KEY": "2"}
     assert list(shown_environment(env)) == ["A", "A_KEY"]
     assert env == {"A": "1", "A_KEY": "2"}
+
+
+def test_words_before_a_rank_are_its_own_and_need_no_template() -> None:
+    plan = make({"rank": {"wrap": ["nsys", "-o", "{run}/rank{rank}"]}})
+    assert not plan.warm
+    assert rank_argv(plan, "/l", plan.places[1], "/runs/a")[:4] == ("nsys", "-o", "/runs/a/rank1", plan.python)
+    assert rank_argv(plan, "/l")[:3] == ("nsys", "-o", "{run}/rank{rank}")

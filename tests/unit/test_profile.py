@@ -71,6 +71,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("launch", "setup"): "module load cuda; source env/bin/activate",
     ("launch", "workdir"): "~/runs",
     ("launch", "sync"): "rsync",
+    ("rank", "wrap"): ["nsys", "profile", "-o", "{run}/rank{rank}"],
     ("launch", "warm"): False,
     ("launch", "prewarm"): False,
     ("launch", "linger"): "off",

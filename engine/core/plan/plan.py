@@ -160,6 +160,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     metric_patterns: tuple[str, ...]
     warnings: tuple[EnvWarning, ...] = ()
     """Warnings about variables. They do not change the launch."""
+    rank_wrap: tuple[str, ...] = ()
+    """Words before the command line of each rank. Ranks that have them start without a template, as programs of their own."""
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     metric_loss: str = ""
@@ -227,7 +229,8 @@ def build_plan(
         sync=profile.launch.sync,
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
-        warm=profile.launch.warm,
+        warm=profile.launch.warm and not profile.rank.wrap,
+        rank_wrap=profile.rank.wrap,
         policy=FailurePolicy(
             on_failure=profile.launch.on_failure,
             max_restarts=profile.launch.max_restarts,

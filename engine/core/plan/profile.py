@@ -105,6 +105,12 @@ class Launch(Section, frozen=True, kw_only=True):
     stop_ladder: tuple[tuple[str, float], ...] = (("SIGINT", 10.0), ("SIGTERM", 10.0), ("SIGKILL", 5.0))
 
 
+class Rank(Section, frozen=True, kw_only=True):
+    """`[rank]`: how each rank starts. `wrap`: words before its command line, such as a profiler."""
+
+    wrap: tuple[str, ...] = ()
+
+
 class Metrics(Section, frozen=True, kw_only=True):
     """`[metrics]`: what the ranks' output means, where rankdeck does not find it by itself."""
 
@@ -134,6 +140,7 @@ class Profile(Section, frozen=True, kw_only=True):
     layout: Layout = Layout()
     recipe: Recipe = Recipe()
     launch: Launch = Launch()
+    rank: Rank = Rank()
     env: dict[str, str] = {}
     metrics: Metrics = Metrics()
     health: Health = Health()

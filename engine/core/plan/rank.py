@@ -45,17 +45,18 @@ def recipe_file(name: str) -> str:
 
 
 def differs_between_ranks(plan: LaunchPlan) -> bool:
-    """Whether the arguments of the program name a rank."""
-    return any(names_rank(argument) for argument in plan.program.args)
+    """Whether the command lines of ranks differ: by their numbers, or by the run's folder, which nodes may have elsewhere."""
+    return bool(plan.rank_wrap) or any(names_rank(argument) for argument in plan.program.args)
 
 
-def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None) -> tuple[str, ...]:
+def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder: str = "") -> tuple[str, ...]:
     """The command line of a rank.
 
     Args:
         plan: the launch.
         library: the folder on the node that holds the `rankdeck` package; a recipe is a file in there.
         place: of the rank; None: the words `{rank}`, `{local_rank}` and `{world_size}` are left as they are.
+        folder: of the run on the node, for `{run}` in the words before; empty: `{run}` is left as it is.
     """
     program = plan.program
     match program.kind:
@@ -65,10 +66,13 @@ def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None) -> tup
             target = (program.target,)
         case "module":
             target = ("-m", program.target)
-    args = program.args
+    args, wrap = program.args, plan.rank_wrap
     if place is not None:
         args = tuple(with_place(argument, place, plan.world_size) for argument in args)
-    return (plan.python, "-u", *target, *args)
+        wrap = tuple(with_place(word, place, plan.world_size) for word in wrap)
+    if folder:
+        wrap = tuple(word.replace("{run}", folder) for word in wrap)
+    return (*wrap, plan.python, "-u", *target, *args)
 
 
 def rank_environment(
