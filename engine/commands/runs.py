@@ -275,5 +275,44 @@ def compare(runs: tuple[str, ...], *, code: bool, as_json: bool) -> None:
     compare_runs(chosen, code=code, as_json=as_json)
 
 
-COMMANDS = (ps, runs, status, compare, note, diagnose, logs, restart, kill, stacks, stop, wait, clean, gc, takeover)
+@click.command()
+@RUN
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["csv", "jsonl", "html", "svg", "png", "tensorboard", "wandb", "mlflow"]),
+    required=True,
+    help="Format.",
+)
+@click.option("--output", "-o", metavar="PATH", help="File or folder, or - for standard output; project or experiment.")
+@click.option("--metric", default="loss", show_default=True, metavar="NAME", help="For svg and png.")
+def export(run: str, *, kind: str, output: str | None, metric: str) -> None:
+    """Write a run for other programs: its curves, a chart, or an HTML report in one file.
+
+    csv and jsonl have up to 256 points of each metric and rank, with the lowest and highest value of each point. The report shows
+    curves, plan, versions, failure and events, and loads nothing. png, tensorboard, wandb and mlflow need their own packages.
+    """
+    from engine.commands.export import export_run
+
+    export_run(find_run(run), kind, output, metric)
+
+
+COMMANDS = (
+    ps,
+    runs,
+    status,
+    compare,
+    export,
+    note,
+    diagnose,
+    logs,
+    restart,
+    kill,
+    stacks,
+    stop,
+    wait,
+    clean,
+    gc,
+    takeover,
+)
 """Added to the command line by `cli`."""

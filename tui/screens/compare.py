@@ -12,9 +12,9 @@ from textual.binding import BindingType
 
 from engine.client.protocols import Compared
 from engine.core.errors import RankdeckError
+from engine.core.metrics.overlay import overlay
 from engine.core.views.comparison import code_difference, compare
 from tui.data.off_loop import off_loop
-from tui.data.overlay import overlay
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line

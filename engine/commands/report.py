@@ -1,0 +1,167 @@
+"""One run as a single HTML file to send to a colleague: it loads nothing, runs nothing, and contains no secrets.
+
+Everything that ranks, nodes or profiles wrote is escaped, and control characters are removed; a policy in the file forbids scripts.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from engine.core.metrics.chart_svg import chart_svg
+from engine.core.metrics.series import final_values
+from engine.core.plan.plan import LaunchPlan, shown_environment
+from engine.core.plan.rank import rank_argv
+from engine.core.terminal_text import terminal_line
+from engine.core.views.origin import Origin
+from engine.core.views.view import Snapshot
+from engine.core.words import duration_words
+
+MOST_CHARTS = 24
+MOST_EVENTS = 500
+MOST_RANKS = 256
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff; max-width: 900px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid #ddd; }
+table { border-collapse: collapse; } td, th { text-align: left; vertical-align: top; padding: .15em 1.2em .15em 0; }
+th { color: #666; font-weight: normal; } pre { background: #f6f6f6; padding: .8em; overflow-x: auto; font-size: 13px; }
+svg { max-width: 100%; height: auto; } .failed { color: #a33; }
+"""
+
+
+def report_html(snapshot: Snapshot, plan: LaunchPlan, origin: Origin | None, last_lines: str, now: float) -> str:
+    """The report.
+
+    Args:
+        snapshot: of the run.
+        plan: the run's.
+        origin: what it was started from; None: not recorded.
+        last_lines: of the stderr of the rank that failed first; empty: none failed.
+        now: seconds since the epoch.
+    """
+    run = snapshot.run
+    body = [
+        f"<h1>{_text(run.run)}</h1>",
+        f'<p class="{run.state}"><b>{run.state}</b> {_text(run.doing)}</p>',
+        _table(_facts(snapshot, now)),
+        *_failure(snapshot, last_lines),
+        *_charts(snapshot),
+        "<h2>Plan</h2>",
+        _table(_plan(plan)),
+        *_origin(origin),
+        "<h2>Ranks</h2>",
+        _table(_ranks(snapshot), head=("rank", "node", "state", "step", "loss", "note")),
+        "<h2>Events</h2>",
+        _table([(_clock(event.at), event.text) for event in snapshot.events[-MOST_EVENTS:]]),
+        f"<p><small>Made by rankdeck, {_clock(now)}</small></p>",
+    ]
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f"<title>{_text(run.run)}</title><style>{STYLE}</style></head><body>",
+            *body,
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def _facts(snapshot: Snapshot, now: float) -> list[tuple[str, str]]:
+    run = snapshot.run
+    seconds = (now if run.ended_at is None else run.ended_at) - run.launched_at
+    steps = "-" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
+    values = [
+        (key, "not finite" if value is None else f"{value:.6g}") for key, value in final_values(snapshot.series).items()
+    ]
+    return [
+        ("launched", _clock(run.launched_at)),
+        ("duration", duration_words(max(0.0, seconds))),
+        ("attempts", str(run.attempt + 1)),
+        ("ranks", f"{run.world_size} on {len(run.nodes)} node(s), {run.backend}"),
+        ("program", run.program),
+        ("step", steps),
+        *values,
+    ]
+
+
+def _failure(snapshot: Snapshot, last_lines: str) -> list[str]:
+    failure = snapshot.run.failure
+    if failure is None:
+        return []
+    parts = [
+        "<h2>Failure</h2>",
+        f'<p class="failed"><b>{_text(failure.headline)}</b></p>',
+        f"<p>{_text(failure.detail)}</p>",
+    ]
+    if failure.traceback:
+        parts.append(_block(failure.traceback))
+    parts.append(f"<p>{_text(failure.hint)}</p>")
+    parts += [_block(failure.fix)] if failure.fix else []
+    parts += [f"<p>{_text(line)}</p>" for line in failure.followed]
+    return [*parts, "<p>Last lines of its stderr:</p>", _block(last_lines)] if last_lines else parts
+
+
+def _charts(snapshot: Snapshot) -> list[str]:
+    keys = sorted({dump.key for dump in snapshot.series}, key=lambda key: (key != "loss", key))
+    drawn = [chart_svg(snapshot.series, key, snapshot.run.launched_at) for key in keys[:MOST_CHARTS]]
+    found = [one for one in drawn if one is not None]
+    return ["<h2>Curves</h2>", "<p>Strong: the mean over ranks. x: not finite.</p>", *found] if found else []
+
+
+def _plan(plan: LaunchPlan) -> list[tuple[str, str]]:
+    environment = {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}
+    return [
+        ("nodes", ", ".join(f"{node.name}: ranks {', '.join(map(str, node.ranks))}" for node in plan.nodes)),
+        ("backend", f"{plan.backend.name} on {plan.backend.device} {plan.backend.found}"),
+        ("workdir", plan.workdir),
+        ("command", shlex.join(rank_argv(plan, "…"))),
+        *((name, value) for name, value in environment.items()),
+    ]
+
+
+def _origin(origin: Origin | None) -> list[str]:
+    if origin is None:
+        return []
+    code = origin.code
+    rows = [("host", origin.host), *origin.versions.items()]
+    if code is not None:
+        rows += [
+            ("code", code.words),
+            ("changed files", ", ".join(code.changed)),
+            ("new files", ", ".join(code.untracked)),
+        ]
+    return ["<h2>Launched from</h2>", _table(rows)]
+
+
+def _ranks(snapshot: Snapshot) -> list[Sequence[str]]:
+    return [
+        (str(one.rank), one.node, one.state, "" if one.step is None else str(one.step),
+         "" if one.loss is None else f"{one.loss:.5g}", one.note)
+        for one in snapshot.ranks[:MOST_RANKS]
+    ]  # fmt: skip
+
+
+def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
+    lines = ["<tr>" + "".join(f"<th>{_text(cell)}</th>" for cell in head) + "</tr>"] if head else []
+    for first, *others in rows:
+        lines.append(f"<tr><th>{_text(first)}</th>" + "".join(f"<td>{_text(cell)}</td>" for cell in others) + "</tr>")
+    return "<table>" + "\n".join(lines) + "</table>"
+
+
+def _block(text: str) -> str:
+    return "<pre>" + "\n".join(_text(line) for line in text.split("\n")) + "</pre>"
+
+
+def _text(text: str) -> str:
+    """Foreign text of one line, harmless in HTML."""
+    return escape(terminal_line(text, colour=False))
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

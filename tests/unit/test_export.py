@@ -1,0 +1,137 @@
+"""Exports of a run: curves for other programs, a chart, and a report in which nothing that ranks wrote can act."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+import types
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from engine.commands.export import FORMATS, export_run
+from engine.commands.report import report_html
+from engine.commands.runs import export
+from engine.core.errors import CheckError, UsageError
+from engine.core.metrics.chart_svg import chart_svg
+from engine.core.metrics.series import Point, SeriesSet
+from engine.core.views.view import EventLine, FailureView
+from engine.runs.paths import RunPaths
+from engine.runs.record import read_plan
+from engine.runs.replay import stored_snapshot
+
+RUN_OF_VERSION_1 = Path(__file__).parent.parent / "data" / "run_v1"
+HOSTILE = "<script>alert('1')</script>\x1b]52;c;eA==\x07\x9b2J&\"</pre>"
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    monkeypatch.chdir(tmp_path)
+    return RunPaths(Path(shutil.copytree(RUN_OF_VERSION_1, tmp_path / "smoke-sq4f")))
+
+
+def test_csv_and_json_lines_have_every_kept_point(paths: RunPaths, capfdbinary: pytest.CaptureFixture[bytes]):
+    export_run(paths, "csv", "values.csv", "loss")
+    rows = list(csv.DictReader(io.StringIO(Path("values.csv").read_text())))
+    export_run(paths, "jsonl", "-", "loss")
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert len(rows) == len(lines) == sum(len(dump.buckets) for dump in stored_snapshot(paths).series)
+    assert {row["metric"] for row in rows} == {"loss", "lr", "throughput"}
+    assert (lines[0]["run"], float(rows[0]["value"])) == ("smoke-sq4f", lines[0]["value"])
+
+
+def test_nothing_is_overwritten(paths: RunPaths):
+    export_run(paths, "svg", None, "loss")
+    assert Path("smoke-sq4f.svg").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UsageError, match="exists"):
+        export_run(paths, "svg", None, "loss")
+    with pytest.raises(UsageError, match="no values of 'los'"):
+        export_run(paths, "svg", "other.svg", "los")
+
+
+def test_a_chart_is_valid_and_survives_hostile_names_and_odd_values():
+    series = SeriesSet()
+    for step, value in enumerate([1.0, None, 1e308, -1e308, 2.0]):
+        for rank in range(2):
+            series.append(Point(rank, HOSTILE, 10.0 + step, step, value))
+    text = chart_svg(series.dump(), HOSTILE, 10.0)
+    assert text is not None
+    ElementTree.fromstring(text)
+    assert "<script" not in text
+    assert "nan" not in text
+    assert chart_svg(series.dump(), "loss", 10.0) is None
+
+
+def test_what_ranks_wrote_can_not_act_in_a_report(paths: RunPaths):
+    snapshot = stored_snapshot(paths)
+    failure = FailureView(
+        rank=0, headline=HOSTILE, detail=HOSTILE, traceback=f"a\n{HOSTILE}", hint=HOSTILE, fix=HOSTILE
+    )
+    run = msgspec.structs.replace(snapshot.run, failure=failure, doing=HOSTILE, program=HOSTILE)
+    ranks = tuple(msgspec.structs.replace(rank, note=HOSTILE, node=HOSTILE) for rank in snapshot.ranks)
+    snapshot = msgspec.structs.replace(snapshot, run=run, ranks=ranks, events=(EventLine(seq=1, at=1.0, text=HOSTILE),))
+    plan = msgspec.structs.replace(read_plan(paths), env={"API_TOKEN": "swordfish", HOSTILE: HOSTILE}, workdir=HOSTILE)
+    text = report_html(snapshot, plan, None, HOSTILE, 1.0)
+    assert "<script" not in text
+    assert "swordfish" not in text
+    assert not any((ord(one) < 32 and one != "\n") or 0x7F <= ord(one) < 0xA0 for one in text)
+    assert "default-src 'none'" in text
+    assert "<svg" in text
+
+
+class Recorder:
+    """Stands in for another library: records every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.info = types.SimpleNamespace(run_id="1")
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*words: Any, **_: Any) -> Any:
+            self.calls.append((name, words))
+            return self
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "call"),
+    [
+        ("tensorboard", "tensorboard.summary", "add_scalar"),
+        ("wandb", "wandb", "log"),
+        ("mlflow", "mlflow.tracking", "log_metric"),
+    ],
+)
+def test_values_go_to_other_libraries_in_the_order_of_steps(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, kind: str, module: str, call: str
+):
+    recorder = Recorder()
+    fake = types.ModuleType(module)
+    for name in ("Writer", "init", "MlflowClient"):
+        setattr(fake, name, lambda *words, **more: recorder)
+    monkeypatch.setitem(sys.modules, module.partition(".")[0], types.ModuleType(module.partition(".")[0]))
+    monkeypatch.setitem(sys.modules, module, fake)
+    export_run(paths, kind, None, "loss")
+    values = [words for name, words in recorder.calls if name == call]
+    if kind == "tensorboard":
+        assert values[0][0].endswith("/rank_0")
+        assert [words[2] for words in values] == sorted(words[2] for words in values)
+    assert values
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(paths: RunPaths, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(CheckError) as error:
+        export_run(paths, "wandb", None, "loss")
+    assert "rankdeck[wandb]" in str(error.value)
+
+
+def test_the_command_knows_every_format():
+    kind = next(parameter for parameter in export.params if parameter.name == "kind")
+    assert tuple(kind.type.choices) == FORMATS  # type: ignore[attr-defined]
