@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events, work
+from textual.actions import ActionParseResult
 from textual.app import App
 from textual.binding import BindingType
 from textual.color import Color
@@ -32,7 +33,7 @@ from engine.core.plan.profile import Profile
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
 from tui.data.off_loop import off_loop
-from tui.keys import bindings
+from tui.keys import bindings, changes_something
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
 from tui.text.cells import plain_line
@@ -75,6 +76,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         open_profile: name of a profile that the cursor begins on.
         ascii: draws with ASCII characters only.
         slow: paints once a second, for a line with little bandwidth.
+        read_only: offers no key that starts, changes or ends something.
         driver_class: what talks to the terminal; left out, Textual chooses.
     """
 
@@ -91,12 +93,14 @@ class RankdeckApp(App[None], inherit_bindings=False):
         open_profile: str | None = None,
         ascii: bool = False,
         slow: bool = False,
+        read_only: bool = False,
         driver_class: type[Driver] | None = None,
     ) -> None:
         super().__init__(driver_class=driver_class)
         self.engine = engine
         self.ascii = ascii
         self.slow = slow
+        self.read_only = read_only
         self.animation_level = "none"
         self.parting: str | None = None
         self._open_run = open_run
@@ -117,6 +121,13 @@ class RankdeckApp(App[None], inherit_bindings=False):
     def get_default_screen(self) -> HomeScreen:
         """Home is below everything else."""
         return HomeScreen(self._open_profile)
+
+    async def run_action(self, action: str | ActionParseResult, *words: Any, **options: Any) -> bool:
+        """Does what a key says, unless it would change something and the app only watches."""
+        if self.read_only and isinstance(action, str) and changes_something(action):
+            self.say("rankdeck only watches: it was opened with --read-only", error=True)
+            return True
+        return await super().run_action(action, *words, **options)
 
     async def on_event(self, event: events.Event) -> None:
         """Handles keys in the order in which they arrive.
@@ -299,6 +310,7 @@ def run(
     ascii: bool = False,
     slow: bool = False,
     mouse: bool = True,
+    read_only: bool = False,
 ) -> int:
     """Shows the app until the user leaves it; the arguments are those of `RankdeckApp`.
 
@@ -311,7 +323,13 @@ def run(
     from tui.driver import RankdeckDriver
 
     app = RankdeckApp(
-        engine, open_run=open_run, open_profile=open_profile, ascii=ascii, slow=slow, driver_class=RankdeckDriver
+        engine,
+        open_run=open_run,
+        open_profile=open_profile,
+        ascii=ascii,
+        slow=slow,
+        read_only=read_only,
+        driver_class=RankdeckDriver,
     )
     app.run(mouse=mouse)
     if app.parting is not None:

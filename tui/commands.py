@@ -10,7 +10,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from tui.deck import Deck
-from tui.keys import KEYS
+from tui.keys import KEYS, changes_something
 from tui.text.cells import plain_line
 
 
@@ -43,12 +43,12 @@ class DeckCommands(Provider):
         offered = {key.id: key for key in KEYS if key.command}
         for active in self.screen.active_bindings.values():
             key = offered.pop(active.binding.id or "", None)
-            if key is not None and active.enabled:
+            if key is not None and active.enabled and not (deck.read_only and changes_something(key.action)):
                 act = partial(app.run_action, key.action, active.node)
                 yield Command(f"{key.label} ({key.first})", key.help, act)
         for run in deck.known_runs:
             yield Command(plain_line(f"watch {run.run}"), "A run.", partial(deck.open_run, run.run))
-        for entry in deck.known_profiles:
+        for entry in () if deck.read_only else deck.known_profiles:
             yield Command(plain_line(f"launch {entry.name}"), "A profile.", partial(deck.launch_entry, entry))
         for theme in sorted(app.available_themes):
             yield Command(f"theme {theme}", "Colours of this session.", partial(setattr, app, "theme", theme))

@@ -12,11 +12,15 @@ from engine.core.views.view import RunSummary
 
 
 class Deck(Protocol):
-    """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second."""
+    """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second.
+
+    `read_only`: offers no key that starts, changes or ends something.
+    """
 
     engine: EngineClient
     ascii: bool
     slow: bool
+    read_only: bool
 
     @property
     def known_runs(self) -> list[RunSummary]:

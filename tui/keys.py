@@ -266,6 +266,18 @@ KEYS: tuple[Key, ...] = (
 )  # fmt: skip
 
 
+CHANGING = frozenset({
+    "launch", "launch_again", "change_run", "change_arguments", "restart", "kill", "stop", "editor", "save", "save_as", "remove", "star",
+    "note", "new_profile", "edit_profile", "duplicate_profile",
+})  # fmt: skip
+"""Actions that start, change or end something, or lead to that: an app that only watches has none of them."""
+
+
+def changes_something(action: str) -> bool:
+    """Whether an action, as a binding names it (`screen.launch`, `pane('log')`), is one of `CHANGING`."""
+    return action.partition("(")[0].rpartition(".")[2] in CHANGING
+
+
 def keys_of(where: Where) -> tuple[Key, ...]:
     """The keys of one place."""
     return tuple(key for key in KEYS if key.where == where)

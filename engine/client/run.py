@@ -76,12 +76,16 @@ class LocalRun:
                 continue
             self._count_start()
             try:
-                await start_supervisor(self.paths)
+                await self._start()
             except SupervisorError:
                 failures += 1
         raise SupervisorError(
             f"the supervisor of {self.run} does not answer", hint=f"its log: {self.paths.supervisor_log}"
         )
+
+    async def _start(self) -> None:
+        """Starts a supervisor in place of one that was lost. Raises SupervisorError."""
+        await start_supervisor(self.paths)
 
     async def _connect_to_job(self, submitted: Submitted) -> Connection | None:
         """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended.
@@ -105,7 +109,7 @@ class LocalRun:
                 if not await asyncio.to_thread(is_taken, self.paths):
                     self._count_start()
                     with contextlib.suppress(SupervisorError):  # a guard was faster
-                        await start_supervisor(self.paths)
+                        await self._start()
                 await asyncio.sleep(0.05)
                 continue
             words = await asyncio.to_thread(look, self.paths, submitted)

@@ -43,15 +43,18 @@ RUN is the id of a run, a unique prefix of one, or - for the newest run.
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 @click.option("--slow", is_flag=True, help="Redraw the app only once a second, for slow connections.")
 @click.option("--no-mouse", is_flag=True, help="Do not capture the mouse in the app.")
+@click.option("--read-only", is_flag=True, help="Only watch: nothing is started, changed or ended from the app.")
 @click.option("--profile", "profile", type=ProfileName(), help="Open the app with this profile selected.")
 @click.pass_context
-def cli(ctx: click.Context, *, ascii_only: bool, slow: bool, no_mouse: bool, profile: str | None) -> None:
+def cli(
+    ctx: click.Context, *, ascii_only: bool, slow: bool, no_mouse: bool, read_only: bool, profile: str | None
+) -> None:
     """Launch, watch and rescue distributed PyTorch training.
 
     Without a command, the app opens. Everything the app does is also a command. Training keeps running when the terminal
     closes; `rankdeck attach RUN` returns to it.
     """
-    ctx.obj = {"ascii": ascii_only, "slow": slow, "mouse": not no_mouse}
+    ctx.obj = {"ascii": ascii_only, "slow": slow, "mouse": not no_mouse, "read_only": read_only}
     if ctx.invoked_subcommand is None:
         ctx.exit(_open_app(ctx.obj, open_profile=profile))
 
@@ -70,7 +73,12 @@ def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profil
     gc.disable()  # until the first frame: garbage collection takes a tenth of the time to import and set up the app
     from tui.app import run
 
-    return run(LocalEngine(), open_run=open_run, open_profile=open_profile, **look)
+    engine = LocalEngine()
+    if look["read_only"]:
+        from engine.client.read_only import ReadOnlyEngine
+
+        engine = ReadOnlyEngine()
+    return run(engine, open_run=open_run, open_profile=open_profile, **look)
 
 
 def _read(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:

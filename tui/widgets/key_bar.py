@@ -15,7 +15,7 @@ from textual.keys import key_to_character
 from textual.screen import Screen
 from textual.widget import Widget
 
-from tui.keys import KEYS, key_name
+from tui.keys import KEYS, changes_something, key_name
 
 _KEYS = {key.id: key for key in sorted(KEYS, key=lambda key: key.where == "app")}
 """The keys of the table by id, the most useful first."""
@@ -69,6 +69,8 @@ class KeyBar(Widget):
             binding = active.binding
             known = _KEYS.get(binding.id or "")
             if known is None or known.id in found or not binding.show or not active.enabled:
+                continue
+            if getattr(self.app, "read_only", False) and changes_something(known.action):
                 continue
             # While the user types, letters are text: another key of the same action is shown, or none.
             if focused is None or not focused.check_consume_key(key, key_to_character(key)):

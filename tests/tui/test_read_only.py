@@ -1,0 +1,62 @@
+"""An app that only watches: no key changes anything, and the engine behind it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.client.read_only import ReadOnlyEngine
+from engine.core.errors import UsageError
+from engine.core.views.view import RunNote
+from tests.tui.fake_engine import FakeEngine, profile
+from tests.tui.seen import text_of, until_seen
+from tui.app import RankdeckApp
+from tui.keys import CHANGING, KEYS
+from tui.screens.home import HomeScreen
+
+
+async def test_keys_that_change_something_are_not_offered_and_do_nothing(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    engine.add_run("gpt-aaaa")
+    app = RankdeckApp(engine, read_only=True)
+    async with app.run_test(notifications=True, size=(120, 30)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "H history")
+        assert "enter launch" not in text_of(app)
+        await pilot.press("n")
+        await until_seen(pilot, "opened with --read-only")
+        await pilot.press("enter", "e", "d")
+        assert isinstance(app.screen, HomeScreen)
+        await pilot.press("l", "enter")
+        await until_seen(pilot, "q detach")
+        await pilot.press("s", "x", "r")
+        assert not app.screen.is_modal
+    assert engine.launched == []
+    assert engine.live["gpt-aaaa"].asked == []
+
+
+def test_every_action_that_changes_something_is_one_of_a_key():
+    assert {key.action.partition("(")[0].rpartition(".")[2] for key in KEYS} >= CHANGING
+
+
+async def test_the_engine_refuses_what_the_keys_do_not_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    kept = Path(__file__).parent.parent / "data" / "run_v1"
+    shutil.copytree(kept, tmp_path / "runs" / "smoke-sq4f")
+    engine = ReadOnlyEngine()
+    for act in (
+        lambda: engine.save_profile(profile("job")),
+        lambda: engine.trust(profile("job")),
+        lambda: engine.write_note("smoke-sq4f", RunNote()),
+        lambda: engine.remove_run("smoke-sq4f"),
+    ):
+        with pytest.raises(UsageError):
+            act()
+    with pytest.raises(UsageError):
+        await engine.launch(profile("job"))
+    run = await engine.attach("smoke-sq4f")
+    for request in (run.stop(), run.restart(), run.kill(0, 9)):
+        with pytest.raises(UsageError):
+            await request
+    assert [one.summary.run for one in engine.history()] == ["smoke-sq4f"]
