@@ -28,6 +28,18 @@ def test_a_spike_of_a_long_run_stays_visible_in_a_few_cells():
     assert drawn.count(9.0) == 1
 
 
+def test_noise_does_not_hide_the_course_of_a_loss():
+    values = [4.0 - step / 300 + 0.3 * (-1) ** step for step in range(900)]
+    drawn = [value for value in spark_values(series(*values), 6) if value is not None]
+    assert drawn == sorted(drawn, reverse=True)
+    assert len(drawn) == 6
+
+
+def test_the_steep_begin_of_a_loss_stays_visible():
+    drawn = spark_values(series(*(1.0 + 8 * 0.9**step for step in range(600))), 6)
+    assert drawn[0] == 9.0
+
+
 def test_a_value_that_is_not_finite_marks_its_cell_for_the_whole_run():
     values = [1.0] * 1000
     values[10] = math.nan

@@ -1,8 +1,9 @@
-"""Values of a small curve in a table: the lowest and highest of each cell, so that no spike is lost. Pure."""
+"""Values of a small curve in a table: the course of the values, in which no spike is lost. Pure."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ Scale = tuple[float, float]
 WINDOWS: tuple[tuple[str, float | None], ...] = (("whole run", None), ("10 min", 600.0), ("1 min", 60.0))
 """What a curve shows: words, and seconds before now."""
 
+OUTSTANDING = 3.0
+"""A cell has a spike if its values are so many times as far apart as in most cells."""
+
 
 class _Part(NamedTuple):
     low: float | None
@@ -28,8 +32,8 @@ class _Part(NamedTuple):
 def spark_values(source: Source, width: int, since: float | None = None) -> list[float | None]:
     """At most `width` values, oldest first.
 
-    Of the lowest and the highest value of a cell, the one further from the cell before is shown; None marks a cell with a value that
-    was not finite.
+    A cell shows the middle of its lowest and highest value. If they are much further apart than in most cells, it shows the one that
+    stands out from the cell before, or, in the first cell, from the next. None marks a cell with a value that was not finite.
 
     Args:
         source: of a rank.
@@ -42,19 +46,38 @@ def spark_values(source: Source, width: int, since: float | None = None) -> list
     if width <= 0 or not parts:
         return []
     count = min(width, len(parts))
+    cells = [_cell(parts[at * len(parts) // count : (at + 1) * len(parts) // count]) for at in range(count)]
+    usual = statistics.median([cell.spread for cell in cells if cell]) if any(cells) else 0.0
     values: list[float | None] = []
-    last: float | None = None
-    for cell in range(count):
-        group = parts[cell * len(parts) // count : (cell + 1) * len(parts) // count]
-        lows = [part.low for part in group if part.low is not None]
-        highs = [part.high for part in group if part.high is not None]
-        if any(part.odd for part in group) or not lows:
-            values.append(None)
-            continue
-        low, high = min(lows), max(highs)
-        last = low if last is None or abs(low / 2 - last / 2) > abs(high / 2 - last / 2) else high
-        values.append(last)
+    for at, cell in enumerate(cells):
+        beside = cells[at - 1] if at else (cells[1] if count > 1 else None)
+        values.append(None if cell is None else _shown(cell, beside, usual))
     return values
+
+
+class _Cell(NamedTuple):
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return self.low / 2 + self.high / 2
+
+    @property
+    def spread(self) -> float:
+        return self.high / 2 - self.low / 2
+
+
+def _cell(group: Sequence[_Part]) -> _Cell | None:
+    lows = [part.low for part in group if part.low is not None]
+    highs = [part.high for part in group if part.high is not None]
+    return None if not lows or not highs or any(part.odd for part in group) else _Cell(min(lows), max(highs))
+
+
+def _shown(cell: _Cell, beside: _Cell | None, usual: float) -> float:
+    if beside is None or cell.spread <= OUTSTANDING * usual:
+        return cell.middle
+    return max(cell.low, cell.high, key=lambda value: abs(value / 2 - beside.middle / 2))
 
 
 def scale_of(sources: Iterable[Source], since: float | None = None) -> Scale | None:
