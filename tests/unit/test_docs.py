@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,9 @@ def test_the_changelog_begins_with_the_version_that_the_package_has() -> None:
 
     versions = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == __version__
-    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "engine/__init__.py"
 
 
 # --- architecture.md -------------------------------------------------------------------------------------------------

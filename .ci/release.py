@@ -1,0 +1,81 @@
+"""Builds sdist and wheel and tries them: `python release.py [FOLDER]`, with the packages of the extras dev and release installed.
+
+What is built is the same each time, and from the sdist too; twine and check-wheel-contents find nothing; and the wheel trains beside
+a torch without numpy. FOLDER takes the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NOT_THERE = ("numpy", "rankdeck", "__editable__", "_rankdeck", "__pycache__")
+"""What a bare environment lacks; it has the rest of this one."""
+
+
+def run(*words: str | Path, cwd: Path = ROOT, **environment: str) -> None:
+    """Runs a command; its failure ends this program."""
+    subprocess.run([*map(str, words)], cwd=cwd, env={**os.environ, **environment}, check=True)
+
+
+def build(source: Path, folder: Path) -> dict[str, str]:
+    """Builds both. Returns their digests by name."""
+    when = "1577836800"  # instead of the time of the build
+    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=source, SOURCE_DATE_EPOCH=when)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def bare_environment(folder: Path, wheel: Path) -> Path:
+    """Makes an environment with the wheel and what this one has, but for numpy. Returns its folder of programs."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(NOT_THERE):
+            (site / entry.name).symlink_to(entry)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    return python.parent
+
+
+def main() -> int:
+    """Does all of it. Returns 1 if a build differs from another."""
+    with tempfile.TemporaryDirectory(prefix="release") as name:
+        work = Path(name)
+        built = Path(sys.argv[1]) if len(sys.argv) > 1 else work / "first"
+        shutil.rmtree(built, ignore_errors=True)
+        digests = build(ROOT, built)
+        (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+        with tarfile.open(sdist) as archive:
+            archive.extractall(work, filter="data")
+        others = build(ROOT, work / "second"), build(work / sdist.name.removesuffix(".tar.gz"), work / "third")
+        if any(other != digests for other in others):
+            print(f"the builds differ: {digests}, {others}", file=sys.stderr)  # noqa: T201
+            return 1
+        run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
+        run(sys.executable, "-m", "check_wheel_contents", wheel)
+        programs = bare_environment(work / "bare", wheel)
+        home = {"RANKDECK_HOME": str(work / "home"), "PYTHONPATH": ""}
+        run(
+            programs / "python",
+            "-c",
+            "import rankdeck, torch, importlib.util as u; assert not u.find_spec('numpy')",
+            cwd=work,
+            **home,
+        )
+        run(programs / "rankdeck", "--version", cwd=work, **home)
+        run(programs / "rankdeck", "launch", "--cold", "smoke", cwd=work, **home)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
