@@ -16,9 +16,9 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.words import count
 from engine.runs.listing import all_runs, summarise, unplanned_runs
 from engine.runs.lock import take_lock
-from engine.runs.paths import RunPaths
+from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_note, refuse_elsewhere
-from engine.runs.standbys import end_standby, standbys
+from engine.runs.standbys import end_standby, has_process, remove_stale_standbys, standbys
 from engine.supervisor.abandon import end_processes
 
 STANDBY_TIME = 30.0
@@ -72,7 +72,7 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
 
 
 def end_standbys(*, as_json: bool) -> None:
-    """Ends the standbys of this host, and waits until they are gone.
+    """Ends the standbys of this host, waits until they are gone, and removes folders that killed ones have left.
 
     Args:
         as_json: prints their pids as JSON.
@@ -84,10 +84,11 @@ def end_standbys(*, as_json: bool) -> None:
     for paths, standing in found:
         end_standby(paths, standing)
     deadline = time.monotonic() + STANDBY_TIME
-    while left := [paths for paths, _ in found if paths.folder.exists()]:
+    while left := [paths for paths, _ in found if has_process(paths)]:
         if time.monotonic() >= deadline:
             raise RankdeckError(f"{left[0].folder.name} does not end", hint=f"its log: {left[0].supervisor_log}")
         time.sleep(0.02)
+    remove_stale_standbys(runs_folder())
     if as_json:
         click.echo(msgspec.json.encode([standing.pid for _, standing in found]).decode())
     else:

@@ -86,13 +86,16 @@ def standbys() -> Iterator[tuple[RunPaths, Standing]]:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             # Written when the lock is held: one that has only just begun must not find it taken.
             standing = msgspec.json.decode(paths.standing.read_bytes(), type=Standing)
-            if _is_locked(paths):
+            if has_process(paths):
                 yield paths, standing
 
 
-def _is_locked(paths: RunPaths) -> bool:
-    """Whether a process holds the lock of a folder. Raises OSError: there is none."""
-    lock = os.open(paths.lock, os.O_RDWR | os.O_CLOEXEC)
+def has_process(paths: RunPaths) -> bool:
+    """Whether a process holds the lock of a standby's folder."""
+    try:
+        lock = os.open(paths.lock, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,6 +112,7 @@ def end_standby(paths: RunPaths, standing: Standing) -> None:
         try:
             if os.fsencode(paths.folder) in Path(f"/proc/{standing.pid}/cmdline").read_bytes().split(b"\0"):
                 signal.pidfd_send_signal(process, signal.SIGTERM)
+                signal.pidfd_send_signal(process, signal.SIGCONT)  # a stopped one would not see it
         finally:
             os.close(process)
 

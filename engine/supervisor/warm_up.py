@@ -107,12 +107,12 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, int, 
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(link.wait_closed(), LEASE)
         bridge = await link.release()
-    loop.remove_signal_handler(signal.SIGTERM)
     front.hang_up(taken=run is not None)
     if run is not None:
         paths.nodes.mkdir(mode=0o700, exist_ok=True)  # the launch may precede the agent
         paths.nodes.rename(run[0].nodes)
     shutil.rmtree(paths.folder, ignore_errors=True)
+    loop.remove_signal_handler(signal.SIGTERM)  # not before: the end of this process would leave a part of the folder
     return None if run is None else (*run, bridge)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.commands.clean import end_standbys
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, is_memory_short, linger_seconds, standby_key
 from engine.node.limits import memory_left
 from engine.planning.make import make_plan
-from engine.runs.standbys import circumstances
+from engine.runs.standbys import Standing, circumstances, new_standby
 from tests.support import parse_profile
 
 GIB = 1 << 30
@@ -162,3 +163,15 @@ def test_the_tightest_of_machine_and_control_group_says_how_much_memory_is_left(
 
 def test_a_system_that_does_not_say_how_much_memory_it_has_is_left_alone(tmp_path: Path) -> None:
     assert memory_left(str(tmp_path)) is None
+
+
+def test_clean_removes_what_a_killed_standby_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    paths = new_standby(plan_of())
+    paths.lock.touch()
+    paths.standing.write_bytes(msgspec.json.encode(Standing(pid=1, python="python", key="")))
+    end_standbys(as_json=False)
+    assert capsys.readouterr().out == "there is no standby\n"
+    assert not paths.folder.exists()
