@@ -872,7 +872,11 @@ def test_another_user_is_refused(rankdeck, supervised, needs_root):
         text=True,
     )
     assert done.stdout, done.stderr
-    assert json.loads(done.stdout) == {"type": "refused", "reason": "this run belongs to another user"}
+    assert json.loads(done.stdout) == {
+        "type": "refused",
+        "reason": "this run belongs to another user",
+        "defect": False,
+    }
     path.parent.chmod(0o700)
     path.chmod(0o600)
     rankdeck.wait_state(supervised, "running")
