@@ -97,10 +97,10 @@ def test_shell_lines_run_before_the_command() -> None:
 
 
 def test_rsync_reaches_a_node_by_a_step_too() -> None:
-    argv = rsync.argv(NODE, "/work", REACH)
+    argv = rsync.argv(NODE, "/data", REACH)
     remote_shell = argv[argv.index("--rsh") + 1]
     assert remote_shell.endswith("'--jobid=1234' '--nodelist'")
-    assert argv[-2:] == ["/work/", "gpu01:/work/"]
+    assert argv[-2:] == ["/data/", "gpu01:/data/"]
 
 
 @pytest.mark.parametrize(("status", "said", "words"), SAID)
