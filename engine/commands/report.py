@@ -1,4 +1,5 @@
-"""One run as a single HTML file to send to a colleague: it loads nothing, runs nothing, and contains no secrets.
+"""One run as a single HTML file to send to a colleague: it loads nothing and runs nothing, and values of the
+plan that look like secrets are hidden.
 
 Everything that ranks, nodes or profiles wrote is escaped, and control characters are removed; a policy in the file forbids scripts.
 """
@@ -14,6 +15,7 @@ from engine.core.metrics.chart_svg import chart_svg
 from engine.core.metrics.series import final_values
 from engine.core.plan.plan import LaunchPlan, shown_environment
 from engine.core.plan.rank import rank_argv
+from engine.core.plan.settings import shown_words
 from engine.core.terminal_text import terminal_line
 from engine.core.views.origin import Origin
 from engine.core.views.view import Snapshot
@@ -120,7 +122,7 @@ def _plan(plan: LaunchPlan) -> list[tuple[str, str]]:
         ("nodes", ", ".join(f"{node.name}: ranks {', '.join(map(str, node.ranks))}" for node in plan.nodes)),
         ("backend", f"{plan.backend.name} on {plan.backend.device} {plan.backend.found}"),
         ("workdir", plan.workdir),
-        ("command", shlex.join(rank_argv(plan, "…"))),
+        ("command", shlex.join(shown_words(rank_argv(plan, "…")))),
         *((name, value) for name, value in environment.items()),
     ]
 

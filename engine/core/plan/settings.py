@@ -91,21 +91,35 @@ def differing_settings(several: Sequence[Settings]) -> list[str]:
 
 def shown_setting(key: str, value: Any) -> str:
     """A value as it may be shown: in one line, without what looks like a secret."""
-    counts_tokens = "tokens" in key.lower() and _is_number(str(value))
-    if not counts_tokens and is_secret(key.rpartition(".")[2].lstrip("-"), str(value)):
+    if _must_hide(key.rpartition(".")[2].lstrip("-"), str(value)):
         return HIDDEN
     if key == "launch.setup":
         return shown_shell(str(value)).replace("\n", " ")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        before = ["", *map(str, value)]
-        words = [
-            HIDDEN if is_secret(name.lstrip("-") if name.startswith("-") else "", str(word)) else str(word)
-            for name, word in zip(before, value, strict=False)
-        ]
-        return " ".join(words)
+        return " ".join(shown_words([*map(str, value)]))
     return str(value).replace("\n", " ")
+
+
+def shown_words(words: Sequence[str]) -> list[str]:
+    """The words of a command line without what looks like a secret, as in `--token VALUE` and `--token=VALUE`."""
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        name, equals, value = word.partition("=")
+        option = before.lstrip("-") if before.startswith("-") and "=" not in before else ""
+        if _must_hide(option, word):
+            shown.append(HIDDEN)
+        elif equals and name.startswith("-") and _must_hide(name.lstrip("-"), value):
+            shown.append(f"{name}={HIDDEN}")
+        else:
+            shown.append(word)
+    return shown
+
+
+def _must_hide(name: str, value: str) -> bool:
+    """Whether a value looks like a secret. A number of tokens, as in `--max-tokens 512`, is none."""
+    return is_secret(name, value) and not ("tokens" in name.lower() and _is_number(value))
 
 
 def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
