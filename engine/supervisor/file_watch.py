@@ -12,10 +12,7 @@ import time
 from engine.core.run import events as ev
 from engine.runs.record import replace_file
 from engine.supervisor.journal import Journal
-from engine.supervisor.supervised import SupervisedRun
-
-PERIOD = 1.0
-"""Seconds between two looks."""
+from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
 
 ROOM = 1 << 16
 """Bytes that must fit before the disk counts as writable again: more than one event, so that the report does not flicker."""
@@ -36,12 +33,6 @@ class FileWatch:
         self._run, self._journal = run, journal
         self._plan = run.paths.plan.read_bytes()
         self._is_told = False
-
-    async def keep(self) -> None:
-        """Looks regularly. Runs until it is cancelled."""
-        while True:
-            self.look()
-            await asyncio.sleep(PERIOD)
 
     def look(self) -> None:
         """Restores the plan, and writes what waits."""
@@ -82,8 +73,8 @@ class FileWatch:
             os.utime(paths.plan, (self._run.state.launched_at,) * 2)  # lists of runs order by it
 
     async def wait_written(self) -> None:
-        """Waits until the journal is whole, or for `END_PATIENCE`. `keep` must run meanwhile."""
-        for _ in range(int(END_PATIENCE / PERIOD)):
+        """Waits until the journal is whole, or for `END_PATIENCE`. The watch must look meanwhile."""
+        for _ in range(int(END_PATIENCE / WATCH_PERIOD)):
             if not self._journal.is_behind:
                 return
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(WATCH_PERIOD)

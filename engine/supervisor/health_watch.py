@@ -16,10 +16,7 @@ from engine.core.views.view import StallView
 from engine.core.words import rank_ranges
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.questions import Questions
-from engine.supervisor.supervised import SupervisedRun
-
-PERIOD = 1.0
-"""Seconds between two looks. They are counted instead of time, because a pause of this process is not the ranks' delay."""
+from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
 
 ASK_PAUSE = 60.0
 """Seconds between two questions to ranks that go on hanging: each interrupts every rank for a moment."""
@@ -48,15 +45,9 @@ class HealthWatch:
         self._asked_at: float | None = None
         self._asking: asyncio.Task[None] | None = None
 
-    async def keep(self) -> None:
-        """Looks again and again. Runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(PERIOD)
-            self._clock += PERIOD
-            self.look()
-
     def look(self) -> None:
         """Looks once."""
+        self._clock += WATCH_PERIOD
         run, state = self._run, self._run.state
         process = (state.attempt, state.generation)
         if process != self._process:

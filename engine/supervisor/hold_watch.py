@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 from engine.core.run import events as ev
 from engine.core.run.holding import IDLE_LIMIT, hold_ends_at, idle_since
 from engine.supervisor.orders import Orders
 from engine.supervisor.supervised import SupervisedRun
-
-LOOK_PAUSE = 1.0
-"""Seconds between two looks."""
 
 
 class HoldWatch:
@@ -26,12 +20,6 @@ class HoldWatch:
         self._run, self._orders = run, orders
         self._let_go: float | None = None
         """Since when the run was idle when it was let go."""
-
-    async def keep(self) -> None:
-        """Looks again and again. Runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_PAUSE)
-            self.look(time.time())
 
     def look(self, now: float) -> None:
         """Looks once. `now`: seconds since the epoch."""

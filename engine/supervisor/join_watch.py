@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from engine.core.run import events as ev
@@ -11,11 +10,8 @@ from engine.core.views.activity import orphan_words
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.supervised import SupervisedRun
 
-CHECK_PERIOD = 1.0
-"""Seconds between two checks."""
-
-CHECKS = 10
-"""Checks in a row that find the same ranks waiting. Processes that meet at the run's own store wait much shorter."""
+LOOKS = 10
+"""Looks in a row that find the same ranks waiting. Processes that meet at the run's own store wait much shorter."""
 
 
 class JoinWatch:
@@ -29,18 +25,12 @@ class JoinWatch:
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest
         self._seen: tuple[int, tuple[int, ...]] = (-1, ())
-        self._checks = 0
+        self._looks = 0
         self._told = -1
         """The attempt in which it was said."""
 
-    async def keep(self) -> None:
-        """Checks every `CHECK_PERIOD`. Runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_PERIOD)
-            self.check()
-
-    def check(self) -> None:
-        """Checks once."""
+    def look(self) -> None:
+        """Looks once."""
         state = self._run.state
         waiting = tuple(
             rank
@@ -48,9 +38,9 @@ class JoinWatch:
             if isinstance(phase, Alive) and self._ingest.progress[rank].meeting == "orphan"
         )
         seen = (state.attempt, waiting)
-        self._checks = self._checks + 1 if seen == self._seen else 0
+        self._looks = self._looks + 1 if seen == self._seen else 0
         self._seen = seen
-        if waiting and self._checks >= CHECKS and self._told != state.attempt:
+        if waiting and self._looks >= LOOKS and self._told != state.attempt:
             self._told = state.attempt
             node = self._run.plan.places[waiting[0]].node
             text = orphan_words(waiting)

@@ -43,7 +43,7 @@ from engine.supervisor.rejoin_watch import RejoinWatch
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun, every
 from engine.supervisor.warm_up import Pipe, Waiting, become_supervisor_of, wait_for_run
 
 SAVE_PERIOD = 5.0
@@ -68,7 +68,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     snapshots = Snapshots(run, runner.ingest)
     server = Server(runner, snapshots)
     guards = Guards(paths)
-    files = FileWatch(run, journal)
+    files, hold = FileWatch(run, journal), HoldWatch(run, runner.orders)
     _remove_old_socket(paths)
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -78,14 +78,17 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "reading the output of ranks": runner.ingest.run,
             "telling front ends what changes": server.keep_fresh,
             "the watch of the socket": server.keep_listening,
-            "the watch of rejoins": RejoinWatch(run, runner.ingest).keep,
-            "the watch of health": HealthWatch(run, runner.ingest, runner.questions).keep,
-            "the watch of ranks that join": JoinWatch(run, runner.ingest).keep,
-            "the watch of runs that hold": HoldWatch(run, runner.orders).keep,
             "recording what was launched": runner.origins.keep,
             "saving curves": partial(_save, runner, snapshots),
-            "the watch of files": files.keep,
         }
+        watches: dict[str, Callable[[], None]] = {
+            "the watch of rejoins": RejoinWatch(run, runner.ingest).look,
+            "the watch of health": HealthWatch(run, runner.ingest, runner.questions).look,
+            "the watch of ranks that join": JoinWatch(run, runner.ingest).look,
+            "the watch of runs that hold": lambda: hold.look(time.time()),
+            "the watch of files": files.look,
+        }
+        parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
         runner.start(tasks, restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from engine.core.run import events as ev
 from engine.core.run.rejoin import patience
 from engine.supervisor.ingest import Ingest
-from engine.supervisor.supervised import SupervisedRun
-
-CHECK_PERIOD = 1.0
-"""Seconds between two checks. Checks are counted instead of time, because a pause of this process is not the ranks' delay."""
+from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
 
 
 class RejoinWatch:
@@ -25,22 +21,16 @@ class RejoinWatch:
     def __init__(self, run: SupervisedRun, ingest: Ingest) -> None:
         self._run, self._ingest = run, ingest
         self._seen: tuple[int, int, float] | None = None
-        self._checks = 0
+        self._looks = 0
 
-    async def keep(self) -> None:
-        """Checks every `CHECK_PERIOD`. Runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_PERIOD)
-            self.check()
-
-    def check(self) -> None:
-        """Checks once, and reports a rejoin that takes too long."""
+    def look(self) -> None:
+        """Looks once, and reports a rejoin that takes too long."""
         state = self._run.state
         limit = patience(state)
         seen = None if limit is None else (state.attempt, state.generation, limit)
-        self._checks = self._checks + 1 if seen == self._seen else 0
+        self._looks = self._looks + 1 if seen == self._seen else 0
         self._seen = seen
-        if limit is None or self._checks * CHECK_PERIOD < limit:
+        if limit is None or self._looks * WATCH_PERIOD < limit:
             return
         self._ingest.catch_up()
         if patience(self._run.state) == limit:

@@ -25,11 +25,26 @@ from engine.supervisor.log import note
 PAUSE = 1.0
 """Seconds until a part that has failed begins again."""
 
+WATCH_PERIOD = 1.0
+"""Seconds between two looks of a watch. Watches count their looks instead of time, because a pause of this process is not the ranks' delay."""
+
 MAX_WARNING = 400
 """Characters of a warning."""
 
 Handle = Callable[[AnyEvent], str | None]
 """Processes an event. Returns why it has no effect, or None if it has."""
+
+
+async def every(period: float, look: Callable[[], None]) -> None:
+    """Calls `look` once a period, until it is cancelled.
+
+    Args:
+        period: seconds before each call.
+        look: one look of a watch.
+    """
+    while True:
+        await asyncio.sleep(period)
+        look()
 
 
 class SupervisedRun:

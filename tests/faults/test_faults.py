@@ -594,7 +594,7 @@ if "supervise" in sys.orig_argv:
 @pytest.mark.parametrize(
     ("module", "name", "part"),
     [
-        ("rejoin_watch", "RejoinWatch.check", "the watch of rejoins"),
+        ("rejoin_watch", "RejoinWatch.look", "the watch of rejoins"),
         ("hold_watch", "HoldWatch.look", "the watch of runs that hold"),
         ("ingest", "Ingest.run", "reading the output of ranks"),
         ("server", "Server.keep_listening", "the watch of the socket"),

@@ -17,7 +17,7 @@ from engine.core.run.machine import launch, step
 from engine.core.run.state import RunState
 from engine.core.views.activity import current_activity, next_restart
 from engine.core.views.view import RunView
-from engine.supervisor.join_watch import CHECKS, JoinWatch
+from engine.supervisor.join_watch import LOOKS, JoinWatch
 
 UP = ev.NodeConnected(at=1.0, node="a", agent_pid=7)
 STORE = ev.StoreOpened(at=2.0, attempt=0, node="a", port=4000)
@@ -190,16 +190,16 @@ def test_it_is_reported_once_after_some_checks_in_a_row() -> None:
     run: Any = SimpleNamespace(state=after(UP, STORE, *STARTED), plan=plan, handle=events.append)
     ingest: Any = SimpleNamespace(progress=progress)
     watch = JoinWatch(run, ingest)
-    for _ in range(CHECKS):
-        watch.check()
+    for _ in range(LOOKS):
+        watch.look()
     progress[0].meeting = "joined"
-    watch.check()
+    watch.look()
     progress[0].meeting = "orphan"
-    for _ in range(CHECKS):
-        watch.check()
+    for _ in range(LOOKS):
+        watch.look()
     assert events == []
-    for _ in range(CHECKS):
-        watch.check()
+    for _ in range(LOOKS):
+        watch.look()
     (event,) = events
     assert isinstance(event, ev.NodeWarned)
     assert (event.node, event.check, event.fails) == ("gpu01", "environment", False)
