@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
@@ -37,8 +35,8 @@ from tui.data.form import (
 )
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
-from tui.screens.base import DeckScreen
-from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen
+from tui.screens.confirm import LeaveScreen
+from tui.screens.edit_saving import SavingScreen
 from tui.screens.script import ScriptScreen
 from tui.text.cells import plain_line
 from tui.text.lines import error_text
@@ -54,7 +52,7 @@ PLAN_SECONDS = 0.2
 """Pause in typing before the plan is made again, in seconds."""
 
 
-class EditScreen(DeckScreen):
+class EditScreen(SavingScreen):
     """A form.
 
     Args:
@@ -65,8 +63,7 @@ class EditScreen(DeckScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("edit")]
 
     def __init__(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
-        super().__init__()
-        self._entry = None if duplicate else entry
+        super().__init__(None if duplicate else entry)
         self._base = entry.profile if entry is not None else None
         self._duplicate = duplicate
         self._recipes: list[RecipeInfo] = []
@@ -101,7 +98,7 @@ class EditScreen(DeckScreen):
         self._backends = await off_loop(self.engine.backends)
         await self._read_script(values_of(self._base, self._recipes))
         self._values = values_of(self._base, self._recipes)
-        if self._entry is None:
+        if self.entry is None:
             taken = {entry.name for entry in await off_loop(self.engine.profiles)}
             self._values["name"] = free_name(f"{self._base.name[:56]}-copy" if self._base else "my-run", taken)
         # A form without input can be left without a question.
@@ -199,11 +196,11 @@ class EditScreen(DeckScreen):
 
     def _show_title(self) -> None:
         name = plain_line(self._values.get("name", "")) or "new run"
-        if self._entry is None:
+        if self.entry is None:
             title, note = f"New: {name}", "not saved yet"
         else:
-            source = self._entry.source
-            origin = "as a run was launched" if source == "run" else f"{source}: {self._entry.path}"
+            source = self.entry.source
+            origin = "as a run was launched" if source == "run" else f"{source}: {self.entry.path}"
             title, note = (
                 f"{'Launch again' if source == 'run' else 'Edit'}: {name}",
                 "changed" if self.is_changed else origin,
@@ -299,7 +296,7 @@ class EditScreen(DeckScreen):
             own = [warning for warning in warnings if warning.table == row.field.id]
             row.show_warning("\n".join(plain_line(f"{one.name} {one.problem}; {one.hint}") for one in own))
 
-    def _checked(self) -> Profile | None:
+    def checked(self) -> Profile | None:
         """The profile to launch or save; without one, the cursor goes to the first wrong line."""
         profile = self._check()
         wrong = [row for row in self.query(FormRow) if row.has_class("-wrong")]
@@ -309,6 +306,11 @@ class EditScreen(DeckScreen):
             count = "this line is" if len(wrong) == 1 else f"{len(wrong)} lines are"
             self.say(f"{count} not valid", error=True)
         return profile
+
+    def was_saved(self, profile: Profile) -> None:
+        self._base = profile
+        self._saved = dict(self._values)
+        self._show_title()
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
@@ -331,7 +333,7 @@ class EditScreen(DeckScreen):
 
     def action_launch(self) -> None:
         """Launches the profile in the form. The form stays open."""
-        if (profile := self._checked()) is not None:
+        if (profile := self.checked()) is not None:
             self.deck.launch(profile)
 
     def action_back(self) -> None:
@@ -347,73 +349,3 @@ class EditScreen(DeckScreen):
             self.action_save(leave=True)
         elif answer:
             self.dismiss()
-
-    # --- saving -------------------------------------------------------------------------------------------------------
-
-    def action_save(self, *, leave: bool = False) -> None:
-        """Saves to the profile's own file; a shipped or a new one to the user's folder.
-
-        Args:
-            leave: leaves the form once the profile is saved.
-        """
-        profile = self._checked()
-        if profile is not None:
-            path = None
-            if (
-                self._entry is not None
-                and self._entry.source not in ("shipped", "run")
-                and self._entry.profile is not None
-            ):
-                same = profile.name == self._entry.profile.name
-                path = self._entry.path if same else self._entry.path.with_name(f"{profile.name}.toml")
-            self._save(profile, path, leave=leave)
-
-    def action_save_as(self) -> None:
-        profile = self._checked()
-        if profile is None:
-            return
-
-        def answered(word: str | None) -> None:
-            if word:
-                path = Path(os.path.expanduser(word))
-                self._save(profile, path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml"))
-
-        detail = "A file whose name ends with .toml. Profiles in .rankdeck/ are found from this folder."
-        self.app.push_screen(AskScreen("Save as", f".rankdeck/{profile.name}.toml", detail), answered)
-
-    @work(group="save", exclusive=True, exit_on_error=False)
-    async def _save(self, profile: Profile, path: Path | None, *, leave: bool = False) -> None:
-        known = await off_loop(self.engine.profiles)
-        other = next((entry for entry in known if _is_other(entry, path, profile.name, self._entry)), None)
-        if other is not None and not await self._may_replace(other):
-            return
-        shipped = self._entry is not None and self._entry.source == "shipped"
-        try:
-            saved = await off_loop(self.engine.save_profile, profile, path)
-        except (RankdeckError, OSError) as error:
-            problem = error if isinstance(error, RankdeckError) else RankdeckError(str(error))
-            self.deck.show_error(f"{plain_line(profile.name)} was not saved", problem)
-            return
-        self._entry = ProfileEntry(name=saved.stem, path=saved, source="yours", profile=profile, error=None)
-        self._base = profile
-        self._saved = dict(self._values)
-        self._show_title()
-        self.deck.profile_saved(self._entry.name)
-        note = " as a profile of your own; the shipped one stays as it is" if shipped else ""
-        self.say(plain_line(f"saved{note}: {saved}"))
-        if leave:
-            self.dismiss()
-
-    async def _may_replace(self, other: ProfileEntry) -> bool:
-        detail = f"{other.path} is another profile. The form overwrites it."
-        answer = await self.app.push_screen_wait(ConfirmScreen(f"Replace {other.name}?", detail, do="Replace"))
-        return answer is True
-
-
-def _is_other(entry: ProfileEntry, path: Path | None, name: str, own: ProfileEntry | None) -> bool:
-    """Whether saving would replace a profile that is not the one in the form."""
-    if entry.source == "shipped" or (own is not None and entry.path == own.path):
-        return False
-    return (
-        entry.path.absolute() == path.absolute() if path is not None else entry.name == name and entry.source == "yours"
-    )

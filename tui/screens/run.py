@@ -146,7 +146,7 @@ class RunScreen(RanksScreen):
         if self._changed("world", model.world_size):
             self.query_one(RankTable).styles.height = model.world_size + 3
         if self._changed("attempt", model.run.attempt):
-            self._show_log()
+            self.show_log()
         if self._changed("measures", self._measures) and self._measures and self.pane == "log":
             self.pane = "bench"  # the log says no more than its table
             self._arrange()
@@ -263,7 +263,7 @@ class RunScreen(RanksScreen):
 
     def action_open_log(self) -> None:
         self.query_one(RunLog).all_ranks = False
-        self._show_log()
+        self.show_log()
         self.pane = self.zoom = "log"
         self._arrange()
         self.set_focus(self.query_one(RunLog))
@@ -289,32 +289,12 @@ class RunScreen(RanksScreen):
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    @on(CursorView.Moved)
-    def _rank_highlighted(self) -> None:
-        self._show_log()
-        self.refresh_bindings()
-
-    def _show_log(self) -> None:
-        """Shows the files of the rank under the cursor, or of all ranks, of this attempt."""
-        rank = self.rank
-        view = self.model.rank(rank)
-        if self.link.client is not None and self.model.run is not None and rank is not None:
-            node = view.node if view is not None else "?"
-            self.query_one(RunLog).show_run(self.link.client, self.model.run, rank, node)
-
     def action_all_ranks(self) -> None:
         log = self.query_one(RunLog)
         log.all_ranks = not log.all_ranks
-        self._show_log()
+        self.show_log()
         if not log.display:
             self.action_pane("log")
-
-    def action_other_stream(self) -> None:
-        self.query_one(RunLog).next_streams()
-        self._show_log()
-
-    def action_follow(self) -> None:
-        self.query_one(RunLog).action_follow()
 
     def action_search(self) -> None:
         if self.query_one(RankTable).has_focus:
@@ -327,22 +307,12 @@ class RunScreen(RanksScreen):
         search.display = True
         self.set_focus(search)
 
-    @on(Input.Changed, "#search")
-    def _search_changed(self, event: Input.Changed) -> None:
-        self.query_one(RunLog).search(event.value)
-
     @on(Input.Submitted, "#search")
     def _search_done(self, event: Input.Submitted) -> None:
         if event.value:
             self.set_focus(self.query_one(RunLog))
         else:
             self.action_back()
-
-    def action_next_match(self) -> None:
-        self.query_one(RunLog).next_match()
-
-    def action_previous_match(self) -> None:
-        self.query_one(RunLog).previous_match()
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 

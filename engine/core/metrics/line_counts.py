@@ -1,0 +1,206 @@
+"""Reads what a line counts: steps, epochs, batches, with or without a bar, and whether it is about held-out data."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from engine.core.metrics.fields import HIDDEN, Field, Fields
+from engine.core.metrics.metric_names import HELD_OUT, Meaning, Names, meaning_of
+
+Kind = Literal["", "named", "own", "bare", "bar"]
+"""How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, or with a bar."""
+
+
+_BAR = re.compile(rf"\[{HIDDEN}{{4,9}}[<,]")
+"""tqdm: `12/100 [00:01<00:09, …`, or `12it [00:01, …` without a known end."""
+_PERCENT = re.compile(r"\d{1,3}%\|?[^\d\[]*\Z")
+_GLYPHS = re.compile(r"[ \t]*(?:\[[=>.#\-]{2,}\]?|[━╸╺─╾█▌▏▎▍]{2,})")
+_FILES = re.compile(
+    r"(?:down|up|re)?load|fetch|sav(?:e|ing)|writ|map\b|map |tokeni[sz]|filter|generat(?:e|ing)|extract|shard|checkpoint|convert"
+    r"|preproc|import|read(?:ing)?\b|cach|pack|group|flatten|cast|creat|build|compil|warm|collect|quanti|encod|file|resolv|find|search"
+    r"|scan|profil|calibrat|inferen|predict|infer|sampl|dataset|data set|weights|install|unpack|copy|sync",
+    re.IGNORECASE,
+)
+_TRAINING = re.compile(r"train(?:ing)?\b|epoch", re.IGNORECASE)
+_BYTES_BEHIND = re.compile(r"[\d?.][kmgt]?i?b/s", re.IGNORECASE)
+_HELD_OUT_START = re.compile(
+    r"[ \t\[]*(?:val|valid|validation|eval|evaluation|test|testing|dev)(?![\w./-]|[ ](?:avg[ ]|average[ ]|mean[ ])?loss)",
+    re.IGNORECASE,
+)
+_HELD_OUT_PART = re.compile(
+    r"(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+(?:set|epoch|step|iter|iteration|batch)\b)",
+    re.IGNORECASE,
+)
+_PLACE_OF_BATCH = re.compile(r"[ \t]*\[[ \t]*\d+,[ \t]*\d+\][ \t]+\w*loss", re.IGNORECASE)
+"""`[1,  2000] loss: 2.173` of PyTorch's tutorials: epoch and step."""
+_STEP_IN_BRACKETS = re.compile(r"\][ \t]\[(\d{1,15})\][ \t]\w[\w/.-]*[=:]")
+"""`logging_writer.py:48] [100] loss=0.2` of clu and flax: the step."""
+_DIGITS = re.compile(r"\d+")
+_PREFIX = re.compile(r"^(?:[ \t]*\[[^\]\[]*\][: \t]*)+")
+_PLAIN_WORD = re.compile(r"[({,'\"\x01]?[ \t]?['\"]?\Z")
+
+
+class LineCounts:
+    """A line whose counts are read.
+
+    Args:
+        line: its fields.
+        names: what the profile says about names.
+    """
+
+    def __init__(self, line: Fields, names: Names) -> None:
+        self.text, self.fields, self.numbers = line
+        self.names = names
+        self.lower = self.text.lower()
+        self.step: int | None = None
+        self.steps: int | None = None
+        self.epoch: int | None = None
+        self.epochs: int | None = None
+        self.kind: Kind = ""
+        self.counted = ""
+        self.title = ""
+        self.is_aside = False
+        self.used: set[int] = set()
+        bar = _BAR.search(self.text)
+        self.bar = bar.start() if bar else -1
+        first = self.fields[0].begin if self.fields else 0
+        self.held_out = bool(_HELD_OUT_START.match(self.text) or _HELD_OUT_PART.search(self.text, 0, first))
+
+    # --- counts --------------------------------------------------------------------------------------------------------
+
+    def take_bar(self) -> bool:
+        """Reads the count and the title of a progress bar. Returns False if it counts bytes."""
+        for field in self.fields:
+            if field.end > self.bar + 1 or self.text[field.end : self.bar].strip():
+                continue
+            if (field.total is None and field.unit != "it") or _BYTES_BEHIND.search(self.text, self.bar):
+                return False
+            self.step, self.steps, self.kind = field.number, field.total, "bar"
+            self.used.add(field.number)
+            head = _PERCENT.sub("", self.text[: field.begin]) if field.total is not None else self.text[: field.begin]
+            self._take_title(head)
+            for other in self.fields:
+                if other.begin < field.begin:
+                    self._take_epoch_of(other)
+                    if not self._is_loss(other):
+                        self.used.add(other.number)
+            return True
+        return False
+
+    def _is_loss(self, field: Field) -> bool:
+        return meaning_of(field.name, field.unit, self.names).role == "loss"
+
+    def _take_title(self, head: str) -> None:
+        title = _PREFIX.sub("", head).replace(HIDDEN, "").strip(" \t:|-•")[-40:]
+        self.title = "" if "loss" in title.lower() else title
+        words = set(re.split(r"[^a-z]+", self.title.lower()))
+        self.held_out = self.held_out or not HELD_OUT.isdisjoint(words)
+        self.is_aside = self.held_out or (_FILES.search(self.title) is not None and not _TRAINING.match(self.title))
+        self.counted = _DIGITS.sub("#", self.title.lower())
+
+    def _take_epoch_of(self, field: Field) -> None:
+        if meaning_of(field.name, "", self.names).role == "epoch" and self.epoch is None:
+            self.epoch, self.epochs = field.number, field.total
+
+    def take_counts(self) -> None:
+        """Reads steps and epochs by their names, then counts without a name."""
+        if _PLACE_OF_BATCH.match(self.text) and len(self.fields) > 2:
+            self.epoch, self.step, self.kind, self.counted = 0, 1, "named", "batch"
+            self.used.update((0, 1))
+            return
+        if found := _STEP_IN_BRACKETS.search(self.text):
+            self.step = next((one.number for one in self.fields if one.begin == found.start(1)), None)
+            self.kind, self.counted = "named", "step"
+            self.used.update(() if self.step is None else (self.step,))
+        bare: list[Field] = []
+        for field, after in zip(self.fields, [*self.fields[1:], None], strict=True):
+            if field.number in self.used or not self._is_whole(field):
+                if (
+                    field.name
+                    and meaning_of(field.name, "", self.names).role == "epoch"
+                    and field.number not in self.used
+                ):
+                    self.epoch = field.number if self.epoch is None else self.epoch
+                    self.used.add(field.number)
+                continue
+            meaning = meaning_of(field.name, "", self.names)
+            if meaning.role in ("step", "steps", "epoch", "epochs"):
+                self._take_named(field, meaning)
+            elif field.total is not None and (not field.name or _last_word(field) in ("train", "training")):
+                if field.opened[-1:] != "(":
+                    bare.append(field)
+            elif field.total is not None and field.name.lower().strip("()") in HELD_OUT and self.step is None:
+                self.held_out = True
+                bare.append(field)
+            elif (
+                field.total is None and after and after.total is not None and _last_word(field) in ("train", "training")
+            ):
+                self._take_named(field, Meaning("epoch", "epoch"))  # timm: `Train: 0 [ 10/100 (8%)]`
+            elif field.total is not None and meaning.role == "other" and not field.signed:
+                bare.append(field)
+        self._take_bare(bare)
+
+    def _is_whole(self, field: Field) -> bool:
+        text = self.numbers.texts[field.number]
+        return text.replace(",", "").isdecimal() and field.unit not in ("%", "s", "ms") and len(text) <= 15
+
+    def _take_named(self, field: Field, meaning: Meaning) -> None:
+        role = meaning.role
+        if role == "steps" and field.total is None and "loss" in self.lower and self.step is None and field.signed:
+            role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
+        if role == "step" and self.step is None:
+            self.step, self.steps, self.kind, self.counted = field.number, field.total, self._named(), meaning.key
+        elif role == "epoch" and self.epoch is None:
+            self.epoch, self.epochs = field.number, field.total
+        elif role == "steps" and field.total is not None and self.step is None:  # `updates 10/100`
+            self.step, self.steps, self.kind, self.counted = field.number, field.total, "named", meaning.key
+        elif role in ("steps", "epochs") and field.total is None:
+            begin = field.begin - len(field.name)
+            is_total = " " in field.name or "_" in field.name or self._is_argument(field, begin)
+            if is_total and role == "steps" and self.steps is None:
+                self.steps = field.number
+            elif is_total and role == "epochs" and self.epochs is None:
+                self.epochs = field.number
+        self.used.add(field.number)
+
+    def _named(self) -> Kind:
+        return "own" if self.names.step else "named"
+
+    def _is_argument(self, field: Field, begin: int) -> bool:
+        """Whether `steps=100` is at the beginning or in a list of arguments, and not of warm-up or accumulation."""
+        at = self.text.rfind(field.name, 0, field.begin)
+        return at <= 0 or (_PLAIN_WORD.search(self.text, max(0, at - 3), at) is not None and self.text[at - 1] in "({,'\" \x01" \
+            and not self.text[max(0, at - 2) : at].strip(" ({,'\"").isalpha())  # fmt: skip
+
+    def _take_bare(self, bare: list[Field]) -> None:
+        """Of counts without a name, the last counts steps; one before it the epochs."""
+        if self.step is not None or not bare:
+            return
+        field = bare[-1]
+        has_glyphs = _GLYPHS.match(self.text, field.end) or (
+            field.begin and "━" in self.text[max(0, field.begin - 8) : field.begin]
+        )
+        if (
+            field.name
+            and not self.held_out
+            and "loss" not in self.lower
+            and _last_word(field) not in ("train", "training")
+        ):
+            return
+        is_report = (
+            "loss" in self.lower or "eta" in self.lower or "time" in self.lower or has_glyphs or self.epoch is not None
+            or field.unit == "batches" or self.held_out or self.names.loss
+        )  # fmt: skip
+        if not is_report:
+            return
+        self.step, self.steps, self.kind = field.number, field.total, "bar" if has_glyphs else "bare"
+        if field.name and _last_word(field) not in ("train", "training"):
+            self.counted = field.name.lower()
+        if len(bare) > 1 and self.epoch is None:
+            self.epoch, self.epochs = bare[-2].number, bare[-2].total
+        self.used.update(one.number for one in bare)
+
+
+def _last_word(field: Field) -> str:
+    return field.name.lower().rpartition(" ")[2]

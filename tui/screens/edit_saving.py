@@ -1,0 +1,102 @@
+"""Saving the profile in a form: which file it goes to, and what it may replace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from textual import work
+
+from engine.core.catalogue import ProfileEntry
+from engine.core.errors import RankdeckError
+from engine.core.plan.profile import Profile
+from tui.data.off_loop import off_loop
+from tui.screens.base import DeckScreen
+from tui.screens.confirm import AskScreen, ConfirmScreen
+from tui.text.cells import plain_line
+
+
+class SavingScreen(DeckScreen):
+    """A form whose profile can be saved.
+
+    Args:
+        entry: the profile whose file is the form's own; None: it has none yet.
+    """
+
+    def __init__(self, entry: ProfileEntry | None) -> None:
+        super().__init__()
+        self.entry = entry
+
+    def checked(self) -> Profile | None:
+        """The profile to launch or save; without one, the cursor goes to the first wrong line."""
+        raise NotImplementedError
+
+    def was_saved(self, profile: Profile) -> None:
+        """The profile in the form is now what its file contains."""
+        raise NotImplementedError
+
+    def action_save(self, *, leave: bool = False) -> None:
+        """Saves to the profile's own file; a shipped or a new one to the user's folder.
+
+        Args:
+            leave: leaves the form once the profile is saved.
+        """
+        profile = self.checked()
+        if profile is not None:
+            path = None
+            if (
+                self.entry is not None
+                and self.entry.source not in ("shipped", "run")
+                and self.entry.profile is not None
+            ):
+                same = profile.name == self.entry.profile.name
+                path = self.entry.path if same else self.entry.path.with_name(f"{profile.name}.toml")
+            self._save(profile, path, leave=leave)
+
+    def action_save_as(self) -> None:
+        profile = self.checked()
+        if profile is None:
+            return
+
+        def answered(word: str | None) -> None:
+            if word:
+                path = Path(os.path.expanduser(word))
+                self._save(profile, path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml"))
+
+        detail = "A file whose name ends with .toml. Profiles in .rankdeck/ are found from this folder."
+        self.app.push_screen(AskScreen("Save as", f".rankdeck/{profile.name}.toml", detail), answered)
+
+    @work(group="save", exclusive=True, exit_on_error=False)
+    async def _save(self, profile: Profile, path: Path | None, *, leave: bool = False) -> None:
+        known = await off_loop(self.engine.profiles)
+        other = next((entry for entry in known if _is_other(entry, path, profile.name, self.entry)), None)
+        if other is not None and not await self._may_replace(other):
+            return
+        shipped = self.entry is not None and self.entry.source == "shipped"
+        try:
+            saved = await off_loop(self.engine.save_profile, profile, path)
+        except (RankdeckError, OSError) as error:
+            problem = error if isinstance(error, RankdeckError) else RankdeckError(str(error))
+            self.deck.show_error(f"{plain_line(profile.name)} was not saved", problem)
+            return
+        self.entry = ProfileEntry(name=saved.stem, path=saved, source="yours", profile=profile, error=None)
+        self.was_saved(profile)
+        self.deck.profile_saved(self.entry.name)
+        note = " as a profile of your own; the shipped one stays as it is" if shipped else ""
+        self.say(plain_line(f"saved{note}: {saved}"))
+        if leave:
+            self.dismiss()
+
+    async def _may_replace(self, other: ProfileEntry) -> bool:
+        detail = f"{other.path} is another profile. The form overwrites it."
+        answer = await self.app.push_screen_wait(ConfirmScreen(f"Replace {other.name}?", detail, do="Replace"))
+        return answer is True
+
+
+def _is_other(entry: ProfileEntry, path: Path | None, name: str, own: ProfileEntry | None) -> bool:
+    """Whether saving would replace a profile that is not the one in the form."""
+    if entry.source == "shipped" or (own is not None and entry.path == own.path):
+        return False
+    return (
+        entry.path.absolute() == path.absolute() if path is not None else entry.name == name and entry.source == "yours"
+    )
