@@ -8,6 +8,7 @@ A message is `[word, generation, signature]`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -29,7 +30,8 @@ def main() -> None:
     store = TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor, timeout=timedelta(days=1)
     )
-    print(f"store listens on {host} port {store.port}", flush=True)  # noqa: T201 - into a log file of the run
+    with contextlib.suppress(OSError):  # a full disk
+        print(f"store listens on {host} port {store.port}", flush=True)  # noqa: T201 - into a log file of the run
     if news:
         with open(
             os.open(news, os.O_RDWR | os.O_CLOEXEC), "rb", buffering=0

@@ -112,6 +112,8 @@ class Reports:
                 self._questions.take_answer(node, news)
             case reports.TemplateRefused(reason=reason):
                 note(f"{node}: ranks are started without a template: {reason}")
+            case reports.NoRoom():
+                self._take_no_room(node, news)
             case reports.RequestFailed():
                 self._take_failed_request(node, news)
             case reports.Pong() | reports.Refused() | reports.BridgeEnded():  # handled by the link
@@ -209,6 +211,11 @@ class Reports:
         self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=f"{room.words(ranks)}; {room.hint}"))
         return True
 
+    def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
+        where = self._run.no_room[node] = visible(f"{news.path}: {news.reason}")
+        text = f"no room: what is to be started waits for some, {where}"
+        self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="disk", text=text, fails=False))
+
     def _take_failed_request(self, node: str, failed: reports.RequestFailed) -> None:
         """Reports a request that failed inside the agent, in place of its result."""
         now, attempt, reason = time.time(), self._run.state.attempt, failed.reason
@@ -230,6 +237,7 @@ class Reports:
         now = time.time()
         match news:
             case reports.RankSpawned(attempt=attempt, rank=rank, pid=pid, generation=generation):
+                self._run.no_room.pop(self._run.plan.places[rank].node, None)
                 self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
             case reports.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
                 step = self._ingest.last_step(rank) if attempt == self._ingest.attempt else None

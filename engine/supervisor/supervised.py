@@ -16,7 +16,7 @@ from engine.core.plan.plan import LaunchPlan, with_backend
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.kills import Kills
-from engine.core.run.state import RunState
+from engine.core.run.state import RunState, Starting
 from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine, StallView
 from engine.runs.paths import RunPaths
@@ -82,12 +82,21 @@ class SupervisedRun:
         self.ended = asyncio.Event()
         self.disk_trouble: OSError | None = None
         """Why a file of the run could not be written; None: all can. It names the path. The watch of files takes it back."""
+        self.no_room: dict[str, str] = {}
+        """Nodes where what is to be started waits for room on the disk, with the folder and the reason."""
 
     @property
     def disk_words(self) -> str:
         """Why files of the run can't be written, for people; empty if they can."""
         error = self.disk_trouble
         return f"{error.strerror}: {error.filename}; the run goes on" if error is not None else ""
+
+    @property
+    def room_words(self) -> str:
+        """Where what is to be started waits for room on a disk, for people; empty: nowhere."""
+        if not isinstance(self.state.phase, Starting):
+            return ""
+        return "; ".join(f"{node} waits for room, {where}" for node, where in self.no_room.items())
 
     @property
     def head(self) -> str:

@@ -174,6 +174,13 @@ class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):
     reason: str
 
 
+class NoRoom(Report, frozen=True, kw_only=True, tag="no_room"):
+    """Ranks or a store that start again wait until the disk of a folder has room."""
+
+    path: str
+    reason: str
+
+
 class RequestFailed(Report, frozen=True, kw_only=True, tag="trouble"):
     """The agent could not do what was asked."""
 
@@ -236,6 +243,7 @@ AnyReport = (
     | MpirunEnded
     | StacksTaken
     | TemplateRefused
+    | NoRoom
     | RequestFailed
     | BridgeEnded
     | AnyAnswer

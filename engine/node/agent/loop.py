@@ -19,6 +19,7 @@ from engine.node.agent.mpirun import Mpirun
 from engine.node.agent.probes import Probes
 from engine.node.agent.processes import kill_group, lives, next_zombie, reap, sweep
 from engine.node.agent.relay import Relay
+from engine.node.agent.room import Room
 from engine.node.agent.spawn import Spawner
 from engine.node.agent.stacks import Stacks
 from engine.node.agent.state import NodeState
@@ -66,7 +67,8 @@ class Agent:
         self.relay = Relay(state, send, lambda: self.link.is_up)
         self.templates = Templates(state, selector, send, self._process_ended)
         self.mpirun = Mpirun(state, selector, send)
-        self.store = Store(state, send, self.templates.start)
+        self.room = Room(send, self._handle)
+        self.store = Store(state, send, self.templates.start, self.room)
         self.ending = Ending(state, send, self.relay.rank_ended, self._drop_waiting)
         self.spawner = Spawner(
             state,
@@ -75,6 +77,7 @@ class Agent:
             self.mpirun.wait_for_place,
             self.mpirun.start_for_ranks,
             self._begin_attempt,
+            self.room,
         )
         self.stacks = Stacks(state, send)
         self.probes = Probes(state, send)
@@ -155,6 +158,7 @@ class Agent:
         self.store.watch()
         self.mpirun.watch()
         self.ending.walk_ladder()
+        self.room.look()
         self.stacks.collect()
         self.gpu_watch.notice_silence()
         if self.link.is_up:
@@ -317,6 +321,8 @@ class Agent:
         """Drops ranks that wait to be started."""
         self.templates.drop_waiting()
         self.mpirun.end_waiting(-signal.SIGKILL, "stopped before it had started")
+        for message in self.room.drop(max(self.state.cleared, self.state.stopped)):
+            self.spawner.drop(message)
 
     def _note_spawned(self) -> None:
         """Records that no rank is being started, so that a successor need not look for unknown ones."""

@@ -10,6 +10,7 @@ import signal
 from engine.node.agent.files import close_all, open_log
 from engine.node.agent.jobs import Job, environment_of
 from engine.node.agent.processes import kill_group, start_process, start_time
+from engine.node.agent.room import Room
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 
@@ -156,6 +157,7 @@ class Spawner:
         wait_for_place: keeps a rank until mpirun has a place for it.
         start_mpirun: starts mpirun if ranks wait for it.
         on_new_attempt: called before the first rank of an attempt.
+        room: where ranks that start again wait for room on the disk.
     """
 
     def __init__(
@@ -166,10 +168,11 @@ class Spawner:
         wait_for_place: WaitForPlace,
         start_mpirun: Callable[[Message, dict[str, str]], None],
         on_new_attempt: Callable[[], None],
+        room: Room,
     ) -> None:
         self._state, self.send, self._start = state, send, start
         self._wait_for_place, self._start_mpirun = wait_for_place, start_mpirun
-        self._on_new_attempt = on_new_attempt
+        self._on_new_attempt, self._room = on_new_attempt, room
 
     def spawn(self, message: Message) -> None:
         """`spawn`: starts ranks that do not exist in this generation. A repeated request starts none twice."""
@@ -183,6 +186,9 @@ class Spawner:
             self._on_new_attempt()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink("exits")
+        is_again = message["attempt"] > 0 or any(wanted.get("generation", 0) for wanted in message["ranks"])
+        if is_again and self._room.must_wait(message, os.path.dirname(message["ranks"][0]["out"])):
+            return
         state.spawning = state.dirty = True
         state.save()
         environment = environment_of(message, state.mark)
@@ -197,6 +203,15 @@ class Spawner:
                 )
         if message.get("mpirun"):
             self._start_mpirun(message["mpirun"], environment)
+
+    def drop(self, message: Message) -> None:
+        """Reports that the ranks of a request are not started any more. Other requests are passed over."""
+        for wanted in message.get("ranks", []):
+            attempt, number, generation = message["attempt"], wanted["rank"], wanted.get("generation", 0)
+            reason = "stopped before it had started"
+            self.send(
+                type="ended", attempt=attempt, rank=number, status=-signal.SIGKILL, reason=reason, generation=generation
+            )
 
     def _spawn(self, one: Spawn, *, is_mpi: bool) -> None:
         if not one.prepare():

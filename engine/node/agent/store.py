@@ -11,6 +11,7 @@ import socket
 from engine.node.agent.files import open_log
 from engine.node.agent.jobs import Job, environment_of
 from engine.node.agent.processes import kill_group, lives, start_process, start_time
+from engine.node.agent.room import Room
 from engine.node.agent.state import NodeState
 from engine.node.agent.wire import Message
 
@@ -29,10 +30,11 @@ class Store:
         state: of the node.
         send: queues a message for the supervisor.
         start: lets a template fork a job, or has it started cold.
+        room: where the store of a later attempt waits for room on the disk.
     """
 
-    def __init__(self, state: NodeState, send: Callable[..., None], start: StartJob) -> None:
-        self._state, self.send, self._start = state, send, start
+    def __init__(self, state: NodeState, send: Callable[..., None], start: StartJob, room: Room) -> None:
+        self._state, self.send, self._start, self._room = state, send, start, room
         self._asked = -1
         """The attempt whose store is there or on its way."""
         self._is_adopted = False
@@ -52,6 +54,8 @@ class Store:
         if attempt <= max(self._state.cleared, self._asked):
             if store and store["attempt"] == attempt:
                 self._tell_address(store)
+            return
+        if attempt > 0 and self._room.must_wait(message, os.path.dirname(message["log"])):
             return
         self.end()
         self._asked = attempt
