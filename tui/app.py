@@ -32,6 +32,8 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
+from engine.core.words import count
+from tui.data.clipboard import fits_terminal, to_tmux
 from tui.data.off_loop import off_loop
 from tui.keys import bindings, changes_something
 from tui.screens.base import DeckScreen
@@ -254,6 +256,24 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.open_run(run)
         finally:
             self._launching = False
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copies text and says where it is; Textual's own is silent, and does nothing in most terminals of tmux."""
+        self._copy(text)
+
+    @work(group="copy", exclusive=True, exit_on_error=False)
+    async def _copy(self, text: str) -> None:
+        what = count(text.count("\n") + 1, "line")
+        if await off_loop(to_tmux, text):
+            self._clipboard = text
+            self.say(f"{what} copied to tmux's buffer: its prefix and ] paste")
+        elif fits_terminal(text):
+            super().copy_to_clipboard(text)
+            self.say(
+                f"{what} sent to the terminal's clipboard (OSC 52); if it takes none, rankdeck logs prints the log"
+            )
+        else:
+            self.say(f"{what} are more than a terminal's clipboard takes; rankdeck logs prints the log", error=True)
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
         # After the messages of earlier `notify` calls, so that only the newest notice stays.

@@ -142,7 +142,7 @@ KEYS: tuple[Key, ...] = (
     Key("profiles.launch", "enter", "screen.launch", "launch", "Launch this profile and watch it.", command=False),
     Key("runs.attach", "enter", "screen.attach", "watch", "Watch this run, or look at one that has ended.", command=False),
     Key("home.new", "n", "new_profile", "new", "Create a profile: backend, nodes, recipe."),
-    Key("home.edit", "e", "edit_profile", "edit", "Edit the selected profile, or that of the selected run."),
+    Key("home.edit", "e", "edit_profile", "edit", "Edit the selected profile, or that of the selected run. One that is not valid is opened in your editor ($VISUAL, $EDITOR)."),
     Key("home.duplicate", "d", "duplicate_profile", "duplicate",
         "Start a new profile from the selected one, or from what the selected run was launched with."),
     Key("home.check", "c", "check_profile", "check", "Check every node for problems that would otherwise appear after launch; launches nothing."),

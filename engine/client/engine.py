@@ -75,7 +75,7 @@ class LocalEngine:
         return planning.make_plan(profile, places=places)
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
-        return profiles.save_profile(profile, path)
+        return profiles.save_profile(planning.as_saved(profile, path), path)
 
     def is_trusted(self, profile: Profile) -> bool:
         return trust.is_trusted(profile)

@@ -106,7 +106,8 @@ class EngineClient(Protocol):
         ...
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
-        """Writes a profile; an existing file keeps its comments and order. `path` None: the user's own folder."""
+        """Writes a profile; an existing file keeps its comments and order. `path` None: the user's own folder, where a script
+        of this folder gets its absolute path."""
         ...
 
     def is_trusted(self, profile: Profile) -> bool:

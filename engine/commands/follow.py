@@ -17,8 +17,10 @@ from engine.commands.output import close_stdout, draw_bars, make_room, narrate
 from engine.commands.show import end_words, exit_status, show_failure
 from engine.commands.tail import Chunk, Follower
 from engine.core.errors import SupervisorLostError
+from engine.core.run.state import ENDED_WORDS
 from engine.core.terminal_text import terminal_line
 from engine.core.views.view import EventLine, Snapshot, Update
+from engine.runs.listing import summarise
 
 POLL = 0.05
 """Seconds between two reads of the ranks' files."""
@@ -199,6 +201,25 @@ async def wait_settled(run: LocalRun) -> Snapshot:
             if snapshot.run.state == "holding":
                 break
     return snapshot
+
+
+async def stop_and_wait(run: LocalRun, *, at_once: bool, wait: bool) -> str:
+    """Stops a run, and returns what there is to say of that once the run has ended.
+
+    Args:
+        run: which one.
+        at_once: SIGKILL immediately, without the profile's stop ladder.
+        wait: False returns as soon as the supervisor has answered.
+    """
+    before = summarise(run.paths)
+    answer = await run.stop(at_once=at_once)
+    has_ended = before is not None and before.state in ENDED_WORDS
+    if not wait or has_ended or not run.paths.journal.exists():  # a job that has not begun is cancelled
+        return answer
+    async with contextlib.aclosing(snapshots(run)) as stream:
+        async for snapshot, _ in stream:
+            state = snapshot.run.state
+    return f"{run.run} {'was stopped' if state == 'stopped' else f'has {state}'}"
 
 
 async def wait_for_end(run: LocalRun, *, seconds: float | None, as_json: bool) -> int:

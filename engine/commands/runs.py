@@ -133,14 +133,17 @@ def stacks(run: str, *, as_json: bool) -> None:
 @click.command()
 @RUN
 @click.option("--now", "at_once", is_flag=True, help="Send SIGKILL immediately, without the profile's stop ladder.")
-def stop(run: str, *, at_once: bool) -> None:
-    """End a run. Its ranks receive the signals of the profile's stop ladder, one after the other.
+@click.option("--no-wait", is_flag=True, help="Return before the run has ended.")
+def stop(run: str, *, at_once: bool, no_wait: bool) -> None:
+    """End a run, and wait until it has ended. Its ranks receive the signals of the profile's stop ladder, one after the other.
 
     With --now, a run whose supervisor can't start is ended without it.
     """
+    from engine.commands.follow import stop_and_wait
+
     paths = find_run(run)
     try:
-        click.echo(asyncio.run(LocalRun(paths).stop(at_once=at_once)))
+        click.echo(asyncio.run(stop_and_wait(LocalRun(paths), at_once=at_once, wait=not no_wait)))
     except SupervisorElsewhereError:
         raise
     except SupervisorError as error:

@@ -22,13 +22,17 @@ _READERS: dict[str, Callable[[str], Value]] = {"int": int, "float": float, "str"
 
 
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile file. Exactly one of `profile` and `error` is set. `source`: here, yours or shipped."""
+    """A profile file. Exactly one of `profile` and `error` is set.
+
+    `source`: here, yours or shipped. `line`: where in the file the error is; None: not known.
+    """
 
     name: str
     path: Path
     source: str
     profile: Profile | None
     error: str | None
+    line: int | None = None
 
 
 class Argument(msgspec.Struct, frozen=True, kw_only=True):

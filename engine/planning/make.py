@@ -330,6 +330,20 @@ def _check_this_machine(plan: LaunchPlan) -> None:
         raise CheckError(f"there is no Python {plan.python!r}", hint="set launch.python to one that has torch")
 
 
+def as_saved(profile: Profile, path: Path | None) -> Profile:
+    """A profile as its file has it: a script of this folder gets its absolute path, so that every folder finds it.
+
+    Args:
+        profile: what the user wants to save.
+        path: the file; None: in the user's own folder. A file below this folder keeps a relative path: they move together.
+    """
+    script = profile.recipe.script
+    is_relative = script is not None and not os.path.isabs(os.path.expanduser(script)) and os.path.isfile(script)
+    if not is_relative or (path is not None and path.absolute().is_relative_to(Path.cwd())):
+        return profile
+    return with_absolute_paths(profile)
+
+
 def with_absolute_paths(profile: Profile) -> Profile:
     """The profile with absolute paths of script, Python and working directory, which are relative to the current directory."""
     python, script = profile.launch.python, profile.recipe.script

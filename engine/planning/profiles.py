@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shlex
 import stat
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,23 @@ def list_profiles() -> list[ProfileEntry]:
     for source, folder in profile_folders():
         for path in sorted(folder.glob("*.toml")):
             if path.stem not in found and path.is_file():
-                found[path.stem] = _entry(path, source)
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    status = path.stat()
+                    stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                    found[path.stem] = _entry(path, source, stamp)
     return list(found.values())
 
 
-def _entry(path: Path, source: str) -> ProfileEntry:
-    profile, problem = None, None
+@lru_cache(maxsize=512)
+def _entry(path: Path, source: str, stamp: tuple[int, ...]) -> ProfileEntry:
+    """An entry of the list. `stamp`: other than before once the file has changed, so that it is read again only then."""
+    profile, problem, line = None, None, None
     try:
         profile = read_profile(path)
     except ProfileError as error:
         problem = f"{error.message}; {error.hint}" if error.hint else error.message
-    return ProfileEntry(name=path.stem, path=path, source=source, profile=profile, error=problem)
+        line = error.line
+    return ProfileEntry(name=path.stem, path=path, source=source, profile=profile, error=problem, line=line)
 
 
 def find_profile(word: str) -> Path:

@@ -290,6 +290,29 @@ def test_the_exit_status_of_a_stopped_run_is_not_0(rankdeck, write_script, write
     assert json.loads(done.stdout)["state"] == "stopped"
 
 
+SLOW_TO_END = """
+import pathlib, signal, time
+signal.signal(signal.SIGINT, lambda *_: pathlib.Path("asked").touch())
+print("up", flush=True)
+while not pathlib.Path("finish").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_stop_returns_when_the_run_has_ended_or_at_once_if_asked(rankdeck, write_script, write_profile, work):
+    ladder = {"stop_ladder": [["SIGINT", 600], ["SIGKILL", 5]]}
+    run = rankdeck.launch(write_profile(write_script("slow.py", SLOW_TO_END), launch=ladder))
+    rankdeck.wait_log(run, 0, b"up")
+    assert rankdeck("stop", run, "--no-wait").returncode == 0
+    wait_until((work / "asked").exists)
+    assert rankdeck.status(run)["state"] == "running", "it has not waited"
+    with rankdeck.start("stop", run) as stopping:
+        (work / "finish").touch()
+        assert stopping.wait(PATIENCE) == 0
+    assert rankdeck.status(run)["state"] == "stopped"
+    assert rankdeck("stop", run).returncode == 0, "it has ended"
+
+
 # --- detached
 
 

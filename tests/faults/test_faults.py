@@ -318,7 +318,7 @@ def test_a_stop_goes_on_when_the_supervisor_is_killed_in_the_middle(rankdeck, wr
     run = rankdeck.launch(profile)
     rankdeck.wait_log(run, 0, b"up")
     supervisor = rankdeck.supervisor(run)
-    rankdeck("stop", run)
+    rankdeck("stop", run, "--no-wait")
     kill_hard(supervisor)
     rankdeck.wait_state(run, "stopped")
     wait_until(lambda: rankdeck.processes() == [])

@@ -98,7 +98,7 @@ def test_on_a_full_disk_a_run_goes_on_says_so_and_writes_what_waited_when_there_
 
     fill_up(small_home / "filler")
     rankdeck.wait_status(run, lambda status: FULL in status["doing"])
-    assert rankdeck("stop", run).returncode == 0
+    assert rankdeck("stop", run, "--no-wait").returncode == 0
     wait_gone(pids[0])
     (small_home / "filler").unlink()
     wait_until(lambda: rankdeck.processes() == [], what="the end is written down")
@@ -181,7 +181,7 @@ def test_a_run_that_waits_for_room_can_be_stopped(small_home, rankdeck, write_sc
     fill_up(small_home / "filler")
     kill_hard(first[1])
     wait_for_room(rankdeck, run, attempt=1)
-    assert rankdeck("stop", run).returncode == 0
+    assert rankdeck("stop", run, "--no-wait").returncode == 0
     wait_gone(first[0])
     (small_home / "filler").unlink()
     wait_until(lambda: rankdeck.processes() == [], what="the end is written down")

@@ -408,6 +408,16 @@ async def test_a_duplicate_has_a_name_of_its_own_and_is_saved_as_a_new_file(app:
         assert engine.saved[0][1] is None
 
 
+async def test_a_duplicate_of_a_profile_of_the_folder_is_saved_beside_it(app: RankdeckApp, engine: FakeEngine):
+    here = engine.folder / ".rankdeck"
+    engine.entries[0] = entry(profile("quickstart"), here, "here")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await opened(pilot, "d", "New: quickstart-copy")
+        await pilot.press("ctrl+s")
+        await until_seen(pilot, "saved: ")
+        assert engine.saved[0][1] == here / "quickstart-copy.toml"
+
+
 async def test_a_profile_that_can_not_be_written_is_said_and_the_form_stays(
     app: RankdeckApp, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ):

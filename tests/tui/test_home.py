@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
@@ -80,6 +81,46 @@ async def test_a_broken_profile_is_listed_with_its_error_and_cannot_be_launched(
         await pilot.press("enter")
         await pilot.pause()
         assert engine.launched == []
+
+
+async def test_e_opens_a_broken_profile_in_the_editor_at_the_line_of_its_error(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    editor, path = tmp_path / "vim", tmp_path / "broken.toml"
+    path.touch()
+    editor.write_text(f'#!/bin/sh\nprintf "%s " "$@" > {tmp_path}/asked\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+    engine.entries.append(ProfileEntry(name="broken", path=path, source="here", profile=None, error="no", line=3))
+    app = RankdeckApp(engine)
+    monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "broken  ")
+        await pilot.press("G")
+        await until_seen(pilot, "Profile: broken", "e opens the file in your editor")
+        await pilot.press("e")
+        await until(pilot, lambda: (tmp_path / "asked").exists())
+        await until(pilot, lambda: any("broken.toml:3 was open" in notice.message for notice in app._notifications))
+    assert (tmp_path / "asked").read_text().split() == ["+3", str(path)]
+
+
+async def test_a_profile_that_appears_later_is_seen_without_a_key(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.screens.home.RUNS_SECONDS", 0.05)
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "quickstart")
+        engine.entries.append(entry(profile("later"), engine.folder))
+        await until_seen(pilot, "later  ")
+
+
+async def test_a_double_click_on_a_run_opens_it(engine: FakeEngine):
+    engine.add_run("first-1111")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● first")
+        await pilot.double_click("#runs", offset=(4, 1))
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
 
 
 async def test_a_preview_that_fails_shows_its_reason_and_the_next_step(engine: FakeEngine):

@@ -13,7 +13,7 @@ from engine.core.run.state import RankWord
 from tests.tui.hostile import CORPUS
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import SIZES, lines, until
-from tui.text.rank_columns import LEAST_NOTE, Columns, RankRow, row_parts
+from tui.text.rank_columns import LEAST_NOTE, Columns, RankRow, row_parts, without_time
 from tui.widgets.rank_table import RankTable
 
 EVERY_STATE: list[RankWord] = ["running", "starting", "exited", "failed", "stopped", "lost"]
@@ -22,6 +22,7 @@ EVERY_STATE: list[RankWord] = ["running", "starting", "exited", "failed", "stopp
 def one_of_each() -> list[RankRow]:
     rows = [row(rank, state) for rank, state in enumerate(EVERY_STATE)]
     rows[3] = row(3, "failed", step=811, loss=None, throughput=None, note="SIGKILL")
+    rows[5] = row(5, "lost", node="gpu02")
     return rows
 
 
@@ -32,7 +33,7 @@ GOLDEN_80 = """\
     2 gpu01 ✔ exited       812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
     3 gpu01 ✖ failed       811       – ▁▂▃▄▅▇█       – █▇▆▅▄▂▁ SIGKILL
     4 gpu01 ■ stopped      812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
-    5 gpu01 ? lost         812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
+    5 gpu02 ? lost         812    2571 ▁▂▃▄▅▇█    1.61 █▇▆▅▄▂▁ step 812 loss 1…
 
 """  # noqa: RUF001
 
@@ -52,7 +53,7 @@ async def test_every_row_has_state_step_numbers_and_the_note_of_a_failure(width)
         shown = lines(app.table)
         for line, glyph, word in zip(shown[1:], "●◌✔✖■?", EVERY_STATE, strict=False):
             assert f"{glyph} {word}" in line
-            assert "gpu01" in line
+            assert "gpu0" in line
         assert " 811 " in shown[4]
         assert "SIGKILL" in shown[4]
         assert "2571" in shown[1]
@@ -62,7 +63,9 @@ async def test_every_row_has_state_step_numbers_and_the_note_of_a_failure(width)
 
 
 async def test_a_row_at_120_columns_looks_like_this():
-    app = TableApp([row(0), row(1, "failed", loss=math.nan, throughput=None, note="exit 1: ValueError: x")])
+    app = TableApp(
+        [row(0), row(1, "failed", node="gpu02", loss=math.nan, throughput=None, note="exit 1: ValueError: x")]
+    )
     async with app.run_test(size=(120, 6)) as pilot:
         await pilot.pause()
         header, first, second, *_ = lines(app.table)
@@ -70,9 +73,35 @@ async def test_a_row_at_120_columns_looks_like_this():
         assert first.startswith("▸   0 gpu01     0 ● running      812    2571 ")
         assert first.endswith("step 812 loss 1.613")
         assert "    1 s step" in first
-        assert second.startswith("    1 gpu01     1 ✖ failed       812       –")  # noqa: RUF001
+        assert second.startswith("    1 gpu02     1 ✖ failed       812       –")  # noqa: RUF001
         assert "     nan " in second
         assert second.endswith("exit 1: ValueError: x")
+
+
+async def test_ranks_of_one_node_need_no_column_for_it_and_a_time_stamp_does_not_fill_the_last_line():
+    app = TableApp([row(rank, last_line="[2026-11-24 12:41:07,123] INFO: step 812", unit="samples") for rank in (0, 1)])
+    async with app.run_test(size=(80, 5)) as pilot:
+        await pilot.pause()
+        header, first, *_ = lines(app.table)
+        assert header.split() == ["rank", "state", "step", "per", "s", "loss", "last", "line"]
+        assert "gpu01" not in first
+        assert first.endswith("INFO: step 812")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("12:41:07 step 1", "step 1"),
+        ("2026-11-24T12:41:07.5Z - step 1", "step 1"),
+        ("2026/11/24 12:41:07 | step 1", "step 1"),
+        ("12:41:07", "12:41:07"),
+        ("12:41:07 ", "12:41:07 "),
+        ("step 12:41:07 x", "step 12:41:07 x"),
+        ("1:2:3 x", "1:2:3 x"),
+    ],
+)
+def test_the_time_before_a_line_is_left_out_of_the_table(line: str, shown: str):
+    assert without_time(line) == shown
 
 
 GIB = 1 << 30
@@ -84,6 +113,7 @@ def with_gpus() -> list[RankRow]:
     known = [use and GpuUse(utilisation=use[0], memory=use[1], memory_total=80 * GIB) for use in uses]
     rows = [row(rank, gpu=use) for rank, use in enumerate(known)]
     rows[2] = row(2, "failed", step=811, loss=None, throughput=None, note="SIGKILL")
+    rows[4] = row(4, node="gpu02", gpu=known[4])
     return rows
 
 
@@ -93,7 +123,7 @@ GPUS_80 = """\
     1 gpu01 ● running      812    2571    1.61   5% 1.2 G step 812 loss 1.613
     2 gpu01 ✖ failed       811       –       –    –     – SIGKILL
     3 gpu01 ● running      812    2571    1.61    – 700 M step 812 loss 1.613
-    4 gpu01 ● running      812    2571    1.61 100%     – step 812 loss 1.613
+    4 gpu02 ● running      812    2571    1.61 100%     – step 812 loss 1.613
 """  # noqa: RUF001
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +215,18 @@ def test_mpi_can_not_be_one_of_several(nodes: Nodes):
     nodes.gpus = {"localhost": 2}
     with pytest.raises(CheckError, match="mpi can't be combined with other"):
         planned("cpu:mpi,cuda:nccl", nodes="localhost")
+
+
+def test_a_script_of_this_folder_is_saved_with_its_path_unless_the_file_stays_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    profile = profile_from_data(
+        {"schema": 1, "name": "x", "layout": {"nodes": "localhost:2"}, "recipe": {"script": "train.py"}}, "x.toml"
+    )
+    assert planning.as_saved(profile, None).recipe.script == str(tmp_path / "train.py")
+    assert planning.as_saved(profile, Path("/elsewhere/x.toml")).recipe.script == str(tmp_path / "train.py")
+    assert planning.as_saved(profile, Path(".rankdeck/x.toml")) is profile
+    (tmp_path / "train.py").unlink()
+    assert planning.as_saved(profile, None) is profile, "no file is meant, so nothing is made of it"

@@ -45,6 +45,7 @@ class Header:
     """The two lines above the table: the run, and what follows from it. Times in seconds; None: not known."""
 
     run: RunView
+    title: str
     away: Mapping[str, float]
     """Seconds for which each node has been unreachable."""
     fraction: float | None
@@ -184,10 +185,11 @@ class RunModel:
             view = msgspec.structs.replace(view, note=IMPORTING)
         return Row(view=view, throughput=throughput or (), loss=loss or ())
 
-    def header(self, now: float) -> Header | None:
+    def header(self, now: float, title: str = "") -> Header | None:
         """The run as a whole.
 
         Args:
+            title: what it is called; empty: the name of its profile.
             now: seconds since the epoch, on the supervisor's host.
 
         Returns:
@@ -199,6 +201,7 @@ class RunModel:
         fraction = min(1.0, max(0.0, run.step / run.steps)) if run.step is not None and run.steps else None
         return Header(
             run=run,
+            title=title or run.name,
             away=_away(run, now),
             fraction=fraction,
             eta=self._eta(run),

@@ -13,6 +13,7 @@ from textual.widgets import Button, Input, Static
 from engine.core.errors import RankdeckError
 from tui.keys import bindings
 from tui.text.cells import clean
+from tui.widgets.key_bar import KeyBar
 
 Answer = bool | None
 """True: do it. False: do nothing. None: the third answer, where there is one."""
@@ -44,6 +45,7 @@ class ConfirmScreen(ModalScreen[Answer]):
             with Horizontal(classes="buttons"):
                 for id, label in self._buttons.items():
                     yield Button(label, id=id, compact=True)
+        yield KeyBar()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(self.ANSWERS[event.button.id or "no"])
@@ -83,6 +85,7 @@ class NoticeScreen(ModalScreen[None]):
                 yield Static(clean(self._error.hint), markup=False, classes="detail")
             with Horizontal(classes="buttons"):
                 yield Button("OK", compact=True)
+        yield KeyBar()
 
     def on_button_pressed(self) -> None:
         self.dismiss()
@@ -108,6 +111,7 @@ class AskScreen(ModalScreen[str | None]):
             line.cursor_blink = False
             yield line
             yield Static(clean(self._detail), markup=False, classes="detail")
+        yield KeyBar()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text = event.value.strip()

@@ -63,9 +63,9 @@ class EditScreen(SavingScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("edit")]
 
     def __init__(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
-        super().__init__(None if duplicate else entry)
+        is_here = entry is not None and duplicate and entry.source == "here"  # a duplicate stays beside its original
+        super().__init__(None if duplicate else entry, entry.path.parent if entry is not None and is_here else None)
         self._base = entry.profile if entry is not None else None
-        self._duplicate = duplicate
         self._recipes: list[RecipeInfo] = []
         self._backends: list[BackendInfo] = []
         self._available: list[BackendInfo] = []

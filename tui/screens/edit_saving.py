@@ -21,11 +21,12 @@ class SavingScreen(DeckScreen):
 
     Args:
         entry: the profile whose file is the form's own; None: it has none yet.
+        folder: where a profile without a file is saved; None: in the user's own folder.
     """
 
-    def __init__(self, entry: ProfileEntry | None) -> None:
+    def __init__(self, entry: ProfileEntry | None, folder: Path | None = None) -> None:
         super().__init__()
-        self.entry = entry
+        self.entry, self._folder = entry, folder
 
     def checked(self) -> Profile | None:
         """The profile to launch or save; without one, the cursor goes to the first wrong line."""
@@ -43,7 +44,7 @@ class SavingScreen(DeckScreen):
         """
         profile = self.checked()
         if profile is not None:
-            path = None
+            path = None if self._folder is None else self._folder / f"{profile.name}.toml"
             if (
                 self.entry is not None
                 and self.entry.source not in ("shipped", "run")

@@ -20,8 +20,10 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
+from tui.data.editor import Frame
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
+from tui.screens.outside import open_in_editor
 from tui.screens.relaunch import PastRun, RelaunchScreen
 from tui.text.cells import plain_line
 from tui.text.home import (
@@ -41,7 +43,7 @@ from tui.widgets.line_list import LineList
 from tui.widgets.text_pane import TextPane
 
 RUNS_SECONDS = 2.0
-"""Seconds after which runs are read again: a few small files each."""
+"""Seconds after which runs and profiles are read again: a few small files each. Profiles that have not changed are not read."""
 
 WARM_SECONDS = 0.8
 """Seconds for which the cursor rests on a profile before torch is imported for it."""
@@ -92,6 +94,7 @@ class HomeScreen(RelaunchScreen):
         self._entries: list[ProfileEntry] | None = None
         self._runs: list[RunSummary] | None = None
         self._reading_runs = False
+        self._reading_profiles = 0
         self._filter = ""
         self._shown: object = None
 
@@ -117,7 +120,7 @@ class HomeScreen(RelaunchScreen):
     def _begin(self) -> None:
         self._read_profiles()
         self._read_runs()
-        self.set_interval(RUNS_SECONDS, self._read_runs_if_seen)
+        self.set_interval(RUNS_SECONDS, self._read_if_seen)
 
     @property
     def known_runs(self) -> list[RunSummary]:
@@ -148,7 +151,11 @@ class HomeScreen(RelaunchScreen):
     @work(exclusive=True, group="profiles", exit_on_error=False)
     async def _read_profiles(self) -> None:
         is_first = self._entries is None
-        self._entries = await off_loop(self.engine.profiles)
+        self._reading_profiles += 1
+        try:
+            self._entries = await off_loop(self.engine.profiles)
+        finally:
+            self._reading_profiles -= 1
         self._show_lists()
         if is_first and self._wanted is None and all(entry.source == "shipped" for entry in self._entries):
             self._wanted = FIRST_PROFILE
@@ -169,9 +176,12 @@ class HomeScreen(RelaunchScreen):
             self._reading_runs = False
         self._show_lists()
 
-    def _read_runs_if_seen(self) -> None:
+    def _read_if_seen(self) -> None:
         if self.is_current:
             self._read_runs()
+            # As with the runs, a slow file server is not asked again meanwhile.
+            if not self._reading_profiles:
+                self._read_profiles()
 
     # --- the lists ----------------------------------------------------------------------------------------------------
 
@@ -252,7 +262,7 @@ class HomeScreen(RelaunchScreen):
                 title = f"Run: {plain_line(choice.name)}"
                 pane.show_text(lambda width: run_text(choice, width, time.time(), ascii=ascii), title=title)
             case ProfileEntry(profile=None):
-                error = RankdeckError(choice.error or "is unreadable", hint="correct the file in an editor")
+                error = RankdeckError(choice.error or "is unreadable", hint="e opens the file in your editor")
                 pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
             case ProfileEntry(profile=Profile() as profile):
                 self._preview(choice, profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
@@ -288,7 +298,9 @@ class HomeScreen(RelaunchScreen):
         match action:
             case "check_profile" | "edit_profile" | "duplicate_profile" if self.is_mounted and self._chosen_run():
                 return True
-            case "launch" | "check_profile" | "edit_profile" | "duplicate_profile":
+            case "edit_profile":
+                return self.is_mounted and self._entry() is not None
+            case "launch" | "check_profile" | "duplicate_profile":
                 entry = self._entry() if self.is_mounted else None
                 return entry is not None and entry.profile is not None
             case "change_run":
@@ -318,9 +330,16 @@ class HomeScreen(RelaunchScreen):
         self.deck.open_form(None)
 
     def action_edit_profile(self) -> None:
-        """Opens the profile under the cursor as a form, or the profile of the run under the cursor."""
+        """Opens the profile under the cursor as a form, or the profile of the run under the cursor. One that is not valid is
+        opened in the user's editor."""
         if (run := self._chosen_run()) is None:
-            self.deck.open_form(self._entry())
+            entry = self._entry()
+            if entry is not None and entry.profile is None:
+                said = open_in_editor(self.app, Frame(str(entry.path), entry.line or 1))
+                self.say(said.text, error=said.is_error)
+                self._read_profiles()
+            else:
+                self.deck.open_form(entry)
             return
         entry = next((entry for entry in self._entries or () if entry.name == run.name), None)
         if entry is not None and entry.profile is not None:

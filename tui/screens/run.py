@@ -139,7 +139,7 @@ class RunScreen(RanksScreen):
         if not self.is_seen or model.run is None:
             return
         now = time.time()
-        self.query_one(RunHeader).show(model.header(now))
+        self.query_one(RunHeader).show(model.header(now, self._title))
         self._paint_table(now)
         if self._changed("failure", (model.run.failure, model.run.restart, model.run.stall)):
             self._show_failure()
@@ -156,6 +156,13 @@ class RunScreen(RanksScreen):
         events = self.query_one("#events", TextPane)
         if events.display and self._changed("events", (model.snapshots, model.newest_event)):
             events.show_text(partial(events_text, list(model.events)))
+
+    @property
+    def _title(self) -> str:
+        """The name of the profile; if it has several runs, the run's id."""
+        name = self.model.run.name if self.model.run is not None else ""
+        several = sum(run.name == name for run in self.deck.known_runs) > 1
+        return self.run_id if several else name
 
     def _paint_table(self, now: float) -> None:
         # Ages move by themselves; once a second is enough for them.

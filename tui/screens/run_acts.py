@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from textual import work
-from textual.app import SuspendNotSupported
 
 from engine.client.protocols import RunClient
 from engine.core.errors import RankdeckError
 from engine.core.views.view import RankView, RunView
 from engine.core.words import rank_words
-from tui.data.editor import editor_command, frame_to_edit
+from tui.data.editor import frame_to_edit
 from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
 from tui.screens.confirm import ConfirmScreen
+from tui.screens.outside import open_in_editor
 from tui.screens.relaunch import PastRun, RelaunchScreen
 from tui.text.cells import plain_line
 
@@ -180,23 +178,8 @@ class ActingScreen(RelaunchScreen):
         frame = None if run is None or run.failure is None else frame_to_edit(run.failure.traceback)
         if frame is None:
             return
-        where = plain_line(f"{frame.file}:{frame.line}")
-        if not Path(frame.file).is_file():
-            self.say(f"{where} is not on this machine", error=True)
-            return
-        command = editor_command(frame)
-        if command is None:
-            self.say(f"there is no editor for {where}; set EDITOR", error=True)
-            return
-        try:
-            with self.app.suspend():
-                status = subprocess.run(command, check=False).returncode
-        except (OSError, SuspendNotSupported) as error:
-            self.say(f"{plain_line(command[0])} can't be opened here: {error}", error=True)
-            return
-        self.say(
-            f"{where} was open; r restarts" if status == 0 else f"the editor ended with {status}", error=status != 0
-        )
+        said = open_in_editor(self.app, frame, "; r restarts")
+        self.say(said.text, error=said.is_error)
 
     def _ask(self, act: Act) -> None:
         asked = self.model.run

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+from rich.cells import cell_len
 
 from engine.core.views.view import RankView
 from tui.data.spark import Scale, Source, spark_values
@@ -57,11 +60,11 @@ class Columns(NamedTuple):
         Args:
             width: cells of a whole row.
             world_size: number of ranks.
-            node: cells of the longest node name.
+            node: cells of the longest node name; 0: all ranks are on one node, which needs no column.
             gpus: whether there are any whose use is known.
         """
         rank = max(4, len(str(world_size - 1)))
-        columns = cls(rank, min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0, 0, 0)
+        columns = cls(rank, node and min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0, 0, 0)
         with_gpu = columns._replace(gpu=4, memory=5)
         if gpus and with_gpu._used() + LEAST_NOTE <= width:
             columns = with_gpu
@@ -69,7 +72,7 @@ class Columns(NamedTuple):
             if columns._used() > width:
                 columns = columns._replace(**{field: 0})
         if width >= 110:
-            columns = columns._replace(local=5, seen=6)
+            columns = columns._replace(local=5 if node else 0, seen=6)
         rest = width - columns._used()
         if columns.loss:
             spark = min(32, (rest - max(LEAST_NOTE, rest * 2 // 5)) // 2 - 1)
@@ -134,12 +137,23 @@ def row_parts(
         text.append(("muted", " " + seen.rjust(columns.seen)))
     if columns.note:
         note = note_of(view, now)
-        other = view.phase or view.aside or view.last_line
+        other = view.phase or view.aside or without_time(plain_line(view.last_line))
         note_cells = cell_fit(note or plain_line(other), columns.note, ascii=ascii)
         text.append(("" if note else "muted", " " + note_cells))
     if ascii:
         text = [(part, cell.replace(NOTHING, "-")) for part, cell in text]
     return tuple(text)
+
+
+_TIME = re.compile(
+    r"\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]+)?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[\s:,|-]+(?=\S)"
+)
+"""The time at the beginning of a line of a log, and what separates it from the text."""
+
+
+def without_time(line: str) -> str:
+    """A line without the time at its beginning, which would fill a narrow column."""
+    return _TIME.sub("", line, count=1) if _TIME.match(line) else line
 
 
 def has_mark(view: RankView) -> bool:
@@ -164,6 +178,8 @@ def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str
         ascii: draws with ASCII characters.
     """
     unit = f"{plain_line(unit)}/s" if unit else "per s"
+    if cell_len(unit) > columns.throughput:
+        unit = "~per s" if unit.startswith("~") else "per s"  # the header above has all of it
     spark = " " * (columns.spark + 1 if columns.spark else 0)
     parts = [
         ("rank", columns.rank, " " + "rank".rjust(columns.rank)),

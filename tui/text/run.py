@@ -38,7 +38,7 @@ def header_lines(header: Header, width: int, *, ascii: bool) -> tuple[Content, C
 
 def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
     run = header.run
-    name = plain_line(run.name)
+    name = plain_line(header.title)
     mark = RUN_MARKS[run.state]
     word = f"{mark.sign(ascii=ascii)} {run.state:<9}"
     steps = _step_words(run, width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import OptionList
@@ -67,6 +68,11 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
     def _move(self, lines: int) -> None:
         if self._entries:
             self.highlighted = max(0, min(len(self._entries) - 1, (self.highlighted or 0) + lines))
+
+    def on_click(self, event: events.Click) -> None:
+        """A double click does what enter does."""
+        if event.chain == 2 and self.chosen is not None and event.style.meta.get("option") == self.highlighted:
+            self.app.simulate_key("enter")
 
     def choose(self, key: str | None, otherwise: int = 0) -> None:
         """Puts the cursor on an id, or on an index where there is no such id."""

@@ -38,6 +38,8 @@ class Prefix(NamedTuple):
 
     text: str
     is_stderr: bool
+    sign: str = ""
+    """Its beginning, which tells stderr from stdout."""
 
 
 def prefix(log: MergedLog, line: Line, *, ascii: bool) -> Prefix:
@@ -48,7 +50,7 @@ def prefix(log: MergedLog, line: Line, *, ascii: bool) -> Prefix:
     if log.has_stderr:
         sign = (ASCII_STDERR if ascii else STDERR) if is_stderr else " "
     rank = f"[r{source.rank}] ".ljust(len(str(log.ranks[-1])) + 4) if len(log.ranks) > 1 else ""
-    return Prefix(sign + rank, is_stderr)
+    return Prefix(sign + rank, is_stderr, sign)
 
 
 def drawn(head: Prefix, text: str, spans: Sequence[Span], styles: Styles, *, width: int, number: int) -> list[Strip]:

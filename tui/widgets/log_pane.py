@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.cache import LRUCache
 from textual.geometry import Size
@@ -374,6 +375,7 @@ class LogPane(ScrollView, can_focus=True):
             stderr=base + parts["stderr"],
             match=parts["match"],
             current_match=parts["current-match"],
-            selection=self.screen.get_component_rich_style("screen--selection"),
+            # Only its background: the colour of its text, where a theme sets none, is that of its background (Textual 8.2.8).
+            selection=Style(bgcolor=self.screen.get_component_rich_style("screen--selection").bgcolor),
         )
         return self._styles

@@ -172,10 +172,13 @@ class LogView(LineKeys, LogPane, inherit_bindings=False):
         lines: list[str] = []
         for index in range(begin, min(end, begin + COPY_LINES)):
             prefix, text, _ = self._text(self._line(index))
-            text = prefix.text + text
             span = selection.get_span(index + first)
             if span is not None:
-                lines.append(text[span[0] :] if span[1] == -1 else text[span[0] : span[1]])
+                # A line from its beginning is copied without the column that tells stderr from stdout.
+                blank = len(prefix.text) - len(prefix.text.lstrip()) if not prefix.is_stderr else len(prefix.sign)
+                text = prefix.text + text
+                begin = max(span[0], blank)
+                lines.append(text[begin:] if span[1] == -1 else text[begin : max(begin, span[1])])
         return "\n".join(lines), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:

@@ -238,7 +238,7 @@ class RankTable(RankCells):
     def _arrange(self) -> bool:
         """Recomputes columns and headings. True if they changed."""
         nodes = {row.view.node for row in self._every}
-        node = max((len(name) for name in nodes), default=4)
+        node = max(len(name) for name in nodes) if len(nodes) > 1 else 0
         self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._every)
         columns = Columns.fitted(self._width, world_size=len(self._every), node=node, gpus=self._has_gpus)
         unit = next(

@@ -1,0 +1,55 @@
+"""Copies text to where the user can paste it from, and says where that is.
+
+A terminal takes OSC 52 or ignores it, and tells neither. tmux passes it on only with `set-clipboard on`, and its default is
+`external`; so inside tmux the text goes to tmux's own buffer, which can always be pasted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+MOST = 74_994
+"""Bytes that are sent to a terminal at once: xterm, and with it hterm and others, drop longer sequences whole."""
+
+PATIENCE = 2.0
+"""Seconds that tmux may take."""
+
+
+def to_tmux(text: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Puts text into tmux's buffer; tmux 3.2 and newer also pass it on to the terminal's clipboard. May wait.
+
+    Args:
+        text: what is copied.
+        environment: `TMUX` says whether this is a terminal of tmux.
+
+    Returns:
+        Whether it is there now.
+    """
+    program = shutil.which("tmux", path=environment.get("PATH"))
+    if not environment.get("TMUX") or program is None:
+        return False
+    return any(_loaded([program, "load-buffer", *option, "-"], text, environment) for option in (["-w"], []))
+
+
+def _loaded(command: list[str], text: str, environment: Mapping[str, str]) -> bool:
+    try:
+        ended = subprocess.run(
+            command,
+            input=text.encode("utf-8", "replace"),
+            env=dict(environment),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return ended.returncode == 0
+
+
+def fits_terminal(text: str) -> bool:
+    """Whether a terminal takes all of a text by OSC 52, which carries it in base64."""
+    return (len(text.encode("utf-8", "replace")) + 2) // 3 * 4 <= MOST
