@@ -212,9 +212,10 @@ async def stop_and_wait(run: LocalRun, *, at_once: bool, wait: bool) -> str:
         wait: False returns as soon as the supervisor has answered.
     """
     before = summarise(run.paths)
-    answer = await run.stop(at_once=at_once)
     has_ended = before is not None and before.state in ENDED_WORDS
-    if not wait or has_ended or not run.paths.journal.exists():  # a job that has not begun is cancelled
+    has_begun = run.paths.journal.exists()  # a job that still waits in a queue is cancelled, which writes the journal
+    answer = await run.stop(at_once=at_once)
+    if not wait or has_ended or not has_begun:
         return answer
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, _ in stream:

@@ -435,7 +435,7 @@ def test_enter_after_ctrl_c_goes_on_following(rankdeck, following):
     following.sendline("")
     following.expect_exact("\r\n")  # its echo
     wait_until(lambda: has_read(following))
-    assert rankdeck.status()["state"] == "running"
+    rankdeck.wait_state("-", "running")
     following.sendintr()
     following.expect("detach")
     following.sendline("s")
