@@ -158,7 +158,7 @@ class _NodesCheck:
         plan, end = self._plan, asyncio.get_running_loop().time() + self._limit
         try:
             async with (
-                probe_on(node, plan.reach, plan.python, self._limit) as probe,
+                probe_on(node, plan.reach, plan.rank_python, self._limit) as probe,
                 asyncio.timeout_at(end) as deadline,
             ):
                 await self._reach(node, probe)
@@ -244,7 +244,7 @@ class _Wanted(NamedTuple):
 
     node: PlannedNode
     reach: Reach
-    python: str
+    python: tuple[str, ...]
     job: bytes
     with_torch: bool
     program: str
@@ -272,7 +272,7 @@ def facts_of(
     now = time.monotonic()
     job = msgspec.json.encode(job_question(plan)) if with_torch or program else b""
     keys = [
-        _Wanted(msgspec.structs.replace(node, ranks=()), plan.reach, plan.python, job, with_torch, program)
+        _Wanted(msgspec.structs.replace(node, ranks=()), plan.reach, plan.rank_python, job, with_torch, program)
         for node in nodes
     ]
     wanted = [key for key in keys if key not in _kept or now - _kept[key][0] >= KEPT]
@@ -331,5 +331,5 @@ async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts |
         return error.fact, error.hint
     except TimeoutError:
         return f"no answer within {QUICK:g} s", SLOW
-    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python, output=said)
+    facts = NodeFacts(name=node.name, cores=machine.cores, gpus=machine.gpus, python=python[-1], output=said)
     return facts if job is None else msgspec.structs.replace(facts, torch=job.torch, torch_cuda=job.torch_cuda)

@@ -317,6 +317,10 @@ def _check_this_machine(plan: LaunchPlan) -> None:
             f"the working directory {plan.workdir} does not exist", hint="set launch.workdir to one that does"
         )
     script = Path(plan.program.target)
+    if plan.wrap:  # the script, the Python and rank.wrap are inside, where only the check of a node sees them
+        if shutil.which(plan.wrap[0]) is None:
+            raise CheckError(f"there is no program {plan.wrap[0]!r}", hint="correct launch.wrap, or install it")
+        return
     if plan.program.kind == "script" and not script.is_file():
         raise CheckError(
             f"the script {script} does not exist",

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -79,19 +79,19 @@ class Probe:
 
 
 @contextlib.asynccontextmanager
-async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float) -> AsyncIterator[Probe]:
+async def probe_on(node: PlannedNode, reach: Reach, python: Sequence[str], seconds: float) -> AsyncIterator[Probe]:
     """A probe on a node, ready for questions. It ends with the context.
 
     Args:
         node: where.
         reach: the user's settings for connections.
-        python: the Python of the ranks.
+        python: the words that start the Python of the ranks.
         seconds: how long the probe may take to start.
 
     Raises:
         ProbeError: it can't be started, or died during a question.
     """
-    boot = [python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
+    boot = [*python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
     began = asyncio.get_running_loop().time()
     process = await _started(node, LAUNCHERS[node.transport].argv(node.name, boot, reach), reach, python)
     said = bytearray()
@@ -123,7 +123,9 @@ async def probe_on(node: PlannedNode, reach: Reach, python: str, seconds: float)
         listening.cancel()
 
 
-async def _started(node: PlannedNode, argv: list[str], reach: Reach, python: str) -> asyncio.subprocess.Process:
+async def _started(
+    node: PlannedNode, argv: list[str], reach: Reach, python: Sequence[str]
+) -> asyncio.subprocess.Process:
     """Starts the command in its own session, so it can't ask on the user's terminal, and can be killed with its children."""
     pipe = asyncio.subprocess.PIPE
     try:
@@ -169,9 +171,19 @@ async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
             await process.wait()
 
 
-def _trouble(node: PlannedNode, reach: Reach, python: str, status: int | None, said: bytes | bytearray) -> ProbeError:
+def _trouble(
+    node: PlannedNode, reach: Reach, python: Sequence[str], status: int | None, said: bytes | bytearray
+) -> ProbeError:
     """The reason why a command does not answer, or ended with this status."""
     job = reach.slurm_job if node.transport == "slurm" else ""
-    trouble = explain(node.name, status=status, said=bytes(said), python=python, setup=bool(reach.setup), job=job)
     is_reached = node.transport == "local" or status not in (EXIT_LAUNCHER, None)
+    trouble = explain(
+        node.name,
+        status=status,
+        said=bytes(said),
+        python=python[-1],
+        setup=bool(reach.setup),
+        job=job,
+        wrapped=is_reached and len(python) > 1,
+    )
     return ProbeError(trouble.fact, trouble.hint, is_reached=is_reached)

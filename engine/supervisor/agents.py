@@ -204,12 +204,12 @@ def make_link(
         greeting: the first frame.
         **more: arguments of `Link`.
     """
-    argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.python), plan.reach)
+    argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.node_python), plan.reach)
 
     def explain(status: int | None, said: str) -> Trouble:
         job = plan.reach.slurm_job if node.transport == "slurm" else ""
         return ssh.explain(
-            node.name, status=status, said=said, python=plan.python, setup=bool(plan.reach.setup), job=job
+            node.name, status=status, said=said, python=plan.node_python, setup=bool(plan.reach.setup), job=job
         )
 
     preamble = setup_input(plan.reach.setup)

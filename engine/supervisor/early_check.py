@@ -43,7 +43,7 @@ async def _check_node(
     questions: Questions, plan: LaunchPlan, node: PlannedNode, probe: str, answers: Answers
 ) -> list[Finding]:
     asked = requests.RunProbe(
-        argv=(plan.python, "-I", probe),
+        argv=(*plan.rank_python, "-I", probe),
         questions=({"ask": "clock"}, {"ask": "machine"}, {"ask": "job", **job_question(plan)}),
     )
     sent = time.time()

@@ -107,7 +107,7 @@ class Mpirun:
 
     def _proxy(self, node: str, attempt: int) -> tuple[str, ...]:
         files = self._files(node, attempt)
-        return (self._plan.python, "-I", "-S", files.program, files.folder, str(attempt))
+        return (self._plan.node_python, "-I", "-S", files.program, files.folder, str(attempt))
 
     def _environment(self) -> dict[str, str]:
         return mpirun_environment(self._mpi, os.geteuid(), spread=len(self._nodes) > 1)

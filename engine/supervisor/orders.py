@@ -125,7 +125,7 @@ class Orders:
             node,
             requests.OpenStore(
                 attempt=attempt,
-                argv=(plan.python, "-u", f"{library}/rankdeck/store_host.py"),
+                argv=(*plan.rank_python, "-u", f"{library}/rankdeck/store_host.py"),
                 host=address,
                 log=str(files.store_log(attempt)),
                 news=str(files.store_news(attempt)),
@@ -250,7 +250,7 @@ class Orders:
             node,
             requests.WatchGpus(
                 attempt=self._run.state.attempt,
-                argv=(plan.python, "-I", "-S", self._agents.program(node, "gpus.py"), *local_ranks),
+                argv=(plan.node_python, "-I", "-S", self._agents.program(node, "gpus.py"), *local_ranks),
                 ranks=ranks,
                 env=plan.env,
                 env_defaults=self._defaults(node),

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,22 @@ def test_setup_lines_come_before_the_probe(rankdeck: Deck, write_profile: WriteP
     found = checked(rankdeck, broken, "--quick")
     assert found["localhost", "python"]["state"] == "fail"
     assert "launch.setup failed" in found["localhost", "python"]["text"]
+
+
+def test_nodes_are_checked_inside_a_container(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
+):
+    image = write_script("image/python-inside", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    image.chmod(0o755)
+    launch = {"wrap": ["env", f"PATH={image.parent}:/usr/bin:/bin"], "python": "python-inside"}
+    found = checked(rankdeck, write_profile({"name": "linear"}, launch=launch))
+    assert [found["localhost", check]["state"] for check in ("python", "torch")] == ["ok", "ok"]
+    launch["python"] = "python-outside"
+    found = checked(rankdeck, write_profile({"name": "linear"}, launch=launch, name="wrong"))
+    trouble = found["localhost", "python"]
+    assert trouble["state"] == "fail"
+    assert trouble["text"].startswith("launch.wrap does not start python-outside there: env: ")
+    assert trouble["advice"] == "correct launch.wrap; launch.python is the Python inside it"
 
 
 def test_processes_of_a_run_without_an_agent_are_leftovers(rankdeck: Deck):
@@ -276,7 +293,7 @@ async def findings(profile: Path, *, full: bool = False) -> list[Finding]:
 
 async def test_a_node_that_says_nothing_is_given_up(on: Any, monkeypatch: pytest.MonkeyPatch, fake_ssh: FakeSsh):
 
-    def probe_on_soon_given_up(node: PlannedNode, reach: Reach, python: str, seconds: float) -> Any:
+    def probe_on_soon_given_up(node: PlannedNode, reach: Reach, python: Sequence[str], seconds: float) -> Any:
         return probe_on(node, reach, python, 1.0 if node.name == "silent1" else seconds)
 
     monkeypatch.setattr(node_check, "probe_on", probe_on_soon_given_up)

@@ -340,3 +340,19 @@ def test_words_before_a_rank_are_its_own_and_need_no_template() -> None:
     assert not plan.warm
     assert rank_argv(plan, "/l", plan.places[1], "/runs/a")[:4] == ("nsys", "-o", "/runs/a/rank1", plan.python)
     assert rank_argv(plan, "/l")[:3] == ("nsys", "-o", "{run}/rank{rank}")
+
+
+def test_a_container_is_around_the_words_of_a_rank_and_has_a_python_of_its_own() -> None:
+    plan = make({"launch": {"wrap": ["apptainer", "exec", "a.sif"]}, "rank": {"wrap": ["nsys", "-o", "{rank}"]}})
+    assert not plan.warm
+    argv = rank_argv(plan, "/l", plan.places[1], "/runs/a")
+    assert argv[:7] == ("apptainer", "exec", "a.sif", "nsys", "-o", "1", "python3")
+    assert plan.rank_python == ("apptainer", "exec", "a.sif", "python3")
+
+
+def test_agents_run_outside_a_container() -> None:
+    inside = {"wrap": ["apptainer", "exec", "a.sif"], "python": "/opt/conda/bin/python"}
+    plan = make({"launch": inside})
+    assert (plan.python, plan.node_python) == ("/opt/conda/bin/python", make({}).python)
+    assert make({"launch": {**inside, "setup": "module load cuda"}}).node_python == "python3"
+    assert make({"launch": {"python": "/opt/python"}}).node_python == "/opt/python"

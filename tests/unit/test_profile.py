@@ -69,6 +69,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("recipe", "args"): ["--steps", "100"],
     ("launch", "python"): "/opt/env/bin/python",
     ("launch", "setup"): "module load cuda; source env/bin/activate",
+    ("launch", "wrap"): ["apptainer", "exec", "--nv", "img.sif"],
     ("launch", "workdir"): "~/runs",
     ("launch", "sync"): "rsync",
     ("rank", "wrap"): ["nsys", "profile", "-o", "{run}/rank{rank}"],

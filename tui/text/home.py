@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 
@@ -146,9 +147,11 @@ def programs_of(profile: Profile) -> dict[str, str]:
     launch, recipe = profile.launch, profile.recipe
     found = {
         "launch.setup": launch.setup,
+        "launch.wrap": shlex.join(launch.wrap),
         "launch.python": launch.python,
         "recipe.script": recipe.script,
         "recipe.module": recipe.module,
+        "rank.wrap": shlex.join(profile.rank.wrap),
     }
     return {key: shown_shell(value) for key, value in found.items() if value}
 

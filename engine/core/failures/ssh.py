@@ -90,7 +90,9 @@ _ON_THE_WAY = re.compile(r"^Connection (?:closed|reset) by UNKNOWN port", re.MUL
 _EXIT_OF_SHELL = 128
 
 
-def explain(node: str, *, status: int | None, said: str | bytes, python: str, setup: bool, job: str = "") -> Trouble:
+def explain(
+    node: str, *, status: int | None, said: str | bytes, python: str, setup: bool, job: str = "", wrapped: bool = False
+) -> Trouble:
     """Explains why no agent answered on a node.
 
     Args:
@@ -101,6 +103,7 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
         python: `launch.python` of that node.
         setup: whether `launch.setup` ran before.
         job: the Slurm job of whose steps the command is one; empty: it came over ssh.
+        wrapped: whether it was `launch.wrap` there that ended with this status.
 
     Returns:
         Printable text of bounded length, one line each.
@@ -120,6 +123,11 @@ def explain(node: str, *, status: int | None, said: str | bytes, python: str, se
         return Trouble(
             fact=_cut(f"launch.setup failed: {last}" if last else "launch.setup failed without output"),
             hint=f"correct it; to try it by hand: ssh {node}, then bash -l",
+        )
+    if wrapped and status is not None and status > 0 and status not in (EXIT_CUT_OFF, EXIT_REFUSED):
+        return Trouble(
+            fact=_cut(f"launch.wrap does not start {words['python']} there: {last or status_words(status)}"),
+            hint="correct launch.wrap; launch.python is the Python inside it",
         )
     text = "\n".join(lines)
     speaker: Speaker = "node" if status != EXIT_LAUNCHER else "slurm" if job else "ssh"

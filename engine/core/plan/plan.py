@@ -162,6 +162,10 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Warnings about variables. They do not change the launch."""
     rank_wrap: tuple[str, ...] = ()
     """Words before the command line of each rank. Ranks that have them start without a template, as programs of their own."""
+    wrap: tuple[str, ...] = ()
+    """Words before `python`, the same for everything that it runs: a container's. Agents run outside, with `outer_python`."""
+    outer_python: str = ""
+    """The Python of agents, if that of ranks is inside `wrap`; empty: they share one."""
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     metric_loss: str = ""
@@ -178,6 +182,16 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.places)
+
+    @property
+    def rank_python(self) -> tuple[str, ...]:
+        """The words that start the Python of ranks."""
+        return (*self.wrap, self.python)
+
+    @property
+    def node_python(self) -> str:
+        """The Python of a node that needs no torch: of agents."""
+        return self.outer_python or self.python
 
 
 def build_plan(
@@ -206,7 +220,8 @@ def build_plan(
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **backend.env}
     if max(count for _, count in counts) > 1:
         defaults["OMP_NUM_THREADS"] = "1"
-    recipe = profile.recipe
+    recipe, launch = profile.recipe, profile.launch
+    node_python = "python3" if launch.setup else facts[0].python
     kind: Literal["recipe", "script", "module"] = "recipe" if recipe.name else "script" if recipe.script else "module"
     return LaunchPlan(
         name=profile.name,
@@ -224,13 +239,15 @@ def build_plan(
         places=places,
         reach=Reach(ssh_options=profile.layout.ssh_options, setup=profile.launch.setup, slurm_job=slurm_job),
         program=Program(kind=kind, target=recipe.name or recipe.script or recipe.module or "", args=recipe.args),
-        python=profile.launch.python or ("python3" if profile.launch.setup else facts[0].python),
+        python=launch.python or ("python3" if launch.wrap else node_python),
+        outer_python=node_python if launch.wrap else "",
         workdir=workdir,
         sync=profile.launch.sync,
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
-        warm=profile.launch.warm and not profile.rank.wrap,
+        warm=launch.warm and not profile.rank.wrap and not launch.wrap,
         rank_wrap=profile.rank.wrap,
+        wrap=launch.wrap,
         policy=FailurePolicy(
             on_failure=profile.launch.on_failure,
             max_restarts=profile.launch.max_restarts,

@@ -86,10 +86,11 @@ class Recipe(Section, frozen=True, kw_only=True):
 
 
 class Launch(Section, frozen=True, kw_only=True):
-    """`[launch]`: how ranks start, and what happens when one ends."""
+    """`[launch]`: how ranks start, and what happens when one ends. `wrap`: words before everything that needs torch, such as a container's."""
 
     python: str | None = None
     setup: str = ""
+    wrap: tuple[str, ...] = ()
     workdir: str = "."
     sync: Literal["none", "rsync"] = "none"
     warm: bool = True
@@ -106,7 +107,7 @@ class Launch(Section, frozen=True, kw_only=True):
 
 
 class Rank(Section, frozen=True, kw_only=True):
-    """`[rank]`: how each rank starts. `wrap`: words before its command line, such as a profiler."""
+    """`[rank]`: how each rank starts. `wrap`: words before its command line, such as a profiler; those of `launch.wrap` come before them."""
 
     wrap: tuple[str, ...] = ()
 

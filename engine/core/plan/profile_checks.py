@@ -68,8 +68,9 @@ def check_sense(profile: Profile, places: Places) -> None:
     _check_backend(profile.backend, places)
     _check_layout(profile.layout, places)
     _check_launch(profile.launch, places)
-    if any("\0" in word for word in profile.rank.wrap) or profile.rank.wrap[:1] == ("",):
-        raise places.error(("rank", "wrap"), "has a NUL byte, or an empty first word")
+    for section, wrap in (("rank", profile.rank.wrap), ("launch", profile.launch.wrap)):
+        if any("\0" in word for word in wrap) or wrap[:1] == ("",):
+            raise places.error((section, "wrap"), "has a NUL byte, or an empty first word")
     _check_health(profile.health, places)
     for table, env in ((("env",), profile.env), (("backend", "env"), profile.backend.env)):
         for name, value in env.items():

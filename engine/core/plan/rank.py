@@ -72,7 +72,7 @@ def rank_argv(plan: LaunchPlan, library: str, place: Place | None = None, folder
         wrap = tuple(with_place(word, place, plan.world_size) for word in wrap)
     if folder:
         wrap = tuple(word.replace("{run}", folder) for word in wrap)
-    return (*wrap, plan.python, "-u", *target, *args)
+    return (*plan.wrap, *wrap, plan.python, "-u", *target, *args)
 
 
 def rank_environment(
