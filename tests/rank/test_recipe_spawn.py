@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from tests.recipe_ranks import Backend, run_recipe, start_recipe
+from tests.recipe_ranks import Backend, Ran, run_recipe, start_recipe
 from tests.support import LIGHT
 from tests.warm_ranks import template
 
@@ -17,9 +16,12 @@ pytestmark = pytest.mark.slow
 FORKED = ("--start-method", "fork", "--steps", "40")
 
 
-@pytest.mark.parametrize("launcher", ["rankdeck", "torchrun"])
-def test_ranks_compare_what_their_processes_have_found(tmp_path: Path, launcher: Literal["rankdeck", "torchrun"]):
-    done = run_recipe(tmp_path, "spawn", *FORKED, launcher=launcher)
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_recipe(tmp_path_factory.mktemp("spawn"), "spawn", *FORKED)
+
+
+def test_ranks_compare_what_their_processes_have_found(done: Ran):
     assert done.statuses == [0, 0], done.outputs
     said = [
         re.findall(r"^2 processes of one rank: learning rate (\S+), loss (\S+)$", one, re.M) for one in done.outputs
@@ -31,6 +33,13 @@ def test_ranks_compare_what_their_processes_have_found(tmp_path: Path, launcher:
         assert done.losses(rank)[40] == pytest.approx(float(said[rank][0][1]), abs=1e-6)
     assert done.final("loss") < done.losses(0)[1] / 5
     assert "best learning rate: 0.025\n" in done.outputs[0]
+
+
+def test_the_losses_are_the_same_under_torchrun(done: Ran, tmp_path: Path):
+    other = run_recipe(tmp_path, "spawn", *FORKED, launcher="torchrun")
+    assert other.statuses == [0, 0], other.outputs
+    assert [other.losses(rank) for rank in (0, 1)] == [done.losses(rank) for rank in (0, 1)]
+    assert other.outputs == done.outputs
 
 
 @pytest.mark.parametrize(("backend", "world"), [("gloo", 4), ("mpi", 2), ("ucc", 2)])
