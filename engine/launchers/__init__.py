@@ -1,11 +1,12 @@
-"""How to start a command on a node. To add a launcher, write a module with `argv` and add it below."""
+"""How to start a command on a node. To add a launcher, see "How to add" in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.core.plan.plan import Reach, Transport
+from engine.core.plan.plan import Reach
+from engine.core.plan.profile import Transport
 from engine.launchers import local, slurm, ssh
 
 

@@ -26,7 +26,7 @@ from engine.runs.traces import read_traces
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
-class Saved(msgspec.Struct, kw_only=True):
+class SavedSeries(msgspec.Struct, kw_only=True):
     """`series.json`: curves, newest numbers, and how far each file was read (`"3.err"`: rank 3, stderr)."""
 
     attempt: int
@@ -70,10 +70,10 @@ def measure_journal(path: Path) -> tuple[list[AnyEvent], int]:
     return events, size
 
 
-def read_saved(paths: RunPaths) -> Saved | None:
+def read_saved(paths: RunPaths) -> SavedSeries | None:
     """The stored curves of a run; None if they can't be read."""
     try:
-        return msgspec.json.decode(paths.series.read_bytes(), type=Saved)
+        return msgspec.json.decode(paths.series.read_bytes(), type=SavedSeries)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -119,7 +119,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     state = replay(events)
     if state is None:
         raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
-    saved = read_saved(paths) or Saved(attempt=state.attempt, offsets={}, progress=[], series=[])
+    saved = read_saved(paths) or SavedSeries(attempt=state.attempt, offsets={}, progress=[], series=[])
     progress = saved.progress or [RankProgress() for _ in state.ranks]
     tails = {
         rank: read_tail(paths.log(state.attempt, rank, "err"))

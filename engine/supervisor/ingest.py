@@ -24,7 +24,7 @@ from engine.core.wire.agent import LARGEST
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import read_tail, replace_file
-from engine.runs.replay import Saved
+from engine.runs.replay import SavedSeries
 from engine.supervisor.own_patterns import OwnPatterns
 from engine.supervisor.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
 
@@ -100,11 +100,11 @@ class Ingest:
         self._wake = asyncio.Event()
         self._changed_since_save = False
         with contextlib.suppress(OSError, msgspec.MsgspecError):  # none yet, or cut short by a crash: begin anew
-            saved = msgspec.json.decode(paths.series.read_bytes(), type=Saved)
+            saved = msgspec.json.decode(paths.series.read_bytes(), type=SavedSeries)
             if len(saved.progress) == world_size:
                 self._load(saved)
 
-    def _load(self, saved: Saved) -> None:
+    def _load(self, saved: SavedSeries) -> None:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
         self._order = OrderWriter(self._paths.order(self.attempt))
         for name, offset in saved.offsets.items():
@@ -115,12 +115,12 @@ class Ingest:
                     file.offset = file.size = offset
 
     def save(self) -> None:
-        """Saves curves, newest numbers and offsets, if anything was read since the last time."""
+        """Writes `series.json`: curves, newest numbers and offsets, if anything was read since the last time."""
         self._order.flush()
         if not self._changed_since_save:
             return
         offsets = {f"{rank}.{kind}": self._line_start(rank, kind, file) for (rank, kind), file in self._files.items()}
-        saved = Saved(attempt=self.attempt, offsets=offsets, progress=self.progress, series=self.series.dump())
+        saved = SavedSeries(attempt=self.attempt, offsets=offsets, progress=self.progress, series=self.series.dump())
         replace_file(self._paths.series, msgspec.json.encode(saved))
         self._changed_since_save = False
 

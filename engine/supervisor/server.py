@@ -1,4 +1,4 @@
-"""The run's socket: requests in, answers and updates out."""
+"""The run's socket: requests in, answers and updates out. Only processes of the same user may connect: see `_greet`."""
 
 from __future__ import annotations
 

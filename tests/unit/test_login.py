@@ -11,7 +11,8 @@ import pytest
 
 from engine.core.checks.findings import Login
 from engine.core.checks.node_findings import login_finding
-from engine.core.plan.plan import PlannedNode, Transport
+from engine.core.plan.plan import PlannedNode
+from engine.core.plan.profile import Transport
 from engine.node import login
 from engine.node.login import ends_run, ends_with_login, leave_session
 from tests.support import FakeBusctl

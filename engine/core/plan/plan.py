@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
-from engine.core.plan.profile import Profile
+from engine.core.plan.profile import Profile, Transport
 from engine.core.plan.submission import Submission
 
 SECRET_NAME = re.compile(
@@ -86,10 +86,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """A short name for tables."""
         return self.target if self.kind != "script" else self.target.rsplit("/", 1)[-1]
-
-
-Transport = Literal["local", "ssh", "slurm"]
-"""How the agent of a node is reached."""
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):

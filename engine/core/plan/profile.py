@@ -30,6 +30,10 @@ class Backend(Section, frozen=True, kw_only=True):
     env: dict[str, str] = {}
 
 
+Transport = Literal["local", "ssh", "slurm"]
+"""How the agent of a node is reached: the launchers of `engine.launchers`."""
+
+
 class SlurmJob(Section, frozen=True, kw_only=True):
     """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`.
     `warn`: seconds before the job's time limit at which its run is stopped; 0: Slurm ends it.
@@ -58,7 +62,7 @@ class Layout(Section, frozen=True, kw_only=True):
     slurm: int | str | SlurmJob | None = None
     pbs: Literal["current"] | None = None
     ranks_per_node: int | Literal["auto"] = "auto"
-    transport: Literal["local", "ssh", "slurm"] | None = None
+    transport: Transport | None = None
     order: Literal["block", "cyclic"] = "block"
     ssh_options: tuple[str, ...] = ()
 

@@ -19,7 +19,7 @@ script may use it too, so the status alone is not enough: see `_wants_replacemen
 
 
 def on_failure(state: RunState, at: float) -> Step:
-    """Decides what follows after a rank failed or was lost."""
+    """Decides what follows after a rank failed or was lost: a rejoin of this rank alone, a new attempt, another backend, a hold, or the end."""
     cause = root_cause(state)
     assert cause is not None
     rank, phase = cause
@@ -29,7 +29,7 @@ def on_failure(state: RunState, at: float) -> Step:
     reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
     state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.start_together else (state, ())
     if isinstance(phase, Done) and _wants_replacement(state, rank, phase):
-        state, actions = _rejoin_free(state, at)
+        state, actions = _rejoin_uncounted(state, at)
         return state, told + actions
     state, actions = _follow_policy(state, rank, phase, reason, at)
     return state, told + actions
@@ -41,15 +41,15 @@ def _wants_replacement(state: RunState, rank: int, phase: Done) -> bool:
     Besides the exit status, its process must be older than the new generation, and must not have joined it.
     """
     is_left_behind = state.generation_of(rank) < state.generation and rank not in state.joined
-    return phase.status == EXIT_TO_BE_REPLACED and is_left_behind and _may_rejoin_free(state)
+    return phase.status == EXIT_TO_BE_REPLACED and is_left_behind and _may_rejoin_uncounted(state)
 
 
-def _may_rejoin_free(state: RunState) -> bool:
+def _may_rejoin_uncounted(state: RunState) -> bool:
     """Whether dead ranks may rejoin without counting as a restart: at most once for each rank until all have joined."""
     return state.free_rejoins < len(state.ranks) and not why_no_rejoin(state)
 
 
-def _rejoin_free(state: RunState, at: float) -> Step:
+def _rejoin_uncounted(state: RunState, at: float) -> Step:
     return rejoin(replace(state, free_rejoins=state.free_rejoins + 1), at)
 
 
@@ -81,8 +81,8 @@ def _follow_policy(state: RunState, rank: int, phase: Done | Gone, reason: str, 
 
 def _restart_or_fail(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
     is_incomplete = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
-    if is_incomplete and state.generation_of(rank) < state.generation and _may_rejoin_free(state):
-        return _rejoin_free(state, at)  # several ranks died together: they count as one restart
+    if is_incomplete and state.generation_of(rank) < state.generation and _may_rejoin_uncounted(state):
+        return _rejoin_uncounted(state, at)  # several ranks died together: they count as one restart
     if state.restarts >= state.max_restarts:
         return stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
     reached, fruitless = phase.step, state.fruitless

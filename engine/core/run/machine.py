@@ -37,11 +37,10 @@ from engine.core.run.rank_events import (
     rank_spawned,
     rank_waiting,
     rejoin_overdue,
-    store_lost,
-    store_opened,
 )
 from engine.core.run.requests import kill_requested, restart_requested, stop_requested
 from engine.core.run.state import Node, Opening, Pending, RunState
+from engine.core.run.store_events import store_lost, store_opened
 
 
 def launch(event: ev.RunLaunched) -> Step:
