@@ -17,7 +17,8 @@ from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.metrics.gpu_use import GpuUse
-from engine.core.plan.plan import LaunchPlan, shown_environment, shown_shell, store_address
+from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, shown_shell, store_address
+from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.submission import SCRIPT, Submission, sbatch_argv
 from engine.core.run.state import ENDED_WORDS, status_words
@@ -112,14 +113,22 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),
             ("failure", plan.policy.on_failure),
+            *([("bind", f"{plan.bind}: {BIND_WORDS[plan.bind]}")] if plan.bind != "none" else []),
         ]
     )
     click.echo("")
-    print_table([("NODE", "RANKS"), *((node.name, " ".join(map(str, node.ranks))) for node in plan.nodes)])
+    print_table([("NODE", "RANKS"), *((node.name, _ranks_words(node)) for node in plan.nodes)])
     click.echo("\nenvironment, in addition to what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, …)")
     for name, value in {**shown_environment(plan.env_defaults), **shown_environment(plan.env)}.items():
         default = "" if name in plan.env else "   unless already set"
         click.echo(f"  {name}={visible(value)}{default}")
+
+
+def _ranks_words(node: PlannedNode) -> str:
+    """The ranks of a node, and the CPUs that they are bound to: `0 (0-3) 1 (4-7)`."""
+    if not node.cpus:
+        return " ".join(map(str, node.ranks))
+    return " ".join(f"{rank} ({cpus})" for rank, cpus in zip(node.ranks, node.cpus, strict=True))
 
 
 def _submission_rows(submission: Submission) -> list[tuple[str, str]]:

@@ -3,8 +3,8 @@
 The agent runs it as a file, with the profile's Python and environment: `python -u template.py FD`. FD is a socket of type
 SOCK_SEQPACKET with messages in JSON, and descriptors. One request at a time:
 
-    agent -> template   {"argv", "env", "cwd", "stacks", "library"} with descriptors: stdout, stderr, and further ones, which the
-                        program receives from number 3 on; or {"spares": n}, which is not answered
+    agent -> template   {"argv", "env", "cwd", "stacks", "library", "cores"} with descriptors: stdout, stderr, and further
+                        ones, which the program receives from number 3 on; or {"spares": n}, which is not answered
     template -> agent   {"ready": version} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
                         request; {"ended": pid, "status": …} for each death
 
@@ -238,6 +238,8 @@ def become(request: Request, descriptors: list[int]) -> None:
     os.environ.update(request["env"])
     for name in request.get("unset", ()):
         os.environ.pop(name, None)
+    if request.get("cores"):
+        os.sched_setaffinity(0, request["cores"])
     os.chdir(request["cwd"])
     sys.argv = list(request["argv"][2:])
     if hasattr(sys, "orig_argv"):

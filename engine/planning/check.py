@@ -26,6 +26,7 @@ from engine.core.checks.findings import (
     Torch,
     fail,
     job_question,
+    machine_question,
     ok,
 )
 from engine.core.checks.job_findings import job_findings, torch_findings
@@ -200,7 +201,7 @@ class _NodesCheck:
     async def _look(self, node: PlannedNode, probe: Probe) -> None:
         """Checks that need only the node itself."""
         plan, answers = self._plan, self._answers[node.name]
-        machine = answers.machine = await probe.ask("machine", Machine)
+        machine = answers.machine = await probe.ask("machine", Machine, **machine_question(plan, node))
         self._tell(machine_findings(plan, node, machine))
         question = job_question(plan)
         job = answers.job = await probe.ask("job", Job, **question)

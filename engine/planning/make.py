@@ -33,6 +33,7 @@ from engine.core.plan.standby import linger_seconds
 from engine.core.plan.submission import slurm_submission
 from engine.installed import COMMAND
 from engine.launchers import local
+from engine.node import cores
 from engine.node.login import in_job
 from engine.planning import recipes
 from engine.planning.nodes import nodes_of
@@ -72,9 +73,28 @@ def make_plan(profile: Profile, *, checked: bool = True, places: Places | None =
     check_choices(profile, choices(), "profile")
     check_arguments(profile, places or Places("profile", {}))
     plan = _first_that_runs(profile, _Draft(with_absolute_paths(profile)), checked=checked)
+    plan = _with_cpus(plan, checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
     return replace(plan, warnings=environment_warnings(profile, plan, os.environ, places), linger=_linger(profile))
+
+
+def _with_cpus(plan: LaunchPlan, *, checked: bool) -> LaunchPlan:
+    """The plan with the CPUs of ranks on this machine; others know theirs when they are asked."""
+    if plan.bind == "none":
+        return plan
+    environment = {**os.environ, **plan.env} if plan.backend.device == "cuda" else None
+    nodes = list(plan.nodes)
+    for number, node in enumerate(nodes):
+        try:
+            if node.transport == "local":
+                cpus = map(cores.words, cores.shares(plan.bind, len(node.ranks), environment))
+                nodes[number] = replace(node, cpus=tuple(cpus))
+        except ValueError as error:
+            if checked:
+                hint = "start fewer ranks, or set layout.bind to numa or none"
+                raise CheckError(f"layout.bind is {plan.bind}, and there are {error}", hint=hint) from None
+    return replace(plan, nodes=tuple(nodes))
 
 
 def _linger(profile: Profile) -> float:

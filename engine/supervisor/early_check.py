@@ -11,7 +11,7 @@ import time
 import msgspec
 
 from engine.core.checks.cluster_findings import Answers, comparisons
-from engine.core.checks.findings import Clock, Finding, Job, Machine, job_question
+from engine.core.checks.findings import Clock, Finding, Job, Machine, job_question, machine_question
 from engine.core.checks.job_findings import job_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings
 from engine.core.plan.plan import LaunchPlan, PlannedNode
@@ -44,7 +44,11 @@ async def _check_node(
 ) -> list[Finding]:
     asked = requests.RunProbe(
         argv=(*plan.rank_python, "-I", probe),
-        questions=({"ask": "clock"}, {"ask": "machine"}, {"ask": "job", **job_question(plan)}),
+        questions=(
+            {"ask": "clock"},
+            {"ask": "machine", **machine_question(plan, node)},
+            {"ask": "job", **job_question(plan)},
+        ),
     )
     sent = time.time()
     try:

@@ -166,6 +166,7 @@ class Orders:
                     for rank, generation in zip(action.ranks, action.generations, strict=True)
                 ),
                 mpirun=self._placement(action),
+                binding=self._binding(node),
                 env=plan.env,
                 env_defaults=self._defaults(node),
                 library=library,
@@ -210,7 +211,14 @@ class Orders:
             unset=unset_variables(plan),
             metrics=paths.metrics,
             stacks=paths.stacks,
+            local_rank=plan.places[rank].local_rank,
         )
+
+    def _binding(self, node: str) -> requests.Binding | None:
+        plan = self._run.plan
+        if plan.bind == "none":
+            return None
+        return requests.Binding(bind=plan.bind, count=len(self._run.ranks_of(node)), gpus=plan.backend.device == "cuda")
 
     def keep_warm(self, node: str) -> None:
         """Has a node import torch before a rank has to rejoin there, if its agent is new and has no template yet."""

@@ -55,8 +55,8 @@ async def test_every_node_has_a_row_and_every_check_a_sign(engine: FakeEngine, s
         text = await until_seen(pilot, "Check of quickstart, 2 nodes: 1 failure, 1 warning", "gpu01", "gpu02")
         good, cautious, bad = "*!X" if ascii_only else "●▲✖"
         found = rows(app)
-        assert (found["gpu01"].count(good), found["gpu01"].count(bad)) == (14, 0)
-        assert [found["gpu02"].count(sign) for sign in (good, cautious, bad)] == [13, 1, 1]
+        assert (found["gpu01"].count(good), found["gpu01"].count(bad)) == (15, 0)
+        assert [found["gpu02"].count(sign) for sign in (good, cautious, bad)] == [14, 1, 1]
         assert ("leftovers" in text) == (f"{bad} fail" in found["gpu02"]) == (size[0] > 100)
         assert text.isascii() or not ascii_only
         await pilot.press("escape")
@@ -183,7 +183,7 @@ def test_columns_fit_and_have_words_where_there_is_room(width: int, node: int):
     assert columns.node >= 1
     if width >= 76:
         assert columns.checks[0] >= 4 or columns.has_words
-    assert columns.has_words == (width >= 130) or 100 < width < 135
+    assert columns.has_words == (width >= 137) or 107 < width < 142
 
 
 @pytest.mark.parametrize("data", CORPUS.values(), ids=CORPUS.keys())

@@ -62,6 +62,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("layout", "ranks_per_node"): 8,
     ("layout", "transport"): "ssh",
     ("layout", "order"): "cyclic",
+    ("layout", "bind"): "numa",
     ("layout", "ssh_options"): ["-o", "ConnectTimeout=5"],
     ("recipe", "name"): "gpt",
     ("recipe", "script"): "train.py",

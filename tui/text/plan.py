@@ -11,6 +11,7 @@ from textual.content import Content
 
 from engine.core.catalogue import BackendInfo
 from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, store_address
+from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
 from engine.core.plan.submission import SCRIPT, sbatch_argv
 from engine.core.terminal_text import visible
@@ -63,6 +64,9 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     lines += labelled("store", f"{store_address(plan)}, a free port for each attempt", width)
     if plan.fallback:
         lines += labelled("fallback", ", then ".join(backend.name for backend in plan.fallback), width)
+    if plan.bind != "none":
+        cpus = [f"{rank}: {cpus}" for node in plan.nodes for rank, cpus in zip(node.ranks, node.cpus, strict=False)]
+        lines += labelled("bind", [f"{plan.bind}, {BIND_WORDS[plan.bind]}", *cpus], width)
     policy = plan.policy
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure, width)

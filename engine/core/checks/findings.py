@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.plan import LaunchPlan, PlannedNode
 
-Check = Literal["ssh", "python", "torch", "backend", "env", "gpus", "workdir", "script", "disk", "clock", "head", "interface",
+Check = Literal["ssh", "python", "torch", "backend", "env", "gpus", "cores", "workdir", "script", "disk", "clock", "head", "interface",
                 "limits", "login", "leftovers"]  # fmt: skip
 """In the order in which checks are shown; later ones depend on earlier ones."""
 
@@ -27,6 +27,7 @@ CHECK_WORDS: dict[Check, str] = {
     "backend": "that torch supports backend.name",
     "env": "the variables of the profile exist and have valid values",
     "gpus": "there is a free GPU for each rank, if ranks compute on GPUs",
+    "cores": "it has cores for its ranks, if layout.bind binds them",
     "workdir": "launch.workdir exists and is readable",
     "script": "recipe.script exists, with the same content on all nodes",
     "disk": "the temporary folder, the working directory, the home folder and shared memory have free space",
@@ -57,6 +58,11 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """A check has begun: the nodes that will have findings, in order."""
 
     nodes: tuple[str, ...]
+
+
+def machine_question(plan: LaunchPlan, node: PlannedNode) -> dict[str, object]:
+    """The parameters of a plan for the question whose answer is `Machine`."""
+    return {"bind": plan.bind, "count": len(node.ranks), "device": plan.backend.device, "env": plan.env}
 
 
 def job_question(plan: LaunchPlan) -> dict[str, object]:
@@ -169,6 +175,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     processes: int | None = None
     """How many more processes and threads the user may start there."""
     ends_with: Login = ""
+    cpus: tuple[str, ...] = ()
+    """The CPUs of each rank there, if ranks are bound."""
+    cpus_trouble: str = ""
+    """Why they can't be bound."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,6 +74,7 @@ def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> l
         ok(node.name, "python", f"{machine.python}, {machine.executable}, {machine.architecture}"),
         _environment(plan, node),
         _gpus(plan, node, machine.gpus),
+        _cores(plan, node, machine),
         _limits(plan, node, machine),
         login_finding(node, machine.ends_with),
         _leftovers(node.name, machine),
@@ -102,6 +103,17 @@ def _gpus(plan: LaunchPlan, node: PlannedNode, gpus: int) -> Finding:
         hint = "each rank needs its own GPU: give the node fewer ranks, or remove it"
         return fail(node.name, "gpus", text, hint)
     return ok(node.name, "gpus", text)
+
+
+def _cores(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
+    """What each rank is bound to."""
+    if machine.cpus_trouble:
+        hint = "give the node fewer ranks, get more cores, or set layout.bind to numa or none"
+        return fail(node.name, "cores", machine.cpus_trouble, hint)
+    if plan.bind == "none" or not machine.cpus:
+        return ok(node.name, "cores", f"{count(machine.cores, 'CPU')} for {count(len(node.ranks), 'rank')}, not bound")
+    bound = (f"rank {rank} on {cpus}" for rank, cpus in zip(node.ranks, machine.cpus, strict=False))
+    return ok(node.name, "cores", f"{plan.bind}: {', '.join(bound)}")
 
 
 def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:

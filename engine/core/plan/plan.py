@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
-from engine.core.plan.profile import Profile, Transport
+from engine.core.plan.profile import Bind, Profile, Transport
 from engine.core.plan.submission import Submission
 
 SECRET_NAME = re.compile(
@@ -103,6 +103,8 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     transport: Transport
     ranks: tuple[int, ...]
+    cpus: tuple[str, ...] = ()
+    """The CPUs that each of its ranks is bound to, such as `0-3,8`, if they are known before the launch."""
 
 
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +162,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Words before the command line of each rank. Ranks that have them start without a template, as programs of their own."""
     wrap: tuple[str, ...] = ()
     """Words before `python`, the same for everything that it runs: a container's. Agents run outside, with `outer_python`."""
+    bind: Bind = "none"
+    """What the ranks of each node are bound to."""
     outer_python: str = ""
     """The Python of agents, if that of ranks is inside `wrap`; empty: they share one."""
     submission: Submission | None = None
@@ -244,6 +248,7 @@ def build_plan(
         warm=launch.warm and not profile.rank.wrap and not launch.wrap,
         rank_wrap=profile.rank.wrap,
         wrap=launch.wrap,
+        bind=profile.layout.bind,
         policy=FailurePolicy(
             on_failure=profile.launch.on_failure,
             max_restarts=profile.launch.max_restarts,

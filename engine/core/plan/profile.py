@@ -33,6 +33,17 @@ class Backend(Section, frozen=True, kw_only=True):
 Transport = Literal["local", "ssh", "slurm"]
 """How the agent of a node is reached: the launchers of `engine.launchers`."""
 
+Bind = Literal["none", "core", "numa", "socket"]
+"""What the ranks of a node are bound to."""
+
+BIND_WORDS: dict[Bind, str] = {
+    "none": "ranks may use all CPUs",
+    "core": "each rank has cores of its own",
+    "numa": "each rank has the CPUs of its NUMA node, that of its GPU if it has one",
+    "socket": "each rank has the CPUs of its socket, that of its GPU if it has one",
+}
+"""What each means."""
+
 
 class SlurmJob(Section, frozen=True, kw_only=True):
     """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`.
@@ -64,6 +75,7 @@ class Layout(Section, frozen=True, kw_only=True):
     ranks_per_node: int | Literal["auto"] = "auto"
     transport: Transport | None = None
     order: Literal["block", "cyclic"] = "block"
+    bind: Bind = "none"
     ssh_options: tuple[str, ...] = ()
 
     @property

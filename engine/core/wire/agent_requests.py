@@ -101,10 +101,18 @@ class LetGo(Request, frozen=True, kw_only=True, tag="let_go"):
     attempt: int
 
 
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks of a node are bound to its cores: `layout.bind`, their number, and whether they compute on GPUs."""
+
+    bind: str
+    count: int
+    gpus: bool
+
+
 class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own.
 
-    `unset`: variables of the node that it must not have.
+    `unset`: variables of the node that it must not have. `local_rank`: which of the node's ranks it is, to bind it to cores.
     """
 
     rank: int
@@ -116,6 +124,7 @@ class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     stacks: str
     argv: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
+    local_rank: int = 0
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +160,7 @@ class Spawn(ProcessRequest, frozen=True, kw_only=True, tag="spawn"):
     cwd: str
     ranks: tuple[RankToSpawn, ...]
     mpirun: Placement | None = None
+    binding: Binding | None = None
 
 
 class StartDaemon(ProcessRequest, frozen=True, kw_only=True, tag="daemon"):

@@ -13,6 +13,7 @@ from engine.node.agent.processes import kill_group, start_process, start_time
 from engine.node.agent.room import Room
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
+from engine.node.cores import bound_to, shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,14 +60,22 @@ class Spawn:
         self._argv: list[str] = wanted.get("argv") or message["argv"]
         self._descriptors: list[int] = []
         """Descriptors from mpirun, for the rank."""
+        self._cores: list[int] = []
+        """To which it is bound; empty: to none."""
 
     def prepare(self) -> bool:
-        """Creates the folder of its files. Returns whether it can be started; if not, its end is reported."""
+        """Creates the folder of its files, and chooses its cores. Returns whether it can be started; if not, its end is reported."""
         try:
             os.makedirs(os.path.dirname(self._files[0]), mode=0o700, exist_ok=True)
             os.stat(self._message["cwd"])
+            if binding := self._message.get("binding"):
+                environment = {**self._environment, **self._env} if binding["gpus"] else None
+                self._cores = shares(binding["bind"], binding["count"], environment)[self._wanted["local_rank"]]
         except OSError as error:
             self._failed(error)
+            return False
+        except ValueError as error:
+            self.end(126, f"can't be bound: {error}")
             return False
         return True
 
@@ -78,6 +87,7 @@ class Spawn:
             "stacks": self._wanted.get("stacks", ""),
             "library": self._message["library"],
             "unset": self._unset,
+            "cores": self._cores,
         }
         job = Job(request, self._open_files, self._started, self._start_cold, self._dropped)
         self._start_job(job, self._message, self._environment, self._env)
@@ -135,7 +145,8 @@ class Spawn:
                 options = {"cwd": self._message["cwd"], "stdout": out, "stderr": err, "pass_fds": self._descriptors}
                 env = {**self._environment, **self._env}
                 env = {name: value for name, value in env.items() if name not in self._unset}
-                pid = start_process(self._argv, env=env, **options)
+                with bound_to(self._cores):
+                    pid = start_process(self._argv, env=env, **options)
         except OSError as error:
             self._failed(error)
         else:

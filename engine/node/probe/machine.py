@@ -11,6 +11,7 @@ import shutil
 import sys
 from typing import Any, Dict, List  # noqa: UP035
 
+from engine.node.cores import shares, words
 from engine.node.limits import memory_limit, open_files, processes_left
 from engine.node.login import ends_run
 from engine.node.networks import interfaces
@@ -43,7 +44,19 @@ def machine(question: Message) -> Message:
         "interfaces": interfaces(),
         "leftovers": leftovers(),
         "ends_with": ends_run(),
+        **_binding(question),
     }
+
+
+def _binding(question: Message) -> Message:
+    """Returns the CPUs of each rank there, or why they can't be bound; nothing if they are not to be."""
+    if question.get("bind", "none") == "none":
+        return {}
+    environment = {**os.environ, **question["env"]} if question["device"] == "cuda" else None
+    try:
+        return {"cpus": [words(cpus) for cpus in shares(question["bind"], question["count"], environment)]}
+    except ValueError as error:
+        return {"cpus_trouble": str(error)}
 
 
 def entries(folder: str) -> Paths:
