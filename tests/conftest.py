@@ -178,6 +178,7 @@ TIERS = {
     "faults": "what is killed, filled up or taken away while a run goes on",
     "c10d": "the process groups over MPI",
     "ucc": "the process group over UCC",
+    "programs": "programs of others, with the libraries that people use",
     "peers": "torch's own tests, over our process groups",
 }
 """What each folder of tests is about."""

@@ -49,6 +49,16 @@ def test_a_count_that_begins_again_is_a_new_epoch_even_if_none_is_printed() -> N
     assert progress_of("step 0 loss 1", "step 5 loss 1", "step 10 loss 1", "step 0 loss 1").step == 15
 
 
+def test_a_bar_that_is_set_back_before_it_gets_its_new_title_is_one_epoch() -> None:
+    def epoch(number: int) -> list[str]:
+        return [bar(f"Epoch {number}: ", count, 20, ", loss=1") for count in range(0, 21, 5)]
+
+    set_back = bar("Epoch 0: ", 0, 20, ", loss=1"), bar("Epoch 1: ", 0, 20, ", loss=1")
+    assert progress_of(*epoch(0), set_back[0]).step == 20
+    progress = progress_of(*epoch(0), *set_back, *epoch(1), bar("Epoch 1: ", 0, 20, ", loss=1"), *epoch(2)[1:])
+    assert (progress.step, progress.epoch_step) == (60, 20)
+
+
 def test_steps_that_are_done_again_are_no_new_epoch() -> None:
     progress = progress_of("step 1/100 loss 1", "step 40/100 loss 1", "step 31/100 loss 1")
     assert (progress.step, progress.steps, progress.epoch_step) == (31, 100, None)

@@ -33,6 +33,8 @@ class Counter(msgspec.Struct, kw_only=True):
     epoch: float | None = None
     begun: int = 0
     """How often the count began again."""
+    is_ahead: bool = False
+    """It began again before its epoch changed, as a bar does that is set back first and gets its new title then."""
     of_epoch: bool = False
     is_named: bool = False
     is_own: bool = False
@@ -71,9 +73,12 @@ class Counter(msgspec.Struct, kw_only=True):
         elif self._begins_again(count, epoch, of_epoch):
             is_same = self.epoch is None or epoch is None or epoch == self.epoch
             passed = 1 if is_same else int(epoch or 0) - int(self.epoch or 0)
+            if self.is_ahead and count >= self.count:
+                passed -= 1
+            self.is_ahead = is_same
             whole = self.total if self.total is not None else self.count + self.interval - count
             self.offset = max(0, self.offset + passed * whole)
-            self.begun += 1
+            self.begun += passed != 0
         if count > self.count:
             self.interval = count - self.count
         moved = is_first or count != self.count or epoch != self.epoch

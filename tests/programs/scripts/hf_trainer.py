@@ -1,0 +1,55 @@
+"""transformers' Trainer: a tiny GPT-2 with random weights learns sequences of numbers."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+
+@dataclass
+class ModelArguments:
+    layers: int = field(default=2, metadata={"help": "Blocks of the model."})
+    width: int = field(default=32, metadata={"help": "Size of the embeddings."})
+
+
+class Counting(Dataset):
+    """Sequences that count on from a random number, in random steps."""
+
+    def __init__(self, size, seed):
+        generator = torch.Generator().manual_seed(seed)
+        first = torch.randint(0, 64, (size, 1), generator=generator)
+        stride = torch.randint(1, 4, (size, 1), generator=generator)
+        self.tokens = (first + stride * torch.arange(24)) % 64
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
+
+
+def main():
+    parser = HfArgumentParser((ModelArguments, TrainingArguments))
+    model_args, training_args = parser.parse_args_into_dataclasses()
+    set_seed(training_args.seed)
+    config = GPT2Config(
+        vocab_size=64, n_positions=32, n_embd=model_args.width, n_layer=model_args.layers, n_head=2,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    trainer = Trainer(
+        model=GPT2LMHeadModel(config),
+        args=training_args,
+        train_dataset=Counting(512, 0),
+        eval_dataset=Counting(64, 1),
+    )
+    checkpoint = get_last_checkpoint(training_args.output_dir) if training_args.resume_from_checkpoint else None
+    trainer.train(resume_from_checkpoint=checkpoint)
+    metrics = trainer.evaluate()
+    if trainer.is_world_process_zero():
+        print(f"final eval_loss {metrics['eval_loss']:.6f}")
+
+
+if __name__ == "__main__":
+    main()
