@@ -20,16 +20,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import Optimizer
 
+import rankdeck
 from rankdeck._objects import broadcast_object
 from rankdeck.recipes._refusal import refuse
 
 NAME = re.compile(r"(?:new-)?step-(\d+)")
 """Folders of checkpoints, by the step after which they were written; one that is being written is new. Nothing else is removed."""
+
+BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
+"""What an optimizer keeps goes under the names of the parameters: ranks need not have the same ones."""
 
 
 class ShardedCheckpoint:
@@ -43,8 +50,35 @@ class ShardedCheckpoint:
     def __init__(self, folder: Path, device: torch.device) -> None:
         self._folder, self._device = folder, device
 
+    def write_training(self, step: int, model: nn.Module, optimizer: Optimizer, **more: int | str) -> None:
+        """Writes model, optimizer and more with `write`. Ranks may have different parameters, under different names."""
+        weights, momenta = get_state_dict(model, optimizer, options=BY_NAME)
+        self.write(step, {"step": step, "model": weights, "optimizer": momenta, **more})
+
+    def read_training(self, model: nn.Module, optimizer: Optimizer, **shape: int) -> int:
+        """Loads the newest checkpoint into model and optimizer. Returns its step; 0: rank 0 sees none.
+
+        Args:
+            model, optimizer: as they were written, but the ranks may be others.
+            **shape: numbers that were written with them, and must be the same.
+
+        Raises:
+            SystemExit: the checkpoint can't be loaded, or is of another training; rank 0 says why and what to do.
+        """
+        weights, momenta = get_state_dict(model, optimizer, options=BY_NAME)
+        state: dict[str, Any] = {"step": 0, "model": weights, "optimizer": momenta, **shape}
+        if self.read(state):
+            for name, value in shape.items():
+                if state[name] != value:
+                    refuse(
+                        f"the checkpoint in {self._folder} has {name} {state[name]}, not {value}: delete it, or name another folder"
+                    )
+            states = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+            set_state_dict(model, optimizer, **states, options=BY_NAME)
+        return int(state["step"])
+
     def write(self, step: int, state: dict[str, Any]) -> bool:
-        """Writes a checkpoint beside the older one, and then removes that. On a failure rank 0 says why, and the older one stays.
+        """Writes a checkpoint beside the older one, and then removes that, which rank 0 reports. On a failure rank 0 says why, and the older one stays.
 
         Args:
             step: number of the step after which it is written.
@@ -70,7 +104,9 @@ class ShardedCheckpoint:
             for old in self._folder.glob("*"):
                 if NAME.fullmatch(old.name) and (old == new if why else old != final):
                     shutil.rmtree(old, ignore_errors=True)
-        if why and is_first:
+        if is_first and not why:
+            rankdeck.log(step=step, checkpoint=step)
+        elif is_first:
             print(f"rank 0: no checkpoint of step {step}: {why}; the training goes on", file=sys.stderr)  # noqa: T201
         return not why
 

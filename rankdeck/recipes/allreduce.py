@@ -7,6 +7,8 @@ the run. What is found is printed by rank 0, and reported by `rankdeck.log` with
 
 Compare the small sizes, where latency decides, with the large ones, where bandwidth does: a training with many small gradients
 lives in the first part of the table. The times of one run say little on a machine that does other work.
+
+It keeps no checkpoint: a restart measures everything again, since times from before and after it could not be compared.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ stacks` and the app's `t` show who waits for whom. Shapes or types differ betwee
 answer with rubbish. A tensor is read before the `wait()` of its asynchronous call. Two ranks both `send` first and then `recv`:
 large messages make both wait forever, so one of them uses `isend`. Object collectives use pickle: take objects only from ranks
 that you trust, and tensors for whatever is large.
+
+It keeps no checkpoint: a restart draws all of them again.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ Each is trained for the same number of steps, and a table compares bytes, time a
 network costs next to nothing, so fewer bytes need not be less time: compare again over the network that you have. Try `--rank 8`
 (closer, more bytes) and `--hidden 512` (more to save).
 
+With `--checkpoint` rank 0 writes down what each hook comes to, and a restart measures the others only. A hook is measured from its
+beginning: two parts of a measurement, with a restart between them, could not be compared with the others.
+
 What goes wrong in practice: gradients above 65504 overflow in float16 (use bfloat16, or divide before the sum, as torch's hook does).
 Compression starts in the first steps, when gradients change most: begin with plain averages, as `--start` does here. The error that
 is carried on belongs to the training: without it in the checkpoint, a resumed run differs. torch has a PowerSGD of its own
@@ -31,7 +34,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import Digits, read_digits
 from rankdeck.recipes._seeds import seed_at
 
@@ -52,6 +57,10 @@ class Parameters:
     start: int = parameter(10, "steps before powersgd compresses", low=0, unit="steps")
     lr: float = parameter(0.1, "learning rate", low=0.0)
     seed: int = parameter(0, "decides the images of each step and the initial parameters")
+    checkpoint: bool = parameter(False, "keep what each hook comes to, for a restart")
+    checkpoint_dir: str = parameter(
+        "", "folder of what is kept; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/comm-hooks"
+    )
 
 
 class Hook:
@@ -158,11 +167,21 @@ def main() -> None:
     if rank == 0:
         print(f"ranks: {dist.get_world_size()}, steps with each hook: {parameters.steps}")
         print("hook       kB a step  ms a step  accuracy")
-    results = []
-    for number, kind in enumerate(kinds):
-        results.append(measure(kind, parameters, digits, number * parameters.steps, len(kinds) * parameters.steps))
+    folder = checkpoint.folder("comm-hooks", parameters.checkpoint_dir)
+    shape = {name: value for name, value in vars(parameters).items() if not name.startswith("checkpoint")}
+    shape["world"] = dist.get_world_size()
+    saved = (resume(folder, rankdeck.device(), **shape) if parameters.checkpoint else None) or {"results": []}
+    results = [Result(*one) for one in saved["results"]]
+    for number, kind in enumerate(kinds, 1):
+        if number > len(results):
+            results.append(
+                measure(kind, parameters, digits, len(results) * parameters.steps, len(kinds) * parameters.steps)
+            )
+            if rank == 0 and parameters.checkpoint:
+                checkpoint.save(folder, number * parameters.steps, {"results": [list(one) for one in results], **shape})
         if rank == 0:
-            print(f"{kind:<9}{results[-1].kilobytes:11.1f}{results[-1].milliseconds:11.2f}{results[-1].accuracy:10.4f}")
+            found = results[number - 1]
+            print(f"{kind:<9}{found.kilobytes:11.1f}{found.milliseconds:11.2f}{found.accuracy:10.4f}")
     if rank == 0:
         print(f"final accuracy {min(one.accuracy for one in results):.4f}")
     gc.collect()  # the DDP wrapper stands in a cycle; what it holds of the group must be gone before the interpreter goes

@@ -25,11 +25,9 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
@@ -108,12 +106,7 @@ def train(p: Parameters, text: Text) -> None:
     print(f"rank {rank} of {world} on {device}: holds {mine:,} of {whole:,} parameters")
 
     sharded = ShardedCheckpoint(checkpoint.folder("fsdp-gpt", p.checkpoint_dir), device)
-    weights, moments = get_state_dict(model, optimizer)
-    state: dict[str, Any] = {"step": 0, "model": weights, "optimizer": moments}
-    step = 0
-    if sharded.read(state):
-        step = state["step"]
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    if step := sharded.read_training(model, optimizer, layers=p.layers):
         print(f"rank {rank}: resumes after step {step} of {p.steps}")
     shard = Shard(length=len(text.train), block=p.block, batch=p.batch // world, seed=p.seed, rank=rank, world=world)
     with StopSignal(device) as stop:
@@ -129,10 +122,7 @@ def train(p: Parameters, text: Text) -> None:
                 print(f"rank 0: step {step}/{p.steps}  loss {loss.item():.4f}")
             stopped = stop.agreed()
             if p.checkpoint_every and (stopped or step == p.steps or step % p.checkpoint_every == 0):
-                weights, moments = get_state_dict(model, optimizer)
-                if sharded.write(step, {"step": step, "model": weights, "optimizer": moments}) and rank == 0:
-                    rankdeck.log(step=step, checkpoint=step)
-                    print(f"rank 0: checkpoint of step {step}")
+                sharded.write_training(step, model, optimizer, layers=p.layers)
             if stopped:
                 stop.leave(stopped)
     found = held_out_loss(model, text, p.batch, p.block)

@@ -14,6 +14,8 @@ Without a launcher, start two terminals with `--init tcp://127.0.0.1:29500 --wor
 What goes wrong in practice: a rank is missing, and the others wait for it until the timeout. The port is taken by another job.
 MASTER_ADDR is an address that the other nodes can't reach. The file is left from an earlier run: name a new one each time.
 `new_group` is called by the members only: it is a collective, and all ranks must call it, in the same order.
+
+It keeps no checkpoint: a restart begins again.
 """
 
 from __future__ import annotations

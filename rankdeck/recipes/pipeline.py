@@ -13,6 +13,9 @@ All three add up the same gradients, so the losses agree up to rounding: the sch
 The measured bubble is the time of a step in which this rank computes nothing. It is higher than the formula where stages are uneven or
 transfers slow, and it means little where ranks share a core.
 
+With `--checkpoint-every` each rank writes the layers that it has, under names that do not depend on the cut. So a restart may have another
+number of stages.
+
 What goes wrong in practice:
 - Both sides of a transfer must expect the same shape and type. torch finds them out by a trial run, or takes them as here.
 - Two neighbours that both `send` first wait for each other forever.
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,14 +37,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._seeds import seed_at
+from rankdeck.recipes._sharded import ShardedCheckpoint
 from rankdeck.recipes._spirals import ARMS, draw_spirals
+from rankdeck.recipes._stages import TimedStage, make_layers
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._stopwatch import Stopwatch
 
@@ -57,50 +64,23 @@ class Parameters:
         60, "optimizer steps of each schedule", low=1, unit="steps", presets={"small": 40, "minute": 100, "big": 1000}
     )
     batch: int = parameter(
-        1024, "points per step, a multiple of micro-batches", low=1, presets={"small": 128, "big": 8192}
+        1024, "points a step, a multiple of micro-batches", low=1, presets={"small": 128, "big": 8192}
     )
     micro_batches: int = parameter(8, "parts of a batch, at least the number of ranks", low=1, presets={"big": 32})
     layers: int = parameter(8, "layers of the model, at least the number of ranks", low=1, presets={"big": 32})
     width: int = parameter(256, "units of a layer", low=1, presets={"small": 32, "big": 2048})
     lr: float = parameter(0.002, "learning rate", low=0.0, presets={"small": 0.01, "big": 0.0003})
     seed: int = parameter(0, "decides the initial parameters and the points", low=0)
-
-
-class Layer(nn.Module):
-    """One layer, whose result is added to its input."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, width) to the same."""
-        return x + F.gelu(self.linear(self.norm(x)))
+    checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
+    checkpoint_dir: str = parameter("", "folder of the checkpoints; empty: the run's, else ./checkpoints/pipeline")
 
 
 def own_layers(p: Parameters, rank: int, world: int) -> nn.Sequential:
-    """The layers of one stage: every rank makes the whole seeded model, and keeps its part."""
-    torch.manual_seed(p.seed)
-    layers = [Layer(p.width) for _ in range(p.layers)]
-    first, last = [nn.Linear(2, p.width)], [nn.LayerNorm(p.width), nn.Linear(p.width, ARMS)]
-    own: list[nn.Module] = list(layers[rank * p.layers // world : (rank + 1) * p.layers // world])
-    return nn.Sequential(*(first if rank == 0 else []), *own, *(last if rank == world - 1 else []))
-
-
-class TimedStage(PipelineStage):
-    """A stage of torch whose forward and backward passes are timed."""
-
-    watch: Stopwatch
-
-    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        """One micro-batch forward; what it needs has been received."""
-        with self.watch.running():
-            return super().forward_one_chunk(*args, **kwargs)
-
-    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        """One micro-batch backward."""
-        with self.watch.running():
-            return super().backward_one_chunk(*args, **kwargs)
+    """The layers of one stage: every rank makes the whole seeded model, and keeps its part under the names in the whole."""
+    whole = make_layers(p.layers, p.width, p.seed)
+    begin = 1 + rank * p.layers // world if rank else 0
+    end = 1 + (rank + 1) * p.layers // world if rank < world - 1 else len(whole)
+    return nn.Sequential(OrderedDict(whole[begin:end]))
 
 
 class Pipeline:
@@ -111,6 +91,8 @@ class Pipeline:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.is_first, self.is_last = self.rank == 0, self.rank == self.world - 1
         self.layers = own_layers(p, self.rank, self.world).to(self.device)
+        self.optimizer = torch.optim.Adam(self.layers.parameters(), lr=p.lr)
+        self.trained = self.layers, self.optimizer
 
     def forward(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Input and output of this stage. The first has the points as input, all others what they receive."""
@@ -160,39 +142,54 @@ class Pipeline:
 
         return step
 
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """Part of the unseen points that are assigned to their arm; the last stage tells all others."""
+        points, arms = (tensor.to(self.device) for tensor in draw_spirals(HELD_OUT, seed_at(self.p.seed, 0)))
+        _, out = self.forward(points)
+        right = (out.argmax(1) == arms).float().mean() if self.is_last else torch.zeros((), device=self.device)
+        dist.broadcast(right, src=self.world - 1)
+        return float(right)
 
-def train(p: Parameters, name: str, before: int, steps: int, stop: StopSignal) -> float:
-    """Trains with one schedule from the seeded start. Returns the accuracy."""
-    pipeline = Pipeline(p)
+
+def train(p: Parameters, names: list[str], number: int, begin: int, sharded: ShardedCheckpoint) -> float:
+    """Trains with one schedule, from the seeded start or from a checkpoint. Returns the accuracy.
+
+    Args:
+        p: of the recipe.
+        names: of all schedules.
+        number: of this one in `names`.
+        begin: its steps that are done.
+        sharded: the checkpoints.
+    """
+    pipeline, name = Pipeline(p), names[number]
+    if begin:
+        sharded.read_training(*pipeline.trained, layers=p.layers)
     run = pipeline.by_hand if name == "by-hand" else pipeline.by_torch(name)
-    optimizer = torch.optim.Adam(pipeline.layers.parameters(), lr=p.lr)
-    idle = 0.0
-    for step in range(1, p.steps + 1):
-        points, arms = (tensor.to(pipeline.device) for tensor in draw_spirals(p.batch, seed_at(p.seed, step)))
-        optimizer.zero_grad()
-        dist.barrier()
-        pipeline.watch.seconds, began = 0.0, time.perf_counter()
-        loss = run(points, arms)
-        dist.barrier()
-        bubble = 1 - pipeline.watch.seconds / (time.perf_counter() - began)
-        idle += bubble / p.steps
-        optimizer.step()
-        dist.broadcast(loss, src=pipeline.world - 1)
-        samples = p.batch if pipeline.is_first else 0
-        rankdeck.log(step=before + step, steps=steps, loss=loss, samples=samples, bubble=bubble)
-        if stopped := stop.agreed():
-            stop.leave(stopped)
+    bubbles: list[float] = []
+    loss = torch.zeros((), device=pipeline.device)
+    with StopSignal(pipeline.device) as stop:
+        for step in range(begin + 1, p.steps + 1):
+            points, arms = (tensor.to(pipeline.device) for tensor in draw_spirals(p.batch, seed_at(p.seed, step)))
+            pipeline.optimizer.zero_grad()
+            dist.barrier()
+            pipeline.watch.seconds, began = 0.0, time.perf_counter()
+            loss = run(points, arms)
+            dist.barrier()
+            bubbles.append(1 - pipeline.watch.seconds / (time.perf_counter() - began))
+            pipeline.optimizer.step()
+            dist.broadcast(loss, src=pipeline.world - 1)
+            samples, total = p.batch if pipeline.is_first else 0, number * p.steps + step
+            rankdeck.log(step=total, steps=len(names) * p.steps, loss=loss, samples=samples, bubble=bubbles[-1])
+            stopped = stop.agreed()
+            if p.checkpoint_every and (stopped or step == p.steps or step % p.checkpoint_every == 0):
+                sharded.write_training(total, *pipeline.trained, schedule=name, done=step, layers=p.layers)
+            if stopped:
+                stop.leave(stopped)
     n, m = pipeline.world, 1 if name == "by-hand" else p.micro_batches
-    formula = (n - 1) / (m + n - 1)
-    print(
-        f"rank {pipeline.rank}: {name}  loss {loss.item():.6f}  bubble {idle:.0%} of a step, by the formula {formula:.0%}"
-    )
-    points, arms = (tensor.to(pipeline.device) for tensor in draw_spirals(HELD_OUT, seed_at(p.seed, 0)))
-    with torch.no_grad():
-        _, out = pipeline.forward(points)
-    right = (out.argmax(1) == arms).float().mean() if pipeline.is_last else torch.zeros((), device=pipeline.device)
-    dist.broadcast(right, src=pipeline.world - 1)
-    return float(right)
+    measured = f"bubble {sum(bubbles) / max(1, len(bubbles)):.0%} of a step, by the formula {(n - 1) / (m + n - 1):.0%}"
+    print(f"rank {pipeline.rank}: {name}  loss {loss.item():.6f}  {measured}")
+    return pipeline.accuracy()
 
 
 def main() -> None:
@@ -205,9 +202,14 @@ def main() -> None:
     if min(p.layers, p.micro_batches) < world:
         refuse(f"pipeline: {world} ranks need --layers {world} and --micro-batches {world}, or more")
     names = ["by-hand", "gpipe", "1f1b"] if p.schedule == "all" else [p.schedule]
-    with StopSignal(rankdeck.device()) as stop:
-        for number, name in enumerate(names):
-            accuracy = train(p, name, number * p.steps, len(names) * p.steps, stop)
+    sharded = ShardedCheckpoint(checkpoint.folder("pipeline", p.checkpoint_dir), rankdeck.device())
+    saved: dict[str, Any] = {"schedule": names[0], "done": 0}
+    if sharded.read(saved):
+        print(f"rank {dist.get_rank()}: resumes {saved['schedule']} after step {saved['done']} of {p.steps}")
+    # The parameters are the same in each schedule, so another one can go on.
+    first = names.index(saved["schedule"]) if saved["schedule"] in names else 0
+    for number in range(first, len(names)):
+        accuracy = train(p, names, number, saved["done"] if number == first else 0, sharded)
     if dist.get_rank() == 0:
         print(f"final accuracy {accuracy:.3f}")
     gc.collect()  # the stages stand in cycles, which hold the process group

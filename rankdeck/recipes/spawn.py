@@ -12,6 +12,8 @@ processes, which have a process group of their own, inside the rank. Then the ra
 
 So the children come first here, and the rank joins the group of the ranks after they have ended.
 
+With `--checkpoint-every` process 0 of each rank writes a checkpoint into a folder of that rank, and a restart goes on from there.
+
 What goes wrong in practice: the children inherit RANK, WORLD_SIZE and MASTER_PORT, which describe the rank and not them. Launchers set
 TORCHELASTIC_USE_AGENT_STORE as well: with it no process hosts a store for `env://` or `tcp://`, and children that meet so wait until
 the timeout; these meet in a file. The script has no `if __name__ == "__main__"`: with spawn, each child runs it and starts children.
@@ -32,7 +34,9 @@ from torch import multiprocessing as mp
 from torch.nn import functional as F
 
 import rankdeck
+from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._line import FEATURES, draw_batch
 
 
@@ -48,16 +52,21 @@ class Parameters:
     batch: int = parameter(16, "samples per process and step", low=1, unit="samples")
     lr: float = parameter(0.0125, "learning rate of rank 0", low=0.0)
     seed: int = parameter(0, "decides the data and the initial parameters")
+    checkpoint_every: int = parameter(0, "steps between checkpoints; 0: never", low=0, unit="steps")
+    checkpoint_dir: str = parameter(
+        "", "folder of the checkpoints; left out: $RANKDECK_CHECKPOINTS, else ./checkpoints/spawn"
+    )
 
 
-def work(number: int, parameters: Parameters, lr: float, folder: str) -> None:
+def work(number: int, parameters: Parameters, lr: float, folder: str, kept: Path) -> None:
     """What each process does. Process 0 writes the loss into a file of `folder`.
 
     Args:
         number: of this process, from 0.
         parameters: of the recipe.
         lr: the learning rate that the rank tries.
-        folder: of the rank.
+        folder: of the rank, while it runs.
+        kept: folder of the rank's checkpoints.
     """
     count = parameters.processes
     torch.manual_seed(parameters.seed)
@@ -65,7 +74,10 @@ def work(number: int, parameters: Parameters, lr: float, folder: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     init = f"file://{folder}/store"
     rankdeck.init_process_group("gloo", init_method=init, rank=number, world_size=count)
-    for step in range(1, parameters.steps + 1):
+    saved = resume(kept, torch.device("cpu")) or {"step": 0, "loss": torch.zeros(()), "model": model.state_dict()}
+    model.load_state_dict(saved["model"])
+    mean = saved["loss"]
+    for step in range(saved["step"] + 1, parameters.steps + 1):
         x, y = draw_batch(parameters.seed, step, parameters.batch)
         loss = F.mse_loss(model(x), y)
         optimizer.zero_grad()
@@ -80,6 +92,9 @@ def work(number: int, parameters: Parameters, lr: float, folder: str) -> None:
         mean /= count
         if number == 0:  # the file of metrics is that of the rank
             rankdeck.log(step=step, steps=parameters.steps, loss=mean, samples=parameters.batch * count, lr=lr)
+            every = parameters.checkpoint_every
+            if every and (step % every == 0 or step == parameters.steps):
+                checkpoint.save(kept, step, {"model": model.state_dict(), "loss": mean})
     if number == 0:
         Path(folder, "loss").write_text(repr(mean.item()), encoding="ascii")
     dist.destroy_process_group()
@@ -95,10 +110,11 @@ def main() -> None:
     """Runs the recipe with the arguments of this process."""
     parameters = read_parameters(Parameters)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
-    lr = parameters.lr * 2.0 ** rank_of_launcher()
+    number = rank_of_launcher()
+    lr, kept = parameters.lr * 2.0**number, checkpoint.folder("spawn", parameters.checkpoint_dir) / f"rank-{number}"
     with tempfile.TemporaryDirectory() as folder:
         start = mp.start_processes  # type: ignore[attr-defined]  # documented, not re-exported
-        start(work, (parameters, lr, folder), parameters.processes, start_method=parameters.start_method)  # type: ignore[no-untyped-call]
+        start(work, (parameters, lr, folder, kept), parameters.processes, start_method=parameters.start_method)  # type: ignore[no-untyped-call]
         loss = float(Path(folder, "loss").read_text(encoding="ascii"))
     print(f"{parameters.processes} processes of one rank: learning rate {lr:g}, loss {loss:.6f}")
 

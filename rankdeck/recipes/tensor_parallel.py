@@ -25,12 +25,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -130,14 +128,11 @@ def train(p: Parameters, mesh: DeviceMesh) -> None:
 
     optimizer = torch.optim.Adam(model.parameters(), lr=p.lr)
     sharded = ShardedCheckpoint(checkpoint.folder("tensor-parallel", p.checkpoint_dir), device)
-    weights, moments = get_state_dict(model, optimizer)
-    state: dict[str, Any] = {"step": 0, "model": weights, "optimizer": moments}
-    if sharded.read(state):
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        print(f"rank {rank}: resumes after step {state['step']} of {p.steps}")
+    if begin := sharded.read_training(model, optimizer, blocks=p.blocks):
+        print(f"rank {rank}: resumes after step {begin} of {p.steps}")
     share = p.batch // mesh["data"].size()
     with StopSignal(device) as stop:
-        for step in range(state["step"] + 1, p.steps + 1):
+        for step in range(begin + 1, p.steps + 1):
             x, y = (tensor[row * share :][:share].to(device) for tensor in draw_spirals(p.batch, seed_at(p.seed, step)))
             loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
@@ -149,9 +144,7 @@ def train(p: Parameters, mesh: DeviceMesh) -> None:
                 print(f"rank 0: step {step}/{p.steps}  loss {loss.item():.4f}")
             stopped = stop.agreed()
             if p.checkpoint_every and (stopped or step == p.steps or step % p.checkpoint_every == 0):
-                weights, moments = get_state_dict(model, optimizer)
-                if sharded.write(step, {"step": step, "model": weights, "optimizer": moments}) and rank == 0:
-                    rankdeck.log(step=step, checkpoint=step)
+                sharded.write_training(step, model, optimizer, blocks=p.blocks)
             if stopped:
                 stop.leave(stopped)
     with torch.no_grad():

@@ -14,6 +14,8 @@ but is as many collectives as there are ranks, one after the other. A table show
 What goes wrong in practice: `all_gather` with tensors of different shapes, which some backends answer with rubbish or a crash instead
 of an error. A rank with nothing at all that skips the call: it must take part, with an empty tensor. Gathering on all ranks what
 only rank 0 needs (`gather`), or objects by pickle (`all_gather_object`), which is much slower than tensors.
+
+It keeps no checkpoint: a restart measures both ways again.
 """
 
 from __future__ import annotations

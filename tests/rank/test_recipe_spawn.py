@@ -42,6 +42,17 @@ def test_the_losses_are_the_same_under_torchrun(done: Ran, tmp_path: Path):
     assert other.outputs == done.outputs
 
 
+def test_killed_processes_resume_as_if_unbroken(done: Ran, tmp_path: Path):
+    words = (*FORKED, "--checkpoint-every", "10")
+    assert all(run_recipe(tmp_path, "spawn", *words, killed_at=25).statuses)
+    resumed = run_recipe(tmp_path, "spawn", *words)
+    assert resumed.statuses == [0, 0], resumed.outputs
+    for rank in (0, 1):
+        assert resumed.losses(rank) == {step: done.losses(rank)[step] for step in range(21, 41)}
+    assert resumed.outputs == done.outputs
+    assert run_recipe(tmp_path, "spawn", *words).outputs == done.outputs, "all steps were done"
+
+
 @pytest.mark.parametrize(("backend", "world"), [("gloo", 4), ("mpi", 2), ("ucc", 2)])
 def test_it_learns_everywhere(tmp_path: Path, backend: Backend, world: int):
     done = run_recipe(tmp_path, "spawn", *FORKED, "--processes", "1", world=world, backend=backend)

@@ -46,6 +46,20 @@ def test_hooks_give_the_same_under_torchrun(tmp_path: Path):
     assert ours.final("accuracy") == theirs.final("accuracy")
 
 
+def test_a_restart_measures_the_hooks_that_are_left(tmp_path: Path):
+    words = ("--hidden", "16", "--steps", "20", "--checkpoint")
+    unbroken = run_recipe(tmp_path / "unbroken", "comm-hooks", *words)
+    assert run_recipe(tmp_path / "broken", "comm-hooks", *words, killed_at=30).statuses.count(-9)
+    resumed = run_recipe(tmp_path / "broken", "comm-hooks", *words)
+    assert unbroken.statuses == resumed.statuses == [0, 0], resumed.outputs
+    assert resumed.losses() == {step: unbroken.losses()[step] for step in range(21, 61)}
+    assert table(resumed) == table(unbroken)
+    assert resumed.final("accuracy") == unbroken.final("accuracy")
+    other = run_recipe(tmp_path / "broken", "comm-hooks", *words, "--rank", "3")
+    assert other.statuses == [1, 1]
+    assert "is of another training: rank is 2 there, and 3 here" in other.outputs[0]
+
+
 def test_matrices_of_full_rank_lose_nothing(tmp_path: Path):
     words = ("--hidden", "16", "--steps", "30", "--lr", "0.02", "--rank", "64", "--start", "0")
     powersgd, plain = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,27 @@ def test_the_losses_of_a_pipeline_are_the_same_under_torchrun(pipeline: Ran, tmp
     other = run_recipe(tmp_path, "pipeline", *PIPELINE, launcher="torchrun")
     assert other.statuses == [0, 0], other.outputs
     assert other.losses(1) == pipeline.losses(1)
+
+
+def test_a_killed_pipeline_resumes_as_if_unbroken_with_other_stages_too(pipeline: Ran, tmp_path: Path):
+    words = (*PIPELINE, "--checkpoint-every", "10")
+    assert run_recipe(tmp_path, "pipeline", *words, killed_at=58).statuses.count(-9)
+    (kept,) = (tmp_path / "checkpoints").iterdir()
+    shutil.copytree(kept, tmp_path / "other" / "checkpoints" / kept.name)
+    resumed = run_recipe(tmp_path, "pipeline", *words)
+    assert resumed.statuses == [0, 0], resumed.outputs
+    assert resumed.outputs[1].startswith("rank 1: resumes gpipe after step 20 of 35\n")
+    assert resumed.losses() == {step: pipeline.losses()[step] for step in range(56, 106)}
+    assert resumed.final("accuracy") == pipeline.final("accuracy")
+    four = run_recipe(tmp_path / "other", "pipeline", *words, world=4)
+    assert four.statuses == [0] * 4, four.outputs
+    assert four.losses() == pytest.approx(resumed.losses(), abs=1e-4)
+
+    again = run_recipe(tmp_path, "pipeline", *words)
+    assert again.final("accuracy") == pipeline.final("accuracy"), "all steps were done"
+    refused = run_recipe(tmp_path, "pipeline", *words, "--layers", "2")
+    assert refused.statuses == [1, 1]
+    assert "has layers 4, not 2: delete it, or name another folder\n" in refused.outputs[0]
 
 
 @pytest.mark.parametrize("backend", ["mpi", "ucc"])

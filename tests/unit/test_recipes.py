@@ -213,6 +213,11 @@ def test_names_and_summaries_fit(recipe: RecipeInfo) -> None:
     assert all(len(argument.name) <= 16 for argument in recipe.accepted)  # the labels of the form
 
 
+def test_a_recipe_keeps_checkpoints_or_says_that_it_does_not(recipe: RecipeInfo) -> None:
+    keeps = any(argument.name == "checkpoint-dir" for argument in recipe.arguments)
+    assert keeps != ("It keeps no checkpoint: " in recipe.lesson)
+
+
 def test_what_a_script_declares_is_valid_and_as_the_engine_reads_it(recipe: RecipeInfo) -> None:
     parameters = declaration_of(script_of(recipe.name).read_text()).Parameters
     got, said = script_says(parameters, [])
