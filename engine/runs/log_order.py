@@ -8,9 +8,13 @@ was written last comes last. A record has 16 bytes: milliseconds since the epoch
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
+import threading
 import time
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +30,8 @@ PAUSE = 0.2
 """Seconds between two writes."""
 _BATCH = 4096 * _RECORD.size
 """Bytes that are read at a time."""
+_BLOCK = 65_536 * _RECORD.size
+"""Bytes that an index reads at a time."""
 
 
 class Growth(NamedTuple):
@@ -102,6 +108,95 @@ def read_order(path: Path, ranks: int) -> Iterator[Growth]:
                 rank, stream = divmod(first & (1 << _RANK_BITS) - 1, 2)
                 if rank < ranks:
                     yield Growth((first >> _RANK_BITS) / 1000, rank, _STREAMS[stream], size)
+
+
+class OrderIndex:
+    """Finds places in the order of an attempt. Reads it from its end, as far back as somebody asks. Threads may share it.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._begin = self._end = 0
+        """Offsets of what was read."""
+        self._files: dict[int, tuple[array[int], array[int]]] = {}
+        """Of each file, numbers of records, and its size in them."""
+
+    def refresh(self) -> bool:
+        """Takes in what is new.
+
+        Returns:
+            Whether an order is known.
+        """
+        with self._lock:
+            try:
+                size = self._path.stat().st_size // _RECORD.size * _RECORD.size
+            except OSError:
+                return bool(self._files)
+            if size < self._end:
+                self._files.clear()
+                self._begin = self._end = 0
+            if not self._end:
+                self._begin = self._end = max(0, size - _BLOCK)
+            for file, (numbers, sizes) in self._read(self._end, size).items():
+                known = self._files.setdefault(file, (array("Q"), array("Q")))
+                known[0].extend(numbers)
+                known[1].extend(sizes)
+            self._end = max(self._end, size)
+            return bool(self._files)
+
+    def position(self, rank: int, stream: Stream, end: int) -> float:
+        """When a file had a size of at least `end` bytes, as a number that grows with time; infinite: nobody has seen it yet."""
+        with self._lock:
+            while True:
+                numbers, sizes = self._of(rank, stream)
+                place = bisect_left(sizes, end)
+                if place or not self._extend():
+                    return numbers[place] if place < len(numbers) else math.inf
+
+    def size(self, rank: int, stream: Stream, position: float) -> int:
+        """The bytes that a file had before a position."""
+        with self._lock:
+            while True:
+                numbers, sizes = self._of(rank, stream)
+                place = bisect_left(numbers, position)
+                if place or not self._extend():
+                    return sizes[place - 1] if place else 0
+
+    def _of(self, rank: int, stream: Stream) -> tuple[array[int], array[int]]:
+        return self._files.get(rank << 1 | _STREAMS.index(stream), (array("Q"), array("Q")))
+
+    def _extend(self) -> bool:
+        """Reads the block before what was read. False: there is none."""
+        if not self._begin:
+            return False
+        begin = max(0, self._begin - _BLOCK)
+        for file, (numbers, sizes) in self._read(begin, self._begin).items():
+            known = self._files.get(file, (array("Q"), array("Q")))
+            self._files[file] = (numbers + known[0], sizes + known[1])
+        self._begin = begin
+        return True
+
+    def _read(self, begin: int, end: int) -> dict[int, tuple[array[int], array[int]]]:
+        found: dict[int, tuple[array[int], array[int]]] = {}
+        if end <= begin:
+            return found
+        try:
+            descriptor = open_regular(self._path)
+        except OSError:
+            return found
+        with open(descriptor, "rb") as file:
+            data = os.pread(file.fileno(), end - begin, begin)
+        mask = (1 << _RANK_BITS) - 1
+        records = _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size])
+        for number, (first, size) in enumerate(records, begin // _RECORD.size):
+            numbers, sizes = found.setdefault(first & mask, (array("Q"), array("Q")))
+            numbers.append(number)
+            sizes.append(size)
+        return found
 
 
 def written_before(one: Path, other: Path) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from tests.support import PATIENCE
 from tui.data import merged_log
 from tui.data.log_file import LogFile, Piece
-from tui.data.merged_log import HISTORY, LogReader, MergedLog, Where
+from tui.data.log_reader import LogReader
+from tui.data.merged_log import HISTORY, MergedLog, Where
 from tui.text.cells import MAX_RAW
 
 

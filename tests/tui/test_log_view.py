@@ -20,6 +20,7 @@ from tui.data import merged_log
 from tui.data.log_file import LogFile, Piece
 from tui.data.merged_log import MergedLog
 from tui.text.cells import segments_line
+from tui.text.log import search_words
 from tui.widgets import log_pane
 from tui.widgets.log_view import LogView
 
@@ -336,27 +337,83 @@ async def test_wrapped_lines_are_followed_to_their_last_row(path):
         assert lines(app.view)[-1] == "y" * 10 + "Z"
 
 
-async def test_a_search_goes_to_the_nearest_match_above_and_on_from_there(path):
+async def found(pilot: Pilot[Any], view: LogView, what: str) -> None:
+    """Waits until the border would say this of the search, looking at the files meanwhile."""
+
+    def words() -> str:
+        return search_words(view.sought, view.found, view.wrapped, view.pattern_error)
+
+    await until(pilot, lambda: what in words(), what, view.poll)
+
+
+async def test_a_search_goes_to_the_nearest_match_above_on_from_there_and_around_the_end(path):
     append(path, *(f"step {index}" + (" ERROR here" if index in (10, 50, 90) else "") for index in range(100)))
     app = LogApp(LogFile(path))
     async with app.run_test(size=(40, 5)) as pilot:
         await seen(pilot, app.view, "step 99")
-        assert app.view.search("error")
-        assert app.view.has_match
+        app.view.search("error")
+        await found(pilot, app.view, "match 3 of 3 for 'error'")
         assert not app.view.follow
-        assert any("step 90" in line for line in lines(app.view))
-        assert app.view.previous_match()
-        assert any("step 50" in line for line in lines(app.view))
-        assert app.view.previous_match()
-        assert any("step 10" in line for line in lines(app.view))
-        assert not app.view.previous_match()
-        assert any("step 10" in line for line in lines(app.view))
-        assert app.view.next_match()
-        assert any("step 50" in line for line in lines(app.view))
-        assert not app.view.search("Error"), "capitals count"
-        assert app.view.search("ERROR")
-        assert not app.view.search(None)
-        assert not app.view.has_match
+        for step, words, line in (
+            (app.view.previous_match, "match 2 of 3", "step 50"),
+            (app.view.previous_match, "match 1 of 3", "step 10"),
+            (app.view.previous_match, "wrapped to the last: match 3 of 3", "step 90"),
+            (app.view.next_match, "wrapped to the first: match 1 of 3", "step 10"),
+            (app.view.next_match, "match 2 of 3", "step 50"),
+        ):
+            step()
+            await found(pilot, app.view, words)
+            await seen(pilot, app.view, line)
+        app.view.search("Error")
+        await found(pilot, app.view, "no match for 'Error'")  # capitals count
+        app.view.search("ERROR")
+        await found(pilot, app.view, "match 3 of 3")
+        app.view.search(None)
+        assert app.view.found is None
+
+
+async def test_a_search_is_a_regular_expression_and_one_that_is_wrong_is_told(path):
+    append(path, *(f"loss {index}.5" for index in range(20)), "loss nan")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "loss nan")
+        app.view.search(r"loss 1\d\.")
+        await found(pilot, app.view, "match 10 of 10")
+        app.view.search("loss (nan|inf)$")
+        await found(pilot, app.view, "match 1 of 1")
+        for wrong, why in (("loss [", "unterminated character set"), ("(a+)+", "a repeat inside a repeat")):
+            app.view.search(wrong)
+            await found(pilot, app.view, f"can't be sought: {why}")
+        app.view.next_match()
+        app.view.search("nan")
+        await found(pilot, app.view, "match 1 of 1")
+
+
+async def test_a_search_that_is_typed_begins_where_its_first_letter_was_typed(path):
+    append(path, *(f"line {index} {'stop' if index == 20 else 'step' if index == 30 else ''}" for index in range(40)))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "line 39")
+        app.view.search("sto")
+        await found(pilot, app.view, "match 1 of 1")
+        await seen(pilot, app.view, "line 20")
+        app.view.search("st")
+        await found(pilot, app.view, "match 2 of 2")
+        await seen(pilot, app.view, "line 30")
+
+
+async def test_lines_that_are_written_during_a_search_are_counted(path):
+    append(path, "a needle", *steps(0, 10))
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "step 9")
+        app.view.search("needle")
+        await found(pilot, app.view, "match 1 of 1")
+        append(path, "another needle")
+        await found(pilot, app.view, "match 1 of 2")
+        app.view.next_match()
+        await found(pilot, app.view, "match 2 of 2")
+        await seen(pilot, app.view, "another needle")
 
 
 async def test_every_match_is_marked_and_the_current_one_differently(path):
@@ -365,6 +422,7 @@ async def test_every_match_is_marked_and_the_current_one_differently(path):
     async with app.run_test(size=(40, 5)) as pilot:
         await seen(pilot, app.view, "Loss")
         app.view.search("loss")
+        await found(pilot, app.view, "match 2 of 2")
         marked = [
             (segment.text, segment.style.bgcolor)
             for y in (0, 1)
@@ -380,28 +438,35 @@ async def test_a_match_far_to_the_right_is_brought_into_view(path):
     app = LogApp(LogFile(path))
     async with app.run_test(size=(40, 5)) as pilot:
         await seen(pilot, app.view, "xxx")
-        assert app.view.search("needle")
-        assert "needle" in lines(app.view)[0]
+        app.view.search("needle")
+        await until(pilot, lambda: "needle" in lines(app.view)[0], "the needle")
 
 
-async def test_a_search_upwards_goes_on_in_older_lines(path):
-    append(path, "the needle", *steps(0, 40_000))
+async def test_a_search_finds_lines_that_are_not_held_and_goes_on_from_there(path):
+    append(path, "the needle", *steps(0, 40_000), "a needle", *steps(40_000, 80_000))
     app = LogApp(LogFile(path))
     async with app.run_test(size=(40, 5)) as pilot:
-        await seen(pilot, app.view, "step 39999")
-        assert not app.view.search("needle")
-        assert not app.view.previous_match()
+        await seen(pilot, app.view, "step 79999")
+        app.view.search("needle")
+        await found(pilot, app.view, "match 2 of 2")
+        await seen(pilot, app.view, "a needle")
+        assert lines(app.view) == ["step 39998", "step 39999", "a needle", "step 40000", "step 40001"]
+        app.view.previous_match()
         await seen(pilot, app.view, "the needle")
+        app.view.action_page_down()
+        assert lines(app.view)[-1] == "step 7"
+        await pilot.press("G")
+        await seen(pilot, app.view, "step 79999")
 
 
 async def test_a_search_that_is_open_finds_its_text_in_the_log_that_is_shown_next(path, tmp_path):
     append(path, "a needle", *steps(0, 100))
     app = LogApp(None)
     async with app.run_test(size=(40, 5)) as pilot:
+        app.view.search("needle")
         app.view.show(LogFile(path))
-        assert not app.view.search("needle")
+        await found(pilot, app.view, "match 1 of 1")
         await seen(pilot, app.view, "a needle")
-        assert app.view.has_match
 
 
 async def test_y_copies_what_is_in_view(path):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import pytest
+
 from engine.commands.tail import Chunk, Follower
-from engine.runs.log_order import OrderWriter, read_order
+from engine.runs import log_order
+from engine.runs.log_order import OrderIndex, OrderWriter, read_order
 from engine.runs.paths import RunPaths
 
 
@@ -80,3 +84,27 @@ def test_an_order_that_tells_of_more_than_there_is_ends_with_the_files(tmp_path:
     follower = Follower(paths, 0, [0])
     assert told(list(follower.replay(read_order(order, 6)))) == [(0, "out", b"a\n")]
     follower.close()
+
+
+@pytest.mark.parametrize("block", [16, 48, 1 << 20])
+def test_the_positions_of_sizes_grow_in_the_order_of_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+):
+    monkeypatch.setattr(log_order, "_BLOCK", block)
+    index = OrderIndex(tmp_path / "order")
+    assert not index.refresh()
+    writer = OrderWriter(tmp_path / "order")
+    for step in range(1, 6):
+        writer.note(0, 0, 10 * step, step)
+        writer.note(1, 1, 100 * step, step)
+    writer.flush()
+    assert index.refresh()
+    assert [index.position(0, "out", 10 * step) for step in range(1, 6)] == [0, 2, 4, 6, 8]
+    assert [index.position(1, "err", 100 * step - 99) for step in range(1, 6)] == [1, 3, 5, 7, 9]
+    assert [index.size(0, "out", position) for position in range(6)] == [0, 10, 10, 20, 20, 30]
+    assert (index.position(0, "out", 51), index.size(0, "out", math.inf)) == (math.inf, 50)
+    assert (index.position(2, "out", 1), index.size(2, "out", 3)) == (math.inf, 0)
+    writer.note(2, 0, 7, 9)
+    writer.flush()
+    assert index.refresh()
+    assert index.position(2, "out", 7) == 10

@@ -46,6 +46,8 @@ class LogFile:
         """When the file was last written to, seconds since the epoch."""
         self.was_replaced = False
         """Whether what was read is no longer in the file. Cleared by `tail` and `rewind`."""
+        self.next_line = 0
+        """Offset of the line that `newer` completes next."""
         self._begin = 0
         self._read = 0
         self._inode = 0
@@ -55,7 +57,11 @@ class LogFile:
         """Whether there are lines before the ones that were read."""
         return self._begin > 0
 
-    def _size(self) -> int:
+    def holds(self, offset: int) -> bool:
+        """Whether the line with the byte at an offset was read."""
+        return self._begin <= offset < self.next_line
+
+    def size(self) -> int:
         """Bytes in the file. Notices when it is another file or was cut off."""
         try:
             status = self.path.stat()
@@ -66,7 +72,12 @@ class LogFile:
         self.written_at = status.st_mtime
         return status.st_size
 
-    def _pread(self, offset: int, count: int) -> bytes:
+    def copy(self) -> LogFile:
+        """The same file, of which nothing was read."""
+        return LogFile(self.path, rank=self.rank, stream=self.stream)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Bytes of the file; fewer, or none, where they can't be read."""
         try:
             with self.path.open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), count, offset)
@@ -76,13 +87,13 @@ class LogFile:
     def tail(self, lines: int) -> list[Piece]:
         """The newest lines; fewer where they are very long, so that at most a megabyte is read."""
         self.rewind()
-        begin = self._size()
+        begin = self.size()
         block_size = min(BLOCK, SHORT_LINE * lines)
         blocks: deque[bytes] = deque()
         feeds = 0
         while begin > 0 and feeds <= lines and len(blocks) < TAIL_BLOCKS:
             count = min(block_size, begin)
-            block = self._pread(begin - count, count)
+            block = self.read_at(begin - count, count)
             if len(block) < count:
                 break
             begin -= count
@@ -97,25 +108,27 @@ class LogFile:
         kept = pieces[-lines:] if lines else []
         self._begin = pieces[-len(kept) - 1].end if len(kept) < len(pieces) else begin
         self._read = begin + len(data)
+        self.next_line = self._read - len(rest)
         self.partial = _shortened(rest)
         return kept
 
     def rewind(self) -> None:
         """Forgets what was read: the next lines are the file's first."""
-        self._begin = self._read = self._inode = 0
+        self._begin = self._read = self.next_line = self._inode = 0
         self.partial = b""
         self.was_replaced = False
 
     def newer(self, limit: int) -> tuple[list[Piece], bool]:
         """The lines in about `limit` bytes after what was read, and whether there is more."""
-        size = self._size()
+        size = self.size()
         if self.was_replaced or size == self._read:
             return [], False
-        data = self._pread(self._read, min(limit, size - self._read))
+        data = self.read_at(self._read, min(limit, size - self._read))
         pieces, rest = _split(data, self._read)
         if pieces:
             pieces[0] = Piece(_shortened(self.partial + pieces[0].data), pieces[0].end)
             self.partial = b""
+            self.next_line = pieces[-1].end
         self.partial = _shortened(self.partial + rest)
         self._read += len(data)
         return pieces, bool(data) and self._read < size
@@ -123,7 +136,7 @@ class LogFile:
     def older(self, limit: int) -> list[Piece]:
         """The lines in about `limit` bytes before what was read."""
         begin = max(0, self._begin - limit)
-        data = self._pread(begin, self._begin - begin)
+        data = self.read_at(begin, self._begin - begin)
         if begin > 0:
             start = data.find(b"\n") + 1
             begin += start
@@ -137,6 +150,21 @@ class LogFile:
     def forget_before(self, offset: int) -> None:
         """Takes lines before an offset as not read."""
         self._begin = max(self._begin, offset)
+
+    def forget_after(self, offset: int) -> None:
+        """Takes what follows an offset, where a line begins, as not read."""
+        if offset < self._read:
+            self._read = self.next_line = offset
+            self.partial = b""
+
+    def seek(self, offset: int) -> None:
+        """Stands before the line that has the byte at an offset: `older` and `newer` go on from there."""
+        self.rewind()
+        offset = min(offset, self.size())
+        begin = max(0, offset - MAX_LINE)
+        before = self.read_at(begin, offset - begin)
+        start = before.rfind(b"\n") + 1
+        self._begin = self._read = self.next_line = begin + start if start or not begin else offset
 
 
 def _split(data: bytes, offset: int) -> tuple[list[Piece], bytes]:

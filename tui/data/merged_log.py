@@ -6,11 +6,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Sequence
-from queue import SimpleQueue
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
 
 from tui.data.log_file import BLOCK, LogFile
 
@@ -34,6 +31,29 @@ Where = Literal["newer", "older", "start", "end"]
 """What to read: on from what is held, back from what is held, the beginning or the end of everything."""
 
 
+class Place(NamedTuple):
+    """A line of a merged log: the index of its file, and the offset of its beginning there."""
+
+    source: int
+    offset: int
+
+
+class LogOrder(Protocol):
+    """The order in which the files were written, as far as it is known. May read a file."""
+
+    def refresh(self) -> bool:
+        """Takes in what is new. False: no order is known."""
+        ...
+
+    def position(self, rank: int, stream: Literal["out", "err"], end: int) -> float:
+        """When a file had this size, as a number that grows with time; infinite if nobody has seen it yet."""
+        ...
+
+    def size(self, rank: int, stream: Literal["out", "err"], position: float) -> int:
+        """The size that a file had before a position."""
+        ...
+
+
 class Line(NamedTuple):
     """A line of a merged log. `source`: index of its file; `end`: offset of what follows it there."""
 
@@ -45,24 +65,33 @@ class Line(NamedTuple):
 class Batch(NamedTuple):
     """What one request read."""
 
-    where: Where
+    where: Where | Place
     lines: list[Line]
     partials: list[Line]
     more: bool
     """There is more where this came from."""
     has_older: bool
+    place: int = 0
+    """Of the lines around a place, the index of the one that was asked for."""
 
 
 class MergedLog:
     """Several files as one log, in memory that does not grow for ever.
 
-    What was in the files when they were opened stands file by file, the one that was written to last at the end: the files
-    hold no times. From then on lines stand in the order in which they arrived. A line whose end is still to come stands
-    below all others until it comes.
+    Lines stand in the order in which they were written. Where nobody has noted it, what was in the files when they were opened stands
+    file by file, the one that was written to last at the end. A line whose end is still to come stands below all others until it comes.
+
+    Args:
+        sources: the files.
+        order: in which they were written; None: nobody knows.
     """
 
-    def __init__(self, sources: Sequence[LogFile]) -> None:
+    def __init__(self, sources: Sequence[LogFile], order: LogOrder | None = None) -> None:
         self.sources = tuple(sources)
+        self._order = order
+        self._by_time = False
+        self._written: dict[int, float] = {}
+        """When each file was last written to when that was first asked."""
         self.ranks = tuple(sorted({source.rank for source in sources if source.rank is not None}))
         self.has_stderr = any(source.stream == "err" for source in sources)
         self.lines: list[Line] = []
@@ -84,13 +113,17 @@ class MergedLog:
 
     # Called in the reader's thread.
 
-    def fetch(self, where: Where) -> Batch:
+    def fetch(self, where: Where | Place) -> Batch:
         """Reads. May wait for a file server.
 
         Args:
-            where: what to read. Before anything was read, everything but the start means the end.
+            where: what to read; a place for what stands around it. Before anything was read, `newer` and `older` mean the end.
         """
-        if where == "start":
+        self.refresh()
+        place = 0
+        if isinstance(where, Place):
+            lines, more, place = self._around(where)
+        elif where == "start":
             for source in self.sources:
                 source.rewind()
             lines, more = self._newer()
@@ -103,31 +136,114 @@ class MergedLog:
             if any(source.was_replaced for source in self.sources):
                 where, lines, more = "end", self._tails(), False
         self._opened = True
-        return Batch(where, lines, self._partials(), more, any(source.has_older for source in self.sources))
+        return Batch(where, lines, self._partials(), more, any(source.has_older for source in self.sources), place)
+
+    def refresh(self) -> None:
+        """Takes in what is new of the order."""
+        self._by_time = self._order is not None and self._order.refresh()
+
+    def copy(self) -> MergedLog:
+        """The same files, of which nothing was read."""
+        return MergedLog([source.copy() for source in self.sources], self._order)
+
+    def _around(self, place: Place) -> tuple[list[Line], bool, int]:
+        """The lines before and after a place, whether there is more after them, and the index of the line at the place."""
+        at = self.position(place)
+        for index, source in enumerate(self.sources):
+            source.seek(place.offset if index == place.source else self.size_before(index, at))
+        lines, (after, more) = self._sorted(self._older()), self._newer()
+        begin = len(lines)
+        lines += after
+        found = (n for n in range(begin, len(lines)) if lines[n].source == place.source and lines[n].end > place.offset)
+        return lines, more, next(found, begin)
+
+    def position(self, place: Place) -> float:
+        """A number that grows with the lines of the log."""
+        source = self.sources[place.source]
+        if self._by_time and self._order is not None and source.rank is not None:
+            return self._order.position(source.rank, source.stream, place.offset + 1)
+        return self._last_written(place.source)
+
+    def size_before(self, index: int, position: float) -> int:
+        """Offset in a file up to which its lines stand before a position."""
+        source = self.sources[index]
+        if self._by_time and self._order is not None and source.rank is not None:
+            return self._order.size(source.rank, source.stream, position)
+        return source.size() if self._last_written(index) < position else 0
+
+    def _last_written(self, index: int) -> float:
+        if index not in self._written:
+            self.sources[index].size()
+            self._written[index] = self.sources[index].written_at
+        return self._written[index]
+
+    def _sorted(self, lines: list[Line]) -> list[Line]:
+        return sorted(lines, key=self._line_position) if len(self.sources) > 1 else lines
+
+    def _line_position(self, line: Line) -> float:
+        return self.position(Place(line.source, max(0, line.end - 1)))
 
     def _tails(self) -> list[Line]:
         each = min(HISTORY, max(50, MAX_HISTORY // max(1, len(self.sources))))
         tails = [(source, index, source.tail(each)) for index, source in enumerate(self.sources)]
         tails.sort(key=lambda tail: tail[0].written_at)
-        return [Line(index, *piece) for _, index, pieces in tails for piece in pieces]
+        return self._from_common_begin([Line(index, *piece) for _, index, pieces in tails for piece in pieces])
 
     def _older(self) -> list[Line]:
         wanted = [(index, source) for index, source in enumerate(self.sources) if source.has_older]
         share = max(BLOCK // 8, CHUNK // max(1, len(wanted)))
-        return [Line(index, *piece) for index, source in wanted for piece in source.older(share)]
+        return self._from_common_begin(
+            [Line(index, *piece) for index, source in wanted for piece in source.older(share)]
+        )
+
+    def _from_common_begin(self, lines: list[Line]) -> list[Line]:
+        """The lines in order, without those before which a line of another file was not read yet."""
+        if not self._by_time:
+            return lines
+        lines = self._sorted(lines)
+        firsts: dict[int, int] = {}
+        for index, line in enumerate(lines):
+            firsts.setdefault(line.source, index)
+        begin = max((index for source, index in firsts.items() if self.sources[source].has_older), default=0)
+        for source, end in {line.source: line.end for line in lines[:begin]}.items():
+            self.sources[source].forget_before(end)
+        return lines[begin:]
 
     def _newer(self) -> tuple[list[Line], bool]:
         lines: list[Line] = []
+        behind: set[int] = set()
         count = len(self.sources)
         share = CHUNK // max(1, min(8, count))
+        begins = [source.next_line for source in self.sources]
         for step in range(count):
             index = (self._turn + step) % count
             pieces, more = self.sources[index].newer(share)
             lines += [Line(index, *piece) for piece in pieces]
             if more:
-                self._turn = index + 1
-                return lines, True
-        return lines, False
+                behind.add(index)
+                if not self._by_time:
+                    self._turn = index + 1
+                    return lines, True
+        if self._by_time:
+            lines = self._to_common_end(self._sorted(lines), behind, begins)
+        return lines, bool(behind)
+
+    def _to_common_end(self, lines: list[Line], behind: set[int], begins: list[int]) -> list[Line]:
+        """The lines without those before which a line of a file in `behind` was not read yet.
+
+        Args:
+            lines: in order.
+            behind: indices of files.
+            begins: where in each file its lines here begin.
+        """
+        if not behind or len(self.sources) == 1:
+            return lines
+        lasts: dict[int, int] = {line.source: index for index, line in enumerate(lines)}
+        end = min((lasts[source] for source in behind if source in lasts), default=len(lines) - 1) + 1
+        kept = {line.source: line.end for line in lines[:end]}
+        for source in {line.source for line in lines[end:]}:
+            self.sources[source].forget_after(kept.get(source, begins[source]))
+        return lines[:end]
 
     def _partials(self) -> list[Line]:
         """Lines that are still being written, the one that changed last at the end."""
@@ -157,6 +273,13 @@ class MergedLog:
         if batch.where != "older":
             self.caught_up = not batch.more
 
+    def index(self, place: Place) -> int | None:
+        """The index in `lines` of the line at a place; None: it is not held."""
+        if not self.sources[place.source].holds(place.offset):
+            return None
+        lines = enumerate(self.lines)
+        return next((n for n, line in lines if line.source == place.source and line.end > place.offset), None)
+
     def trim(self, most: int) -> int:
         """Drops the oldest lines of a full log. Not while a request is under way.
 
@@ -176,45 +299,3 @@ class MergedLog:
         self._bytes -= sum(len(line.data) for line in dropped)
         self.has_older |= bool(dropped)
         return len(dropped)
-
-
-class LogReader:
-    """Reads for one view, one request at a time, in a thread of its own: a file server that hangs does not stop the app.
-
-    The thread is a daemon because a read that hangs can't be ended, and must not keep the app from leaving.
-    """
-
-    def __init__(self, arrived: Callable[[], None]) -> None:
-        """`arrived` is called in the thread when there is something to take."""
-        self._arrived = arrived
-        self._wanted: SimpleQueue[tuple[MergedLog, Where] | None] = SimpleQueue()
-        self._read: SimpleQueue[tuple[MergedLog, Batch]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self.is_busy = False
-
-    def ask(self, log: MergedLog, where: Where) -> None:
-        """Requests a read. The one before must have been taken."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log-reader", daemon=True)
-            self._thread.start()
-        self.is_busy = True
-        self._wanted.put((log, where))
-
-    def take(self) -> tuple[MergedLog, Batch] | None:
-        """What was read, once; None while there is nothing."""
-        if self._read.empty():
-            return None
-        self.is_busy = False
-        return self._read.get()
-
-    def close(self) -> None:
-        """Lets the thread end. It is not waited for."""
-        self._wanted.put(None)
-
-    def _run(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
-            log, where = wanted
-            self._read.put((log, log.fetch(where)))
-            # The app may have ended meanwhile.
-            with contextlib.suppress(RuntimeError):
-                self._arrived()

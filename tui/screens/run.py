@@ -83,7 +83,7 @@ class RunScreen(RanksScreen):
             yield BenchPane(id="bench", ascii=ascii, slow=self.deck.slow)
             yield TextPane(id="why", ascii=ascii)
         yield SearchLine("filter", "show only ranks with these words: failed  gpu01  8-15  !running")
-        yield SearchLine("search", "search the log; n and N go from match to match")
+        yield SearchLine("search", "search the log: a regular expression; n and N go from match to match")
         yield KeyBar()
 
     def on_mount(self) -> None:

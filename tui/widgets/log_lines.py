@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from tui.data.merged_log import Line, MergedLog
-from tui.text.cells import Span, plain_line
+from tui.text.cells import Span
 
 STDERR = "▌"
 ASCII_STDERR = "!"
@@ -89,26 +89,3 @@ def _painted(text: str, offset: int, spans: Sequence[Span], base: Style) -> list
                 style += own
         segments.append(Segment(text[left - offset : right - offset], style))
     return segments
-
-
-def occurrences(text: str, needle: str) -> Iterator[tuple[int, int]]:
-    """The places of a text in another: (start, end). Case counts if `needle` has capitals."""
-    if not needle:
-        return
-    if needle == needle.lower():
-        # Characters whose small letter is longer would move what follows them.
-        lower = text.lower()
-        text = lower if len(lower) == len(text) else text
-    begin = text.find(needle)
-    while begin >= 0:
-        yield begin, begin + len(needle)
-        begin = text.find(needle, begin + len(needle))
-
-
-def has(data: bytes, needle: str) -> bool:
-    """Whether a line as it was written contains a text."""
-    # Most lines are plain, and are searched as they are.
-    text = data.decode("ascii") if data.isascii() else ""
-    if not text or not text.isprintable():
-        text = plain_line(data)
-    return next(occurrences(text, needle), None) is not None

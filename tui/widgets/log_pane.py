@@ -22,7 +22,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.data.log_file import LogFile
-from tui.data.merged_log import Batch, Line, LogReader, MergedLog, Where
+from tui.data.log_reader import LogReader
+from tui.data.merged_log import Batch, Line, MergedLog, Place, Where
 from tui.text.cells import Span, segments_line
 from tui.widgets import log_lines
 
@@ -72,7 +73,7 @@ class LogPane(ScrollView, can_focus=True):
         self.title = ""
         self._log: MergedLog | None = None
         self._reader = LogReader(self._tell)
-        self._wanted: Where | None = None
+        self._wanted: Where | Place | None = None
         self._reads_behind = 0
         self._follow = True
         self._new_lines = 0
@@ -173,6 +174,9 @@ class LogPane(ScrollView, can_focus=True):
             return
         if batch.where == "older":
             self._place(self._top + len(batch.lines), self._skip)
+        elif isinstance(batch.where, Place):
+            self._drawn.clear()
+            self._arrived_around(batch)
         elif batch.where != "newer":
             self._drawn.clear()
             self._current = None
@@ -181,6 +185,10 @@ class LogPane(ScrollView, can_focus=True):
             self._absorb_newer(log, count, len(batch.lines) if was_caught_up else 0)
         self._has_read(batch)
         self._announce()
+
+    def _arrived_around(self, batch: Batch) -> None:
+        """Shows the lines around a place that was asked for."""
+        self._place(batch.place, 0)
 
     def _absorb_newer(self, log: MergedLog, count: int, new: int) -> None:
         if self._follow:

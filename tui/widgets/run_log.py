@@ -12,6 +12,7 @@ from engine.core.views.view import RunView
 from tui.data.log_file import LogFile
 from tui.data.merged_log import MergedLog
 from tui.text.cells import plain_line
+from tui.text.log import search_words
 from tui.widgets.log_view import LogView
 from tui.widgets.text_pane import fitted_title
 
@@ -25,7 +26,6 @@ class RunLog(LogView):
     def __init__(self, *, ascii: bool, id: str, classes: str) -> None:
         super().__init__(ascii=ascii, id=id, classes=classes)
         self.all_ranks = False
-        self._sought = ""
         self._stream_choice = 0
         self._shown_files: object = None
 
@@ -57,13 +57,6 @@ class RunLog(LogView):
             for stream in streams
         ]
         self.show(MergedLog(files), f"Log: {plain_line(title)}")
-        if self._sought:
-            self.search(self._sought)
-
-    def search(self, text: str | None) -> bool:
-        """See `LogView.search`. The text stays when other files are shown."""
-        self._sought = text or ""
-        return super().search(text)
 
     def on_resize(self, event: events.Resize) -> None:
         """Fits the border's words: a pane that was not displayed so far had no room for any."""
@@ -73,5 +66,5 @@ class RunLog(LogView):
     def show_border(self) -> None:
         """Says in the border what is shown, what is sought, and whether the end is followed."""
         self.border_title = fitted_title(self, self.title or "Log", ascii=self.ascii)
-        found = f"{'match of' if self.has_match else 'no match for'} {self._sought!r}, " if self._sought else ""
-        self.border_subtitle = Content(plain_line(f"{found}{self.badge}"))
+        words = (search_words(self.sought, self.found, self.wrapped, self.pattern_error), self.badge)
+        self.border_subtitle = Content(plain_line(", ".join(filter(None, words))))

@@ -1,0 +1,148 @@
+"""Searching logs of any size: expressions, blocks, and the order of matches in several files."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from tests.support import PATIENCE
+from tui.data import log_search
+from tui.data.log_file import LogFile
+from tui.data.log_pattern import Pattern, PatternError
+from tui.data.log_search import Found, LogSearch, Step
+from tui.data.merged_log import MergedLog, Place
+
+STEPS: list[Step] = ["previous", "next"]
+
+
+class Asked:
+    """A search, and a way to wait for it."""
+
+    def __init__(self, log: MergedLog, text: str, begin: Place | str = "end") -> None:
+        self._told = threading.Event()
+        self.search = LogSearch(log, Pattern(text), begin, self._told.set)  # type: ignore[arg-type]
+        self.answered = 0
+
+    def until(self, condition: Callable[[Found], bool]) -> Found:
+        while not condition(self.search.found):
+            assert self._told.wait(PATIENCE), self.search.found
+            self._told.clear()
+        return self.search.found
+
+    def step(self, step: Step | None = None) -> Found:
+        """The answer to the next question."""
+        if step is not None:
+            self.search.ask(step)
+        self.answered += 1
+        return self.until(lambda found: found.asked >= self.answered)
+
+
+@contextmanager
+def searched(log: MergedLog, text: str, begin: Place | str = "end") -> Iterator[Asked]:
+    asked = Asked(log, text, begin)
+    with closing(asked.search):
+        yield asked
+
+
+def places_of(lines: list[bytes], text: str) -> list[int]:
+    offset, places = 0, []
+    for line in lines:
+        if Pattern(text).has(line):
+            places.append(offset)
+        offset += len(line) + 1
+    return places
+
+
+@pytest.mark.parametrize(
+    "text", ["needle", "Needle", "^needle", "needle$", r"\S+ \S+", r"a\s+needle", "[^x]*needle", "", "é|a", "nee.le$"]
+)
+@pytest.mark.parametrize("more", ["", "é b c", "\x1b[31ma\x1b[0m needle"])
+def test_the_lines_that_match_are_found_in_a_block(text, more):
+    lines = ["a", "Needle", "needle", more, "a needle", "a", "needless"]
+    offsets = [len("\n".join([*lines[:index], ""]).encode()) for index in range(len(lines))]
+    shown = [line.replace("\x1b[31m", "").replace("\x1b[0m", "") for line in lines]
+    flags = re.IGNORECASE if text != "Needle" else 0
+    expected = [offset for offset, line in zip(offsets, shown, strict=True) if re.search(text, line, flags)]
+    assert list(Pattern(text).lines("\n".join(lines).encode())) == expected
+
+
+@pytest.mark.parametrize("text", ["(a+)+", "([a-z]+)*x", r"(\d+){2,}", "a[", "(", "x{2,1}", "a" * 500])
+def test_what_can_t_be_sought_says_why(text):
+    with pytest.raises(PatternError, match=r"\w"):
+        Pattern(text)
+
+
+WORDS = ["loss", "Loss", "nan", "step 7", "\x1b[31mloss\x1b[0m", "é", "x" * 90, "", "ERROR: loss nan"]
+
+
+@pytest.mark.parametrize("text", ["loss", "Loss", "loss|nan", "loss nan", r"\d", "lo*ss?", "^$", "x{3}", "s n?"])
+@pytest.mark.parametrize("block", [40, 256, 1 << 17])
+def test_a_search_finds_what_looking_at_every_line_finds(tmp_path, monkeypatch, text, block):
+    monkeypatch.setattr(log_search, "BLOCK", block)
+    chance = random.Random(f"{text} {block}")
+    lines = [" ".join(chance.choices(WORDS, k=chance.randint(0, 3))).encode() for _ in range(200)]
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    expected = places_of(lines, text)
+    begin = Place(0, chance.randrange(path.stat().st_size))
+    with searched(MergedLog([LogFile(path)]), text, begin) as asked:
+        first = asked.step().place
+        assert (first is None) == (not expected)
+        assert asked.until(lambda found: found.whole).matches == len(expected)
+        if first is None:
+            return
+        place = expected.index(first.offset)
+        for step in chance.choices(STEPS, k=30):
+            found = asked.step(step)
+            turned = place + (1 if step == "next" else -1)
+            place = turned % len(expected)
+            assert (found.place, found.wrapped) == (Place(0, expected[place]), turned != place)
+            assert asked.until(lambda found: found.number is not None).number == place + 1
+
+
+def test_matches_of_several_files_stand_in_the_order_of_the_log(tmp_path):
+    class ByTime:
+        """File n has grown by a line at 10 + n, 20 + n, ..."""
+
+        def refresh(self) -> bool:
+            return True
+
+        def position(self, rank: int, stream: str, end: int) -> float:
+            return -(-end // 9) * 10 + rank
+
+        def size(self, rank: int, stream: str, position: float) -> int:
+            return max(0, int((position - rank - 1) // 10) * 9)
+
+    for rank in range(3):
+        (tmp_path / f"{rank}").write_bytes(b"".join(b"needle %d\n" % step for step in range(5)))
+    log = MergedLog([LogFile(tmp_path / f"{rank}", rank=rank) for rank in range(3)], ByTime())
+    log.apply(log.fetch("end"))
+    in_order = [(line.source, line.data) for line in log.lines]
+    assert in_order == [(rank, b"needle %d" % step) for step in range(5) for rank in range(3)]
+    with searched(log.copy(), "needle") as asked:
+        places = [asked.step(step).place for step in (None, *STEPS[:1] * 14, *STEPS[1:])]
+    expected = [Place(rank, 9 * step) for step in range(5) for rank in range(3)]
+    assert places == [*reversed(expected), expected[1]]
+
+
+def test_the_lines_around_a_place_are_read(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"line %06d\n" % number for number in range(100_000)))
+    log = MergedLog([LogFile(path)])
+    log.apply(log.fetch("end"))
+    assert log.index(Place(0, 0)) is None
+    batch = log.fetch(Place(0, 12 * 50_000))
+    log.apply(batch)
+    assert log.lines[batch.place].data == b"line 050000"
+    assert log.index(Place(0, 12 * 50_000)) == batch.place
+    assert log.lines[batch.place - 1].data == b"line 049999"
+    before = log.lines[0].data
+    log.apply(log.fetch("older"))
+    assert int(before.split()[1]) - 1 in {int(line.data.split()[1]) for line in log.lines}
+    numbers = [int(line.data.split()[1]) for line in log.lines]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
