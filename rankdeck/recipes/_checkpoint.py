@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,17 @@ def resume(folder: Path, device: torch.device, **shape: object) -> dict[str, Any
     Raises:
         SystemExit: none can be read, or it is of a training of another shape.
     """
+    return _checked(lambda: checkpoint.load_on_all_ranks(folder, device), shape)
+
+
+def resume_alone(folder: Path, device: torch.device, **shape: object) -> dict[str, Any] | None:
+    """The same on this rank only, without a process group, and with tensors on `device`."""
+    return _checked(lambda: checkpoint.load(folder, map_location=device), shape)
+
+
+def _checked(load: Callable[[], checkpoint.Saved | None], shape: dict[str, object]) -> dict[str, Any] | None:
     try:
-        saved = checkpoint.load_on_all_ranks(folder, device)
+        saved = load()
     except checkpoint.DamagedError as error:
         refuse(f"{error}: delete it, or name another --checkpoint-dir")
     if saved is None:

@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from rankdeck.recipes._seeds import seed_at
+
+Sample = tuple[torch.Tensor, torch.Tensor]
+"""An image and its label."""
 
 DIGITS = Path(__file__).with_name("digits.txt")
 
@@ -36,3 +43,22 @@ def read_digits() -> tuple[Digits, Digits]:
         Digits(images[:-HELD_OUT], labels[:-HELD_OUT]),
         Digits(images[-HELD_OUT:], labels[-HELD_OUT:]),
     )
+
+
+class Moved(Dataset[Sample]):
+    """Images that are moved by up to one pixel, in each epoch another way.
+
+    Args:
+        digits: the images.
+        seed: decides, with `epoch` and the number of an image, which way it is moved.
+    """
+
+    def __init__(self, digits: Digits, seed: int) -> None:
+        self._padded, self._labels, self._seed, self.epoch = F.pad(digits.images, (1, 1, 1, 1)), digits.labels, seed, 0
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> Sample:
+        right, down = divmod(seed_at(self._seed, self.epoch, index) % 9, 3)
+        return self._padded[index, :, down : down + 8, right : right + 8], self._labels[index]

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+WEIGHT_DECAY = 0.1
+BETAS = (0.9, 0.95)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -110,3 +113,11 @@ class GPT(nn.Module):
             likelihood = F.softmax(self(context)[0, -1].float().cpu() / temperature, dim=-1)
             tokens.append(int(torch.multinomial(likelihood, 1, generator=generator)))
         return tokens[len(prompt) :]
+
+
+def make_optimizer(model: GPT) -> torch.optim.AdamW:
+    """AdamW that decays matrices, and leaves biases and norms alone."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=BETAS)

@@ -1,9 +1,9 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
 """Measures collectives over sizes: latency, algorithm and bus bandwidth.
 
-Bandwidths are those that nccl-tests defines. Each call comes after a barrier, and its time is that of the slowest rank. The first call of each size is checked: a wrong result ends
-the run. What is found is printed by rank 0, and reported by `rankdeck.log` with the names in `docs/bench.md`, from where
-`rankdeck bench` and the app have it.
+Bandwidths are those that nccl-tests defines. Each call comes after a barrier, and its time is that of the slowest rank. The first call
+of each size is checked: a wrong result ends the run. What is found is printed by rank 0, and reported by `rankdeck.log` with the names
+in `docs/bench.md`, from where `rankdeck bench` and the app have it.
 
 Compare the small sizes, where latency decides, with the large ones, where bandwidth does: a training with many small gradients
 lives in the first part of the table. The times of one run say little on a machine that does other work.
@@ -13,12 +13,9 @@ It keeps no checkpoint: a restart measures everything again, since times from be
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,13 +24,12 @@ import rankdeck
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES, DTYPES, Case
 from rankdeck.recipes._refusal import refuse
-from rankdeck.recipes._sizes import parse_sizes, size_text, time_text
+from rankdeck.recipes._sizes import parse_sizes, size_text
 from rankdeck.recipes._stop import StopSignal
+from rankdeck.recipes._timings import HEADING, Timing, summarize
 
 FEWEST, MOST = 5, 2000
 """Calls that count, of one collective on one size: fewer say nothing, more say nothing new."""
-
-PERCENTILE = 0.95
 
 NOT_THERE = ("support", "implement", "not available", "no backend")
 """Words of an error by which a backend says that it lacks a collective."""
@@ -65,16 +61,6 @@ class Parameters:
     warmup: int = parameter(3, "calls before those that count", low=1, unit="calls")
 
 
-class Result(NamedTuple):
-    """Times in microseconds, bandwidths in 10^9 bytes per second."""
-
-    repetitions: int
-    median: float
-    p95: float
-    algbw: float
-    busbw: float
-
-
 def check(args: Parameters) -> list[int]:
     """The sizes, in bytes.
 
@@ -85,26 +71,6 @@ def check(args: Parameters) -> list[int]:
         return parse_sizes(args.sizes)
     except ValueError as error:
         raise SystemExit(f"allreduce: --sizes {args.sizes}: {error}") from None
-
-
-def percentile(times: list[float], part: float) -> float:
-    """The value that so large a part of them does not exceed (the nearest rank)."""
-    return sorted(times)[max(0, math.ceil(part * len(times)) - 1)]
-
-
-def result(name: str, size: int, world: int, times: list[float]) -> Result:
-    """What times of the slowest rank come to.
-
-    Args:
-        name: of the collective.
-        size: bytes.
-        world: number of ranks.
-        times: in seconds, by repetition.
-    """
-    median = statistics.median(times)
-    algbw = size / max(median, 1e-9) / 1e9
-    bus_factor = COLLECTIVES[name].bus_factor(world)
-    return Result(len(times), median * 1e6, percentile(times, PERCENTILE) * 1e6, algbw, algbw * bus_factor)
 
 
 class Bench:
@@ -142,7 +108,7 @@ class Bench:
             return said.strip().split("\n")[0]
         return ""
 
-    def measure(self, name: str, case: Case) -> Result:
+    def measure(self, name: str, case: Case) -> Timing:
         """Checks, warms up and measures one collective on one size. A collective: all ranks call it.
 
         Raises:
@@ -168,7 +134,7 @@ class Bench:
             times += slowest
             spent += took
             batch = min(len(times), MOST - len(times), int((self._args.seconds - spent) / spent * len(times)))
-        return result(name, case.size, dist.get_world_size(), times)
+        return summarize(name, case.size, dist.get_world_size(), times)
 
     def _timed(self, case: Case) -> float:
         """Seconds of one call, which begins where all ranks are."""
@@ -206,15 +172,13 @@ def run(args: Parameters, sizes: list[int]) -> None:
                 say(f"\n{name}: not measured: {why}")
                 steps -= 1 if name == "barrier" else len(sizes)
                 continue
-            say(f"\n{name}\n{'size':>8}{'calls':>7}{'median':>10}{'p95':>10}{'algbw':>10}{'busbw':>10} GB/s")
+            say(f"\n{name}\n{HEADING}")
             last = step
             for case in bench.cases(name, sizes):
                 found = bench.measure(name, case)
                 step += 1
-                rankdeck.log(
-                    step=step, steps=steps, **(_record(name, args.dtype, case.size, found) if rank == 0 else {})
-                )
-                say(_line(case.size, found))
+                rankdeck.log(step=step, steps=steps, **(found.record(args.dtype) if rank == 0 else {}))
+                say(found.line())
                 if stopped := stop.agreed():
                     say(f"stopped by a signal after {name} of {size_text(case.size)}")
                     stop.leave(stopped)
@@ -227,25 +191,6 @@ def say(text: str) -> None:
     """Rank 0 prints."""
     if dist.get_rank() == 0:
         print(text)
-
-
-def _record(name: str, dtype: str, size: int, found: Result) -> dict[str, object]:
-    bandwidths = {"algbw": found.algbw, "busbw": found.busbw} if size else {}
-    return {
-        "collective": name,
-        "dtype": dtype,
-        "bytes": size,
-        "repetitions": found.repetitions,
-        "median_us": found.median,
-        "p95_us": found.p95,
-        **bandwidths,
-    }
-
-
-def _line(size: int, found: Result) -> str:
-    bandwidths = f"{found.algbw:10.3f}{found.busbw:10.3f}" if size else ""
-    shown = size_text(size) if size else "-"
-    return f"{shown:>8}{found.repetitions:7}{time_text(found.median):>10}{time_text(found.p95):>10}{bandwidths}"
 
 
 def main() -> None:

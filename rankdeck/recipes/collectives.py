@@ -148,10 +148,8 @@ def isend_irecv(rank: int, world: int) -> Picture:
     """Each rank sends to the next one in a ring, and receives meanwhile. Both are over only after `wait`."""
     mine, received = tensor(rank), tensor(rank if world == 1 else -1)
     if world > 1:
-        moves = [
-            dist.P2POp(dist.isend, mine, (rank + 1) % world),
-            dist.P2POp(dist.irecv, received, (rank - 1) % world),
-        ]
+        after, before = (rank + 1) % world, (rank - 1) % world
+        moves = [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, received, before)]
         for work in dist.batch_isend_irecv(moves):
             work.wait()
     return Picture(rank, int(received), (rank - 1) % world)

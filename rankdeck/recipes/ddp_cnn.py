@@ -27,19 +27,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._batchnorm import SyncBatchNorm2d
 from rankdeck.recipes._checkpoint import resume
-from rankdeck.recipes._digits import Digits, read_digits
+from rankdeck.recipes._digits import Digits, Moved, Sample, read_digits
 from rankdeck.recipes._refusal import refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._stop import StopSignal, ignore_signals
@@ -62,20 +63,6 @@ class Parameters:
     checkpoint_dir: str = parameter(
         "", "folder of checkpoint and weights; left out: $RANKDECK_CHECKPOINTS or ./checkpoints/ddp-cnn"
     )
-
-
-class Moved(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Images that are moved by up to one pixel, in each epoch another way."""
-
-    def __init__(self, digits: Digits, seed: int) -> None:
-        self._padded, self._labels, self._seed, self.epoch = F.pad(digits.images, (1, 1, 1, 1)), digits.labels, seed, 0
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        right, down = divmod(seed_at(self._seed, self.epoch, index) % 9, 3)
-        return self._padded[index, :, down : down + 8, right : right + 8], self._labels[index]
 
 
 def make_model(parameters: Parameters, device: torch.device) -> torch.nn.Sequential:
@@ -103,84 +90,111 @@ def accuracy(model: torch.nn.Module, digits: Digits, device: torch.device) -> fl
     return int(right) / len(digits.labels)
 
 
+class Training:
+    """One rank's part of the training.
+
+    Args:
+        parameters: of the recipe.
+
+    Raises:
+        SystemExit: there are fewer images than a batch takes, or `--weights` can't be read.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.p, self.device = parameters, rankdeck.device()
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.folder = checkpoint.folder("ddp-cnn", self.p.checkpoint_dir)
+        learned, self.held_out = read_digits()
+        self.images = Moved(learned, self.p.seed)
+        seed, images = seed_at(self.p.seed), self.images
+        self.sampler = DistributedSampler[Sample](images, self.world, self.rank, seed=seed)
+        workers: dict[str, Any] = {"num_workers": self.p.workers, "worker_init_fn": ignore_signals}
+        self.loader = DataLoader(images, self.p.batch, sampler=self.sampler, drop_last=True, **workers)
+        if not len(self.loader):
+            refuse(f"ddp-cnn: each rank has {len(self.sampler)} images: make --batch smaller")
+        self.model = make_model(self.p, self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9, weight_decay=1e-4)
+        self.shape = {"width": self.p.width, "world": self.world, "batch": self.p.batch}
+        begin = self._first_weights()
+        on_gpu = self.device.type == "cuda"
+        self.ddp = DistributedDataParallel(self.model, device_ids=[self.device.index] if on_gpu else None)
+        # DDP regroups its buckets after the first backward pass, which rounds sums in another order. After this pass, which
+        # trains nothing, a resumed training rounds as the unbroken one does.
+        self.ddp(learned.images[: self.p.batch].to(self.device)).sum().backward()
+        self.step, self.steps = 0, self.p.epochs * len(self.loader)
+        if (saved := resume(self.folder, self.device, **self.shape)) is not None:
+            self.step, begin = int(saved["step"]), saved["model"]
+            self.optimizer.load_state_dict(saved["optimizer"])
+        self.model.load_state_dict(begin)
+        begins = f"resumes after step {self.step}" if self.step else "starts"
+        print(f"rank {self.rank} of {self.world} on {self.device}: {begins}")
+
+    def _first_weights(self) -> dict[str, Any]:
+        if not self.p.weights:
+            return copy.deepcopy(self.model.state_dict())
+        found = resume(Path(self.p.weights), self.device, width=self.p.width)
+        if found is None:
+            refuse(f"ddp-cnn: --weights {self.p.weights}: rank 0 finds no such file")
+        weights: dict[str, Any] = found["model"]
+        return weights
+
+    def save(self) -> None:
+        """Writes a checkpoint on rank 0."""
+        if self.rank == 0:
+            states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+            checkpoint.save(self.folder, self.step, {**self.shape, **states})
+
+    def learning_rate(self) -> float:
+        """Of the next step: it rises in the first epoch, and then falls along a cosine."""
+        epoch = len(self.loader)
+        falling = 0.5 + 0.5 * math.cos(math.pi * max(0, self.step - epoch) / max(1, self.steps - epoch))
+        return self.p.lr * min(falling, (self.step + 1) / epoch)
+
+    def learn(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """One step. Returns the loss of this rank's batch."""
+        self.optimizer.param_groups[0]["lr"] = lr = self.learning_rate()
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.ddp(images.to(self.device)), labels.to(self.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.step += 1
+        epoch = self.images.epoch + 1
+        rankdeck.log(step=self.step, steps=self.steps, loss=loss, samples=len(labels), lr=lr, epoch=epoch)
+        return loss
+
+    def run_epoch(self, stop: StopSignal) -> None:
+        """Learns what is left of an epoch, or to the step in which a signal arrived."""
+        self.images.epoch, done = divmod(self.step, len(self.loader))
+        self.sampler.set_epoch(self.images.epoch)
+        for images, labels in itertools.islice(self.loader, done, None):
+            loss = self.learn(images, labels)
+            if stopped := stop.agreed():
+                self.save()
+                print(f"rank {self.rank}: stopped by a signal after step {self.step}")
+                stop.leave(stopped)
+        self.save()
+        recognised = accuracy(self.model, self.held_out, self.device)
+        if self.rank == 0:
+            rankdeck.log(step=self.step, val_accuracy=recognised)
+            where = f"epoch {self.images.epoch + 1}/{self.p.epochs}  step {self.step}/{self.steps}"
+            print(f"{where}  loss {loss.item():.4f}  accuracy {recognised:.4f}")
+
+
 def train(parameters: Parameters) -> None:
     """Trains to the last epoch, or to the step in which a signal arrived."""
-    device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
-    folder = checkpoint.folder("ddp-cnn", parameters.checkpoint_dir)
-    learned, held_out = read_digits()
-    dataset = Moved(learned, parameters.seed)
-    sampler = DistributedSampler[tuple[torch.Tensor, torch.Tensor]](dataset, world, rank, seed=seed_at(parameters.seed))
-    loader = DataLoader(
-        dataset,
-        parameters.batch,
-        sampler=sampler,
-        drop_last=True,
-        num_workers=parameters.workers,
-        worker_init_fn=ignore_signals,
-    )
-    if not len(loader):
-        refuse(f"ddp-cnn: each rank has {len(sampler)} images: make --batch smaller")
-    model = make_model(parameters, device)
-    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, weight_decay=1e-4)
-    shape = {"width": parameters.width, "world": world, "batch": parameters.batch}
-    begin = copy.deepcopy(model.state_dict())
-    if parameters.weights:
-        found = resume(Path(parameters.weights), device, width=parameters.width)
-        if found is None:
-            refuse(f"ddp-cnn: --weights {parameters.weights}: rank 0 finds no such file")
-        begin = found["model"]
-    ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
-    # DDP regroups its buckets after the first backward pass, which rounds sums in another order. After this pass, which trains
-    # nothing, a resumed training rounds as the unbroken one does.
-    ddp(learned.images[: parameters.batch].to(device)).sum().backward()
-
-    step, steps = 0, parameters.epochs * len(loader)
-    if (saved := resume(folder, device, **shape)) is not None:
-        step, begin = int(saved["step"]), saved["model"]
-        optimizer.load_state_dict(saved["optimizer"])
-    model.load_state_dict(begin)
-
-    def save() -> None:
-        if rank == 0:
-            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            checkpoint.save(folder, step, {**shape, **states})
-
-    print(f"rank {rank} of {world} on {device}: {f'resumes after step {step}' if step else 'starts'}")
-    with StopSignal(device) as stop:
-        while step < steps:
-            dataset.epoch, done = divmod(step, len(loader))
-            sampler.set_epoch(dataset.epoch)
-            for images, labels in itertools.islice(loader, done, None):
-                falling = 0.5 + 0.5 * math.cos(math.pi * max(0, step - len(loader)) / max(1, steps - len(loader)))
-                lr = parameters.lr * min(falling, (step + 1) / len(loader))
-                optimizer.param_groups[0]["lr"] = lr
-                optimizer.zero_grad()
-                loss = F.cross_entropy(ddp(images.to(device)), labels.to(device))
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                step += 1
-                rankdeck.log(step=step, steps=steps, loss=loss, samples=len(labels), lr=lr, epoch=dataset.epoch + 1)
-                if stopped := stop.agreed():
-                    save()
-                    print(f"rank {rank}: stopped by a signal after step {step}")
-                    stop.leave(stopped)
-            save()
-            recognised = accuracy(model, held_out, device)
-            if rank == 0:
-                rankdeck.log(step=step, val_accuracy=recognised)
-                print(
-                    f"epoch {dataset.epoch + 1}/{parameters.epochs}  step {step}/{steps}  loss {loss.item():.4f}  accuracy {recognised:.4f}"
-                )
-
-    weights = folder / "weights.pt"
-    if rank == 0:
-        checkpoint.write(weights, {"width": parameters.width, "model": model.state_dict()})
+    training = Training(parameters)
+    with StopSignal(training.device) as stop:
+        while training.step < training.steps:
+            training.run_epoch(stop)
+    weights = training.folder / "weights.pt"
+    if training.rank == 0:
+        checkpoint.write(weights, {"width": parameters.width, "model": training.model.state_dict()})
         print(f"weights are in {weights}")
-    saved = resume(weights, device)  # waits for rank 0, and loads with map_location
+    saved = resume(weights, training.device)  # waits for rank 0, and loads with map_location
     assert saved is not None
-    model.load_state_dict(saved["model"])
-    recognised = accuracy(model, held_out, device)
-    if rank == 0:
+    training.model.load_state_dict(saved["model"])
+    recognised = accuracy(training.model, training.held_out, training.device)
+    if training.rank == 0:
         print(f"final accuracy {recognised:.4f}")
 
 

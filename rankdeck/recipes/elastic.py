@@ -37,6 +37,7 @@ from torch.nn import functional as F
 import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._checkpoint import resume_alone
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._spirals import ARMS, draw_spirals
 
@@ -84,14 +85,10 @@ class Training:
 
     def resume(self) -> None:
         """Rank 0 takes what its newest checkpoint holds; the others get it by `give_state`."""
-        try:
-            saved = checkpoint.load(self.folder, map_location=self.device)
-        except checkpoint.DamagedError as error:
-            raise SystemExit(f"elastic: {error}: delete it, or name another --checkpoint-dir") from None
-        if saved is not None:
-            self.step = saved.step
-            self.model.load_state_dict(saved.state["model"])
-            self.optimizer.load_state_dict(saved.state["optimizer"])
+        if (saved := resume_alone(self.folder, self.device)) is not None:
+            self.step = saved["step"]
+            self.model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
 
     @torch.no_grad()
     def give_state(self) -> None:

@@ -32,12 +32,11 @@ from torch.nn.parallel import DistributedDataParallel
 import rankdeck
 from rankdeck import checkpoint, elastic
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._checkpoint import resume_alone
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._text import Shard, Text, blocks_at, read_text
-from rankdeck.recipes._transformer import GPT, Shape
+from rankdeck.recipes._transformer import GPT, Shape, make_optimizer
 
-WEIGHT_DECAY = 0.1
-BETAS = (0.9, 0.95)
 CLIP = 1.0
 """Gradients are scaled down to this norm."""
 
@@ -98,14 +97,6 @@ def learning_rate(args: Parameters, step: int) -> float:
     return float(args.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done))))
 
 
-def make_optimizer(model: GPT) -> torch.optim.AdamW:
-    """AdamW that decays matrices, and leaves biases and norms alone."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, betas=BETAS)
-
-
 def loss_of(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy per character, in nats."""
     return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
@@ -131,27 +122,25 @@ def initial_state(args: Parameters, text: Text, folder: Path) -> elastic.State:
     Raises:
         SystemExit: the checkpoint holds a model of another shape.
     """
-    device = rankdeck.device()
-    shape = Shape(
-        characters=len(text.characters), block=args.block, layers=args.layers, heads=args.heads, width=args.width
-    )
+    device, n = rankdeck.device(), len(text.characters)
+    shape = Shape(characters=n, block=args.block, layers=args.layers, heads=args.heads, width=args.width)
     torch.manual_seed(args.seed)
     model = GPT(shape).to(device)
     state = elastic.State(step=0, model=model, optimizer=make_optimizer(model), seen=0)
-    try:
-        found = checkpoint.load(folder, map_location=device) if os.environ.get("RANK", "0") == "0" else None
-    except checkpoint.DamagedError as error:
-        raise SystemExit(f"gpt: {error}: delete it, or name another --checkpoint-dir") from None
-    if found is not None:
-        saved = found.state
-        if saved["shape"] != dataclasses.asdict(shape):
-            raise SystemExit(
-                f"gpt: {found.path} holds a model of another shape, {saved['shape']}: name another --checkpoint-dir, or delete it"
-            )
-        state.step, state.seen = found.step, int(saved["seen"])
+    is_first = os.environ.get("RANK", "0") == "0"
+    if is_first and (saved := resume_alone(folder, device, shape=dataclasses.asdict(shape))) is not None:
+        state.step, state.seen = saved["step"], int(saved["seen"])
         state.model.load_state_dict(saved["model"])
         state.optimizer.load_state_dict(saved["optimizer"])
     return state
+
+
+def save(state: elastic.State, folder: Path) -> None:
+    """Writes a checkpoint. Rank 0 calls it."""
+    states = {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}
+    shape = dataclasses.asdict(state.model.shape)
+    if checkpoint.save(folder, state.step, {"seen": state.seen, "shape": shape, **states}):
+        print(f"rank 0: checkpoint of step {state.step} in {folder}")
 
 
 def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> None:
@@ -165,22 +154,9 @@ def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> N
         inputs, targets = blocks_at(text.train, shard.starts(state.seen), args.block)
         return inputs.to(device), targets.to(device)
 
-    def save() -> None:
-        if rank == 0:
-            saved = {
-                "seen": state.seen,
-                "shape": dataclasses.asdict(model.shape),
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-            }
-            if checkpoint.save(folder, state.step, saved):
-                print(f"rank 0: checkpoint of step {state.step} in {folder}")
-
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(
-        f"rank {rank} of {world} on {device}: {parameters:,} parameters, "
-        + (f"resumes after step {state.step} of {args.steps}" if state.step else f"starts at step 1 of {args.steps}")
-    )
+    begins = f"resumes after step {state.step}" if state.step else "starts at step 1"
+    print(f"rank {rank} of {world} on {device}: {parameters:,} parameters, {begins} of {args.steps}")
     # DDP regroups its gradient buckets after the first backward pass, and another grouping rounds sums in another order.
     # So that a resumed run adds up as the unbroken one does, a pass that trains nothing comes before either.
     loss_of(ddp, *next_batch()).backward()  # type: ignore[no-untyped-call]
@@ -212,8 +188,9 @@ def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> N
                     print(f"rank 0: step {step}/{args.steps}  val_loss {val_loss:.4f}")
 
             stopped = stop.agreed()
-            if args.checkpoint_every and (stopped or step == args.steps or step % args.checkpoint_every == 0):
-                save()
+            is_due = args.checkpoint_every and (stopped or step == args.steps or step % args.checkpoint_every == 0)
+            if rank == 0 and is_due:
+                save(state, folder)
             if stopped:
                 print(f"rank {rank}: stopped by a signal after step {step}")
                 stop.leave(stopped)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.commands import bench
 from engine.core.errors import UsageError
-from rankdeck.recipes import allreduce, read_parameters
+from rankdeck.recipes import _timings, allreduce, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES
 from rankdeck.recipes._sizes import parse_sizes
 from tests.recipe_ranks import Backend, run_recipe
@@ -105,7 +105,7 @@ def test_another_collective_or_type_is_refused(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_bandwidths_are_those_of_nccl_tests(name, world, size, seconds, algbw, busbw):
-    found = allreduce.result(name, size, world, [seconds] * 5)
+    found = _timings.summarize(name, size, world, [seconds] * 5)
     assert found.algbw == pytest.approx(algbw)
     assert found.busbw == pytest.approx(busbw)
     assert found.median == found.p95 == pytest.approx(seconds * 1e6)
@@ -113,12 +113,12 @@ def test_bandwidths_are_those_of_nccl_tests(name, world, size, seconds, algbw, b
 
 def test_median_and_p95_are_of_the_repetitions():
     times = [number / 1e6 for number in range(100, 0, -1)]
-    found = allreduce.result("all_reduce", 4, 2, times)
+    found = _timings.summarize("all_reduce", 4, 2, times)
     assert found.repetitions == 100
     assert found.median == pytest.approx(50.5)
     assert found.p95 == pytest.approx(95)
-    assert allreduce.percentile([3.0], 0.95) == 3.0
-    assert allreduce.percentile([1.0, 2.0, 3.0, 4.0, 5.0], 0.95) == 5.0
+    assert _timings.percentile([3.0], 0.95) == 3.0
+    assert _timings.percentile([1.0, 2.0, 3.0, 4.0, 5.0], 0.95) == 5.0
 
 
 # --- a run

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +26,14 @@ from engine.planning.recipe_arguments import Problem, problem_with
 from engine.planning.recipes import FOLDER, read_recipe, recipes, script_of
 from rankdeck.recipes import read_parameters
 
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 HEAD = "from dataclasses import dataclass\nfrom rankdeck.recipes import parameter\n"
 
 
@@ -211,6 +221,23 @@ def test_names_and_summaries_fit(recipe: RecipeInfo) -> None:
     assert len(recipe.name) <= 20
     assert recipe.lesson
     assert all(len(argument.name) <= 16 for argument in recipe.accepted)  # the labels of the form
+
+
+def test_a_script_has_at_most_150_lines_of_code(recipe: RecipeInfo) -> None:
+    source = script_of(recipe.name).read_text()
+    texts = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    lines = {
+        number
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type not in NO_CODE
+        for number in range(token.start[0], token.end[0] + 1)
+    }
+    documented = {number for text in texts for number in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+    assert len(lines - documented) <= 150
 
 
 def test_a_recipe_keeps_checkpoints_or_says_that_it_does_not(recipe: RecipeInfo) -> None:
