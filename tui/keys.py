@@ -118,6 +118,7 @@ _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "enter": "enter", "escape": "esc", "asterisk": "*", "delete": "del", "pageup": "pgup",
     "pagedown": "pgdn", "f1": "F1", "f2": "F2", "f3": "F3", "f4": "F4", "f5": "F5", "f6": "F6", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
     "plus": "+", "minus": "-", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">",
+    "ampersand": "&", "left_square_bracket": "[", "right_square_bracket": "]",
 }  # fmt: skip
 
 KEYS: tuple[Key, ...] = (
@@ -201,10 +202,11 @@ KEYS: tuple[Key, ...] = (
     Key("run.log", "3", "pane('log')", "log", "Show the log."),
     Key("run.events", "4", "pane('events')", "events", "Show the events of the run: attempts, failures, restarts."),
     Key("run.why", "5", "pane('why')", "why", "Go to the explanation of the failure; again: show it on the whole screen."),
-    Key("run.all", "a", "all_ranks", "all ranks", "Show the logs of all ranks as one, or of the selected rank again."),
+    Key("run.all", "a", "all_ranks", "all ranks", "Show the logs of the ranks of a node as one, of all ranks, or of the selected rank again; in the order in which lines were written."),
     Key("run.stream", "o", "other_stream", "out/err", "Show stdout only, stderr only, or both again.", footer=False),
     Key("run.search", "slash", "search", "search",
         "Search the log for a regular expression; case counts if it has capitals. In the table of ranks: show only ranks that match words, such as failed gpu01 8-15 !running."),
+    Key("run.filter_log", "ampersand", "filter_log", "filter", "Show only lines of the log that match a regular expression, or hide them with a ! before it; & between several.", command=False),
     Key("run.next", "n", "next_match", "next", "Go to the next match; after the last, to the first."),
     Key("run.previous", "N", "previous_match", "previous", "Go to the previous match.", footer=False),
     Key("run.follow", "f", "follow", "follow", "Follow the end of the log, or stop following."),
@@ -228,6 +230,14 @@ KEYS: tuple[Key, ...] = (
     HelpOnly("chart.whole", "0", "zoom(0)", "whole run", "Draw the whole run."),
     HelpOnly("chart.left", "left,h", "pan(-1)", "earlier", "Move to what was earlier."),
     HelpOnly("chart.right", "right,l", "pan(1)", "later", "Move to what was later."),
+    Key("log.errors", "e", "errors", "errors", "Go to the first error or traceback; n and N go on from there.", command=False),
+    Key("log.levels", "L", "levels", "levels", "Show only warnings and errors, only errors, or all lines.", command=False),
+    Key("log.fold", "z", "screen.fold", "fold", "Show lines that several ranks have printed alike once, with how many ranks it were, or all of them.", command=False),
+    Key("log.save", "S", "screen.save_log", "save", "Save what is selected, or what the filter lets through, to a file.", command=False),
+    Key("log.pager", "p", "screen.log_pager", "pager", "Open what this rank has written in your pager ($PAGER, else less).", command=False),
+    Key("log.editor", "P", "screen.log_editor", "editor", "Open what this rank has written in your editor ($VISUAL, $EDITOR).", command=False),
+    Key("log.attempt", "left_square_bracket", "screen.attempt(-1)", "attempt before", "Show the log of the attempt before.", command=False),
+    HelpOnly("log.next_attempt", "right_square_bracket", "screen.attempt(1)", "next attempt", "Show the log of the next attempt."),
     Key("log.wrap", "w", "toggle_wrap", "wrap", "Wrap long lines, or cut them.", command=False),
     Key("log.copy", "y", "copy", "copy", "Copy what is selected, or the lines in view, to the terminal's clipboard.", command=False),
     HelpOnly("log.left", "left,h", "sideways(-1)", "left", "Show what is further left."),
@@ -266,9 +276,19 @@ KEYS: tuple[Key, ...] = (
 )  # fmt: skip
 
 
+FOOTER_FIRST: dict[Where, tuple[str, ...]] = {
+    "table": (
+        "ranks.log", "run.search", "run.why", "run.restart", "run.stacks", "run.log", "run.stop", "run.kill", "run.chart", "run.events",
+    ),
+    "log": (
+        "run.search", "run.filter_log", "run.next", "log.errors", "run.why", "run.restart", "run.all", "run.follow", "log.fold", "log.levels",
+    ),
+}  # fmt: skip
+"""What the footer shows first while the keyboard is in one place; the other keys follow in the order of the table."""
+
 CHANGING = frozenset({
     "launch", "launch_again", "change_run", "change_arguments", "restart", "kill", "stop", "editor", "save", "save_as", "remove", "star",
-    "note", "new_profile", "edit_profile", "duplicate_profile",
+    "log_editor", "note", "new_profile", "edit_profile", "duplicate_profile",
 })  # fmt: skip
 """Actions that start, change or end something, or lead to that: an app that only watches has none of them."""
 

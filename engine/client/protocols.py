@@ -29,6 +29,22 @@ class Compared(NamedTuple):
     series: tuple[SeriesDump, ...]
 
 
+class LogOrder(Protocol):
+    """The order in which the ranks of an attempt wrote, as far as it is known. May read a file; threads may share it."""
+
+    def refresh(self) -> bool:
+        """Takes in what is new. False: no order is known."""
+        ...
+
+    def position(self, rank: int, stream: Literal["out", "err"], end: int) -> float:
+        """When a file had a size of at least `end` bytes, as a number that grows with time; infinite if nobody has seen it yet."""
+        ...
+
+    def size(self, rank: int, stream: Literal["out", "err"], position: float) -> int:
+        """The bytes that a file had before a position."""
+        ...
+
+
 class RunClient(Protocol):
     """One run. Every request returns a sentence for the user: what happens now, or why nothing does."""
 
@@ -63,6 +79,10 @@ class RunClient(Protocol):
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
         """The file with a rank's output. It grows, and may not exist yet."""
+        ...
+
+    def log_order(self, attempt: int) -> LogOrder | None:
+        """The order in which the ranks of an attempt wrote. None: nobody notes it."""
         ...
 
     def results(self, attempt: int) -> list[Result]:

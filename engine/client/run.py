@@ -19,6 +19,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import Snapshot, Update
 from engine.core.wire import front_end as msg
 from engine.runs.lock import is_taken
+from engine.runs.log_order import OrderIndex
 from engine.runs.paths import RunPaths, Stream
 from engine.runs.record import Submitted, host_elsewhere, read_plan, read_results, read_submitted, refuse_elsewhere
 
@@ -252,6 +253,9 @@ class LocalRun:
 
     def log_path(self, attempt: int, rank: int, stream: Stream) -> Path:
         return self.paths.log(attempt, rank, stream)
+
+    def log_order(self, attempt: int) -> OrderIndex:
+        return OrderIndex(self.paths.order(attempt))
 
     def results(self, attempt: int) -> list[Result]:
         return read_results(self.paths, attempt)

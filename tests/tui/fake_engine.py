@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.backends.environment import environment_warnings
-from engine.client.protocols import Compared, EngineClient, RunClient
+from engine.client.protocols import Compared, EngineClient, LogOrder, RunClient
 from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import CHECKS, Begun, Finding, ok
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
@@ -39,6 +39,7 @@ from engine.core.views.view import (
     Snapshot,
     Update,
 )
+from engine.runs.log_order import OrderIndex, OrderWriter
 from tests.support import parse_profile
 
 LAUNCHED_AT = 1_750_000_000.0
@@ -247,6 +248,9 @@ class FakeRun:
         path.parent.mkdir(exist_ok=True)
         with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
+        order = OrderWriter(path.parent / "order")
+        order.note(rank, stream == "err", path.stat().st_size, self.now)
+        order.flush()
 
     def snapshot(self) -> Snapshot:
         """Everything, now."""
@@ -316,6 +320,9 @@ class FakeClient:
 
     def log_path(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
         return self.truth.log_path(attempt, rank, stream)
+
+    def log_order(self, attempt: int) -> LogOrder:
+        return OrderIndex(self.folder / f"attempt_{attempt}" / "order")
 
     def results(self, attempt: int) -> list[Result]:
         return list(self.truth.results)

@@ -11,8 +11,9 @@ import pytest
 from tests.support import PATIENCE
 from tui.data import merged_log
 from tui.data.log_file import LogFile, Piece
+from tui.data.log_filter import LogFilter
 from tui.data.log_reader import LogReader
-from tui.data.merged_log import HISTORY, MergedLog, Where
+from tui.data.merged_log import HISTORY, MergedLog, Place, Where
 from tui.text.cells import MAX_RAW
 
 
@@ -307,3 +308,38 @@ def test_a_file_server_that_hangs_does_not_hold_up_the_reader_s_owner():
     assert taken[1].lines[0].data == b"at last"
     assert (reader.take(), reader.is_busy) == (None, False)
     reader.close()
+
+
+def test_a_line_of_several_ranks_is_held_once_and_counts_them(tmp_path):
+    paths = [tmp_path / str(rank) for rank in range(3)]
+    for path in paths:
+        append(path, b"config\nstep 1\n")
+    log = MergedLog([LogFile(path, rank=rank) for rank, path in enumerate(paths)], folds=True)
+    read(log)
+    assert [(line.data, len(line.others)) for line in log.lines] == [(b"config", 2), (b"step 1", 2)]
+    append(paths[0], b"step 2\nstep 2\n")
+    append(paths[1], b"step 2\n")
+    read(log)
+    assert [(line.data, len(line.others)) for line in log.lines[2:]] == [(b"step 2", 0), (b"step 2", 1)]
+    append(paths[2], b"step 2\nlast\n")
+    batch = log.fetch("newer")
+    assert list(batch.changed) == [3]
+    log.apply(batch)
+    assert [(line.data, len(line.others)) for line in log.lines[2:]] == [(b"step 2", 0), (b"step 2", 2), (b"last", 0)]
+    assert [log.index(Place(2, offset)) for offset in (0, 7, 14, 21)] == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("text", ["line 77", "!line", "7 & !77", "x"])
+def test_a_filter_reads_on_until_it_has_enough(path, monkeypatch, text):
+    monkeypatch.setattr(merged_log, "CHUNK", 4000)
+    monkeypatch.setattr(merged_log, "HISTORY", 10)
+    path.write_bytes(numbered(0, 3_000))
+    log = MergedLog([LogFile(path)], shown=LogFilter(text))
+    read(log)
+    while log.has_older:
+        read(log, "older")
+    words, hidden = {"line 77": ("line 77", "-"), "!line": ("line", "line"), "7 & !77": ("7", "77"), "x": ("x", "-")}[
+        text
+    ]
+    everything = [f"line {index}" for index in range(3_000)]
+    assert texts(log) == [one for one in everything if words in one and hidden not in one]

@@ -341,7 +341,7 @@ async def found(pilot: Pilot[Any], view: LogView, what: str) -> None:
     """Waits until the border would say this of the search, looking at the files meanwhile."""
 
     def words() -> str:
-        return search_words(view.sought, view.found, view.wrapped, view.pattern_error)
+        return search_words(view.pattern, view.found, view.wrapped, view.pattern_error)
 
     await until(pilot, lambda: what in words(), what, view.poll)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual import events
+from textual.widgets import Input
 
 from engine.core.errors import SupervisorError
 from engine.core.views.view import Activity, StallView
@@ -546,6 +547,149 @@ async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: Fak
         await until_gone(pilot, "'needle'")
         await pilot.press("f")
         await until_seen(pilot, "line 199", "follow")
+
+
+async def test_lines_of_all_ranks_stand_in_the_order_in_which_they_were_written(app: RankdeckApp, run: FakeRun):
+    for step in range(6):
+        for rank in (2, 0, 3):
+            run.write(rank, f"step {step} of {rank}\n", stream="err" if step % 2 else "out")
+    async with app.run_test(notifications=True, size=(80, 40)) as pilot:
+        await until_seen(pilot, "step 5 of 0")
+        await pilot.press("a", "3", "3")
+        text = await until_seen(pilot, "step 0 of 2", "step 5 of 3")
+        shown = [
+            line.split("]", 1)[1].split("│")[0].strip() for line in text.splitlines() if " of " in line and "]" in line
+        ]
+        assert shown == [f"step {step} of {rank}" for step in range(6) for rank in (2, 0, 3)]
+        await pilot.press("slash", *"of 3", "enter", "N", "N")
+        await until_seen(pilot, "match 4 of 6")
+
+
+async def test_lines_that_all_ranks_print_stand_once_and_z_shows_them_all(app: RankdeckApp, run: FakeRun):
+    for rank in range(4):
+        run.write(rank, "model has 124 M parameters\n")
+        run.write(rank, f"seed {rank}\n")
+    async with app.run_test(notifications=True, size=(80, 30)) as pilot:
+        await until_seen(pilot, "seed 0")
+        await pilot.press("a", "3", "3")
+        text = await until_seen(pilot, "[\u00d74] model has 124 M parameters", "[r3] seed 3")
+        assert text.count("model has") == 1
+        for rank in range(4):
+            run.write(rank, "saved\n")
+        await until_seen(pilot, "[\u00d74] saved")
+        await pilot.press("slash", *"saved|model", "enter", "n")
+        await until_seen(pilot, "match 1 of 8")
+        await pilot.press("escape", "z")
+        await until(pilot, lambda: text_of(app).count("model has") == 4, "each rank's line")
+
+
+async def test_the_log_of_the_ranks_of_a_node(app: RankdeckApp, run: FakeRun):
+    for rank in range(4):
+        run.write(rank, f"line of rank {rank}\n")
+        run.ranks[rank] = msgspec.structs.replace(run.ranks[rank], node=f"gpu0{1 + rank // 2}")
+    nodes = [msgspec.structs.replace(run.view.nodes[0], name=f"gpu0{1 + n}", ranks=(2 * n, 2 * n + 1)) for n in (0, 1)]
+    run.view = msgspec.structs.replace(run.view, nodes=tuple(nodes))
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Log: rank 0 on gpu01", "line of rank 0")
+        await pilot.press("a")
+        await until_seen(pilot, "Log: 2 ranks of gpu01", "line of rank 1")
+        assert "] line of rank 2" not in text_of(app)
+        await pilot.press("a")
+        await until_seen(pilot, "Log: all 4 ranks", "line of rank 3")
+
+
+async def test_the_log_is_filtered_by_expressions_and_by_level(app: RankdeckApp, run: FakeRun):
+    for number in range(30):
+        run.write(0, f"{'WARNING' if number == 3 else 'INFO'} line {number} {'eval' if number % 2 else 'train'}\n")
+    run.write(0, "Traceback (most recent call last):\n  File x\nValueError: bad\nINFO the end\n")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "INFO the end")
+        await pilot.press("3", "3", "ampersand", *"line 1", "space", "ampersand", "space", *"!eval", "enter")
+        text = await until_seen(pilot, "only 'line 1 & !eval'", "line 18 train")
+        assert "eval" not in text.split("INFO line 18")[0].split("INFO", 1)[1]
+        assert "the end" not in text
+        await pilot.press("escape")
+        await until_seen(pilot, "INFO the end")
+        await pilot.press("L")
+        text = await until_seen(pilot, "warnings and worse", "WARNING line 3", "  File x", "ValueError: bad")
+        assert "INFO" not in text
+        await pilot.press("L")
+        await until_gone(pilot, "WARNING line 3")
+        await pilot.press("L")
+        await until_seen(pilot, "INFO the end")
+        await pilot.press("ampersand", *"a(")
+        await until_seen(pilot, "can't be filtered by: missing )")
+        await pilot.press("escape")
+        await until_gone(pilot, "can't be filtered")
+
+
+async def test_e_goes_to_the_first_error_and_n_to_the_next(app: RankdeckApp, run: FakeRun):
+    for number in range(100):
+        error = {
+            20: "2026-01-02 10:00:00,123 - train - ERROR - no error here",
+            70: "Traceback (most recent call last):",
+        }
+        run.write(0, error.get(number, f"line {number}, error 0.1") + "\n")
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "line 99")
+        await pilot.press("3", "e")
+        await until_seen(pilot, "error 1 of 2", "line 19", "- ERROR -")
+        await pilot.press("n")
+        await until_seen(pilot, "error 2 of 2", "Traceback")
+        await pilot.press("escape")
+        await until_gone(pilot, "error 2 of 2")
+
+
+async def test_the_log_of_an_earlier_attempt_is_shown(app: RankdeckApp, run: FakeRun):
+    run.write(0, "in the first\n")
+    run.write(0, "in the second\n", attempt=1)
+    run.begin_attempt(1)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Log: rank 0 on localhost, attempt 1", "in the second")
+        await pilot.press("3", "left_square_bracket")
+        await until_seen(pilot, "attempt 0 (the newest is 1)", "in the first")
+        await pilot.press("left_square_bracket")
+        await until_seen(pilot, "there is no earlier attempt")
+        await pilot.press("right_square_bracket")
+        await until_seen(pilot, "localhost, attempt 1", "in the second")
+
+
+async def test_what_the_filter_lets_through_is_saved_to_a_new_file(app: RankdeckApp, run: FakeRun, tmp_path: Path):
+    for rank in range(4):
+        run.write(rank, f"one {rank}\n\x1b[31mtwo\x1b[0m\n")
+    saved = tmp_path / "a name.log"
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "one 0")
+        await pilot.press("a", "3", "ampersand", *"!one", "enter")
+        await until_seen(pilot, "only '!one'")
+        for words in ("4 lines written to", "exists already; nothing was written"):
+            await pilot.press("S")
+            await until_seen(pilot, "Save the log as", "every line that the filter lets through")
+            app.screen.query_one(Input).value = str(saved)
+            await pilot.press("enter")
+            await until_seen(pilot, words)
+            assert saved.read_text() == "".join(f"[r{rank}] two\n" for rank in range(4))
+        assert saved.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("key", "variable"), [("p", "PAGER"), ("P", "EDITOR")])
+async def test_the_file_of_the_rank_is_opened_in_the_pager_or_the_editor(
+    app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, variable: str
+):
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\nprintf "%s " "$@" >{tmp_path}/opened\n')
+    program.chmod(0o700)
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv(variable, f"{program} -x")
+    monkeypatch.setattr(type(app), "suspend", lambda self: contextlib.nullcontext())
+    run.write(1, "hello\n")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "running")
+        await pilot.press("3", key)
+        await until_seen(pilot, "this rank has written nothing")
+        await pilot.press("1", "down", "3", key)
+        await until(pilot, (tmp_path / "opened").exists, "the program")
+    assert (tmp_path / "opened").read_text() == f"-x {run.log_path(0, 1, 'out')} "
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

@@ -1,4 +1,4 @@
-"""The user's editor, opened at the line where a traceback ends."""
+"""The user's editor, opened at the line where a traceback ends, and the user's pager."""
 
 from __future__ import annotations
 
@@ -59,3 +59,14 @@ def editor_command(frame: Frame, environment: Mapping[str, str] = os.environ) ->
     if name in COLON:
         return [*command, *COLON[name], f"{frame.file}:{frame.line}"]
     return [*command, *([f"+{frame.line}"] if name in LINE_FIRST else []), frame.file]
+
+
+def pager_command(environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The command that shows files, which are added to it: $PAGER, else less. None: there is no pager."""
+    try:
+        words = shlex.split(environment.get("PAGER") or "")
+    except ValueError:  # an unclosed quote
+        words = []
+    # `more` would let control sequences of a rank through to the terminal.
+    candidates = [words] if words else [["less"], ["view"]]
+    return next((one for one in candidates if shutil.which(one[0], path=environment.get("PATH"))), None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from engine.core.terminal_text import terminal_line
 
-LONGEST = 400
+LONGEST = 1_000
 """Characters of an expression."""
 
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
@@ -30,25 +30,30 @@ class Pattern:
 
     Args:
         text: as a user typed it.
+        words: of which at least one is in every match; empty: they are found in the expression, if there are any.
+        noun: what one match is called.
 
     Raises:
         PatternError: it can't be used.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, words: tuple[str, ...] = (), noun: str = "match") -> None:
         self.text = text
+        self.noun = noun
         bare = _ESCAPED.sub("", text)
         self._any_case = bare == bare.lower()
         if len(text) > LONGEST:
             raise PatternError(f"more than {LONGEST} characters")
-        if _NESTED.search(text):
+        if not words and _NESTED.search(text):
             raise PatternError("a repeat inside a repeat can take for ever")
         try:
             self._expression = re.compile(text, re.MULTILINE)
             self._marked = re.compile(text, re.IGNORECASE if self._any_case else 0)
         except (re.error, RecursionError, OverflowError) as error:
             raise PatternError(str(error)) from error
-        self._literal = _literal_of(text)
+        parts = [part.lower() if self._any_case else part for part in text.split("|")]
+        self._words = words or (tuple(parts) if len(parts) > 1 and all(map(_LITERAL.fullmatch, parts)) else ())
+        self._literal = "" if words else _literal_of(text)
 
     def has(self, line: bytes) -> bool:
         """Whether a line as it was written has a match."""
@@ -77,6 +82,8 @@ class Pattern:
             return
         text = block.decode("ascii")
         text = text.lower() if self._any_case else text
+        if self._words and not any(word in text for word in self._words):
+            return
         place = 0
         while place < len(text) and (begin := self._next(text, place)) >= 0:
             start = text.rfind("\n", 0, begin) + 1

@@ -11,11 +11,12 @@ import threading
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Literal, NamedTuple
 
 from tui.data.log_file import LogFile
+from tui.data.log_filter import LogFilter
 from tui.data.log_pattern import Pattern
 from tui.data.merged_log import MergedLog, Place
 
@@ -57,8 +58,9 @@ class Found(NamedTuple):
 class _Searched(Sequence[int]):
     """The part of one file that was searched, and where lines in it match."""
 
-    def __init__(self, file: LogFile, begin: int) -> None:
+    def __init__(self, file: LogFile, begin: int, shown: LogFilter) -> None:
         file.seek(begin)
+        self._filter = shown
         self.file = file
         self.low = self.high = file.next_line
         self.size = file.size()
@@ -80,9 +82,17 @@ class _Searched(Sequence[int]):
         else:
             self._search_on(pattern)
 
+    def _matches(self, pattern: Pattern, data: bytes) -> Iterator[int]:
+        """Where lines of a block begin that match and that the filter of the log lets through."""
+        if self._filter.is_empty:
+            return pattern.lines(data)
+        keeps = self._filter.reader()
+        ends = ((begin, data.find(b"\n", begin)) for begin in pattern.lines(data))
+        return (begin for begin, end in ends if keeps(0, data[begin : end if end >= 0 else len(data)]))
+
     def _search_back(self, pattern: Pattern) -> None:
         data, begin = self._before_low()
-        self._before.extend(reversed([begin + found for found in pattern.lines(data)]))
+        self._before.extend(reversed([begin + found for found in self._matches(pattern, data)]))
         self.low = begin
 
     def _before_low(self) -> tuple[bytes, int]:
@@ -105,7 +115,7 @@ class _Searched(Sequence[int]):
             self.size = self.high  # a line without its end, which is searched once it has one
             return
         data = data[: end or len(data)]
-        self._after.extend(self.high + found for found in pattern.lines(data.removesuffix(b"\n")))
+        self._after.extend(self.high + found for found in self._matches(pattern, data.removesuffix(b"\n")))
         self.high += len(data)
 
 
@@ -113,7 +123,7 @@ class LogSearch:
     """A search. Its thread is a daemon: a read that hangs must not keep the app from leaving.
 
     Args:
-        log: only its files and their order are used.
+        log: only its files, their order and its filter are used.
         pattern: what is sought.
         begin: where the search begins.
         told: called in the thread when `found` is different.
@@ -152,7 +162,10 @@ class LogSearch:
 
     def _run(self) -> None:
         self._log.refresh()
-        self._files = [_Searched(source.copy(), self._offset(index)) for index, source in enumerate(self._log.sources)]
+        self._files = [
+            _Searched(source.copy(), self._offset(index), self._log.filter)
+            for index, source in enumerate(self._log.sources)
+        ]
         self._at = (
             {"start": _START, "end": _END}[self._begin] if isinstance(self._begin, str) else self._rank(self._begin)
         )

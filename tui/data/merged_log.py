@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
+from engine.client.protocols import LogOrder
 from tui.data.log_file import BLOCK, LogFile
+from tui.data.log_filter import LogFilter
+from tui.data.log_folding import Folding, Line
 
 HISTORY = 5_000
 """Lines of one file that are loaded when it is opened."""
@@ -27,6 +30,9 @@ CHUNK = 256 << 10
 MAX_PARTIALS = 16
 """Unfinished lines that are shown at once."""
 
+FILTERED_READS, ENOUGH = 15, 200
+"""Further reads for one request with a filter, and lines after which none is needed."""
+
 Where = Literal["newer", "older", "start", "end"]
 """What to read: on from what is held, back from what is held, the beginning or the end of everything."""
 
@@ -36,30 +42,6 @@ class Place(NamedTuple):
 
     source: int
     offset: int
-
-
-class LogOrder(Protocol):
-    """The order in which the files were written, as far as it is known. May read a file."""
-
-    def refresh(self) -> bool:
-        """Takes in what is new. False: no order is known."""
-        ...
-
-    def position(self, rank: int, stream: Literal["out", "err"], end: int) -> float:
-        """When a file had this size, as a number that grows with time; infinite if nobody has seen it yet."""
-        ...
-
-    def size(self, rank: int, stream: Literal["out", "err"], position: float) -> int:
-        """The size that a file had before a position."""
-        ...
-
-
-class Line(NamedTuple):
-    """A line of a merged log. `source`: index of its file; `end`: offset of what follows it there."""
-
-    source: int
-    data: bytes
-    end: int
 
 
 class Batch(NamedTuple):
@@ -73,6 +55,8 @@ class Batch(NamedTuple):
     has_older: bool
     place: int = 0
     """Of the lines around a place, the index of the one that was asked for."""
+    changed: Mapping[int, Line] = {}
+    """Lines that are held already and that more ranks have printed now, by their numbers."""
 
 
 class MergedLog:
@@ -84,10 +68,23 @@ class MergedLog:
     Args:
         sources: the files.
         order: in which they were written; None: nobody knows.
+        shown: which lines are held.
+        folds: holds a line once that several ranks have printed.
     """
 
-    def __init__(self, sources: Sequence[LogFile], order: LogOrder | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[LogFile],
+        order: LogOrder | None = None,
+        shown: LogFilter | None = None,
+        *,
+        folds: bool = False,
+    ) -> None:
         self.sources = tuple(sources)
+        self.filter = shown or LogFilter()
+        self.folds = folds
+        self._folding = self._new_folding()
+        self._keeps = self.filter.reader()
         self._order = order
         self._by_time = False
         self._written: dict[int, float] = {}
@@ -120,42 +117,85 @@ class MergedLog:
             where: what to read; a place for what stands around it. Before anything was read, `newer` and `older` mean the end.
         """
         self.refresh()
-        place = 0
         if isinstance(where, Place):
-            lines, more, place = self._around(where)
+            lines, more = self._around(where)
         elif where == "start":
             for source in self.sources:
                 source.rewind()
-            lines, more = self._newer()
+            lines, more = self._forward()
         elif where == "end" or not self._opened:
-            where, lines, more = "end", self._tails(), False
+            where, lines, more = "end", self._kept(self._tails()), False
         elif where == "older":
-            lines, more = self._older(), False
+            lines, more = self._backward(), False
         else:
-            lines, more = self._newer()
+            lines, more = self._forward()
             if any(source.was_replaced for source in self.sources):
-                where, lines, more = "end", self._tails(), False
+                where, lines, more = "end", self._kept(self._tails()), False
         self._opened = True
-        return Batch(where, lines, self._partials(), more, any(source.has_older for source in self.sources), place)
+        lines, changed = self._folded(lines, where)
+        place = _index(lines, where) if isinstance(where, Place) else None
+        has_older = any(source.has_older for source in self.sources)
+        return Batch(where, lines, self._partials(), more, has_older, place or 0, changed)
+
+    def _new_folding(self) -> Folding:
+        return Folding([source.rank for source in self.sources])
+
+    def _folded(self, lines: list[Line], where: Where | Place) -> tuple[list[Line], Mapping[int, Line]]:
+        """The lines that stay if those that several ranks have printed are held once, and what changes of those that are held."""
+        if not self.folds:
+            return lines, {}
+        if where == "newer":
+            return self._folding.fold(lines, self.first + len(self.lines))
+        folding = self._new_folding()
+        if where != "older":
+            self._folding = folding
+        return folding.fold(lines, self.first + (0 if where == "older" else len(self.lines)))
+
+    def _kept(self, lines: list[Line], *, older: bool = False) -> list[Line]:
+        """The lines that the filter lets through. `older`: lines that were read later follow them."""
+        if self.filter.is_empty:
+            return lines
+        keeps = self.filter.reader() if older else self._keeps
+        return [line for line in lines if keeps(line.source, line.data)]
+
+    def _backward(self) -> list[Line]:
+        """Lines before what was read: enough of them, where a filter lets few through."""
+        lines = self._kept(self._older(), older=True)
+        for _ in range(FILTERED_READS):
+            if len(lines) >= ENOUGH or self.filter.is_empty or not any(source.has_older for source in self.sources):
+                break
+            lines[:0] = self._kept(self._older(), older=True)
+        return lines
+
+    def _forward(self) -> tuple[list[Line], bool]:
+        """Lines after what was read, and whether there are more."""
+        lines, more = self._newer()
+        lines = self._kept(lines)
+        for _ in range(FILTERED_READS):
+            if len(lines) >= ENOUGH or self.filter.is_empty or not more:
+                break
+            others, more = self._newer()
+            lines += self._kept(others)
+        return lines, more
 
     def refresh(self) -> None:
         """Takes in what is new of the order."""
         self._by_time = self._order is not None and self._order.refresh()
 
-    def copy(self) -> MergedLog:
-        """The same files, of which nothing was read."""
-        return MergedLog([source.copy() for source in self.sources], self._order)
+    def copy(self, shown: LogFilter | None = None, *, folds: bool | None = None) -> MergedLog:
+        """The same files, of which nothing was read. `shown` and `folds`: others; None: the same."""
+        files = [source.copy() for source in self.sources]
+        return MergedLog(files, self._order, shown or self.filter, folds=self.folds if folds is None else folds)
 
-    def _around(self, place: Place) -> tuple[list[Line], bool, int]:
-        """The lines before and after a place, whether there is more after them, and the index of the line at the place."""
+    def _around(self, place: Place) -> tuple[list[Line], bool]:
+        """The lines before and after a place, and whether there is more after them."""
         at = self.position(place)
         for index, source in enumerate(self.sources):
             source.seek(place.offset if index == place.source else self.size_before(index, at))
-        lines, (after, more) = self._sorted(self._older()), self._newer()
-        begin = len(lines)
-        lines += after
-        found = (n for n in range(begin, len(lines)) if lines[n].source == place.source and lines[n].end > place.offset)
-        return lines, more, next(found, begin)
+        lines = self._kept(self._sorted(self._older()), older=True)
+        self._keeps = self.filter.reader()
+        after, more = self._forward()
+        return lines + after, more
 
     def position(self, place: Place) -> float:
         """A number that grows with the lines of the log."""
@@ -252,7 +292,8 @@ class MergedLog:
                 self._pending.pop(index, None)
                 if source.partial:
                     self._pending[index] = source.partial
-        return [Line(index, data, 0) for index, data in self._pending.items()][-MAX_PARTIALS:]
+        partials = [Line(index, data, 0) for index, data in self._pending.items()]
+        return self._kept(partials, older=True)[-MAX_PARTIALS:]
 
     # Called in the app's thread.
 
@@ -267,6 +308,9 @@ class MergedLog:
             self.first += len(self.lines)
             self.lines = batch.lines
             self._bytes = 0
+        for number, line in batch.changed.items():
+            if number >= self.first:
+                self.lines[number - self.first] = line
         self._bytes += sum(len(line.data) for line in batch.lines)
         self.partials = batch.partials
         self.has_older = batch.has_older
@@ -277,8 +321,7 @@ class MergedLog:
         """The index in `lines` of the line at a place; None: it is not held."""
         if not self.sources[place.source].holds(place.offset):
             return None
-        lines = enumerate(self.lines)
-        return next((n for n, line in lines if line.source == place.source and line.end > place.offset), None)
+        return _index(self.lines, place)
 
     def trim(self, most: int) -> int:
         """Drops the oldest lines of a full log. Not while a request is under way.
@@ -292,10 +335,20 @@ class MergedLog:
         if not self.is_full:
             return 0
         dropped = self.lines[: min(most, max(len(self.lines) // 10, len(self.lines) - MAX_LINES))]
-        for source, end in {line.source: line.end for line in dropped}.items():
+        for source, end in dict(end for line in dropped for end in line.ends()).items():
             self.sources[source].forget_before(end)
         del self.lines[: len(dropped)]
         self.first += len(dropped)
         self._bytes -= sum(len(line.data) for line in dropped)
         self.has_older |= bool(dropped)
         return len(dropped)
+
+
+def _index(lines: list[Line], place: Place) -> int | None:
+    """The index of the line at a place, or of the one that follows it in the same file."""
+    ends = (
+        (line.end if line.source == place.source else line.others.get(place.source, 0), index)
+        for index, line in enumerate(lines)
+        if line.source == place.source or place.source in line.others
+    )
+    return min((end for end in ends if end[0] > place.offset), default=(0, None))[1]

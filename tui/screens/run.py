@@ -23,7 +23,8 @@ from engine.core.metrics.bench import RECIPE
 from engine.core.views.view import RunView
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
-from tui.screens.run_ranks import RanksScreen, SearchLine
+from tui.screens.run_logs import LogScreen
+from tui.screens.run_ranks import SearchLine
 from tui.screens.stacks import StacksScreen
 from tui.text.cells import plain_line
 from tui.text.run import events_text, why_text
@@ -51,7 +52,7 @@ LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
 """Panes of which one is shown below the ranks."""
 
 
-class RunScreen(RanksScreen):
+class RunScreen(LogScreen):
     """One run.
 
     Args:
@@ -84,6 +85,7 @@ class RunScreen(RanksScreen):
             yield TextPane(id="why", ascii=ascii)
         yield SearchLine("filter", "show only ranks with these words: failed  gpu01  8-15  !running")
         yield SearchLine("search", "search the log: a regular expression; n and N go from match to match")
+        yield SearchLine("log-filter", "show only lines that match, hide those after a !: loss & !eval")
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -269,7 +271,7 @@ class RunScreen(RanksScreen):
         self.set_focus(self._widget("ranks"))
 
     def action_open_log(self) -> None:
-        self.query_one(RunLog).all_ranks = False
+        self.query_one(RunLog).scope = "rank"
         self.show_log()
         self.pane = self.zoom = "log"
         self._arrange()
@@ -280,25 +282,32 @@ class RunScreen(RanksScreen):
         self.action_open_log()
 
     def action_back(self) -> None:
-        search, words = self.query_one("#search", Input), self.query_one("#filter", Input)
+        search, words, log = self.query_one("#search"), self.query_one("#filter", Input), self.query_one(RunLog)
         if words.display and (words.has_focus or self.ranks.has_focus or not (search.display or self.zoom)):
             self.close_filter()
-        elif search.display:
-            search.display = False
-            search.value = ""
-            self.query_one(RunLog).search("")
-            self.set_focus(self._widget("log" if self._widget("log").display else "ranks"))
+        elif self.query_one("#log-filter").has_focus or (not (search.display or log.found) and log.is_filtered):
+            self._close_line("#log-filter")
+            log.filter("", 0)
+        elif search.display or log.found:
+            self._close_line("#search")
+            log.search("")
         else:
             self.zoom = None
             self._arrange()
             self.set_focus(self._widget("ranks"))
         self.refresh_bindings()
 
+    def _close_line(self, line: str) -> None:
+        found = self.query_one(line, SearchLine)
+        found.display = False
+        found.value = ""
+        self.set_focus(self._widget("log" if self._widget("log").display else "ranks"))
+
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def action_all_ranks(self) -> None:
         log = self.query_one(RunLog)
-        log.all_ranks = not log.all_ranks
+        log.next_scope(nodes=self.model.run is not None and len(self.model.run.nodes) > 1)
         self.show_log()
         if not log.display:
             self.action_pane("log")
@@ -307,14 +316,21 @@ class RunScreen(RanksScreen):
         if self.query_one(RankTable).has_focus:
             self.open_filter()
             return
+        self._open_line("#search")
+
+    def action_filter_log(self) -> None:
+        self._open_line("#log-filter")
+
+    def _open_line(self, line: str) -> None:
         self.pane = "log"
         self.zoom = None if self.zoom != "log" else "log"
         self._arrange()
-        search = self.query_one("#search", Input)
-        search.display = True
-        self.set_focus(search)
+        found = self.query_one(line, SearchLine)
+        found.display = True
+        self.set_focus(found)
 
     @on(Input.Submitted, "#search")
+    @on(Input.Submitted, "#log-filter")
     def _search_done(self, event: Input.Submitted) -> None:
         if event.value:
             self.set_focus(self.query_one(RunLog))
@@ -335,15 +351,19 @@ class RunScreen(RanksScreen):
                 return run is not None and (len(run.nodes) > 1 or run.world_size > FEW)
             case "pane" if parameters == ("bench",):
                 return self._measures
+            case "attempt":
+                return run is not None and run.attempt > 0
             case "next_curves":
                 return self.is_mounted and self._widget("bench").display
             case "pane" if parameters == ("why",):
                 return run is not None and (run.failure is not None or run.stall is not None)
             case "next_match" | "previous_match":
-                return self.is_mounted and bool(self.query_one("#search", Input).value)
+                return self.is_mounted and self.query_one(RunLog).pattern is not None
             case "back":
                 return self.is_mounted and (
                     self._widget("search").display
+                    or self._widget("log-filter").display
+                    or self.query_one(RunLog).pattern is not None
                     or self._widget("filter").display
                     or self.zoom is not None
                     or not self._widget("ranks").has_focus

@@ -1,4 +1,4 @@
-"""The ranks on the run screen: as a table that is sorted and filtered, or as cells by node; the cursor on one of them, and its log."""
+"""The ranks on the run screen: as a table that is sorted and filtered, or as cells by node; the cursor on one of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from textual.widgets import Input
 
 from tui.screens.run_acts import ActingScreen
 from tui.text.rank_columns import RankRow
-from tui.widgets.cursor_view import CursorView
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
-from tui.widgets.run_log import RunLog
 
 
 class SearchLine(Input):
@@ -85,35 +83,3 @@ class RanksScreen(ActingScreen):
             self.set_focus(self.ranks)
         else:
             self.close_filter()
-
-    # --- the log of the rank under the cursor ----------------------------------------------------------------------
-
-    @on(CursorView.Moved)
-    def _rank_highlighted(self) -> None:
-        self.show_log()
-        self.refresh_bindings()
-
-    def show_log(self) -> None:
-        """Shows the files of the rank under the cursor, or of all ranks, of this attempt."""
-        rank = self.rank
-        view = self.model.rank(rank)
-        if self.link.client is not None and self.model.run is not None and rank is not None:
-            node = view.node if view is not None else "?"
-            self.query_one(RunLog).show_run(self.link.client, self.model.run, rank, node)
-
-    def action_other_stream(self) -> None:
-        self.query_one(RunLog).next_streams()
-        self.show_log()
-
-    def action_follow(self) -> None:
-        self.query_one(RunLog).action_follow()
-
-    @on(Input.Changed, "#search")
-    def _search_changed(self, event: Input.Changed) -> None:
-        self.query_one(RunLog).search(event.value)
-
-    def action_next_match(self) -> None:
-        self.query_one(RunLog).next_match()
-
-    def action_previous_match(self) -> None:
-        self.query_one(RunLog).previous_match()

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tui.data.log_pattern import Pattern
 from tui.data.log_search import Found
 
 
-def search_words(sought: str, found: Found | None, wrapped: Literal["", "first", "last"], error: str) -> str:
+def search_words(
+    pattern: Pattern | None, found: Found | None, wrapped: Literal["", "first", "last"], error: str
+) -> str:
     """A search in words; empty: there is none.
 
     Args:
-        sought: the regular expression.
+        pattern: what is sought.
         found: what was found so far.
         wrapped: the match was found from the other end of the log.
         error: why what the user typed is no regular expression.
     """
     if error:
         return f"can't be sought: {error}"
-    if found is None:
+    if found is None or pattern is None:
         return ""
-    so_far = "" if found.whole else "+"
+    noun, of = pattern.noun, f" for '{pattern.text}'" if pattern.noun == "match" else ""
     if found.place is None:
-        return f"no match for {sought!r}" if found.whole else f"searching {sought!r}"
-    number = "match" if found.number is None else f"match {found.number:,}"
+        return f"no {noun}{of}" if found.whole else f"searching{of}"
+    number = noun if found.number is None else f"{noun} {found.number:,}"
     turn = f"wrapped to the {wrapped}: " if wrapped else ""
-    return f"{turn}{number} of {found.matches:,}{so_far} for {sought!r}"
+    return f"{turn}{number} of {found.matches:,}{'' if found.whole else '+'}{of}"

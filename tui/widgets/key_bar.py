@@ -15,7 +15,7 @@ from textual.keys import key_to_character
 from textual.screen import Screen
 from textual.widget import Widget
 
-from tui.keys import KEYS, changes_something, key_name
+from tui.keys import FOOTER_FIRST, KEYS, changes_something, key_name
 
 _KEYS = {key.id: key for key in sorted(KEYS, key=lambda key: key.where == "app")}
 """The keys of the table by id, the most useful first."""
@@ -75,7 +75,10 @@ class KeyBar(Widget):
             # While the user types, letters are text: another key of the same action is shown, or none.
             if focused is None or not focused.check_consume_key(key, key_to_character(key)):
                 found[known.id] = Entry(key, key_name(key), self._label(known.id, binding.description), known.pinned)
-        return [found[id] for id in _KEYS if id in found]
+        first = [
+            id for place, ids in FOOTER_FIRST.items() if any(_KEYS[one].where == place for one in found) for id in ids
+        ]
+        return [found[id] for id in dict.fromkeys((*first, *_KEYS)) if id in found]
 
     def _label(self, key: str, label: str) -> str:
         screen = self.screen

@@ -11,12 +11,17 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from tui.data.merged_log import Line, MergedLog
+from tui.data.log_folding import Line
+from tui.data.merged_log import MergedLog
 from tui.text.cells import Span
+from tui.text.levels import Level
 
 STDERR = "▌"
 ASCII_STDERR = "!"
 """The sign before every line of stderr."""
+
+TIMES = "×"  # noqa: RUF001  not the letter
+"""Before the number of ranks that have printed a line."""
 
 NARROWEST = 8
 """Cells that the text of a wrapped line has at least."""
@@ -31,6 +36,7 @@ class Styles(NamedTuple):
     match: Style
     current_match: Style
     selection: Style
+    levels: dict[Level, Style]
 
 
 class Prefix(NamedTuple):
@@ -43,13 +49,16 @@ class Prefix(NamedTuple):
 
 
 def prefix(log: MergedLog, line: Line, *, ascii: bool) -> Prefix:
-    """A sign if the line is stderr's and there is also stdout, `[r3]` if there are several ranks."""
+    """A sign if the line is stderr's and there is also stdout, and if there are several ranks, the number of the line's, or how many have it."""
     source = log.sources[line.source]
     is_stderr = source.stream == "err"
     sign = ""
     if log.has_stderr:
         sign = (ASCII_STDERR if ascii else STDERR) if is_stderr else " "
-    rank = f"[r{source.rank}] ".ljust(len(str(log.ranks[-1])) + 4) if len(log.ranks) > 1 else ""
+    rank = ""
+    if len(log.ranks) > 1:
+        whose = f"{'x' if ascii else TIMES}{len(line.others) + 1}" if line.others else f"r{source.rank}"
+        rank = f"[{whose}] ".ljust(len(str(log.ranks[-1])) + 4)
     return Prefix(sign + rank, is_stderr, sign)
 
 

@@ -22,15 +22,19 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.data.log_file import LogFile
+from tui.data.log_folding import Line
 from tui.data.log_reader import LogReader
-from tui.data.merged_log import Batch, Line, MergedLog, Place, Where
+from tui.data.merged_log import Batch, MergedLog, Place, Where
 from tui.text.cells import Span, segments_line
+from tui.text.levels import Level
 from tui.widgets import log_lines
 
 CATCH_UP = 4
 """Reads in a row that may leave more behind before a pane that follows jumps to the end instead."""
 
-_PARTS = ("prefix", "stderr", "match", "current-match", "empty")
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+
+_PARTS = ("prefix", "stderr", "match", "current-match", "empty", *LEVELS)
 
 
 class LogPane(ScrollView, can_focus=True):
@@ -48,6 +52,10 @@ class LogPane(ScrollView, can_focus=True):
 
         & > .log-pane--prefix { color: $text-muted; }
         & > .log-pane--stderr { color: $text-warning; text-style: bold; }
+        & > .log-pane--debug { color: $text-muted; }
+        & > .log-pane--info { color: $text-accent; }
+        & > .log-pane--warning { color: $text-warning; }
+        & > .log-pane--error { color: $text-error; text-style: bold reverse; }
         & > .log-pane--match { background: $warning 40%; text-style: underline; }
         & > .log-pane--current-match { background: $warning; color: $background; text-style: bold underline; }
         & > .log-pane--empty { color: $text-muted; }
@@ -90,12 +98,13 @@ class LogPane(ScrollView, can_focus=True):
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
-    def show(self, log: MergedLog | LogFile | None, title: str = "") -> None:
+    def show(self, log: MergedLog | LogFile | None, title: str = "", at: Place | None = None) -> None:
         """Shows a log from its end, and follows it.
 
         Args:
             log: one or more files; None for nothing.
             title: words for it, which `Changed` and the `title` attribute carry.
+            at: a place from which it is shown instead.
         """
         if log is not None and not isinstance(log, MergedLog):
             log = MergedLog([log])
@@ -105,7 +114,8 @@ class LogPane(ScrollView, can_focus=True):
         self._column = 0
         self._current = None
         self._drawn.clear()
-        self.follow = True
+        self.follow = at is None
+        self._wanted = at
         self.poll()
 
     def poll(self) -> None:
@@ -169,6 +179,8 @@ class LogPane(ScrollView, can_focus=True):
         partials = log.partials
         was_caught_up = log.caught_up
         log.apply(batch)
+        for number in batch.changed:
+            self._drawn.discard((number, number == self._current))
         if log is not self._log:
             self.poll()
             return
@@ -181,9 +193,11 @@ class LogPane(ScrollView, can_focus=True):
             self._drawn.clear()
             self._current = None
             self._place(*((0, 0) if batch.where == "start" else self._end()))
-        elif batch.lines or batch.partials != partials:
+        elif batch.lines or batch.changed or batch.partials != partials:
             self._absorb_newer(log, count, len(batch.lines) if was_caught_up else 0)
         self._has_read(batch)
+        if self._wanted is None and self._count < self.size.height:
+            self._want_older()  # a filter lets little through
         self._announce()
 
     def _arrived_around(self, batch: Batch) -> None:
@@ -383,6 +397,7 @@ class LogPane(ScrollView, can_focus=True):
             stderr=base + parts["stderr"],
             match=parts["match"],
             current_match=parts["current-match"],
+            levels={level: parts[level] for level in LEVELS},
             # Only its background: the colour of its text, where a theme sets none, is that of its background (Textual 8.2.8).
             selection=Style(bgcolor=self.screen.get_component_rich_style("screen--selection").bgcolor),
         )

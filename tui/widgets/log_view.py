@@ -35,7 +35,7 @@ class LogView(LineKeys, SearchedLog, inherit_bindings=False):
     def action_first(self) -> None:
         """To the beginning, of the files and not only of what is held."""
         self._follow = False
-        if self._log is not None and self._log.has_older:
+        if self._log is not None and (self._log.has_older or not self._log.lines):
             self._wanted = "start"
             self.poll()
         else:

@@ -8,10 +8,12 @@ from rich.cells import cell_len
 from textual.message import Message
 
 from tui.data.log_file import LogFile
+from tui.data.log_filter import LogFilter
 from tui.data.log_pattern import Pattern, PatternError
 from tui.data.log_search import Found, LogSearch, Step
 from tui.data.merged_log import Batch, MergedLog, Place
 from tui.text.cells import Span
+from tui.text.levels import ERRORS, level_word
 from tui.widgets import log_lines
 from tui.widgets.log_pane import LogPane
 
@@ -24,7 +26,8 @@ class SearchedLog(LogPane):
     pattern_error = ""
     """Why what the user typed can't be sought."""
 
-    _pattern: Pattern | None = None
+    pattern: Pattern | None = None
+    """What is sought."""
     _search: LogSearch | None = None
     _origin: Place | Literal["start", "end"] | None = None
     """Where the search began; it stays while the user types on."""
@@ -38,22 +41,23 @@ class SearchedLog(LogPane):
             return isinstance(message, SearchedLog.Sought)
 
     @property
-    def sought(self) -> str:
-        """What is sought; empty: nothing."""
-        return self._pattern.text if self._pattern is not None else ""
-
-    @property
     def wrapped(self) -> Literal["", "first", "last"]:
         """Whether the newest match was found from the other end: it is the first or the last."""
         if self.found is None or not self.found.wrapped:
             return ""
         return "first" if self._step == "next" else "last"
 
-    def show(self, log: MergedLog | LogFile | None, title: str = "") -> None:
+    def show(self, log: MergedLog | LogFile | None, title: str = "", at: Place | None = None) -> None:
         """See `LogPane.show`. A search goes on in the other log."""
-        super().show(log, title)
-        self._origin = "end" if self._pattern is not None else None
+        super().show(log, title, at)
+        self._origin = "end" if self.pattern is not None else None
         self._begin_search()
+
+    def set_filter(self, shown: LogFilter, title: str) -> None:
+        """Shows only some lines of the log. A reader stays where he is."""
+        if self._log is not None:
+            at = None if self._follow or not 0 <= self._top < len(self._log.lines) else self._log.lines[self._top]
+            self.show(self._log.copy(shown), title, None if at is None else Place(at.source, max(0, at.end - 1)))
 
     def search(self, text: str | None) -> None:
         """Marks the matches of a regular expression and goes to the nearest above the end of the view, else below.
@@ -62,15 +66,21 @@ class SearchedLog(LogPane):
             text: the expression; case counts if it has capitals. None or empty ends the search.
         """
         self.pattern_error = ""
-        self._pattern = None
+        self.pattern = None
         if text:
             self._origin = self._origin or self._bottom()
             try:
-                self._pattern = Pattern(text)
+                self.pattern = Pattern(text)
             except PatternError as error:
                 self.pattern_error = str(error)
         else:
             self._origin = None
+        self._begin_search()
+        self._place(self._top, self._skip)
+
+    def search_errors(self) -> None:
+        """Goes to the first line that tells of an error."""
+        self.pattern_error, self.pattern, self._origin = "", ERRORS, "start"
         self._begin_search()
         self._place(self._top, self._skip)
 
@@ -106,9 +116,9 @@ class SearchedLog(LogPane):
         self._end_search()
         self._current = None
         self._drawn.clear()
-        if self._pattern is not None and self._log is not None:
+        if self.pattern is not None and self._log is not None:
             self.found, self._step = Found(), "nearest"
-            self._search = LogSearch(self._log.copy(), self._pattern, self._origin or "end", self._tell_sought)
+            self._search = LogSearch(self._log.copy(), self.pattern, self._origin or "end", self._tell_sought)
         self._announce()
 
     def _end_search(self) -> None:
@@ -129,7 +139,10 @@ class SearchedLog(LogPane):
             return
         before, self.found = self.found, self._search.found
         if self.found.asked > before.asked and self.found.place is not None:
+            line = self._current
             self._go_to(self.found.place)
+            if line is not None and line == self._current and self.found.place != before.place:
+                self._ask(self._step)  # the same line, of another rank
         self._announce()
 
     def on_unmount(self) -> None:
@@ -150,6 +163,9 @@ class SearchedLog(LogPane):
             self._go_to_line(index)
 
     def _arrived_around(self, batch: Batch) -> None:
+        if self.found is None or self.found.place != batch.where:
+            super()._arrived_around(batch)
+            return
         self._top, self._skip = batch.place + 1, 0  # a line above the view is gone to
         self._go_to_line(batch.place)
 
@@ -172,11 +188,13 @@ class SearchedLog(LogPane):
             self._column = max(0, right - self._width * 3 // 4) if right > self._width else 0
 
     def _places(self, text: str) -> list[tuple[int, int]]:
-        return [] if self._pattern is None else list(self._pattern.places(text))
+        return [] if self.pattern is None else list(self.pattern.places(text))
 
     def _marks(self, text: str, number: int, styles: log_lines.Styles) -> list[Span]:
         style = styles.current_match if number == self._current else styles.match
-        return [(begin, end, style) for begin, end in self._places(text)]
+        spans = [(begin, end, style) for begin, end in self._places(text)]
+        level = level_word(text)
+        return spans if level is None else [(level.begin, level.end, styles.levels[level.level]), *spans]
 
     def _state(self) -> tuple[object, ...]:
         return *super()._state(), self.found, self.pattern_error, self._step
