@@ -32,6 +32,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/log_call.py
+	$(BIN)/python benchmarks/logs.py
 	$(BIN)/python benchmarks/collectives.py
 	$(BIN)/python benchmarks/scale.py
 

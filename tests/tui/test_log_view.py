@@ -433,6 +433,28 @@ async def test_every_match_is_marked_and_the_current_one_differently(path):
         assert marked[0][1] == marked[1][1] != marked[2][1]
 
 
+async def test_levels_stand_out_without_colour_and_a_match_stands_out_from_them(path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    append(path, "10:00:00 ERROR bad", "WARNING: careful", "the ERROR")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "the ERROR")
+
+        def standing_out() -> list[list[str]]:
+            rows = [app.view.render_line(y) for y in range(3)]
+            return [
+                [one.text for one in row if one.style and (one.style.reverse or one.style.underline)] for row in rows
+            ]
+
+        assert standing_out() == [["ERROR"], [], []]
+        app.view.search("bad|care")
+        await found(pilot, app.view, "match 2 of 2")
+        assert standing_out() == [["ERROR", "bad"], ["care"], []]
+        app.view.search_errors()
+        await found(pilot, app.view, "error 1 of 1")
+        assert standing_out() == [["ERROR"], [], []]
+
+
 async def test_a_match_far_to_the_right_is_brought_into_view(path):
     append(path, "x" * 300 + "needle" + "x" * 300)
     app = LogApp(LogFile(path))

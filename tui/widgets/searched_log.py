@@ -188,13 +188,22 @@ class SearchedLog(LogPane):
             self._column = max(0, right - self._width * 3 // 4) if right > self._width else 0
 
     def _places(self, text: str) -> list[tuple[int, int]]:
-        return [] if self.pattern is None else list(self.pattern.places(text))
+        """Where a line as it is shown has matches; where errors are sought, the word that tells one."""
+        if self.pattern is None:
+            return []
+        if self.pattern is not ERRORS:
+            return list(self.pattern.places(text))
+        level = level_word(text)
+        return [(level.begin, level.end)] if level is not None and level.level == "error" else []
 
     def _marks(self, text: str, number: int, styles: log_lines.Styles) -> list[Span]:
         style = styles.current_match if number == self._current else styles.match
-        spans = [(begin, end, style) for begin, end in self._places(text)]
+        places = self._places(text)
         level = level_word(text)
-        return spans if level is None else [(level.begin, level.end, styles.levels[level.level]), *spans]
+        spans = [(begin, end, style) for begin, end in places]
+        if level is not None and not any(begin < level.end and end > level.begin for begin, end in places):
+            spans.append((level.begin, level.end, styles.levels[level.level]))
+        return spans
 
     def _state(self) -> tuple[object, ...]:
         return *super()._state(), self.found, self.pattern_error, self._step
