@@ -134,8 +134,8 @@ class Story:
         self.tell(ev.RejoinOverdue(at=self.at(), attempt=self.state.attempt, generation=generation))
         return self
 
-    def stop(self, *, at_once: bool = False) -> Story:
-        self.tell(ev.StopRequested(at=self.at(), by="alice", at_once=at_once))
+    def stop(self, *, at_once: bool = False, again: bool = False) -> Story:
+        self.tell(ev.StopRequested(at=self.at(), by="alice", at_once=at_once, again=again))
         return self
 
     def restart(self) -> Story:
@@ -179,7 +179,7 @@ def check_words(state: RunState) -> None:
     """What the words of a run promise of each other."""
     words = [rank_word(phase) for phase in state.ranks]
     word = run_word(state)
-    assert (word in ENDED_WORDS) == isinstance(state.phase, Ended)
+    assert (word in ENDED_WORDS | {"queued"}) == isinstance(state.phase, Ended)
     if word == "holding":
         assert root_cause(state) is not None
     if word == "succeeded":
@@ -195,3 +195,11 @@ def check_words(state: RunState) -> None:
         assert "running" not in words
     if isinstance(state.phase, Ended):
         assert all(node.link in ("closed", "given-up") for node in state.nodes)
+
+
+def continued(story: Story) -> Story:
+    """The run on the nodes c and d of another job."""
+    story.tell(
+        ev.RunContinued(at=story.at(), job="7", nodes=tuple(zip("cd", [ranks for _, ranks in TWO], strict=True)))
+    )
+    return story

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ from engine.planning import profiles, recipes
 from engine.planning.script_arguments import arguments_of
 from engine.runs.listing import find_run, new_run
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, replace_file, write_note
+from engine.runs.record import Submitted, read_plan, replace_file, write_note
 
 if TYPE_CHECKING:
     from engine.client.history import History
@@ -183,7 +184,7 @@ def _submit(plan: LaunchPlan, paths: RunPaths) -> None:
     from engine.planning import slurm  # not needed for other runs
 
     try:
-        submitted = slurm.submit(plan, paths)
+        submitted = Submitted(job=slurm.submit(plan, paths), at=time.time())
     except BaseException:
         shutil.rmtree(paths.folder, ignore_errors=True)
         raise

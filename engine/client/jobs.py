@@ -12,11 +12,11 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.queue import ACTIVE, WAITING, end_words, queue_words
 from engine.core.views.view import RunSummary, Snapshot
 from engine.planning.slurm import QUEUE
-from engine.runs.ending import end_run
+from engine.runs.ending import LIMIT, end_run
 from engine.runs.listing import summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import Submitted, read_submitted
-from engine.runs.replay import is_queued, stored_snapshot
+from engine.runs.replay import is_queued, stored_snapshot, waits_again
 
 NEW_JOB = 10.0
 """Seconds after its submission in which a job that squeue does not show may still appear."""
@@ -59,17 +59,26 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
         How its job is, in words.
     """
     try:
-        job = QUEUE.jobs().get(submitted.job)
+        number = awaited_job(paths, submitted)
+        job = QUEUE.jobs().get(number)
     except CheckError as error:
         return error.message
     if job is not None and job.state in WAITING | ACTIVE:
         return queue_words(job)
     if job is None and time.time() - submitted.at < NEW_JOB:
-        return f"job {submitted.job} was submitted"
-    reason = end_words(submitted.job, job)
+        return f"job {number} was submitted"
+    reason = end_words(number, job)
+    if read_submitted(paths) != submitted:  # it goes on in its next job since
+        return reason
+    again = bool(submitted.next) and number == submitted.job
     with contextlib.suppress(SupervisorError, OSError):  # another command ends it at this moment
-        end_run(paths, reason)
+        end_run(paths, reason, by=LIMIT if again else "", again=again)
     return reason
+
+
+def awaited_job(paths: RunPaths, submitted: Submitted) -> str:
+    """The number of the job that a run is in, or waits for. Raises SupervisorError if its journal can't be read."""
+    return submitted.next if submitted.next and waits_again(paths) else submitted.job
 
 
 def queued_snapshot(paths: RunPaths, submitted: Submitted) -> Snapshot:

@@ -52,7 +52,7 @@ class ReadOnlyRun(LocalRun):
             f"the supervisor of {self.run} is gone", hint="rankdeck attach starts a new one, without --read-only"
         )
 
-    async def stop(self, *, at_once: bool = False, by: str = "") -> str:
+    async def stop(self, *, at_once: bool = False, by: str = "", again: bool = False) -> str:
         _refuse()
 
     async def restart(

@@ -11,7 +11,13 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from engine.client.connection import Connection, start_supervisor
-from engine.core.errors import RankdeckError, SupervisorDefectError, SupervisorError, SupervisorLostError
+from engine.core.errors import (
+    QueuedRunError,
+    RankdeckError,
+    SupervisorDefectError,
+    SupervisorError,
+    SupervisorLostError,
+)
 from engine.core.failures.stacks import RankStack, story
 from engine.core.metrics.bench import Result
 from engine.core.run.events import Scope
@@ -98,14 +104,20 @@ class LocalRun:
 
         end = time.monotonic() + JOB_TIME
         while True:
-            if (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state in ENDED_WORDS:
+            submitted = read_submitted(self.paths) or submitted  # it may go on in another job
+            state = (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state
+            if state in ENDED_WORDS:
                 return None
+            if state == "queued":
+                words = await asyncio.to_thread(look, self.paths, submitted)
+                raise QueuedRunError(
+                    f"{self.run} has no ranks yet: {words}", hint=f"rankdeck stop {self.run} cancels its job"
+                )
             with contextlib.suppress(ConnectionError):
                 if host_elsewhere(self.paths):
                     node = (await asyncio.to_thread(read_plan, self.paths)).nodes[0].name
                     return await Connection.open_in_job(self.paths, submitted.job, node)
-                if self.paths.journal.exists():
-                    return await Connection.open(self.paths)
+                return await Connection.open(self.paths)
             if os.environ.get("SLURM_JOB_ID") == submitted.job and not host_elsewhere(self.paths):
                 if not await asyncio.to_thread(is_taken, self.paths):
                     self._count_start()
@@ -114,10 +126,6 @@ class LocalRun:
                 await asyncio.sleep(0.05)
                 continue
             words = await asyncio.to_thread(look, self.paths, submitted)
-            if not self.paths.journal.exists():
-                raise SupervisorError(
-                    f"{self.run} has no ranks yet: {words}", hint=f"rankdeck stop {self.run} cancels its job"
-                )
             if time.monotonic() > end:
                 raise SupervisorError(
                     f"the supervisor of {self.run} does not answer, and {words}",
@@ -136,7 +144,16 @@ class LocalRun:
         self._starts.append(now)
 
     async def subscribe(self) -> AsyncGenerator[Snapshot | Update, None]:
-        while (submitted := read_submitted(self.paths)) is not None and not self.paths.journal.exists():
+        state = "queued"
+        while state == "queued":  # one job after the other
+            async with contextlib.aclosing(self._subscribe_to_job()) as messages:
+                async for message in messages:
+                    state = message.run.state if message.run is not None else state
+                    yield message
+
+    async def _subscribe_to_job(self) -> AsyncGenerator[Snapshot | Update, None]:
+        """The run until it has ended, or waits for its next job."""
+        while (submitted := await asyncio.to_thread(waits_for, self.paths)) is not None:
             from engine.client.jobs import queued_snapshot  # not needed for other runs
 
             snapshot = await asyncio.to_thread(queued_snapshot, self.paths, submitted)
@@ -144,7 +161,10 @@ class LocalRun:
                 break
             yield snapshot
             await self._wait_begin()
-        connection = await self._connect()
+        try:
+            connection = await self._connect()
+        except QueuedRunError:  # it has just left its job
+            return
         if connection is None:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
             return
@@ -159,16 +179,17 @@ class LocalRun:
             connection.close()
         if not ended:
             last = await asyncio.to_thread(_stored_snapshot, self.paths)
-            if last.run.state not in ENDED_WORDS:
+            if last.run.state not in ENDED_WORDS and last.run.state != "queued":
                 raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks keep running")
             yield last
         await _wait_process_gone(connection.pid)
 
     async def _wait_begin(self) -> None:
-        """Returns when a run has left the queue, or after `QUEUE_PERIOD`."""
+        """Returns when a run has left the queue, which its journal tells, or after `QUEUE_PERIOD`."""
+        before = _size(self.paths.journal)
         for _ in range(round(QUEUE_PERIOD / JOB_PERIOD)):
             await asyncio.sleep(JOB_PERIOD)
-            if self.paths.journal.exists():
+            if _size(self.paths.journal) != before:
                 return
 
     async def snapshot(self) -> Snapshot:
@@ -202,11 +223,17 @@ class LocalRun:
             raise SupervisorError(f"the supervisor of {self.run} closed the connection without an answer", hint=hint)
         return answer
 
-    async def stop(self, *, at_once: bool = False, by: str = "") -> str:
-        """Stops the run. `by`: who wants that; empty: the user."""
-        if (submitted := read_submitted(self.paths)) is not None and not self.paths.journal.exists():
-            return await asyncio.to_thread(_cancel, self.paths, submitted.job)
-        answer = await self._ask(msg.Stop(by=by or user_name(), at_once=at_once))
+    async def stop(self, *, at_once: bool = False, by: str = "", again: bool = False) -> str:
+        """Stops the run.
+
+        Args:
+            at_once: without the stop ladder.
+            by: who wants that; empty: the user.
+            again: another job will continue it.
+        """
+        if (submitted := await asyncio.to_thread(waits_for, self.paths)) is not None:
+            return await asyncio.to_thread(_cancel, self.paths, submitted)
+        answer = await self._ask(msg.Stop(by=by or user_name(), at_once=at_once, again=again))
         return answer.text if answer else "the run has ended already"
 
     async def restart(
@@ -264,11 +291,30 @@ class LocalRun:
         """Nothing is held open between requests."""
 
 
-def _cancel(paths: RunPaths, job: str) -> str:
+def _size(path: Path) -> int:
+    """The size of a file in bytes; -1: there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def waits_for(paths: RunPaths) -> Submitted | None:
+    """The job of a run that waits for it; None: it does not wait for any."""
+    if (submitted := read_submitted(paths)) is None:
+        return None
+    from engine.runs.replay import is_queued
+
+    return submitted if is_queued(paths) else None
+
+
+def _cancel(paths: RunPaths, submitted: Submitted) -> str:
     """Cancels a job that waits, and ends its run."""
+    from engine.client.jobs import awaited_job
     from engine.planning.slurm import cancel
     from engine.runs.ending import end_run
 
+    job = awaited_job(paths, submitted)
     cancel(job)
     end_run(paths, f"Slurm's job {job} was cancelled", by=user_name())
     return f"Slurm's job {job} is cancelled"

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 import msgspec
 
-from engine.client.run import LocalRun
+from engine.client.run import LocalRun, waits_for
 from engine.commands.bars import LiveBars
 from engine.commands.interrupts import FollowInterrupts
 from engine.commands.output import close_stdout, draw_bars, make_room, narrate
@@ -213,9 +213,9 @@ async def stop_and_wait(run: LocalRun, *, at_once: bool, wait: bool) -> str:
     """
     before = summarise(run.paths)
     has_ended = before is not None and before.state in ENDED_WORDS
-    has_begun = run.paths.journal.exists()  # a job that still waits in a queue is cancelled, which writes the journal
+    is_queued = waits_for(run.paths) is not None  # its job is cancelled, and the answer says so
     answer = await run.stop(at_once=at_once)
-    if not wait or has_ended or not has_begun:
+    if not wait or has_ended or is_queued:
         return answer
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, _ in stream:

@@ -1,6 +1,7 @@
 """`in-job FOLDER`: what the batch script of a submitted run does, on the first node of its job.
 
-It makes the plan on the job's nodes, starts the supervisor, and ends with the run, so that Slurm frees the nodes at once.
+It makes the plan on the job's nodes, starts the supervisor, and ends with the run, so that Slurm frees the nodes at once. Shortly before
+the time limit it stops the run; with `on_limit = "requeue"`, it has submitted another job by then, which continues the run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import msgspec
@@ -17,21 +19,23 @@ from engine.client.connection import start_supervisor
 from engine.client.run import LocalRun
 from engine.commands.follow import snapshots
 from engine.commands.output import narrate
-from engine.core.errors import RankdeckError
+from engine.core.errors import CheckError, RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, SlurmJob
+from engine.planning import slurm
 from engine.planning.make import make_plan
 from engine.planning.profiles import read_profile
-from engine.runs.ending import end_run
+from engine.runs.ending import LIMIT, end_run
 from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted, read_plan, replace_file
+from engine.runs.record import Submitted, read_plan, read_submitted, replace_file
+from engine.runs.replay import waits_again
 
-LIMIT = "the time limit of its job"
-"""Who stops a run shortly before that."""
+MAX_FRUITLESS = 2
+"""Jobs in a row that get no further than an earlier one, after which no other is submitted."""
 
 
 def main(folder: str) -> int:
-    """Runs a submitted run to its end.
+    """Runs a submitted run to its end, or to that of this job.
 
     Args:
         folder: of the run.
@@ -40,37 +44,109 @@ def main(folder: str) -> int:
         The exit status: 1 if it has failed.
     """
     paths = RunPaths(Path(folder))
-    if not paths.job.exists():  # the job has started before sbatch returned
-        submitted = Submitted(job=os.environ["SLURM_JOB_ID"], at=paths.plan.stat().st_mtime)
-        replace_file(paths.job, msgspec.json.encode(submitted))
     try:
-        write_plan(paths, plan_here(read_profile(paths.profile), read_plan(paths)))
+        submitted = _take_job(paths)
+        if paths.journal.exists() and not waits_again(paths):
+            narrate(f"{paths.run} has ended, and there is nothing to continue")
+            return 0
+        profile = read_profile(paths.profile)
+        write_plan(paths, plan_here(profile, read_plan(paths)))
     except RankdeckError as error:
         narrate(f"{paths.run}: {error}")
         end_run(paths, f"it can't run on the job's nodes: {error.message}")
         return 1
-    return asyncio.run(_run(LocalRun(paths)))
+    job = profile.layout.slurm
+    assert isinstance(job, SlurmJob)
+    return asyncio.run(_Supervision(LocalRun(paths), submitted, requeues=job.on_limit == "requeue").run())
 
 
-async def _run(run: LocalRun) -> int:
-    await start_supervisor(run.paths)
-    stops: set[asyncio.Task[None]] = set()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, lambda: stops.add(loop.create_task(_stop(run))))
-    state = ""
-    async with contextlib.aclosing(snapshots(run)) as stream:
-        async for snapshot, _ in stream:
-            if snapshot.run.state != state:
-                state = snapshot.run.state
-                narrate(f"{run.run}: {state} {snapshot.run.doing}".rstrip())
-    return 1 if state == "failed" else 0
+def _take_job(paths: RunPaths) -> Submitted:
+    """Writes down that the run is in this job now. Its last job is over: if it was killed before the run had stopped, that is said now.
+
+    Raises:
+        RankdeckError: the files of the run can't be read.
+    """
+    known, here = read_submitted(paths), os.environ["SLURM_JOB_ID"]
+    if known is not None and known.job == here:
+        return known
+    if known is None or known.next != here:  # the job has started before sbatch returned
+        known = Submitted(job=here, at=paths.plan.stat().st_mtime)
+    else:
+        end_run(paths, f"Slurm's job {known.job} has ended", by=LIMIT, again=True)
+        known = msgspec.structs.replace(known, job=here, next="")
+    replace_file(paths.job, msgspec.json.encode(known))
+    return known
 
 
-async def _stop(run: LocalRun) -> None:
-    """Stops the run before Slurm ends its job: ranks get the stop ladder, and can write a checkpoint."""
-    narrate(f"{run.run}: the time limit of the job is near")
-    with contextlib.suppress(RankdeckError):
-        await run.stop(by=LIMIT)
+class _Supervision:
+    """The run in this job."""
+
+    def __init__(self, run: LocalRun, submitted: Submitted, *, requeues: bool) -> None:
+        self._run, self._submitted, self._requeues = run, submitted, requeues
+        self._step: int | None = None
+        self._state = ""
+        self._warned, self._seen = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> int:
+        """Follows the run to its end, or until it waits for another job. Returns the exit status."""
+        run, loop = self._run, asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self._warned.set)
+        await start_supervisor(run.paths)
+        stopping = loop.create_task(self._stop_when_warned())
+        try:
+            await self._follow()
+        finally:
+            stopping.cancel()
+        if self._submitted.next and self._state != "queued":  # it was done, or the user has stopped it meanwhile
+            with contextlib.suppress(CheckError):
+                await asyncio.to_thread(slurm.cancel, self._submitted.next)
+        return 1 if self._state == "failed" else 0
+
+    async def _follow(self) -> None:
+        run = self._run
+        async with contextlib.aclosing(snapshots(run)) as stream:
+            async for snapshot, _ in stream:
+                if snapshot.run.step is not None:
+                    self._step = max(self._step or 0, snapshot.run.step)
+                if snapshot.run.state != self._state:
+                    self._state = snapshot.run.state
+                    narrate(f"{run.run}: {self._state} {snapshot.run.doing}".rstrip())
+                self._seen.set()
+                if self._state == "queued":
+                    return
+
+    async def _stop_when_warned(self) -> None:
+        """Stops the run before Slurm ends its job: ranks get the stop ladder, and can write a checkpoint."""
+        await self._warned.wait()
+        await self._seen.wait()
+        run, by = self._run, LIMIT
+        narrate(f"{run.run}: the time limit of the job is near")
+        if self._requeues and (why := await self._submit_again()):
+            by = f"{LIMIT}, and not submitted again: {why}"
+        with contextlib.suppress(RankdeckError):
+            await run.stop(by=by, again=bool(self._submitted.next))
+
+    async def _submit_again(self) -> str:
+        """Submits the job that continues the run, before the ranks are stopped, which takes time. Returns why not; empty: it has."""
+        known, run = self._submitted, self._run
+        if self._state not in ("starting", "running"):
+            return f"it is {self._state}, and waits for you"
+        if self._step is not None and (known.best is None or self._step > known.best):
+            known = msgspec.structs.replace(known, best=self._step, fruitless=0)
+        else:
+            known = msgspec.structs.replace(known, fruitless=known.fruitless + 1)
+        if known.fruitless >= MAX_FRUITLESS:
+            further = "made no step" if known.best is None else f"got no further than step {known.best}"
+            return f"{known.fruitless} jobs in a row {further}"
+        try:
+            plan = await asyncio.to_thread(read_plan, run.paths)
+            number = await asyncio.to_thread(slurm.submit, plan, run.paths, after=known.job)
+        except (RankdeckError, OSError) as error:
+            return str(error)
+        self._submitted = msgspec.structs.replace(known, at=time.time(), next=number)
+        replace_file(run.paths.job, msgspec.json.encode(self._submitted))
+        narrate(f"{run.run} goes on in job {number}")
+        return ""
 
 
 def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:

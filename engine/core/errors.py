@@ -7,6 +7,7 @@ RankdeckError                 exit status 1
 ├── CheckError                3   something is missing; nothing was started
 └── SupervisorError           1   the process that owns a run can't be reached or uses another protocol
     ├── SupervisorElsewhereError  1   it is on another host that shares the home
+    ├── QueuedRunError        1   the run waits for its job, and has no supervisor
     └── SupervisorLostError   1   it ended during a request; the next request starts a new one
 
 A message has the fact and the place; `hint` has the next step.
@@ -77,6 +78,10 @@ class SupervisorElsewhereError(SupervisorError):
 
 class SupervisorDefectError(SupervisorError):
     """The supervisor of a run can't do what it is asked for, because of an error of its own."""
+
+
+class QueuedRunError(SupervisorError):
+    """The run waits for its job. The supervisor starts with that."""
 
 
 class SupervisorLostError(SupervisorError):

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -169,13 +169,16 @@ def _group_configs() -> list[Path]:
     return [Path(folder, "groups.conf") for folder in folders if folder]
 
 
-def answer(command: Sequence[str], *, hint: str, whole: bool = False) -> str:
+def answer(
+    command: Sequence[str], *, hint: str, whole: bool = False, environment: Mapping[str, str] | None = None
+) -> str:
     """The output of a command.
 
     Args:
         command: its words.
         hint: the next step if it fails.
         whole: what it prints as errors follows.
+        environment: of the command; None: that of this process.
 
     Raises:
         CheckError: the command is missing, fails, or takes too long.
@@ -183,7 +186,12 @@ def answer(command: Sequence[str], *, hint: str, whole: bool = False) -> str:
     name = "ClusterShell" if command[0] == sys.executable else command[0]
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
         )
     except OSError as error:
         raise CheckError(f"{name} can't be run: {error.strerror}", hint=hint) from None

@@ -12,20 +12,26 @@ from engine.core.terminal_text import visible
 from engine.core.views.queue import FORMAT, QueuedJob, parse_queue
 from engine.planning.nodes import answer
 from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted, replace_file
+from engine.runs.record import replace_file
 
 PATIENCE = 5.0
 """Seconds for which an answer of squeue is used again: the controller answers many users."""
 
+_OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_TASKS", "SLURM_MEM", "SLURM_CPU",
+             "SLURM_GPU", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_SUBMIT", "SLURM_TOPOLOGY",
+             "SLURM_PRIO", "SLURM_EXPORT")  # fmt: skip
+"""Beginnings of the names of variables that Slurm sets in a job."""
+
 _HINT = "rankdeck runs Slurm's commands on this machine: is this a login node?"
 
 
-def submit(plan: LaunchPlan, paths: RunPaths) -> Submitted:
-    """Submits the job of a run.
+def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
+    """Submits the job of a run. Returns its number.
 
     Args:
         plan: with a submission.
         paths: of the run, whose plan exists.
+        after: the job of the run that must be over first; empty: none.
 
     Raises:
         CheckError: Slurm refuses the job; the message is Slurm's.
@@ -34,14 +40,17 @@ def submit(plan: LaunchPlan, paths: RunPaths) -> Submitted:
     assert plan.submission is not None
     replace_file(paths.folder / SCRIPT, plan.submission.script.encode(), mode=0o700)
     said = answer(
-        sbatch_argv(plan.submission, str(paths.folder)), hint="correct [layout.slurm]; rankdeck plan shows the command"
+        sbatch_argv(plan.submission, str(paths.folder), after=after),
+        hint="correct [layout.slurm]; rankdeck plan shows the command",
+        # A job hands its variables down, and its own would be wrong for the next one.
+        environment={name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)},
     )
     job = said.strip().partition(";")[0]  # another cluster's name may follow
     if not job.isdigit():
         raise CheckError(
             f"sbatch answers {said.strip()[:80]!r}, which is no job", hint="try the command of rankdeck plan by hand"
         )
-    return Submitted(job=job, at=time.time())
+    return job
 
 
 def test(submission: Submission) -> str:

@@ -12,20 +12,24 @@ from engine.core.metrics.series import final_values
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch, replay
-from engine.core.run.state import Ended, RunState
+from engine.core.run.state import Ended, RunState, waits_for_job
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_submitted, write_summary
 from engine.runs.replay import first_event, measure_journal, read_saved, stored_snapshot
 
+LIMIT = "the time limit of its job"
+"""Who stops a run shortly before that."""
 
-def end_run(paths: RunPaths, reason: str, *, by: str = "") -> None:
+
+def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) -> None:
     """Writes the end of a run into its journal and its summary, unless they have one.
 
     Args:
         paths: of the run, whose job is over.
         reason: why its nodes are gone.
         by: the user who wanted it to end; empty: nobody, it has failed.
+        again: another job continues it.
 
     Raises:
         SupervisorError: a supervisor of this machine has the run, or its files can't be read.
@@ -42,7 +46,7 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "") -> None:
             submitted = read_submitted(paths)
             begin = first_event(paths, plan, submitted.at if submitted else time.time())
             state, news = launch(begin)[0], [begin]
-        news += _last_events(state, reason, by)
+        news += _last_events(state, reason, by, again=again)
         _append(paths, news, size)
         saved = read_saved(paths)
         metrics = final_values(tuple(saved.series)) if saved else None
@@ -51,11 +55,11 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "") -> None:
         os.close(lock)
 
 
-def _last_events(state: RunState, reason: str, by: str) -> list[AnyEvent]:
+def _last_events(state: RunState, reason: str, by: str, *, again: bool) -> list[AnyEvent]:
     """What happens to a run whose job is over."""
     now = time.time()
-    asked = [ev.StopRequested(at=now, by=by, at_once=True)] if by else []
-    if isinstance(state.phase, Ended):
+    asked = [ev.StopRequested(at=now, by=by, at_once=True, again=again)] if by else []
+    if isinstance(state.phase, Ended) and (again or not waits_for_job(state)):
         return []
     return [*asked, ev.JobEnded(at=now, reason=reason)]
 

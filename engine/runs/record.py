@@ -34,10 +34,17 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """`job.json`: the Slurm job that a run was submitted as, and when, in seconds since the epoch."""
+    """`job.json`: the Slurm job that a run was submitted as, and when, in seconds since the epoch.
+
+    `next`: the job that continues the run once this one is over; empty: none. `best`: the last step that any earlier job has reached;
+    None: none has. `fruitless`: how many jobs in a row, before this one, got no further.
+    """
 
     job: str
     at: float
+    next: str = ""
+    best: int | None = None
+    fruitless: int = 0
 
 
 NOT_REGULAR = "it is not a regular file"

@@ -15,7 +15,7 @@ from engine.core.metrics.series import SeriesDump
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.events import AnyEvent, FallbackBackend, RunLaunched
 from engine.core.run.machine import replay
-from engine.core.run.state import rank_word
+from engine.core.run.state import rank_word, waits_for_job
 from engine.core.views.story import tell_all
 from engine.core.views.view import Snapshot
 from engine.core.views.views import rank_views, run_view
@@ -103,8 +103,18 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
 
 
 def is_queued(paths: RunPaths) -> bool:
-    """Whether a run was submitted as a job, and no supervisor has begun to run it."""
-    return paths.job.exists() and not paths.journal.exists()
+    """Whether a run waits for a job: it was submitted and no supervisor has begun to run it, or it has left a job for another one."""
+    return paths.job.exists() and (not paths.journal.exists() or waits_again(paths))
+
+
+def waits_again(paths: RunPaths) -> bool:
+    """Whether a run that has begun has left its job, and another one will continue it.
+
+    Raises:
+        SupervisorError: its journal can't be read.
+    """
+    state = replay(read_journal(paths.journal))
+    return state is not None and waits_for_job(state)
 
 
 def stored_snapshot(paths: RunPaths) -> Snapshot:
@@ -113,7 +123,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     Raises:
         SupervisorError: the files can't be read.
     """
-    if is_queued(paths) and (submitted := read_submitted(paths)) is not None:
+    if not paths.journal.exists() and (submitted := read_submitted(paths)) is not None:
         return _queued_snapshot(paths, submitted.at)
     plan, events = read_plan(paths), read_journal(paths.journal)
     state = replay(events)

@@ -15,7 +15,7 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
-from engine.core.run.state import Ended, RunState, rank_word
+from engine.core.run.state import Ended, RunState, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
 from engine.core.wire.front_end import ENDING
 from engine.runs.paths import RunPaths
@@ -107,6 +107,10 @@ class Runner:
                 link.open(0.0)
         elif restart_by is not None and isinstance(run.state.phase, Ended):
             self.handle(ev.RestartRequested(at=now, by=restart_by))
+        elif waits_for_job(run.state):
+            nodes = tuple((node.name, node.ranks) for node in run.plan.nodes)
+            if self.handle(ev.RunContinued(at=now, job=run.plan.reach.slurm_job, nodes=nodes)):
+                run.ended.set()
         elif isinstance(run.state.phase, Ended):
             run.ended.set()
         else:

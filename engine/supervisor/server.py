@@ -181,8 +181,8 @@ class Server:
     def _answer(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer:
         now, ending = time.time(), self._run.ended.is_set()
         match request:
-            case msg.Stop(by=by, at_once=at_once):
-                ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once))
+            case msg.Stop(by=by, at_once=at_once, again=again):
+                ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once, again=again))
                 text = (
                     "the run is being stopped"
                     if not isinstance(self._run.state.phase, Ended)

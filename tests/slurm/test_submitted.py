@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,155 @@ def test_a_run_is_stopped_before_its_job_reaches_the_time_limit(
     rankdeck.wait_state(run, "stopped")
     assert "stopped by the time limit of its job" in rankdeck("status", run).stdout
     wait_until(lambda: slurm.state(job_of(rankdeck, run)) == "COMPLETED", what="the job has ended")
+
+
+# --- one run over several jobs -------------------------------------------------------------------------------------------
+
+GO_ON = """
+import os, rankdeck, signal, socket, sys, time
+from pathlib import Path
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+step_of = lambda file: int(file.read_text()) if file.exists() else 0
+kept = Path(os.environ["RANKDECK_CHECKPOINTS"], os.environ["RANK"])
+step = step_of(kept)
+print("from", step, "on", socket.gethostname(), flush=True)
+while not asked and not (step >= 5 and os.path.exists("finish")):
+    step += 1
+    rankdeck.log(step=step, loss=1 / step)
+    print("step", step, flush=True)
+    time.sleep(0.05)
+kept.parent.mkdir(parents=True, exist_ok=True)
+kept.write_text(str(step))
+"""
+"""A script that writes a checkpoint at SIGTERM, and goes on from there."""
+
+
+@pytest.fixture
+def launch_again(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+) -> Callable[..., str]:
+    """Submits a run that goes on in another job when its time is up."""
+
+    def launch(script: str = GO_ON, nodes: int = 2, **job: Any) -> str:
+        layout = {
+            "slurm": {"nodes": nodes, "ranks_per_node": 2, "time": "10", "warn": 60, "on_limit": "requeue", **job}
+        }
+        ladder = {"stop_ladder": [["SIGTERM", 20], ["SIGKILL", 5]]}
+        run: str = rankdeck.launch(write_profile(write_script("go_on.py", script), 2, layout=layout, launch=ladder))
+        return run
+
+    return launch
+
+
+def warn(slurm: Slurm, job: str) -> None:
+    """Sends a job the signal that Slurm sends some time before its limit."""
+    slurm.run("scancel", "--batch", "--signal=USR1", job)
+
+
+def wait_next(deck: Deck, run: str, job: str) -> str:
+    """Waits until a run has gone on in another job; gives its number."""
+    wait_until(lambda: job_of(deck, run) != job, what=f"the job after {job} has begun")
+    return job_of(deck, run)
+
+
+def ended_well(slurm: Slurm, job: str) -> bool:
+    return slurm.state(job) == "COMPLETED"
+
+
+def steps_of(deck: Deck, run: str, attempt: int, rank: int) -> list[int]:
+    words = [line.split() for line in deck.log(run, rank, attempt=attempt).decode().splitlines()]
+    return [int(line[1]) for line in words if line[0] == "step"]
+
+
+def wait_steps(deck: Deck, run: str, attempt: int, ranks: int) -> None:
+    """Waits until each rank of an attempt has made some steps."""
+    for rank in range(ranks):
+        wait_until(partial(steps_of, deck, run, attempt, rank), what=f"steps of rank {rank} in attempt {attempt}")
+
+
+def test_a_run_goes_on_over_three_jobs_without_losing_a_step(
+    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str], work: Path
+) -> None:
+    run = launch_again()
+    for attempt in range(2):
+        wait_steps(rankdeck, run, attempt, ranks=4)
+        job = job_of(rankdeck, run)
+        warn(slurm, job)
+        wait_next(rankdeck, run, job)
+        wait_until(partial(ended_well, slurm, job), what="the earlier job has ended well")
+    wait_steps(rankdeck, run, 2, ranks=4)
+    (work / "finish").touch()
+    status = rankdeck.wait_state(run, "succeeded")
+    assert status["attempt"] == 2
+    for rank in range(4):
+        steps = [step for attempt in range(3) for step in steps_of(rankdeck, run, attempt, rank)]
+        assert steps == list(range(1, steps[-1] + 1)), "each step was made once"
+
+
+def test_a_run_that_waits_for_its_next_job_says_so_and_can_be_stopped(
+    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str]
+) -> None:
+    run = launch_again()
+    wait_steps(rankdeck, run, 0, ranks=4)
+    job = job_of(rankdeck, run)
+    slurm.run("scontrol", "update", "partitionname=main", "state=down")  # where no job starts
+    try:
+        warn(slurm, job)
+        rankdeck.wait_state(run, "queued")
+        wait_until(partial(ended_well, slurm, job), what="the earlier job has ended")
+        wait_until(lambda: not rankdeck.processes(), what="nothing of the run is left")
+        rankdeck.wait_status(run, lambda status: "its partition is down" in status["doing"])
+        assert "its partition is down" in rankdeck("ps").stdout
+        done = rankdeck("restart", run)
+        assert done.returncode != 0
+        assert "has no ranks yet" in done.stderr
+        assert "is cancelled" in rankdeck("stop", run).stdout
+    finally:
+        slurm.run("scontrol", "update", "partitionname=main", "state=up")
+    assert rankdeck.status(run)["state"] == "stopped"
+    wait_until(lambda: not slurm.run("squeue", "-h"), what="no job is left")
+
+
+def test_a_run_goes_on_on_another_node(
+    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str], work: Path
+) -> None:
+    run = launch_again(nodes=1)
+    wait_steps(rankdeck, run, 0, ranks=2)
+    assert b"on sl1" in rankdeck.log(run, 0)
+    slurm.run("scontrol", "update", "nodename=sl1", "state=drain", "reason=test")
+    job = job_of(rankdeck, run)
+    warn(slurm, job)
+    wait_next(rankdeck, run, job)
+    wait_steps(rankdeck, run, 1, ranks=2)
+    assert b"on sl2" in rankdeck.log(run, 0, attempt=1)
+    assert {rank["node"] for rank in rankdeck.status(run)["ranks"]} == {"sl2"}
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "succeeded")
+
+
+def test_a_run_that_makes_no_step_is_not_submitted_for_ever(
+    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str]
+) -> None:
+    run = launch_again("import signal\nprint('up', flush=True)\nwhile True: signal.pause()")
+    job = job_of(rankdeck, run)
+    wait_until(lambda: all(rankdeck.log(run, rank) for rank in range(4)), what="all ranks are up")
+    warn(slurm, job)
+    job = wait_next(rankdeck, run, job)
+    wait_until(lambda: all(rankdeck.log(run, rank, attempt=1) for rank in range(4)), what="all ranks are up again")
+    warn(slurm, job)
+    rankdeck.wait_state(run, "stopped")
+    assert "not submitted again: 2 jobs in a row made no step" in rankdeck("status", run).stdout
+    wait_until(lambda: not slurm.run("squeue", "-h"), what="no job is left")
+
+
+def test_slurm_itself_warns_before_the_limit_of_a_minute(
+    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str], work: Path
+) -> None:
+    run = launch_again(nodes=1, time="1", warn=10)
+    wait_steps(rankdeck, run, 0, ranks=2)
+    wait_next(rankdeck, run, job_of(rankdeck, run))
+    wait_steps(rankdeck, run, 1, ranks=2)
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "succeeded")
+    assert steps_of(rankdeck, run, 1, 0)[0] == steps_of(rankdeck, run, 0, 0)[-1] + 1

@@ -28,7 +28,7 @@ from engine.core.run.state import (
     run_word,
     status_words,
 )
-from tests.run_story import TWO, Story, check_words, given_up, without_b
+from tests.run_story import TWO, Story, check_words, continued, given_up, without_b
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -56,6 +56,10 @@ SITUATIONS: dict[str, Callable[[], Story]] = {
     "clearing to restart": lambda: Story(TWO).run().end(1, 1).restart().end(0).end(2),
     "closing": lambda: Story(TWO).run().end(0).end(1).end(2).clear(),
     "ended": lambda: Story(TWO).run().end(0).end(1).end(2).clear().close(),
+    "stopping to wait for a job": lambda: Story(TWO).run().stop(again=True),
+    "clearing to wait for a job": lambda: Story(TWO).run().stop(again=True).end(0).end(1).end(2),
+    "waiting for a job": lambda: Story(TWO).run().stop(again=True).end(0).end(1).end(2).clear().close(),
+    "continued": lambda: continued(Story(TWO).run().stop(again=True).end(0).end(1).end(2).clear().close()),
     "ended, stopped": lambda: Story(TWO).run().stop().end(0).end(1).end(2).clear().close(),
 }
 
@@ -76,6 +80,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(ev.NodeDisconnected(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
     *(ev.NodeGivenUp(at=5e3, node=node, reason="x") for node in ("a", "b", "z")),
     ev.JobEnded(at=5e3, reason="x"),
+    *(ev.RunContinued(at=5e3, job="7", nodes=nodes) for nodes in (TWO, (("c", (0,)), ("d", (1, 2))), (("c", (0,)),))),
     *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
     *(
         ev.NodeCleared(at=5e3, attempt=attempt, node=node, abandoned=abandoned)
@@ -115,7 +120,11 @@ EVENTS: tuple[AnyEvent, ...] = (
         for attempt in (0, 1)
         for policy in typing.get_args(ev.NanPolicy)
     ),
-    *(ev.StopRequested(at=5e3, by="bob", at_once=at_once) for at_once in (False, True)),
+    *(
+        ev.StopRequested(at=5e3, by="bob", at_once=at_once, again=again)
+        for at_once in (False, True)
+        for again in (False, True)
+    ),
     *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
     *(ev.RestartRequested(at=5e3, by="bob", attempt=attempt, generation=7) for attempt in (0, 1, 9)),
     *(ev.KillRequested(at=5e3, by="bob", rank=rank, signal=9) for rank in (-1, 0, 1, 2, 3)),
@@ -260,6 +269,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
         ev.NodeDisconnected(at=1.5, node="a", reason="x"),
     ),
     ('{"event":"NodeGivenUp","at":1.5,"node":"a","reason":"x"}', ev.NodeGivenUp(at=1.5, node="a", reason="x")),
+    (
+        '{"event":"RunContinued","at":1.5,"job":"7","nodes":[["a",[0]]]}',
+        ev.RunContinued(at=1.5, job="7", nodes=(("a", (0,)),)),
+    ),
     ('{"event":"JobEnded","at":1.5,"reason":"x"}', ev.JobEnded(at=1.5, reason="x")),
     (
         '{"event":"NodeWarned","at":1.5,"node":"a","check":"disk","text":"x","fails":true}',

@@ -13,7 +13,7 @@ from engine.core.run.state import (
     rank_word,
     run_word,
 )
-from tests.run_story import TWO, Story, without_b
+from tests.run_story import TWO, Story, continued, without_b
 
 
 def test_a_node_that_can_not_be_reached_ends_a_run_that_never_began() -> None:
@@ -54,6 +54,50 @@ def test_a_job_that_is_over_while_its_run_is_stopped_changes_nothing_of_that() -
     story.tell(ev.JobEnded(at=story.at(), reason="x"))
     assert story.outcome() == ("stopped", "stopped by alice")
     assert {rank_word(rank) for rank in story.state.ranks} == {"stopped"}
+
+
+def left_its_job() -> Story:
+    return Story(TWO).run().stop(again=True).end(0, -2).end(1, -2).end(2, -2).clear().close()
+
+
+def test_another_job_continues_a_run_as_its_next_attempt_on_other_nodes() -> None:
+    story = left_its_job()
+    assert run_word(story.state) == "queued"
+    assert continued(story).actions == (act.OpenNode(node="c"), act.OpenNode(node="d"))
+    assert (story.state.attempt, run_word(story.state)) == (1, "starting")
+    assert story.connect("c", "d").actions == (act.OpenStore(node="c", attempt=1),)
+
+
+def test_a_run_that_waits_for_another_job_ends_with_it() -> None:
+    story = left_its_job()
+    story.tell(ev.JobEnded(at=story.at(), reason="Slurm's job 2 was cancelled"))
+    assert story.outcome() == ("failed", "Slurm's job 2 was cancelled")
+
+
+def test_a_job_that_reaches_its_limit_before_all_ranks_have_stopped_is_continued_too() -> None:
+    story = Story(TWO).run().stop(again=True).end(0, -2)
+    story.tell(ev.JobEnded(at=story.at(), reason="Slurm's job 1 has reached its time limit"))
+    assert run_word(story.state) == "queued"
+
+
+def test_a_user_stops_a_run_that_another_job_would_continue() -> None:
+    for story in (Story(TWO).run().stop(again=True), left_its_job()):
+        story.stop()
+        for rank in range(3):
+            if rank_word(story.state.ranks[rank]) == "running":
+                story.end(rank, -2)
+        if run_word(story.state) != "stopped":
+            story.clear().close()
+        assert story.outcome() == ("stopped", "stopped by alice")
+
+
+def test_only_a_job_with_as_many_ranks_continues_a_run() -> None:
+    story = left_its_job()
+    story.tell(ev.RunContinued(at=story.at(), job="7", nodes=(("c", (0, 1)),)))
+    assert story.actions == (act.Ignore(reason="the run has 3 ranks, and the job 2"),)
+    running = Story(TWO).run()
+    running.tell(ev.RunContinued(at=running.at(), job="7", nodes=TWO))
+    assert running.actions == (act.Ignore(reason="the run does not wait for a job"),)
 
 
 def test_what_an_earlier_attempt_left_on_a_node_that_was_given_up_is_ended_first() -> None:

@@ -58,6 +58,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("layout", "slurm", "account"): "proj",
     ("layout", "slurm", "options"): ["--constraint=a100"],
     ("layout", "slurm", "warn"): 300,
+    ("layout", "slurm", "on_limit"): "stop",
     ("layout", "pbs"): "current",
     ("layout", "ranks_per_node"): 8,
     ("layout", "transport"): "ssh",

@@ -136,6 +136,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
         "--exclusive",
         *("--output=/runs/gpt%%1-abcd/job.log", "--open-mode=append", "/runs/gpt%1-abcd/job.sh", "/runs/gpt%1-abcd"),
     ]
+    assert "--dependency=afterany:7" in sbatch_argv(submission, "/runs/a", after="7")
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
 
 
@@ -146,6 +147,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
         ("ranks_per_node = 0", "must be 1 to 65536, not 0"),
         ('options = ["--array=1-3"]', "rankdeck runs one job, no job array"),
         ('options = ["-N2"]', "set layout.slurm.nodes"),
+        ('on_limit = "requeue"', "set warn = 300"),
         ('options = ["--wrap", "x"]', "rankdeck writes the script"),
         ('options = [":"]', "is not an option of one job"),
         ("warn = 65536", "must be 0 to 65535 seconds, not 65536"),

@@ -47,7 +47,7 @@ BIND_WORDS: dict[Bind, str] = {
 
 class SlurmJob(Section, frozen=True, kw_only=True):
     """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`.
-    `warn`: seconds before the job's time limit at which its run is stopped; 0: Slurm ends it.
+    `warn`: seconds before the job's time limit at which its run is stopped; 0: Slurm ends it. `on_limit`: whether it goes on in another job.
     """
 
     nodes: int = 1
@@ -58,6 +58,7 @@ class SlurmJob(Section, frozen=True, kw_only=True):
     account: str = ""
     options: tuple[str, ...] = ()
     warn: int = 0
+    on_limit: Literal["stop", "requeue"] = "stop"
 
     @property
     def words(self) -> str:

@@ -230,6 +230,10 @@ def _check_slurm(job: SlurmJob, places: Places) -> None:
         raise places.error((*here, "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {job.ranks_per_node}")
     if not 0 <= job.warn <= MAX_WARN:
         raise places.error((*here, "warn"), f"must be 0 to {MAX_WARN} seconds, not {job.warn}")
+    if job.on_limit == "requeue" and not job.warn:
+        raise places.error(
+            (*here, "on_limit"), "needs warn: ranks must stop before Slurm ends the job", hint="set warn = 300"
+        )
     for key in ("partition", "time", "gres", "account"):
         if not getattr(job, key).isprintable():
             raise places.error((*here, key), "contains a control character")

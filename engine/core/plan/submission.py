@@ -47,14 +47,16 @@ def slurm_submission(job: SlurmJob, ranks: int, *, name: str, command: Sequence[
     )
 
 
-def sbatch_argv(submission: Submission, folder: str = RUN) -> list[str]:
+def sbatch_argv(submission: Submission, folder: str = RUN, *, after: str = "") -> list[str]:
     """The command line that submits a job.
 
     Args:
         submission: the job.
         folder: of the run, which has the script.
+        after: the job that must be over first; empty: none.
     """
     where = [f"--output={_pattern(folder)}/{LOG}", "--open-mode=append"]
+    where += [f"--dependency=afterany:{after}"] if after else []
     return ["sbatch", "--parsable", *submission.options, *where, f"{folder}/{SCRIPT}", folder]
 
 

@@ -87,6 +87,13 @@ class JobEnded(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class RunContinued(Event, frozen=True, kw_only=True):
+    """Another job of a batch system continues the run as its next attempt. `nodes`: as in `RunLaunched`; `job`: its number."""
+
+    job: str
+    nodes: tuple[tuple[str, tuple[int, ...]], ...]
+
+
 class NodeWarned(Event, frozen=True, kw_only=True):
     """Something on a node will make ranks fail, or may.
 
@@ -225,10 +232,11 @@ class HealthNoticed(Event, frozen=True, kw_only=True):
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
-    """A user wants the run to end. `at_once` skips to SIGKILL."""
+    """A user wants the run to end. `at_once` skips to SIGKILL. `again`: another job will continue it."""
 
     by: str
     at_once: bool = False
+    again: bool = False
 
 
 class RestartRequested(Event, frozen=True, kw_only=True):
@@ -259,6 +267,7 @@ AnyEvent = (
     | NodeDisconnected
     | NodeGivenUp
     | JobEnded
+    | RunContinued
     | NodeWarned
     | NodeCleared
     | NodeClosed

@@ -28,6 +28,7 @@ from engine.core.run.node_events import (
     node_disconnected,
     node_given_up,
     node_warned,
+    run_continued,
     supervisor_started,
 )
 from engine.core.run.rank_events import (
@@ -111,6 +112,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.NodeDisconnected: node_disconnected,
     ev.NodeGivenUp: node_given_up,
     ev.JobEnded: job_ended,
+    ev.RunContinued: run_continued,
     ev.NodeWarned: node_warned,
     ev.NodeCleared: node_cleared,
     ev.NodeClosed: node_closed,

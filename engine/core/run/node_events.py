@@ -14,6 +14,7 @@ from engine.core.run.moves import (
     Step,
     ignore,
     is_ending,
+    next_attempt,
     outdated,
     set_node,
     spawn,
@@ -31,6 +32,7 @@ from engine.core.run.state import (
     Ended,
     Gone,
     Holding,
+    Node,
     Opening,
     Outcome,
     Pending,
@@ -220,6 +222,8 @@ def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
 def job_ended(state: RunState, event: ev.JobEnded) -> Step:
     """Ends the run at once: no agent can be asked any more. A run that was being stopped counts as stopped."""
     match state.phase:
+        case Ended(outcome=Outcome(word="queued")):
+            outcome, is_asked = Outcome(word="failed", reason=event.reason, job_ended=True), True
         case Ended():
             return ignore(state, "the run has ended")
         case Stopping(then=Outcome() as outcome) | Clearing(then=Outcome() as outcome) | Closing(outcome=outcome):
@@ -239,6 +243,21 @@ def job_ended(state: RunState, event: ev.JobEnded) -> Step:
     nodes = tuple(replace(node, link="given-up", reason=event.reason, since=event.at) for node in state.nodes)
     phase = Ended(outcome=outcome, at=event.at)
     return replace(state, phase=phase, ranks=ranks, nodes=nodes, ends=state.ends + gone), ()
+
+
+def run_continued(state: RunState, event: ev.RunContinued) -> Step:
+    """Starts the next attempt on the nodes of another job."""
+    match state.phase:
+        case Ended(outcome=Outcome(word="queued")):
+            ranks = sorted(rank for _, ranks in event.nodes for rank in ranks)
+            if ranks != list(range(len(state.ranks))):
+                return ignore(state, f"the run has {len(state.ranks)} ranks, and the job {len(ranks)}")
+            nodes = tuple(Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
+            return next_attempt(replace(state, phase=Opening(), nodes=nodes, restarts=0), event.at)
+        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
+            return ignore(state, "the run does not wait for a job")
+        case _ as never:
+            assert_never(never)
 
 
 def node_cleared(state: RunState, event: ev.NodeCleared) -> Step:

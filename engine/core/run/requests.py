@@ -36,28 +36,40 @@ retries. After another failure, a new request counts immediately."""
 
 def stop_requested(state: RunState, event: ev.StopRequested) -> Step:
     """Stops the run. A stop wins over a restart under way, and a second stop may be more urgent than the first."""
-    outcome = Outcome(word="stopped", reason=f"stopped by {event.by}")
+    outcome = Outcome(word="queued" if event.again else "stopped", reason=f"stopped by {event.by}")
     match state.phase:
         case Opening():
             return close(state, outcome, event.at)
         case Starting() | Running() | Holding():
             return stop(state, outcome, event.at, at_once=event.at_once)
         case Stopping(then=then, at_once=at_once):
-            if isinstance(then, Outcome) and not event.at_once:
+            is_replaced = isinstance(then, Restart) or _is_replaced(then, outcome)
+            if not is_replaced and not event.at_once:
                 return ignore(state, "the run is stopping already")
-            then = outcome if isinstance(then, Restart) else then
+            then = outcome if is_replaced else then
             return stop(state, then, event.at, at_once=at_once or event.at_once)
         case Clearing(then=Restart()):
             return replace(state, phase=Clearing(then=outcome)), ()
+        case Clearing(then=Outcome() as ending) if _is_replaced(ending, outcome) and not event.at_once:
+            return replace(state, phase=Clearing(then=outcome)), ()
+        case Closing(outcome=ending) if _is_replaced(ending, outcome):
+            return replace(state, phase=Closing(outcome=outcome)), ()
         case Clearing() if event.at_once:
             waiting = [node.name for node in up_nodes(state) if not node.cleared]
             return state, tuple(act.ClearNode(node=name, attempt=state.attempt, at_once=True) for name in waiting)
         case Clearing() | Closing():
             return ignore(state, "the run is ending already")
+        case Ended(outcome=ended) if _is_replaced(ended, outcome):
+            return replace(state, phase=Ended(outcome=outcome, at=event.at)), ()
         case Ended(outcome=ended):
             return ignore(state, f"the run has ended already: {ended.word}")
         case _ as never:
             assert_never(never)
+
+
+def _is_replaced(ending: Outcome, outcome: Outcome) -> bool:
+    """Whether a run that another job would continue ends now."""
+    return ending.word == "queued" and outcome.word != "queued"
 
 
 def restart_kind(state: RunState, scope: ev.Scope) -> RestartKind:
@@ -70,6 +82,8 @@ def restart_kind(state: RunState, scope: ev.Scope) -> RestartKind:
     match state.phase:
         case Holding() if scope != "all" and not why_no_rejoin(state):
             return "rejoin"
+        case Ended(outcome=Outcome(word="queued")):
+            return "none"
         case Running() | Holding() | Ended():
             return "attempt"
         case Stopping(then=Outcome(word="failed")) | Clearing(then=Outcome(word="failed")):
@@ -111,6 +125,8 @@ def _why_no_restart(state: RunState, event: ev.RestartRequested) -> str:
             return f"attempt {state.attempt} is starting already"
         case Stopping(then=Restart()) | Clearing(then=Restart()):
             return f"attempt {state.attempt + 1} is coming already"
+        case Ended():
+            return "it waits for the job that continues it"
         case _:
             return "the run is ending; restart it once it has ended"
 

@@ -91,9 +91,9 @@ class Node(Value, frozen=True, kw_only=True):
 
 
 class Outcome(Value, frozen=True, kw_only=True):
-    """How a run ended, or will end once its nodes are cleared."""
+    """How a run ended, or will end once its nodes are cleared. `queued`: another job will continue it."""
 
-    word: Literal["succeeded", "failed", "stopped"]
+    word: Literal["succeeded", "failed", "stopped", "queued"]
     reason: str
     job_ended: bool = False
     """Whether the run ended because its job did."""
@@ -145,7 +145,7 @@ class Closing(Value, frozen=True, kw_only=True):
 
 
 class Ended(Value, frozen=True, kw_only=True):
-    """Nothing of the run is left."""
+    """Nothing of the run is left on any node."""
 
     outcome: Outcome
     at: float
@@ -250,6 +250,11 @@ def run_word(state: RunState) -> RunWord:
             return "running"
         case Ended(outcome=outcome):
             return outcome.word
+
+
+def waits_for_job(state: RunState) -> bool:
+    """Whether the run has left one job and another will continue it."""
+    return isinstance(state.phase, Ended) and state.phase.outcome.word == "queued"
 
 
 def root_cause(state: RunState) -> tuple[int, Done | Gone] | None:

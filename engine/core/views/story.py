@@ -28,8 +28,9 @@ def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) ->
     if isinstance(after.phase, Ended) and (before is None or not isinstance(before.phase, Ended)):
         outcome = after.phase.outcome
         text = f"the run {outcome.word}" if outcome.word != "stopped" else "the run was stopped"
+        text = text if outcome.word != "queued" else "the run waits for its next job"
         text += f": {outcome.reason}" if outcome.reason else ""
-        level = {"succeeded": "info", "failed": "error", "stopped": "warning"}[outcome.word]
+        level = {"succeeded": "info", "failed": "error", "stopped": "warning", "queued": "warning"}[outcome.word]
     return EventLine(seq=seq, at=event.at, text=text, level=level) if text else None
 
 
@@ -59,6 +60,9 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"{node} was given up: {reason}", "error"
         case ev.JobEnded(reason=reason):
             return reason, "error"
+        case ev.RunContinued(job=job, nodes=nodes):
+            where = ", ".join(name for name, _ in nodes)
+            return f"attempt {after.attempt}: job {job} continues the run on {where}", "warning"
         case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
             return f"{node}, {check}: {text}", "error" if fails else "warning"
         case ev.StoreOpened(node=node, port=port):

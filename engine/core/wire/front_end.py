@@ -32,10 +32,11 @@ class Subscribe(Message, frozen=True, kw_only=True, tag="subscribe"):
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
-    """End the run."""
+    """End the run; see `StopRequested`, which has the same fields."""
 
     by: str
     at_once: bool = False
+    again: bool = False
 
 
 class Restart(Message, frozen=True, kw_only=True, tag="restart"):
