@@ -156,7 +156,7 @@ def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> N
 
     parameters = sum(parameter.numel() for parameter in model.parameters())
     begins = f"resumes after step {state.step}" if state.step else "starts at step 1"
-    print(f"rank {rank} of {world} on {device}: {parameters:,} parameters, {begins} of {args.steps}")
+    print(f"rank {rank} of {world} on {device}, {parameters:,} parameters: {begins} of {args.steps}")
     # DDP regroups its gradient buckets after the first backward pass, and another grouping rounds sums in another order.
     # So that a resumed run adds up as the unbroken one does, a pass that trains nothing comes before either.
     loss_of(ddp, *next_batch()).backward()  # type: ignore[no-untyped-call]

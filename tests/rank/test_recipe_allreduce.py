@@ -14,7 +14,7 @@ from engine.core.errors import UsageError
 from rankdeck.recipes import _timings, allreduce, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES
 from rankdeck.recipes._sizes import parse_sizes
-from tests.recipe_ranks import Backend, run_recipe
+from tests.recipe_ranks import run_recipe
 
 MIB = 1 << 20
 
@@ -125,10 +125,9 @@ def test_median_and_p95_are_of_the_repetitions():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "world"), [("gloo", 4), ("mpi", 2), ("ucc", 2)])
-def test_it_measures_everywhere(tmp_path: Path, backend: Backend, world: int):
+def test_it_measures_every_collective(tmp_path: Path):
     words = ("--collectives", "all", "--sizes", "4,4K", "--seconds", "0.01")
-    done = run_recipe(tmp_path, "allreduce", *words, backend=backend, world=world)
-    assert set(done.statuses) == {0}, done.outputs
-    assert f"{world} ranks, {backend} on cpu" in done.outputs[0]
+    done = run_recipe(tmp_path, "allreduce", *words)
+    assert done.statuses == [0, 0], done.outputs
+    assert "2 ranks, gloo on cpu" in done.outputs[0]
     assert {name for name in COLLECTIVES if name in done.outputs[0]} == set(COLLECTIVES)

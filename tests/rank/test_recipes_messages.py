@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Backend, Ran, run_recipe
+from tests.recipe_ranks import Ran, run_recipe
 
 pytestmark = pytest.mark.slow
-
-PLACES: list[tuple[Backend, int]] = [("gloo", 2), ("gloo", 4), ("mpi", 2), ("ucc", 2)]
-
 
 # --- comm-hooks
 
@@ -23,11 +20,10 @@ def table(done: Ran) -> dict[str, tuple[float, float]]:
     return {name: (float(kilobytes), float(accuracy)) for name, kilobytes, accuracy in found}
 
 
-@pytest.mark.parametrize(("backend", "world"), PLACES)
-def test_compressed_gradients_are_smaller_and_learn_too(tmp_path: Path, backend: Backend, world: int):
+def test_compressed_gradients_are_smaller_and_learn_too(tmp_path: Path):
     words = ("--hidden", "64", "--steps", "40")
-    done = run_recipe(tmp_path, "comm-hooks", *words, world=world, backend=backend)
-    assert set(done.statuses) == {0}, done.outputs
+    done = run_recipe(tmp_path, "comm-hooks", *words)
+    assert done.statuses == [0, 0], done.outputs
     sizes = {name: kilobytes for name, (kilobytes, _) in table(done).items()}
     # 64 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10 numbers
     assert sizes["none"] == pytest.approx(8970 * 4 / 1000, abs=0.06)
@@ -74,9 +70,9 @@ def test_matrices_of_full_rank_lose_nothing(tmp_path: Path):
 # --- var-gather
 
 
-@pytest.mark.parametrize(("backend", "world"), PLACES)
-def test_every_rank_gets_the_rows_of_all(tmp_path: Path, backend: Backend, world: int):
-    done = run_recipe(tmp_path, "var-gather", "--rows", "100", "--repeat", "3", world=world, backend=backend)
+@pytest.mark.parametrize("world", [2, 4])
+def test_every_rank_gets_the_rows_of_all(tmp_path: Path, world: int):
+    done = run_recipe(tmp_path, "var-gather", "--rows", "100", "--repeat", "3", world=world)
     assert set(done.statuses) == {0}, done.outputs
     lengths = [*range(100, 100 + world - 1), 500]
     whole = sum(lengths) * 0.256

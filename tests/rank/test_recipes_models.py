@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Backend, Ran, run_recipe
+from tests.recipe_ranks import Ran, run_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -76,15 +76,6 @@ def test_a_killed_pipeline_resumes_as_if_unbroken_with_other_stages_too(pipeline
     assert "has layers 4, not 2: delete it, or name another folder\n" in refused.outputs[0]
 
 
-@pytest.mark.parametrize("backend", ["mpi", "ucc"])
-def test_a_pipeline_runs_over_other_backends(pipeline: Ran, tmp_path: Path, backend: Backend):
-    other = run_recipe(tmp_path, "pipeline", *PIPELINE, "--steps", "8", backend=backend)
-    assert not any(other.statuses), other.outputs
-    losses = [float(loss) for loss in re.findall(r"^rank 0: \S+  loss (\S+)  bubble ", other.outputs[0], re.MULTILINE)]
-    assert losses == pytest.approx([pipeline.losses()[8]] * 3, abs=1e-4)
-    assert other.final("accuracy") > 0
-
-
 def test_what_makes_no_pipeline_is_refused_with_one_line(tmp_path: Path):
     few = run_recipe(tmp_path / "few", "pipeline", "--micro-batches", "1", launcher="rankdeck", world=2)
     assert few.statuses == [1, 1]
@@ -127,13 +118,3 @@ def test_a_killed_training_on_two_devices_resumes_as_if_unbroken(parallel: Ran, 
     other = run_recipe(tmp_path, "model-parallel", *words, "--first", "1")
     assert other.statuses == [1, 1]
     assert other.outputs[0].splitlines()[-1].startswith(f"{path} is of another training: cut is 2 there, and 1 here")
-
-
-@pytest.mark.parametrize(("world", "backend"), [(4, "gloo"), (2, "mpi"), (2, "ucc")])
-def test_models_on_two_devices_run_over_other_backends(parallel: Ran, tmp_path: Path, world: int, backend: Backend):
-    other = run_recipe(tmp_path, "model-parallel", *PARALLEL, world=world, backend=backend)
-    assert not any(other.statuses), other.outputs
-    if world == 2:
-        assert other.final("accuracy") == pytest.approx(parallel.final("accuracy"), abs=0.005)
-    else:
-        assert other.final("accuracy") > 0.85

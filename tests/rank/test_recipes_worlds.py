@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import Backend, Ran, run_recipe
+from tests.recipe_ranks import Ran, run_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -64,13 +64,6 @@ def test_digits_of_its_own_on_each_rank_make_local_sgd_worse(local: Ran, tmp_pat
     assert max(other.losses(name="drift").values()) > 2 * max(local.losses(name="drift").values())
 
 
-@pytest.mark.parametrize("backend", ["mpi", "ucc"])
-def test_local_sgd_runs_over_other_backends(local: Ran, tmp_path: Path, backend: Backend):
-    other = run_recipe(tmp_path, "local-sgd", *LOCAL, "--every", "7", backend=backend)
-    assert not any(other.statuses), other.outputs
-    assert other.final("accuracy") == pytest.approx(local.final("accuracy"), abs=0.01)
-
-
 # --- elastic
 
 
@@ -103,12 +96,6 @@ def test_a_world_of_changing_size_has_the_same_losses_under_torchrun(changing: R
     assert other.statuses == [0, 0], other.outputs
     assert [other.losses(rank) for rank in (0, 1)] == [changing.losses(rank) for rank in (0, 1)]
     assert other.final("accuracy") == changing.final("accuracy")
-
-
-def test_a_world_of_changing_size_runs_over_ucc(fixed: Ran, tmp_path: Path):
-    other = run_recipe(tmp_path, "elastic", *ELASTIC, backend="ucc")
-    assert not any(other.statuses), other.outputs
-    assert other.final("accuracy") == pytest.approx(fixed.final("accuracy"), abs=0.01)
 
 
 def test_a_killed_world_of_changing_size_resumes_in_its_generation(fixed: Ran, tmp_path: Path):
