@@ -43,8 +43,11 @@ WARM = (
     "torch.utils.serialization",
     "torch._dynamo",
     "multiprocessing.reduction",
+    "rankdeck.elastic",
+    "rankdeck.checkpoint",
 )
-"""Imports of a rank before its first step. Optimizers import `torch._dynamo` when the first one is created."""
+"""Imports of a rank before its first step. Optimizers import `torch._dynamo` when the first one is created. The files of rankdeck
+on a node have no bytecode: each rank would compile them."""
 
 Spares = Dict[int, socket.socket]  # noqa: UP006
 """Pre-forked processes by pid, each with the socket for its request."""
@@ -249,7 +252,7 @@ def become(request: Request, descriptors: list[int]) -> None:
     renew_state()
     show_command(request["argv"])
     watch_for_stacks(request["stacks"])
-    if "rankdeck._output" in sys.modules:  # it was imported with torch, when this process was no rank yet
+    if "rankdeck._output" in sys.modules:  # it was imported when this process was no rank yet
         sys.modules["rankdeck._output"].outlive_full_disks()
 
 
@@ -267,11 +270,22 @@ def status_of(error: SystemExit) -> int:
 
 
 def move_packages(old: str, new: str) -> None:
-    """Updates the paths of packages that were imported from a folder which has moved."""
+    """Updates the paths of modules that were imported from a folder which has moved."""
+    if old == new:
+        return
+
+    def moved(place: str) -> str:
+        return new + place[len(old) :] if place.startswith(old + os.sep) else place
+
     for module in list(sys.modules.values()):
-        places = getattr(module, "__path__", None)
-        if isinstance(places, list):
-            places[:] = [new + place[len(old) :] if place.startswith(old + os.sep) else place for place in places]
+        names = getattr(module, "__dict__", {})
+        if isinstance(names.get("__path__"), list):
+            names["__path__"][:] = map(moved, names["__path__"])
+        if isinstance(names.get("__file__"), str) and names["__file__"].startswith(old + os.sep):
+            names["__file__"] = moved(names["__file__"])
+            spec: Any = names.get("__spec__")
+            spec.origin = names["__file__"]
+            spec.loader.path = names["__file__"]  # tracebacks read the source through it
 
 
 def renew_state() -> None:
