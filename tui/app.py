@@ -127,7 +127,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
     async def run_action(self, action: str | ActionParseResult, *words: Any, **options: Any) -> bool:
         """Does what a key says, unless it would change something and the app only watches."""
         if self.read_only and isinstance(action, str) and changes_something(action):
-            self.say("rankdeck only watches: it was opened with --read-only", error=True)
+            self.say("rankdeck can't change anything: it was opened with --read-only", error=True)
             return True
         return await super().run_action(action, *words, **options)
 
@@ -266,14 +266,14 @@ class RankdeckApp(App[None], inherit_bindings=False):
         what = count(text.count("\n") + 1, "line")
         if await off_loop(to_tmux, text):
             self._clipboard = text
-            self.say(f"{what} copied to tmux's buffer: its prefix and ] paste")
+            self.say(f"{what} copied to tmux's buffer; paste it with tmux's prefix and ]")
         elif fits_terminal(text):
             super().copy_to_clipboard(text)
             self.say(
-                f"{what} sent to the terminal's clipboard (OSC 52); if it takes none, rankdeck logs prints the log"
+                f"{what} sent to the terminal's clipboard (OSC 52). If the terminal does not support this, rankdeck logs prints the log"
             )
         else:
-            self.say(f"{what} are more than a terminal's clipboard takes; rankdeck logs prints the log", error=True)
+            self.say(f"{what} are too long for a terminal's clipboard; rankdeck logs prints the log", error=True)
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
         # After the messages of earlier `notify` calls, so that only the newest notice stays.

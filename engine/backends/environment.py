@@ -153,5 +153,5 @@ def _unknown(name: str, family: Family) -> Trouble | None:
     if not near and not family.is_complete:
         return None
     backend = min(family.backends)
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"rankdeck env {backend} lists what there is"
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"rankdeck env {backend} lists the known variables"
     return Trouble(f"does nothing: {family.reader} has no such variable", hint)

@@ -100,7 +100,8 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     assert mpi is not None
     if output.text.strip().endswith(_MISSING):
         raise CheckError(
-            f"{plan.python} has no mpi4py, and its torch no MPI of its own", hint=f"{plan.python} -m pip install mpi4py"
+            f"{plan.python} has no mpi4py, and its torch was built without MPI",
+            hint=f"{plan.python} -m pip install mpi4py",
         )
     found = next(((kind, match[1]) for kind, sign in _LIBRARIES if (match := re.search(sign, output.text))), None)
     if output.status or found is None:  # an unknown library may be compatible

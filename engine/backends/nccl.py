@@ -34,7 +34,7 @@ def check(ranks: int, facts: NodeFacts) -> None:
         raise CheckError(f"torch {facts.torch} on {facts.name} is a build for CPUs", hint=_NO_CUDA)
     if facts.gpus < ranks:
         gpus = "1 GPU" if facts.gpus == 1 else f"{facts.gpus} GPUs"
-        raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL wants one for each", hint=_FEW_GPUS)
+        raise CheckError(f"{facts.name} has {gpus} for {ranks} ranks: NCCL needs one for each", hint=_FEW_GPUS)
 
 
 def judge(output: ProgramOutput, plan: LaunchPlan) -> str:

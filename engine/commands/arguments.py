@@ -110,7 +110,7 @@ PROFILE = click.argument("profile", type=ProfileName())
 RUN = click.argument("run", type=RunName())
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 DETACH = click.option("--detach", "-d", is_flag=True, help="Print the run's id and return.")
-COLD = click.option("--cold", is_flag=True, help="Take no standby of an earlier launch, and leave none.")
+COLD = click.option("--cold", is_flag=True, help="Use no standby of an earlier launch, and leave none.")
 SET = click.option(
     "--set",
     "overrides",

@@ -60,7 +60,7 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
         if not sys.stdin.isatty():
             raise UsageError(
                 f"nothing was removed: there is no terminal to confirm the removal of {len(chosen)} run(s)",
-                hint="with --yes, rankdeck clean does not ask",
+                hint="add --yes to remove them without a question",
             )
         click.echo("\n".join(paths.run for paths in chosen))
         click.confirm(f"Remove {len(chosen)} run(s) with their logs and checkpoints?", default=False, abort=True)
@@ -86,7 +86,7 @@ def end_standbys(*, as_json: bool) -> None:
     deadline = time.monotonic() + STANDBY_TIME
     while left := [paths for paths, _ in found if has_process(paths)]:
         if time.monotonic() >= deadline:
-            raise RankdeckError(f"{left[0].folder.name} does not end", hint=f"its log: {left[0].supervisor_log}")
+            raise RankdeckError(f"{left[0].folder.name} has not ended", hint=f"its log: {left[0].supervisor_log}")
         time.sleep(0.02)
     remove_stale_standbys(runs_folder())
     if as_json:

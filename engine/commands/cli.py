@@ -43,7 +43,7 @@ RUN is the id of a run, a unique prefix of one, or - for the newest run.
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 @click.option("--slow", is_flag=True, help="Redraw the app only once a second, for slow connections.")
 @click.option("--no-mouse", is_flag=True, help="Do not capture the mouse in the app.")
-@click.option("--read-only", is_flag=True, help="Only watch: nothing is started, changed or ended from the app.")
+@click.option("--read-only", is_flag=True, help="Read-only: the app starts, changes and ends nothing.")
 @click.option("--profile", "profile", type=ProfileName(), help="Open the app with this profile selected.")
 @click.pass_context
 def cli(
@@ -69,7 +69,7 @@ cli.add_command(import_)
 
 def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("the app needs a terminal", hint="rankdeck --help lists commands that do not")
+        raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that need none")
     gc.disable()  # until the first frame: garbage collection takes a tenth of the time to import and set up the app
     from tui.app import run
 

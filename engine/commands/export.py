@@ -75,7 +75,8 @@ def export_run(paths: RunPaths, kind: str, output: str | None, metric: str) -> N
         except Exception as error:  # noqa: BLE001 - of code that is not ours
             said = str(error).strip().partition("\n")[0]
             raise RankdeckError(
-                f"{kind} failed: {type(error).__name__}: {said}", hint="its settings are its own"
+                f"{kind} failed: {type(error).__name__}: {said}",
+                hint=f"correct the settings of {kind}, which rankdeck does not change",
             ) from None
         return
     data = _content(paths, snapshot, kind, metric)

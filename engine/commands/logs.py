@@ -84,7 +84,8 @@ async def print_logs(run: LocalRun, wanted: Wanted, *, follow: bool) -> int:
     order = run.paths.order(attempt)
     if wanted.since is not None and not follow and not order.exists() and run.paths.attempt(attempt).exists():
         raise UsageError(
-            f"when the ranks of {run.run} wrote is not known", hint="an older rankdeck ran it; leave --since out"
+            f"the times at which the ranks of {run.run} wrote are not known",
+            hint="an older rankdeck ran it; leave --since out",
         )
     follower = Follower(run.paths, attempt, list(range(ranks)) if wanted.rank is None else [wanted.rank])
     chosen = _Filter(wanted).chosen

@@ -113,7 +113,7 @@ _OPTIONS = (
         "--profile",
         "base",
         type=ProfileName(),
-        help="Take everything that the command line leaves open from this profile.",
+        help="Take what the command line does not set from this profile.",
     ),
     SET,
 )

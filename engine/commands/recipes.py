@@ -105,9 +105,7 @@ def _write(texts: dict[Path, str]) -> None:
                 with file:
                     file.write(text)
             except FileExistsError:
-                raise UsageError(
-                    f"{path} is there already", hint="choose another name: nothing is overwritten"
-                ) from None
+                raise UsageError(f"{path} already exists", hint="choose another name: nothing is overwritten") from None
             except OSError as error:
                 raise RankdeckError(
                     f"{path} can't be written: {error.strerror}", hint="nothing was written; choose another folder"

@@ -56,7 +56,7 @@ def diagnose(ctx: click.Context, run: str | None, *, log: str | None, attempt: i
     if (run is None) == (log is None):
         raise UsageError("diagnose takes a run or a log", hint="rankdeck diagnose -, or rankdeck diagnose --file LOG")
     if log is not None and attempt is not None:
-        raise UsageError("--attempt does not go with --file", hint="leave out --attempt")
+        raise UsageError("--attempt and --file exclude each other", hint="leave out --attempt")
     from engine.commands.diagnose import diagnose_file, diagnose_run
 
     found = diagnose_file(log) if log is not None else diagnose_run(find_run(run or "-"), attempt)
@@ -177,10 +177,10 @@ def wait(ctx: click.Context, run: str, *, timeout: float | None, as_json: bool) 
 
 @click.command()
 @click.argument("runs", nargs=-1, type=RunName())
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Leave the N newest ended runs.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the N newest ended runs.")
 @click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--standby", is_flag=True, help="Remove no run; end what waits for the next launch.")
+@click.option("--standby", is_flag=True, help="Remove no run; end the standbys, which wait for the next launch.")
 @JSON
 def clean(
     runs: tuple[str, ...], *, keep: int | None, older: float | None, yes: bool, standby: bool, as_json: bool
@@ -197,14 +197,16 @@ def clean(
         end_standbys(as_json=as_json)
         return
     if runs and (keep is not None or older is not None):
-        raise UsageError("RUN and --keep or --older exclude each other", hint="name the runs, or say which to choose")
+        raise UsageError(
+            "RUN and --keep or --older exclude each other", hint="name runs, or select them with --keep and --older"
+        )
     unplanned = {paths.run: paths for _, paths in unplanned_runs()}
     chosen = [unplanned.get(run) or find_run(run) for run in runs] if runs else old_runs(keep or 0, older or 0.0)
     clean_runs(chosen, named=bool(runs), yes=yes, as_json=as_json)
 
 
 @click.command()
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Leave the N newest ended runs.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the N newest ended runs.")
 @click.option("--older", type=Age(), metavar="AGE", help="Only runs that ended longer ago, such as 12h or 30d.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @JSON
@@ -222,8 +224,10 @@ def gc(*, keep: int | None, older: float | None, yes: bool, as_json: bool) -> No
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option("--sort", "key", default="launched", show_default=True, metavar="KEY", help="Order; a metric works too.")
-@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option(
+    "--sort", "key", default="launched", show_default=True, metavar="KEY", help="What to sort by, also a metric."
+)
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
 @JSON
 def runs(words: tuple[str, ...], *, key: str, reverse: bool, limit: int | None, as_json: bool) -> None:
@@ -240,7 +244,7 @@ def runs(words: tuple[str, ...], *, key: str, reverse: bool, limit: int | None, 
 @click.command()
 @RUN
 @click.argument("text", required=False)
-@click.option("--star/--no-star", default=None, help="Mark the run; gc and clean without RUN leave it.")
+@click.option("--star/--no-star", default=None, help="Mark the run; gc, and clean without RUN, do not remove it.")
 def note(run: str, text: str | None, *, star: bool | None) -> None:
     """Write a note about a run, which `runs` shows, or print the one that it has. An empty TEXT removes it."""
     from engine.commands.history import note_run

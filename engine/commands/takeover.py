@@ -32,7 +32,8 @@ def take_over(paths: RunPaths, *, yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
-                "nothing was changed: there is no terminal to confirm it", hint="with --yes, it is not asked"
+                "nothing was changed: there is no terminal to confirm it",
+                hint="add --yes to confirm it without a question",
             )
         click.echo(f"{paths.run} belongs to {host}. Processes that it has there can't be seen or ended from here.")
         click.confirm(f"Is {host} gone for ever, or is it this host under an earlier name?", default=False, abort=True)

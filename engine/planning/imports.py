@@ -71,5 +71,5 @@ def _read(file: str) -> str:
     except OSError as error:
         raise UsageError(f"{file}: can't be read: {error.strerror}") from None
     if len(content) > MAX_SIZE or b"\0" in content:
-        raise UsageError(f"{file}: is no batch file", hint="import a shell script or a command")
+        raise UsageError(f"{file}: is not a batch file", hint="import a shell script or a command")
     return content.decode(errors="replace")

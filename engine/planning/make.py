@@ -103,7 +103,7 @@ def _linger(profile: Profile) -> float:
     try:
         return linger_seconds(profile.launch.linger, variable, in_job=in_job())
     except ValueError:
-        hint = "set it to seconds up to 86400, or to off"
+        hint = "set it to a number of seconds up to 86400, or to off"
         raise CheckError(f"{LINGER_VARIABLE} is {variable!r}", hint=hint) from None
 
 
@@ -334,7 +334,7 @@ def _check_this_machine(plan: LaunchPlan) -> None:
     """Raises CheckError if something is missing that every rank on this machine needs."""
     if not os.path.isdir(plan.workdir):
         raise CheckError(
-            f"the working directory {plan.workdir} does not exist", hint="set launch.workdir to one that does"
+            f"the working directory {plan.workdir} does not exist", hint="set launch.workdir to a folder that exists"
         )
     script = Path(plan.program.target)
     if plan.wrap:  # the script, the Python and rank.wrap are inside, where only the check of a node sees them

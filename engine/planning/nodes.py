@@ -71,13 +71,15 @@ def _text(file: str) -> str:
     try:
         path = Path(os.path.expanduser(file))
         if not path.is_file():  # opening a FIFO would wait for a writer
-            raise CheckError(f"the hostfile {file} is not there, or is no file", hint="set layout.hostfile to one")
+            raise CheckError(
+                f"the hostfile {file} does not exist, or is not a file", hint="set layout.hostfile to a file"
+            )
         with path.open("rb") as opened:
             data = opened.read(MAX_SIZE + 1)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~name where there is no such user
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckError(
-            f"the hostfile {file} can't be read: {reason}", hint="set layout.hostfile to one that can"
+            f"the hostfile {file} can't be read: {reason}", hint="set layout.hostfile to a file that you can read"
         ) from None
     if len(data) > MAX_SIZE:
         raise CheckError(f"{file} is too large to be a hostfile", hint="a hostfile has one line for each host")
@@ -110,7 +112,7 @@ def _this_job() -> tuple[str, str]:
     names = os.environ.get("SLURM_JOB_NODELIST", "")
     if not names:
         raise CheckError(
-            'layout.slurm is "current", and this is no job: SLURM_JOB_NODELIST is not set',
+            'layout.slurm is "current", but rankdeck does not run in a Slurm job: SLURM_JOB_NODELIST is not set',
             hint="start rankdeck inside salloc or sbatch, or name a job: layout.slurm = 1234",
         )
     if os.environ.get("SLURM_HET_SIZE", "1") != "1":
@@ -139,7 +141,7 @@ def _pbs_slots(layout: Layout) -> tuple[Slots, ...]:
     file = os.environ.get("PBS_NODEFILE", "")
     if not file:
         raise CheckError(
-            'layout.pbs is "current", and this is no job: PBS_NODEFILE is not set',
+            'layout.pbs is "current", but rankdeck does not run in a PBS job: PBS_NODEFILE is not set',
             hint="start rankdeck inside qsub -I or a job",
         )
     slots = parse_hostfile(_text(file), file)

@@ -94,5 +94,5 @@ def _kind(wanted: Wanted) -> str:
         raise UsageError(f"{word} is a profile, not a script", hint=f"rankdeck launch {word}")
     raise UsageError(
         f"there is no script {word!r}, and no recipe of that name",
-        hint="the path counts from the current folder; rankdeck recipes lists recipes; -m runs a module",
+        hint="the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module",
     )

@@ -48,7 +48,8 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
     job = said.strip().partition(";")[0]  # another cluster's name may follow
     if not job.isdigit():
         raise CheckError(
-            f"sbatch answers {said.strip()[:80]!r}, which is no job", hint="try the command of rankdeck plan by hand"
+            f"sbatch answers {said.strip()[:80]!r}, which is not a job id",
+            hint="try the command of rankdeck plan by hand",
         )
     return job
 
@@ -62,7 +63,7 @@ def test(submission: Submission) -> str:
     words = ["sbatch", "--test-only", *submission.options, "--wrap=true"]
     said = answer(words, hint="correct [layout.slurm]; sinfo shows partitions and their limits", whole=True)
     lines = [line.removeprefix("sbatch: ") for line in said.splitlines() if "to start at" in line]
-    return visible(" ".join(lines)[:200]) or "Slurm takes the job"
+    return visible(" ".join(lines)[:200]) or "Slurm would accept the job"
 
 
 def cancel(job: str) -> None:

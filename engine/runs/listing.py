@@ -87,7 +87,9 @@ def find_run(word: str) -> RunPaths:
         return found[0]
     if found:
         some = ", ".join(run.run for run in found[:5])
-        raise RunNotFoundError(f"{word!r} may be any of {len(found)} runs", hint=f"type more of it: {some}")
+        raise RunNotFoundError(
+            f"{word!r} is the beginning of {len(found)} run ids", hint=f"type more characters: {some}"
+        )
     hint = (
         "rankdeck ps --all lists them" if runs else "no run was ever launched here; rankdeck launch PROFILE starts one"
     )

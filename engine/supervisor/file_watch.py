@@ -44,11 +44,11 @@ class FileWatch:
             return
         if not self._is_told:
             self._is_told = True
-            self._tell(f"{run.disk_words}; what can't be written now is written when there is room")
+            self._tell(f"{run.disk_words}; rankdeck writes the rest as soon as there is space")
         elif not self._journal.is_behind and self._has_room():
             run.disk_trouble = None
             self._is_told = False
-            self._tell("there is room again, and what had waited is written")
+            self._tell("there is space again, and rankdeck has written what waited for it")
 
     def _tell(self, text: str) -> None:
         run = self._run

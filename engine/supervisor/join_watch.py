@@ -1,4 +1,4 @@
-"""Watches ranks whose own processes wait for a store that nobody hosts, and says so once in an attempt, with the cure."""
+"""Watches ranks whose own processes wait for a store that no process hosts, and says so once in an attempt, with the cure."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class Link:
                 data = await self._read(process.stdout)
             except TimeoutError:
                 self._is_silent = True
-                return f"nothing was heard of it for {MISSED_BEATS * self._heartbeat:g} s"
+                return f"no message came from it for {MISSED_BEATS * self._heartbeat:g} s"
             if not data:
                 self._was_killed = True
                 break
@@ -236,7 +236,7 @@ class Link:
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                     # A node may be faulty.
                     return f"it sent an invalid message: {type(error).__name__}: {error}"
-        return "its agent went away"
+        return "its agent closed the connection"
 
     def _take(self, process: Bridge, message: object) -> bool:
         """Handles a message. Raises ValueError if it is invalid, and BootError if the agent refuses this run.

@@ -213,7 +213,7 @@ class Reports:
 
     def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
         where = self._run.no_room[node] = visible(f"{news.path}: {news.reason}")
-        text = f"no room: what is to be started waits for some, {where}"
+        text = f"its disk is full: ranks and stores that start again wait for space, {where}"
         self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="disk", text=text, fails=False))
 
     def _take_failed_request(self, node: str, failed: reports.RequestFailed) -> None:
@@ -271,7 +271,7 @@ class Reports:
                 ended = self._with_details(ended, end)
             except Exception as error:  # noqa: BLE001 - that it has ended must be known
                 self._run.take_failed_reading(
-                    self._run.plan.places[end.rank].node, "how far a rank had come is not known", error
+                    self._run.plan.places[end.rank].node, "the last step of a rank is not known", error
                 )
         self._run.handle(ended)
 

@@ -44,13 +44,13 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
             *(questions.ask(node, question, reports.AddressesTried) for node in others), return_exceptions=True
         )
     except TimeoutError:
-        raise NoRouteError(f"{head} did not say how it can be reached") from None
+        raise NoRouteError(f"{head} did not report its addresses") from None
     finally:
         questions.send(head, requests.CloseListener())
     reached: dict[str, dict[str, str]] = {}
     for node, answer in zip(others, answers, strict=True):
         if isinstance(answer, BaseException):
-            raise NoRouteError(f"{node} did not say whether it reaches {head}") from None
+            raise NoRouteError(f"{node} did not report whether it reaches {head}") from None
         reached[node] = dict(answer.reached)
     tried = ", ".join(listener.addresses) or "no address"
     for node in others:
@@ -64,7 +64,7 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
     try:
         named = await questions.ask(head, requests.NameInterface(address=address), reports.InterfaceNamed)
     except TimeoutError:
-        raise NoRouteError(f"{head} did not say which interface has {address}") from None
+        raise NoRouteError(f"{head} did not report which interface has {address}") from None
     return Routes(address, ((head, named.name), *((node, reached[node][address]) for node in others)))
 
 

@@ -135,7 +135,7 @@ class Server:
         except ConnectionError:
             pass
         except OSError as error:
-            _write(writer, msg.Refused(reason=f"it can't be written down: {error.strerror}"))
+            _write(writer, msg.Refused(reason=f"the request can't be recorded: {error.strerror}"))
         except Exception as error:  # noqa: BLE001 - a defect: whoever waits for an answer must get one
             note("".join(traceback.format_exception(error)))
             _write(writer, msg.Refused(reason=f"a defect: {type(error).__name__}: {error}", defect=True))

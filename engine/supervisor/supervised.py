@@ -89,14 +89,14 @@ class SupervisedRun:
     def disk_words(self) -> str:
         """Why files of the run can't be written, for people; empty if they can."""
         error = self.disk_trouble
-        return f"{error.strerror}: {error.filename}; the run goes on" if error is not None else ""
+        return f"{error.strerror}: {error.filename}; the run continues" if error is not None else ""
 
     @property
     def room_words(self) -> str:
         """Where what is to be started waits for room on a disk, for people; empty: nowhere."""
         if not isinstance(self.state.phase, Starting):
             return ""
-        return "; ".join(f"{node} waits for room, {where}" for node, where in self.no_room.items())
+        return "; ".join(f"{node} waits for space on its disk, {where}" for node, where in self.no_room.items())
 
     @property
     def head(self) -> str:
@@ -141,7 +141,7 @@ class SupervisedRun:
                 if not has_failed:
                     has_failed = True
                     with contextlib.suppress(Exception):  # the defect may be there
-                        self.take_failed_reading(self.head, f"{part} has failed, and goes on", error)
+                        self.take_failed_reading(self.head, f"{part} has failed, and starts again", error)
             await asyncio.sleep(PAUSE)
 
     def start_attempt(self, state: RunState) -> None:

@@ -124,7 +124,7 @@ def test_a_python_without_mpi4py_is_found_before_the_launch(
     monkeypatch.setenv("PYTHONPATH", str(hidden))
     done = rankdeck("launch", write(name="mpi"))
     assert done.returncode == 3
-    assert "has no mpi4py, and its torch no MPI of its own" in done.stderr
+    assert "has no mpi4py, and its torch was built without MPI" in done.stderr
     assert "-m pip install mpi4py" in done.stderr
 
 

@@ -120,7 +120,7 @@ def test_a_python_that_does_not_start_as_a_rank_says_why(
 ):
     found = checked(rankdeck, write_profile({"name": "linear"}, env={"PYTHONHOME": "/no/such/home"}), "--quick")
     assert found["localhost", "python"]["state"] == "fail"
-    assert "does not start as a rank would" in found["localhost", "python"]["text"]
+    assert "does not start with the settings of a rank" in found["localhost", "python"]["text"]
 
 
 def test_a_module_is_looked_for_where_a_rank_would_find_it(

@@ -142,5 +142,5 @@ def test_what_torch_has_recorded_of_a_timeout_names_the_late_rank(rankdeck, writ
     (attempt,) = (rankdeck.home / "runs" / run).glob("attempt_0")
     (attempt / "nccl_trace_rank_1").write_bytes(b"torn")
     said = rankdeck("diagnose", run).stdout
-    assert "rank 1 does not say what it is at" in said
+    assert "rank 1 does not report its collectives" in said
     assert "nccl_trace_rank_1 can't be read" in said

@@ -268,7 +268,7 @@ def test_what_is_wrong_with_a_hostfile_is_told_with_its_line(inside, work):
     (work / "p.toml").write_text(HEAD + RUN + '[layout]\nhostfile = "hosts.txt"\n')
     said = inside("plan", "./p.toml")
     assert (said.status, said.out) == (3, "")
-    assert "the hostfile hosts.txt is not there" in said.err
+    assert "the hostfile hosts.txt does not exist" in said.err
     (work / "hosts.txt").write_text("gpu01 slots=4\n\x1b[2J\n")
     said = inside("plan", "./p.toml")
     assert (said.status, said.out) == (2, "")

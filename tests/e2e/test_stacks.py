@@ -168,7 +168,7 @@ def test_a_stopped_rank_does_not_say_what_it_is_at(rankdeck, write_script, write
     up(rankdeck, run, 3)
     rankdeck("kill", run, "--rank", "1", "--signal", "STOP")
     wait = wait_sentence(rankdeck, run, "ranks 0, 2 wait in all_reduce #3 of default_pg (9 x float32) for ")
-    assert wait["sentence"].endswith("; rank 1 does not say what it is at")
+    assert wait["sentence"].endswith("; rank 1 does not report its collectives")
     rankdeck("kill", run, "--rank", "1", "--signal", "CONT")
     rankdeck("stop", run, "--now")
 

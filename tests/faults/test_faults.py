@@ -513,7 +513,7 @@ def test_a_defect_in_one_watch_costs_only_that_part(
     script = "import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists('finish'): time.sleep(0.01)"
     run = rankdeck.launch(write_profile(write_script("finishes.py", script)))
     supervisor = rankdeck.supervisor(run)
-    wanted = f"{part} has failed, and goes on: KeyError: 'defect'"
+    wanted = f"{part} has failed, and starts again: KeyError: 'defect'"
     wait_until(lambda: [one for one in rankdeck.journal(run) if wanted in one.get("text", "")])
     rankdeck.wait_state(run, "running")
     assert rankdeck.supervisor(run) == supervisor

@@ -127,7 +127,7 @@ def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(
 
 def wait_for_room(rankdeck, run: str, *, attempt: int) -> None:
     """Waits until the agent has found that there is no room for what it was asked to start."""
-    status = rankdeck.wait_status(run, lambda status: "localhost waits for room, " in status["doing"])
+    status = rankdeck.wait_status(run, lambda status: "localhost waits for space on its disk, " in status["doing"])
     assert (status["state"], status["attempt"]) == ("starting", attempt)
 
 

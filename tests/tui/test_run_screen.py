@@ -256,7 +256,7 @@ async def test_a_yes_to_a_rejoin_that_is_none_any_more_does_nothing(app: Rankdec
         )
         await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
         await pilot.press("y")
-        await until_seen(pilot, "what a restart does has changed meanwhile; nothing was done")
+        await until_seen(pilot, "what a restart does has changed in the meantime; nothing was changed")
         assert run.asked == []
         await pilot.press("r")
         await until_seen(pilot, "Restart quickstart?", "no rejoin: the store is lost")
@@ -270,7 +270,7 @@ async def test_an_answer_to_a_generation_that_is_over_does_nothing(app: Rankdeck
         run.rejoin(0)
         await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
         await pilot.press("y")
-        await until_seen(pilot, "generation 1 has begun meanwhile; nothing was done")
+        await until_seen(pilot, "generation 1 has begun in the meantime; nothing was changed")
         assert run.asked == []
 
 
@@ -310,7 +310,7 @@ async def test_an_answer_to_an_attempt_that_is_over_does_nothing(app: RankdeckAp
         run.begin_attempt(1)
         await until(pilot, lambda: run_screen(app).model.run == run.view, "the update")
         await pilot.press("y")
-        await until_seen(pilot, "attempt 1 has begun meanwhile; nothing was done")
+        await until_seen(pilot, "attempt 1 has begun in the meantime; nothing was changed")
         assert run.asked == []
 
 
@@ -333,7 +333,7 @@ async def test_leaving_a_run_that_was_stopped_does_not_say_that_it_goes_on(engin
         app.open_run(RUN)
         await until_seen(pilot, "● running")
         await pilot.press("s")
-        await until_seen(pilot, "Its 4 ranks are asked to end")
+        await until_seen(pilot, "Its 4 ranks get the signals")
         await pilot.press("y")
         await until_seen(pilot, "stop: done")
         await pilot.press("q")
@@ -346,8 +346,8 @@ async def test_leaving_a_run_that_was_stopped_does_not_say_that_it_goes_on(engin
     ("alive", "activity", "said"),
     [
         (0, "", "None of its ranks is alive"),
-        (1, "", "Its rank is asked to end"),
-        (4, "", "Its 4 ranks are asked to end"),
+        (1, "", "Its rank gets the signals"),
+        (4, "", "Its 4 ranks get the signals"),
         (1, "stopping", "SIGKILL goes to the rank still alive"),
         (3, "stopping", "SIGKILL goes to the 3 ranks still alive"),
         (0, "stopping", "none of its ranks is alive"),

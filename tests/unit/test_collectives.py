@@ -90,14 +90,14 @@ def test_a_rank_that_has_called_nothing_at_all_is_late() -> None:
 def test_one_that_has_forgotten_what_it_called_is_not_accused() -> None:
     waits = line(entry(57))
     assert said(waits, line(evicted=True), waits, waits) == [
-        "ranks 0, 2, 3 wait in all_reduce #57 of default_pg (4 x float32) for 12 s; rank 1 does not say what it is at"
+        "ranks 0, 2, 3 wait in all_reduce #57 of default_pg (4 x float32) for 12 s; rank 1 does not report its collectives"
     ]
 
 
 def test_ranks_that_are_silent_are_told() -> None:
     waits = line(entry(57))
     assert said(waits, "", waits, "\n") == [
-        "ranks 0, 2 wait in all_reduce #57 of default_pg (4 x float32) for 12 s; ranks 1, 3 do not say what they are at"
+        "ranks 0, 2 wait in all_reduce #57 of default_pg (4 x float32) for 12 s; ranks 1, 3 do not report their collectives"
     ]
 
 
@@ -260,7 +260,7 @@ def test_a_transfer_that_is_done_makes_nobody_late() -> None:
 def test_one_that_has_kept_nothing_but_transfers_is_not_accused() -> None:
     sends = [entry(0, "nccl:send 1->2", is_p2p=True, done=True)] * 8
     waits = line(entry(7, "nccl:broadcast"))
-    assert said(waits, line(*sends, evicted=True), waits, waits)[0].endswith("; rank 1 does not say what it is at")
+    assert said(waits, line(*sends, evicted=True), waits, waits)[0].endswith("; rank 1 does not report its collectives")
     assert said(waits, line(*sends), waits, waits)[0].startswith("rank 1 has not called broadcast #7 ")
 
 

@@ -43,7 +43,7 @@ def test_the_end_of_a_rank_is_known_although_its_details_are_not(
         hear(runner, ENDED)
         ends = [event for event in runner._journal.events if isinstance(event, ev.RankEnded)]
         assert [(end.rank, end.status, end.step) for end in ends] == [(1, 7, None)]
-        assert warnings(runner) == ["how far a rank had come is not known: KeyError: 'defect'"]
+        assert warnings(runner) == ["the last step of a rank is not known: KeyError: 'defect'"]
 
 
 def test_an_invalid_report_costs_the_connection_each_time(tmp_path: Path) -> None:

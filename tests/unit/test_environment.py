@@ -280,7 +280,10 @@ def test_a_misspelt_name_is_told_with_the_nearest(backend: str, wrong: str, righ
 
 
 def test_a_name_that_gloo_can_not_know_is_told_even_where_none_is_near():
-    assert told("GLOO_XYZ") == "GLOO_XYZ does nothing: gloo has no such variable; rankdeck env gloo lists what there is"
+    assert (
+        told("GLOO_XYZ")
+        == "GLOO_XYZ does nothing: gloo has no such variable; rankdeck env gloo lists the known variables"
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -207,7 +207,7 @@ NO_FILES = replace(SPACE, files=3)
         ("script", "ok", "module pkg.train", {"script": None}, "module"),
         ("script", "fail", "there is no module pkg", {"script": None, "module": False}, "module"),
         ("script", "skip", "Python does not start", {"script": None, "module": None, "start": "boom"}, "module"),
-        ("python", "fail", "it does not start as a rank would: boom", {"start": "boom"}, "script"),
+        ("python", "fail", "it does not start with the settings of a rank: boom", {"start": "boom"}, "script"),
         ("disk", "ok", "the temporary folder /tmp has 20 GiB free", {}, "script"),
         ("disk", "warn", "512 MiB free", {"spaces": (SPACE, replace(SPACE, what="working directory", bytes=GIB // 2))}, "script"),
         ("disk", "fail", "1 MiB free", {"spaces": (SPACE, FULL_DISK)}, "script"),
@@ -335,7 +335,7 @@ def test_how_a_node_reaches_the_head():
     ]
     assert said(route_findings(launch, "gpu2", DOOR, BY_NONE)) == [
         ("head", "fail", "gpu1 can't be reached from there: 10.0.0.1: no answer; 192.168.0.1: connection refused"),
-        ("interface", "skip", "none connects to gpu1"),
+        ("interface", "skip", "no other node connects to gpu1"),
     ]
     assert "only local addresses" in route_findings(launch, "gpu2", DOOR, Routes(reached=(), missed=()))[0].text
     assert {state for _, state, _ in said(route_findings(launch, "gpu2", None, None))} == {"skip"}

@@ -63,7 +63,7 @@ def test_ranks_without_a_step_for_much_longer_than_usual_are_marked_once_and_tol
     run.go(2)
     assert run.health.marks == {}
     assert run.kinds == ["stalled", "moving"]
-    assert "goes on after about 45 s" in run.notices[1].text
+    assert "continues after about 45 s" in run.notices[1].text
 
 
 def test_one_rank_that_hangs_is_marked_though_its_peers_go_on():

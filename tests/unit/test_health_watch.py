@@ -139,7 +139,7 @@ async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on
     snapshots.refresh()
     assert snapshots.run_view.stall is None
     assert {rank.health for rank in snapshots.snapshot().ranks} == {""}
-    assert runner.run.story[-1].text.startswith("ranks 0, 1, 2, 3: goes on after about")
+    assert runner.run.story[-1].text.startswith("ranks 0, 1, 2, 3: continues after about")
 
 
 def test_a_rank_whose_loss_is_not_finite_is_ended_where_the_profile_says_hold(runner: Runner) -> None:

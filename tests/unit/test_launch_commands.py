@@ -253,7 +253,7 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
     [
         ("torchrun --nproc-per-nodes 2 t.py", "word 2 of the command: torchrun has no option --nproc-per-nodes", "--nproc-per-node?"),
         ("torchrun --standalone --zzz=2 t.py", "word 3 of the command: torchrun has no option --zzz", "leave it out"),
-        ("torchrun --nproc-per-node", "--nproc-per-node of torchrun has no value", "write one"),
+        ("torchrun --nproc-per-node", "--nproc-per-node of torchrun has no value", "write the value"),
         ("torchrun --nproc-per-node 0 t.py", "the number of ranks is '0'", "above 0"),
         ("torchrun --nproc-per-node ٣٤x t.py", "the number of ranks is", "above 0"),
         ("torchrun --nproc-per-node $N t.py", "word 3 of the command: the number of ranks is '$N'", "write its value"),

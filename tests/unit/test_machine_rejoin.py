@@ -230,7 +230,7 @@ def test_ranks_that_wait_in_generations_of_their_own_are_found() -> None:
 def test_ranks_that_do_not_meet_start_again_as_the_next_attempt() -> None:
     story = not_told().overdue()
     assert isinstance(story.state.phase, Stopping)
-    assert story.state.phase.then == Restart(reason="ranks 0, 1, 3 did not hear of generation 4")
+    assert story.state.phase.then == Restart(reason="ranks 0, 1, 3 did not notice generation 4")
     for rank in range(4):
         story.end(rank, -2)
     story.clear().open_store().spawn()

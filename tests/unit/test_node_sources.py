@@ -263,4 +263,4 @@ def test_a_pbs_job_that_has_every_host_once_says_no_number(work: Path, monkeypat
 def test_without_pbs_it_is_told_what_is_missing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PBS_NODEFILE is not set" in refused(Layout(pbs="current")).message
     monkeypatch.setenv("PBS_NODEFILE", str(work / "gone"))
-    assert "is not there" in refused(Layout(pbs="current")).message
+    assert "does not exist" in refused(Layout(pbs="current")).message

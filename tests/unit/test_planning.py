@@ -87,7 +87,7 @@ def test_auto_takes_nccl_where_every_rank_has_a_gpu(nodes: Nodes):
     ("gpus", "cuda", "why"),
     [
         ({"gpu01": 2}, "12.8", "gpu02 has no NVIDIA GPU"),
-        ({"gpu01": 2, "gpu02": 1}, "12.8", "gpu02 has 1 GPU for 2 ranks: NCCL wants one for each"),
+        ({"gpu01": 2, "gpu02": 1}, "12.8", "gpu02 has 1 GPU for 2 ranks: NCCL needs one for each"),
         ({"gpu01": 2, "gpu02": 2}, "", "torch 2.13.0 on gpu01 is a build for CPUs"),
     ],
 )

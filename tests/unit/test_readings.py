@@ -156,7 +156,7 @@ async def test_a_part_of_the_supervisor_that_fails_begins_again_and_is_told_once
         await has_worked.wait()
         kept.cancel()
     assert begun == 4
-    assert warnings(run) == ["output: the watch has failed, and goes on: KeyError: 'throughput'"]
+    assert warnings(run) == ["output: the watch has failed, and starts again: KeyError: 'throughput'"]
 
 
 async def test_a_part_that_fails_while_its_failure_is_told_begins_again(run: Runner, monkeypatch: pytest.MonkeyPatch):

@@ -97,7 +97,7 @@ def test_nothing_is_overwritten_and_no_half_is_left(rankdeck: Command, there: st
     Path(there).write_text("mine")
     said = rankdeck("recipes", "copy", "linear", "train.py")
     assert (said.status, said.out) == (2, "")
-    assert said.err == f"rankdeck: {there} is there already\n  choose another name: nothing is overwritten\n"
+    assert said.err == f"rankdeck: {there} already exists\n  choose another name: nothing is overwritten\n"
     assert os.listdir() == [there]
     assert Path(there).read_text() == "mine"
 

@@ -145,7 +145,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
     [
         ("nodes = 0", "must be 1 to 4096, not 0"),
         ("ranks_per_node = 0", "must be 1 to 65536, not 0"),
-        ('options = ["--array=1-3"]', "rankdeck runs one job, no job array"),
+        ('options = ["--array=1-3"]', "rankdeck submits one job, not a job array"),
         ('options = ["-N2"]', "set layout.slurm.nodes"),
         ('on_limit = "requeue"', "set warn = 300"),
         ('options = ["--wrap", "x"]', "rankdeck writes the script"),

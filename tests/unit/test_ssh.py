@@ -257,20 +257,20 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "no name server answered for gpu01",
         "network",
     ),
-    ("MaxStartups", 255, OLD_BANNER, "its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)", "sshd is well"),
+    ("MaxStartups", 255, OLD_BANNER, "its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)", "sshd works"),
     (
         "MaxStartups, reset",
         255,
         "kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 10.0.0.7 port 22\r\n",
         "its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)",
-        "sshd is well",
+        "sshd works",
     ),
     (
         "MaxStartups, OpenSSH 10.5",
         255,
         "Connection closed by 10.0.0.7 port 22\r\n",
         "its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)",
-        "sshd is well",
+        "sshd works",
     ),
     (
         "jump host down",
@@ -298,7 +298,7 @@ SAID: list[tuple[str, int, str, str, str]] = [
         255,
         OLD_BANNER + CLOSED_ON_THE_WAY,
         "at a jump host: its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)",
-        "sshd is well",
+        "sshd works",
     ),
     (
         "node down behind a jump host",

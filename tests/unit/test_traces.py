@@ -70,7 +70,7 @@ def test_who_waited_for_whom_is_told(tmp_path: Path) -> None:
 def test_ranks_without_a_file_are_silent(tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_1").unlink()
     assert said(tmp_path) == [
-        "ranks 0, 2 wait in all_reduce #57 of default_pg (4 x float32); rank 1 does not say what it is at"
+        "ranks 0, 2 wait in all_reduce #57 of default_pg (4 x float32); rank 1 does not report its collectives"
     ]
 
 
@@ -125,7 +125,7 @@ def test_what_is_no_trace_is_told(tmp_path: Path, write: Callable[[int, object],
 def test_what_was_written_before_the_last_rejoin_is_not_looked_at(tmp_path: Path) -> None:
     os.utime(tmp_path / "nccl_trace_rank_1", (100, 100))
     assert read_traces(tmp_path, 3, 100.0).waits[0].late == (1,)
-    assert read_traces(tmp_path, 3, 100.5).waits[0].sentence.endswith("; rank 1 does not say what it is at")
+    assert read_traces(tmp_path, 3, 100.5).waits[0].sentence.endswith("; rank 1 does not report its collectives")
     for rank in range(3):
         os.utime(tmp_path / f"nccl_trace_rank_{rank}", (100, 100))
     assert read_traces(tmp_path, 3, 100.5) == ((), ())

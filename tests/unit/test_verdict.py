@@ -96,7 +96,7 @@ def test_where_all_blame_another_that_nobody_saw_none_is_named() -> None:
     verdict = find_verdict([failed(0, CLOSED), failed(1, CLOSED, 1)])
     assert verdict is not None
     assert verdict.rank is None
-    assert "who failed first is not known" in verdict.headline
+    assert "which rank failed first is not known" in verdict.headline
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Field:
 def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
     """The lines of the form, top to bottom. Choices in some of them decide which others there are."""
     return [
-        Field(id="name", label="name", placeholder="my-run", help="What the profile and its runs are called."),
+        Field(id="name", label="name", placeholder="my-run", help="The name of the profile and of its runs."),
         Field(id="description", label="description", help="One line for the list of profiles."),
         Field(id=BACKEND, label="backend", begins_group=True, help="How ranks communicate.",
               choices=tuple((backend.name, backend.summary) for backend in backends)),
@@ -89,15 +89,15 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
         Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
               help="The interpreter of the ranks; it needs torch."),
         Field(id="launch.workdir", label="folder", placeholder=".",
-              help="The folder that ranks start in; a script is looked for from there."),
+              help="The folder that ranks start in; the path of a script is relative to it."),
         Field(id="launch.warm", label="warm start", help="How ranks start.",
               choices=((YES, "forked from a process that has imported torch once"),
                        (NO, "every rank imports torch by itself"))),
         Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
               choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
-                       ("restart", "dead ranks rejoin where the script can, else all start again; a few times"))),
+                       ("restart", "dead ranks rejoin if the script supports it, else all ranks restart"))),
         Field(id="env", label="environment", placeholder="NAME=value", begins_group=True,
-              help="Environment of every rank, quoted as in a shell. Secret values are not shown, and stay."),
+              help="Environment of every rank, quoted as in a shell. Secret values are hidden, and do not change."),
         Field(id="backend.env", label="backend env", placeholder="NAME=value",
               help="Environment that only this backend needs, quoted as in a shell."),
     ]  # fmt: skip

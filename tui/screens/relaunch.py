@@ -85,7 +85,7 @@ class RelaunchScreen(DeckScreen):
         try:
             words = shlex.split(text)
         except ValueError as error:
-            self.say(f"these are no arguments: {str(error).lower()}", error=True)
+            self.say(f"these arguments can't be read: {str(error).lower()}", error=True)
             return
         recipe = msgspec.structs.replace(profile.recipe, args=tuple(words))
         self.deck.launch(msgspec.structs.replace(profile, recipe=recipe))

@@ -77,12 +77,15 @@ def stop_act(run: RunView, client: RunClient, *, again: bool) -> Act:
         left = _ranks("the", run.alive)
         detail = f"It is stopping already. SIGKILL goes to {left} still alive: nothing can be saved any more."
         if run.alive == 0:
-            detail = "It is stopping already, and none of its ranks is alive. What is left of it is ended at once."
+            detail = (
+                "It is stopping already, and none of its ranks is alive. Its other processes are killed immediately."
+            )
         return Act(f"End {run.name} at once?", detail, "End at once", partial(client.stop, at_once=True), stops=True)
-    asked = f"{_ranks('Its', run.alive)} {'is' if run.alive == 1 else 'are'} asked to end, and after a while made to"
-    detail = f"{asked}, as its profile says. It can be restarted."
+    gets = f"{_ranks('Its', run.alive)} {'gets' if run.alive == 1 else 'get'} the signals of its stop ladder"
+
+    detail = f"{gets}, of which SIGKILL is the last. You can restart it."
     if run.alive == 0:
-        detail = "None of its ranks is alive: it ends as it is. It can be restarted."
+        detail = "None of its ranks is alive, so it ends immediately. You can restart it."
     return Act(f"Stop {run.name}?", detail, "Stop", client.stop, stops=True)
 
 
@@ -190,11 +193,11 @@ class ActingScreen(RelaunchScreen):
             if not yes or now is None:
                 return
             if now.attempt != asked.attempt:
-                self.say(f"attempt {now.attempt} has begun meanwhile; nothing was done", error=True)
+                self.say(f"attempt {now.attempt} has begun in the meantime; nothing was changed", error=True)
             elif now.generation != asked.generation:
-                self.say(f"generation {now.generation} has begun meanwhile; nothing was done", error=True)
+                self.say(f"generation {now.generation} has begun in the meantime; nothing was changed", error=True)
             elif act.restarts and now.restart_kind != asked.restart_kind:
-                self.say("what a restart does has changed meanwhile; nothing was done", error=True)
+                self.say("what a restart does has changed in the meantime; nothing was changed", error=True)
             else:
                 self._request(act)
 
@@ -212,7 +215,7 @@ class ActingScreen(RelaunchScreen):
             self.say(plain_line(await act.request()))
         except RankdeckError as error:
             self._stopped = None
-            self.deck.show_error(f"{act.question} It did not work.", error)
+            self.deck.show_error(f"{act.question} This failed.", error)
         else:
             if over:
                 self.watch_run()

@@ -38,7 +38,7 @@ class ScriptScreen(DeckScreen):
 
     def on_mount(self) -> None:
         name = plain_line(self._recipe)
-        title = f"{name}: rankdeck recipes copy {name} train.py begins your own"
+        title = f"{name}: rankdeck recipes copy {name} train.py copies it as your script"
         source = partial(script_text, self._source, ascii=self.deck.ascii)
         self.query_one(TextPane).show_text(source, title=title)
 

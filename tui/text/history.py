@@ -146,7 +146,7 @@ def history_details(entry: HistoryEntry, width: int, now: float, *, ascii: bool)
         changed = "it is the first run of this profile"
     else:
         changed = ", ".join(plain_line(f"{one.words} (was {one.before or 'not set'})") for one in entry.changes)
-    lines += labelled("changed", changed or "nothing since the run before", width)
+    lines += labelled("changed", changed or "nothing; it is as the run before", width)
     values = [f"{plain_line(name)} {precise(value)}" for name, value in list(entry.metrics.items())[:MOST_METRICS]]
     if values:
         lines += labelled("values", ", ".join(values), width)

@@ -172,7 +172,7 @@ def _stall_text(stall: StallView, width: int) -> Content:
         lines.append(Content.styled("asking the ranks what they do", MUTED))
     clock = time.strftime("%H:%M:%S", time.localtime(stall.since))
     lines += ["", *sentence(f"no steps since {clock}: {rank_ranges(stall.ranks)}", width, MUTED)]
-    keys = (("t", "the stacks of all ranks, taken anew"), ("x", "kill the selected rank"), ("r", "restart the run"))
+    keys = (("t", "take the stacks of all ranks again"), ("x", "kill the selected rank"), ("r", "restart the run"))
     return Content("\n").join(
         [*lines, "", *(Content.assemble((f"{key}  ", "bold $accent"), text) for key, text in keys)]
     )

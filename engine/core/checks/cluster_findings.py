@@ -56,7 +56,7 @@ def route_findings(plan: LaunchPlan, node: str, listener: ProbeListener | None, 
         text = f"{head} can't be reached from there: {reasons or 'it has only local addresses'}"
         hint = "check that the nodes have a common network and that no firewall blocks it: ranks connect to each other on any port"
         found = [fail(node, "head", text, hint)]
-        interface = skip(node, "interface", f"none connects to {head}")
+        interface = skip(node, "interface", f"no other node connects to {head}")
     return found if names_interface(plan) else [*found, interface]
 
 
@@ -86,7 +86,7 @@ def head_findings(
         interface = ok(head, "interface", f"{names.get(common[0], '?')}, {common[0]}")
     else:
         hint = f"it has {', '.join(listener.addresses) or 'only local ones'}; put a node first that all others reach"
-        found = [fail(head, "head", "no address of it is reached by all others", hint)]
+        found = [fail(head, "head", "not all other nodes can reach one address of it", hint)]
         interface = skip(head, "interface", "unknown without a route to it")
     return found if names_interface(plan) else [*found, interface]
 

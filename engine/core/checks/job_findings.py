@@ -34,7 +34,7 @@ def job_findings(plan: LaunchPlan, node: str, machine: Machine, job: Job, *, ful
     found = [_workdir(plan, node, job), _script(plan, node, job), _disk(node, job)]
     if job.start:
         hint = "look at PYTHONPATH, [env] of the profile and launch.setup"
-        found.append(fail(node, "python", f"it does not start as a rank would: {job.start}", hint))
+        found.append(fail(node, "python", f"it does not start with the settings of a rank: {job.start}", hint))
     if not full:
         found += [_installed_torch(node, machine, job), _quick_backend(plan, node, machine, job)]
     return found
@@ -75,7 +75,7 @@ def _disk(node: str, job: Job) -> Finding:
     found = worst(_space(node, space) for space in job.spaces)
     if found.state == "ok" and job.shared_memory is not None and job.shared_memory < LOW_SHARED:
         text = f"/dev/shm has {size_words(job.shared_memory)}: DataLoader workers may die by SIGBUS"
-        return warn(node, "disk", text, "give the container more: docker run --shm-size=8g, or --ipc=host")
+        return warn(node, "disk", text, "increase it for the container: docker run --shm-size=8g, or --ipc=host")
     return found
 
 

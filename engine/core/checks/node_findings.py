@@ -65,7 +65,7 @@ def clock_finding(node: str, ahead: float, uncertain: float) -> Finding:
     text = f"{_seconds(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's"
     if surely <= SKEW_TO_WARN:
         return ok(node, "clock", text)
-    return (fail if surely > SKEW_TO_FAIL else warn)(node, "clock", text, "let chrony or ntpd set it")
+    return (fail if surely > SKEW_TO_FAIL else warn)(node, "clock", text, "synchronise it with chrony or ntpd")
 
 
 def machine_findings(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> list[Finding]:

@@ -114,7 +114,7 @@ def _waits_in_collectives(
         if late:
             sentence = f"{_has_not(late)} called {what}; {wait} it{_since(seconds)}"
         elif silent:
-            hidden = _say(silent, "does not say what it is at", "do not say what they are at")
+            hidden = _say(silent, "does not report its collectives", "do not report their collectives")
             sentence = f"{wait} {what}{_since(seconds)}; {hidden}"
         elif left:
             sentence = f"{wait} {what}{_since(seconds)}; {_say(left, 'has left it', 'have left it')}"

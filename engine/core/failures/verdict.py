@@ -118,7 +118,7 @@ def find_verdict(witnesses: Sequence[Witness], waits: Sequence[Wait] = ()) -> Ve
         headline = (
             f"{rank_words(left, MAX_NAMED)} ended while others still needed it"
             if left
-            else f"{headline}; who failed first is not known"
+            else f"{headline}; which rank failed first is not known"
         )
     lines = [said.line if said.line not in said.traceback else "", first.report.line if first.report else first.line]
     return Verdict(

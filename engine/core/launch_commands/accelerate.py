@@ -112,7 +112,7 @@ def read_accelerate(draft: Draft, words: list[Word]) -> None:
     if not keys & {"total", "config"}:
         draft.leave_out(
             "accelerate's own configuration",
-            "it is not read: ranks are one for each GPU or core, or set layout.ranks_per_node",
+            "rankdeck does not read it. It starts one rank for each GPU or core; layout.ranks_per_node sets another number",
         )
     read_program(draft, rest, "accelerate launch", is_module="module" in keys)
 
@@ -132,7 +132,7 @@ def _take(draft: Draft, given: Given) -> None:
         case "config":
             draft.leave_out(
                 f"--config_file {value.text}",
-                "it is not read: give its settings as options of accelerate launch, and import that",
+                "rankdeck does not read it: write its settings as options of accelerate launch, and import that command",
             )
         case _ if key in _VARIABLES:
             if (key, value.text) != ("--gpu-ids", "all"):

@@ -94,7 +94,7 @@ def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
         if found := _ASSIGNMENT.fullmatch(word.text):
             draft.set_env(found[1], found[2])
             if "$" in found[2] or "`" in found[2]:
-                draft.leave_out(word.text, "no shell replaces it: write its value into the profile")
+                draft.leave_out(word.text, "no shell expands it: write its value into the profile")
         elif program_of(word.text) not in _WRAPPERS:
             return words[at:]
     return []

@@ -41,9 +41,9 @@ DEEPSPEED = Table(
         *left_out(SCHEDULER, "--comment --account"),
         flag("--bind-cores-to-rank", why=BINDING),
         option("--bind-core-list", why=BINDING),
-        flag("--elastic-training", why="a run keeps its nodes"),
-        *left_out("a run keeps its nodes", "--min-elastic-nodes --max-elastic-nodes"),
-        option("--autotuning", why="rankdeck has no tuner: start deepspeed itself for it"),
+        flag("--elastic-training", why="the number of nodes of a run does not change"),
+        *left_out("the number of nodes of a run does not change", "--min-elastic-nodes --max-elastic-nodes"),
+        option("--autotuning", why="rankdeck has no autotuner: to tune, run deepspeed itself"),
     ),
     abbreviates=True,
 )
@@ -63,7 +63,8 @@ def read_deepspeed(draft: Draft, words: list[Word]) -> None:
     if draft.hostfile and (draft.nodes or draft.node_count):
         if draft.node_count:
             draft.leave_out(
-                f"--num_nodes {draft.node_count}", "a hostfile counts as a whole: name the nodes with --nodes"
+                f"--num_nodes {draft.node_count}",
+                "rankdeck takes all nodes of a hostfile: to choose some, name them with --nodes",
             )
             draft.node_count = None
         else:
@@ -107,5 +108,5 @@ def _include(draft: Draft, value: Word) -> None:
         draft.set_env("CUDA_VISIBLE_DEVICES", gpus)
     elif any(chosen):
         draft.leave_out(
-            f"the GPUs of --include {value.text}", "they differ between nodes; ranks take the first of each node"
+            f"the GPUs of --include {value.text}", "they differ between nodes; ranks use the first GPUs of each node"
         )

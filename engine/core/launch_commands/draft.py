@@ -87,7 +87,7 @@ class Draft:
         self.args += [literal(word.text) for word in args]
         for word in (target, *args):
             if "$" in word.text or "`" in word.text:
-                self.leave_out(word.text, "no shell replaces it: write its value into the profile")
+                self.leave_out(word.text, "no shell expands it: write its value into the profile")
 
 
 def whole_number(word: Word, meaning: str) -> int:

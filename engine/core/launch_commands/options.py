@@ -16,7 +16,7 @@ from engine.core.launch_commands.draft import Word
 
 ADDRESS = "rankdeck finds the address and a free port itself"
 OUTPUT = "rankdeck keeps the output of every rank: rankdeck logs"
-TIMING = "rankdeck watches its ranks in its own way"
+TIMING = "rankdeck detects failed ranks by itself"
 BINDING = "rankdeck does not bind ranks to cores"
 SCHEDULER = "what the scheduler needs stays in the batch file"
 DEFAULT = ""
@@ -93,7 +93,9 @@ def read_options(words: Sequence[Word], table: Table) -> tuple[list[Given], list
         need = found.takes - len(values)
         values += words[at + 1 : at + 1 + need]
         if len(values) < found.takes:
-            raise UsageError(f"{word.place}: {word.text} of {table.launcher} has no value", hint="write one after it")
+            raise UsageError(
+                f"{word.place}: {word.text} of {table.launcher} has no value", hint="write the value after it"
+            )
         given.append(Given(found, word, tuple(values)))
         at += 1 + need
         if found.key and found.key == table.last:

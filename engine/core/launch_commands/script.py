@@ -60,7 +60,7 @@ def read_script(text: str, file: str = "", options: list[Word] | None = None) ->
     Args:
         text: its text.
         file: its name; empty: a command line.
-        options: options of sbatch, which win over those in the file; None: it is no batch file.
+        options: options of sbatch, which win over those in the file; None: it is not a batch file.
 
     Returns:
         What it says, and the name of its job; empty: it has none.
@@ -123,7 +123,9 @@ class _Reader:
         elif any(is_program(word.text) for word in plain[:2]) or not self._file:
             self._programs.append((statement, words))
         elif name not in _NO_MATTER:
-            self.draft.leave_out(f"{statement.place}: {_short(statement.text)}", "only a shell runs it")
+            self.draft.leave_out(
+                f"{statement.place}: {_short(statement.text)}", "rankdeck does not run shell commands of this kind"
+            )
 
     def _take_variables(self, statement: Statement, words: list[Word], *, exported: bool) -> None:
         unknown = False

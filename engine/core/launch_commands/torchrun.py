@@ -87,7 +87,9 @@ def _take(draft: Draft, given: Given) -> None:
             least, _, most = value.text.rpartition(":")
             draft.node_count = whole_number(Word(most, value.place), "the number of nodes")
             if least and least != most:
-                draft.leave_out(f"--nnodes {value.text}", f"a run keeps its nodes: it starts on {most}")
+                draft.leave_out(
+                    f"--nnodes {value.text}", f"the number of nodes of a run does not change: it starts on {most}"
+                )
         case "ranks":
             if value.text in ("auto", "gpu", "cpu"):
                 draft.ranks = None

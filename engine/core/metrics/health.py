@@ -228,7 +228,7 @@ class Health:
             notices.append(Notice("stalled", new, text))
         if over := tuple(rank for rank in self._worst if rank not in stalled):
             seconds = max(self._worst.pop(rank) for rank in over)
-            notices.append(Notice("moving", over, f"{rank_words(over)}: goes on after about {seconds:.0f} s"))
+            notices.append(Notice("moving", over, f"{rank_words(over)}: continues after about {seconds:.0f} s"))
         self._worst |= {rank: one.seconds for rank, one in stalled.items()}
         if slow := tuple(r for r, one in self.marks.items() if one.mark == "slow" and not _is(before.get(r), "slow")):
             mark = self.marks[slow[0]]

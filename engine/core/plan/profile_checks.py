@@ -204,7 +204,7 @@ def _check_layout(layout: Layout, places: Places) -> None:
 
 
 _NOT_OF_SBATCH = {
-    "array": "rankdeck runs one job, no job array",
+    "array": "rankdeck submits one job, not a job array",
     "wrap": "rankdeck writes the script",
     "nodes": "set layout.slurm.nodes",
     "parsable": "rankdeck sets it",

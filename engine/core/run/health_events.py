@@ -39,7 +39,7 @@ def health_noticed(state: RunState, event: ev.HealthNoticed) -> Step:
             if event.policy == "stop":
                 return stop(state, Outcome(word="failed", reason=f"{event.text} ({ON_NAN})"), event.at)
             if event.policy == "ignore" and state.notices >= MOST_NOTICES:
-                return ignore(state, "enough was said of its health")
+                return ignore(state, "its health was reported several times already")
             state = replace(state, notices=state.notices + 1)
             ranks = [rank for rank in event.ranks if rank < len(state.ranks) and isinstance(state.ranks[rank], Alive)]
             if event.policy == "ignore" or not ranks:

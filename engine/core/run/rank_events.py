@@ -70,7 +70,7 @@ def rejoin_overdue(state: RunState, event: ev.RejoinOverdue) -> Step:
     match state.phase:
         case Starting() | Running() if is_forming(state) and event.generation == state.generation:
             if late := apart(state):
-                why = f"{rank_words(late)} did not hear of generation {state.generation}"
+                why = f"{rank_words(late)} did not notice generation {state.generation}"
             else:
                 why = f"generation {state.generation} did not form"
             return stop(state, Restart(reason=why), event.at)

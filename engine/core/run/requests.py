@@ -124,7 +124,7 @@ def _why_no_restart(state: RunState, event: ev.RestartRequested) -> str:
         case Opening() | Starting():
             return f"attempt {state.attempt} is starting already"
         case Stopping(then=Restart()) | Clearing(then=Restart()):
-            return f"attempt {state.attempt + 1} is coming already"
+            return f"attempt {state.attempt + 1} is about to start"
         case Ended():
             return "it waits for the job that continues it"
         case _:

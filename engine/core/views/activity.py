@@ -114,7 +114,7 @@ def orphan_words(ranks: Sequence[int]) -> str:
     """What is said of ranks whose own processes wait for a store, and the cure."""
     verb = "starts" if len(ranks) == 1 else "start"
     return (
-        f"{rank_words(ranks)} {verb} processes that wait for a store that nobody hosts; if the script starts its own ranks, set "
+        f"{rank_words(ranks)} {verb} processes that wait for a store that no process hosts; if the script starts its own ranks, set "
         'launch.environment = "plain" and layout.ranks_per_node = 1'
     )
 

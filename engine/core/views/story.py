@@ -78,14 +78,14 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return "", "info"
         case ev.RejoinOverdue():
             because = after.phase.then.reason if isinstance(after.phase, Stopping | Clearing) else ""
-            return f"the ranks did not meet again: {because}; all start again", "error"
+            return f"the ranks did not form a new group: {because}; all ranks restart", "error"
         case ev.RankJoined(generation=generation, step=at_step):
             whole = (
                 len(after.joined) == len(after.ranks) and before is not None and len(before.joined) < len(after.ranks)
             )
             if not whole or generation == 0:
                 return "", "info"
-            return f"generation {generation}: all {len(after.ranks)} ranks train on from step {at_step or 0}", "info"
+            return f"generation {generation}: all {len(after.ranks)} ranks continue from step {at_step or 0}", "info"
         case ev.RankEnded(rank=rank, status=status, reason=reason):
             return _rank_end(rank, status, reason, before, after)
         case ev.RankLost(rank=rank, reason=reason):

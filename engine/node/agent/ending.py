@@ -125,7 +125,7 @@ class Ending:
             if status is not None:
                 self.ended(rank, status)
             elif is_over:
-                self._lose(rank, "it ended while no agent was there to see how")
+                self._lose(rank, "it ended while no agent ran, so its exit status is unknown")
 
     def _is_seen(self, rank: Rank) -> bool:
         """Whether the process of a rank lives; also notes its parent."""

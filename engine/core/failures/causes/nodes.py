@@ -41,7 +41,7 @@ CAUSES: tuple[Cause, ...] = (
         id="S34",
         pattern=r"Errno 13\] Permission denied(?P<path>: '[^'\n]+')?",
         detail="the agent has no permission to write there{path}",
-        hint="make that folder your own, or writable",
+        hint="make that folder writable for you",
     ),
     _node(
         id="S35",

@@ -45,7 +45,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         id="P15",
         pattern=r"(?:error: the following arguments are required: [^\n]{0,200}?|Missing option ')(?P<flag>--local[-_]rank)\b",
-        detail="the script wants its local rank as an argument, as older launchers passed it",
+        detail="the script needs its local rank as an argument, as older launchers passed it",
         hint="pass it: {{local_rank}} in recipe.args stands for the local rank",
         fix='recipe.args = ["{flag}={{local_rank}}"]',
     ),

@@ -226,7 +226,7 @@ CAUSES: tuple[Cause, ...] = (
         id="S6",
         pattern=r"^Connection (?:closed|reset) by (?!UNKNOWN)\S{1,200} port \d+|^ssh_exchange_identification: |^ssh_dispatch_run_fatal: ",
         detail="its sshd closed the connection immediately, perhaps because of too many new connections (MaxStartups)",
-        hint="if it happens again, check that sshd is well and accepts this machine",
+        hint="if it happens again, check that sshd works there and accepts this machine",
         retry=True,
         fix="ssh -v NODE true",
     ),
