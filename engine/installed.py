@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 """Has `engine/`, `tui/`, `profiles/` and the command; goes first on `sys.path` of our own processes only."""
 
 APP = "_app"
-"""Name of the folder in the installed package; ranks do without it."""
+"""Name of the folder in the installed package; ranks do not get it."""
 
 COMMAND = ROOT / "rankdeck_command.py"
 """Run with a Python, it is the `rankdeck` command."""

@@ -1,4 +1,4 @@
-"""Checkpoints that a kill can't lose: the newest whole one is found again, whenever the process that writes dies.
+"""Checkpoints that survive a kill: whenever the writing process dies, the newest complete checkpoint is found again.
 
     from rankdeck import checkpoint
 
@@ -98,7 +98,7 @@ def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, ke
         folder: of the checkpoints; it is made.
         step: the last one of the training so far.
         state: as for `write`.
-        keep: how many of the newest up to this one stay, at least 1. Later ones are left alone.
+        keep: how many of the newest up to this one stay, at least 1. Later ones are not removed.
 
     Returns:
         Whether it was written; if not, a line on stderr says why.
@@ -119,7 +119,7 @@ def save(folder: str | os.PathLike[str], step: int, state: dict[str, Any], *, ke
 
 
 def load(folder: str | os.PathLike[str], *, map_location: Any = "cpu") -> Saved | None:
-    """The newest checkpoint that can be read. Of a damaged one that is newer, a line on stderr tells.
+    """The newest checkpoint that can be read. If a newer one is damaged, a line on stderr names it.
 
     Args:
         folder: of the checkpoints; or one file that `write` has made, whose step counts as 0.

@@ -72,7 +72,7 @@ class LocalEngine:
         return planning.available_backends(profile)
 
     def preview(self, profile: Profile, places: Places | None = None) -> LaunchPlan:
-        """`places`: where the profile's keys stand, for warnings."""
+        """`places`: file and line of the profile's keys, for warnings."""
         return planning.make_plan(profile, places=places)
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:

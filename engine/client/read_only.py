@@ -1,4 +1,4 @@
-"""The engine for somebody who only looks: everything that would start, change or end something is refused."""
+"""The engine with `--read-only`: it refuses everything that would start, change or end something."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ def remove_run(paths: RunPaths, *, end_rest: Callable[[RunPaths], object] | None
 
     Args:
         paths: of the run.
-        end_rest: ends the processes of a run that has lost plan and supervisor; None: such a run is left alone unless it has ended.
+        end_rest: ends the processes of a run that has lost plan and supervisor; None: such a run is not removed unless it has ended.
 
     Returns:
-        Whether it was there; somebody else may have removed it.
+        Whether it existed; another process may have removed it.
 
     Raises:
         ActiveRunError: it has not ended, or it is active again.

@@ -171,7 +171,7 @@ class _Printer:
             self._interrupts.detached.set()
 
     def _draw(self) -> None:
-        """Draws the bars below what was printed, unless a question stands there."""
+        """Draws the bars below what was printed, unless a question is open."""
         if self._interrupts.is_asking:
             return
         bars = [(self._before(rank), state) for (rank, _), state in sorted(self._follower.bars().items())]

@@ -167,7 +167,7 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
 
 
 def write_plan(paths: RunPaths, plan: LaunchPlan) -> None:
-    """Replaces the plan of a run. Its time stays, because it tells when the run was launched."""
+    """Replaces the plan of a run. Its time does not change, because it is the time of the launch."""
     times = paths.plan.stat()
     replace_file(paths.plan, msgspec.json.encode(plan))
     os.utime(paths.plan, (times.st_atime, times.st_mtime))

@@ -109,7 +109,7 @@ class FollowInterrupts:
         self._requests.send(self._run, at_once=at_once)
 
     def stop_if_unattended(self) -> None:
-        """Stops a run that holds when there is no terminal: nobody could answer."""
+        """Stops a run that holds when there is no terminal, because no user could answer."""
         if not self.stopping and self._owner and not self._interactive:
             narrate("a rank failed, and there is no terminal to ask what to do: stopping the run")
             self._stop(at_once=False)

@@ -211,7 +211,7 @@ def clean(
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @JSON
 def gc(*, keep: int | None, older: float | None, yes: bool, as_json: bool) -> None:
-    """Remove ended runs that nobody needs any more. Asks first.
+    """Remove old runs that have ended. Asks first.
 
     Starred runs stay, and at least one of --keep and --older must say which others to leave.
     """
@@ -258,7 +258,7 @@ def note(run: str, text: str | None, *, star: bool | None) -> None:
 def takeover(run: str, *, yes: bool) -> None:
     """Let this host continue or remove a run of a host that is gone for ever, or that has another name now.
 
-    A supervisor that lives on the other host answers through the shared folder, and keeps its run.
+    A supervisor that runs on the other host answers through the shared folder, and keeps its run.
     """
     from engine.commands.takeover import take_over
 

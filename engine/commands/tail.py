@@ -69,7 +69,7 @@ class Follower:
             yield from (err, out) if len(written) == 2 and written[1] < written[0] else (out, err)
 
     def replay(self, order: Iterable[Growth]) -> Iterator[Chunk]:
-        """What is there, in the order in which it was written, as far as that is known.
+        """The output so far, in the order in which it was written, as far as that is known.
 
         Args:
             order: of the attempt.

@@ -12,11 +12,11 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import host_elsewhere, read_whereabouts
 
 ANSWER_TIME = 5.0
-"""Seconds in which a supervisor that lives puts its note back: it looks every second, and a shared file system may be slow."""
+"""Seconds in which a running supervisor writes its note again: it checks every second, and a shared file system may be slow."""
 
 
 def take_over(paths: RunPaths, *, yes: bool) -> None:
-    """Removes the note that a run belongs to another host. A supervisor that lives there puts it back; then the run stays there.
+    """Removes the note that a run belongs to another host. A supervisor that runs there writes it again; then the run stays there.
 
     Args:
         paths: of the run.
@@ -24,7 +24,7 @@ def take_over(paths: RunPaths, *, yes: bool) -> None:
 
     Raises:
         UsageError: the run belongs to this host, or there is nobody to ask and no `yes`.
-        SupervisorElsewhereError: the supervisor on the other host lives.
+        SupervisorElsewhereError: the supervisor on the other host runs.
     """
     host = host_elsewhere(paths)
     if host is None:

@@ -23,7 +23,7 @@ OPTIONS = (
     "--chdir=/",  # this process's folder may not exist there
     "--job-name=rankdeck",
 )
-"""What every step has. They override the variables that Slurm sets in a job for the steps that its script starts."""
+"""Options of every step. They override the variables that Slurm sets in a job for the steps that its script starts."""
 
 _OF_THE_JOB = (
     *("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_TRES"),

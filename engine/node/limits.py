@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OPEN_FILES = 65_536
-"""To so many open files the agent raises its soft limit, which ranks inherit, if the hard limit allows it. Some programs close all numbers
+"""The soft limit of open files that the agent sets, if the hard limit allows it; ranks inherit it. Some programs close all numbers
 up to the limit, so more could make them slow."""
 
 NO_LIMIT = 1 << 60

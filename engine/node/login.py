@@ -30,7 +30,7 @@ def in_job() -> bool:
 
 
 def leave_session(root: str = "/") -> None:
-    """Moves this process into a scope of the user's manager if systemd would end it with its session. What it starts later is there too.
+    """Moves this process into a scope of the user's manager if systemd would end it with its session. Processes that it starts later are in that scope too.
 
     Without linger, the manager ends with the user's last session; `ends_with_login` shows it. A job stays where its scheduler finds it.
     Returns within LEAVE_TIME and never raises: if the manager does not take the process, it stays in its session.

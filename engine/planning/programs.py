@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int | None = None
     python: str | None = None
     overrides: Sequence[str] = ()
-    """As `--set` takes them; they win."""
+    """Keys and values as in `--set`; they have priority over the other fields."""
 
 
 def make_profile(wanted: Wanted, base: Profile | None = None) -> tuple[Profile, Places]:

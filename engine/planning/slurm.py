@@ -1,4 +1,4 @@
-"""Submits runs to Slurm, and asks for their jobs. One `squeue` tells of all jobs of the user."""
+"""Submits runs to Slurm, and asks for their jobs. One `squeue` reports all jobs of the user."""
 
 from __future__ import annotations
 

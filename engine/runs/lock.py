@@ -1,4 +1,4 @@
-"""The lock of a run: whoever holds it owns the run's folder. A supervisor holds it for as long as it lives."""
+"""The lock of a run: whoever holds it owns the run's folder. A supervisor holds it until its process ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The order in which the output of an attempt's ranks was written, and when, as far as it was seen.
 
-A rank writes to two files, so that nothing stands between it and its output. Their common order would be lost, so the supervisor notes
+A rank writes directly to two files. Their common order would be lost, so the supervisor notes
 how far each file had grown, some twenty times a second, in `attempt_N/order`. If both files of a rank have grown in between, the one that
 was written last comes last. A record has 16 bytes: milliseconds since the epoch and the file, then the file's size.
 """

@@ -90,7 +90,7 @@ def peer_user(wire: socket.socket) -> int:
 
 
 def peer_process(wire: socket.socket) -> int:
-    """The pid of the process at the other end of a Unix socket, or of the one that listens where nobody has accepted yet."""
+    """The pid of the process at the other end of a Unix socket, or of the listening process if the connection is not accepted yet."""
     return _peer(wire)[0]
 
 

@@ -135,7 +135,7 @@ def socket_of(paths: RunPaths) -> str:
 
 
 def host_elsewhere(paths: RunPaths) -> str | None:
-    """The other host on which a run's supervisor lives, or lived until it was killed; None if there is none."""
+    """The other host on which a run's supervisor runs, or ran until it was killed; None if there is none."""
     where = read_whereabouts(paths)
     return where.host if where is not None and where.host != socket.gethostname() else None
 

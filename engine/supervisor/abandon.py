@@ -39,7 +39,7 @@ async def abandon(paths: RunPaths) -> None:
         paths: of the run.
 
     Raises:
-        SupervisorError: a supervisor lives, the plan can't be read, or a node can't be reached.
+        SupervisorError: a supervisor runs, the plan can't be read, or a node can't be reached.
     """
     plan = read_plan(paths)
     lock = await _wait_for_lock(paths)

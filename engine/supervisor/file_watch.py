@@ -1,5 +1,5 @@
-"""Keeps the files of a run complete: what a full disk has kept from them is written when there is room, and the plan comes back if
-somebody has removed it. Without it, no other command would find the run.
+"""Keeps the files of a run complete: what could not be written on a full disk is written when there is space, and a plan that was
+removed is written again. Without it, no other command would find the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOM = 1 << 16
 """Bytes that must fit before the disk counts as writable again: more than one event, so that the report does not flicker."""
 
 END_PATIENCE = 86400.0
-"""Seconds that the supervisor of an ended run waits for room to write down how it ended: nobody else knows it."""
+"""Seconds that the supervisor of an ended run waits for space to record how the run ended, which no other process knows."""
 
 
 class FileWatch:

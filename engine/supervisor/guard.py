@@ -106,7 +106,7 @@ def end_guards(lock: str, *, only_stopped: bool) -> None:
 
     Args:
         lock: path of the run's lock, which is one of their arguments.
-        only_stopped: whether those that work are left alone.
+        only_stopped: whether only stopped ones are ended.
     """
     wanted, program = os.fsencode(lock), b"/" + os.fsencode(Path(guard_process.__file__).name)
     for name in os.listdir("/proc"):

@@ -107,7 +107,7 @@ class Callers:
 
     Args:
         paths: of the standby.
-        seconds: without a message after which nobody is expected any more.
+        seconds: without a message, after which the process ends.
         listener: the descriptor of the socket.
     """
 
@@ -119,7 +119,7 @@ class Callers:
         self._answer: int | None = None
 
     async def next_run(self) -> Path | None:
-        """The folder of a run to supervise; None: nobody has called for so long."""
+        """The folder of a run to supervise; None: no request came in this time."""
         loop = asyncio.get_running_loop()
         self._run: asyncio.Future[Path] = loop.create_future()
         self._touch()

@@ -119,7 +119,7 @@ async def stand_by(paths: RunPaths, front: Waiting) -> RunPaths | None:
         front: who may name the run.
 
     Returns:
-        The run; None if nobody has named one.
+        The run; None if no launch has named one.
     """
     found = await wait_for_run(paths, front)
     if found is None:

@@ -83,7 +83,7 @@ class SupervisedRun:
         self.disk_trouble: OSError | None = None
         """Why a file of the run could not be written; None: all can. It names the path. The watch of files takes it back."""
         self.no_room: dict[str, str] = {}
-        """Nodes where what is to be started waits for room on the disk, with the folder and the reason."""
+        """Nodes where ranks or stores wait for space on the disk before they start, with the folder and the reason."""
 
     @property
     def disk_words(self) -> str:
@@ -93,7 +93,7 @@ class SupervisedRun:
 
     @property
     def room_words(self) -> str:
-        """Where what is to be started waits for room on a disk, for people; empty: nowhere."""
+        """The nodes where ranks or stores wait for space on a disk, in words; empty: none."""
         if not isinstance(self.state.phase, Starting):
             return ""
         return "; ".join(f"{node} waits for space on its disk, {where}" for node, where in self.no_room.items())

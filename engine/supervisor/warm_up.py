@@ -1,7 +1,7 @@
 """A supervisor on standby: it has imported everything, and the template of the node has imported torch.
 
 The app starts one while the user views a profile, and names the run at its launch. It ends, and leaves nothing behind, when the app does
-or has been silent for a minute. One that stays after a run from the shell (`lingering`) ends when nobody calls it. Both end if memory is
+or has been silent for a minute. One that stays after a run from the shell (`lingering`) ends if no launch uses it. Both end if memory is
 short, if they can't be of use, and at SIGTERM.
 """
 
@@ -51,7 +51,7 @@ class Waiting(Protocol):
     """Front ends that may name a run."""
 
     async def next_run(self) -> Path | None:
-        """The folder of a run to supervise; None: nobody will name one."""
+        """The folder of a run to supervise; None: no request will come."""
 
     def hang_up(self, *, taken: bool) -> None:
         """Ends the conversation, but for the answer to whoever named the run that was `taken`."""

@@ -20,7 +20,7 @@ KEY = "RANKDECK_STORE_KEY"
 """Variable with the secret. It is missing in an attempt that an older rankdeck has begun: nothing is signed there."""
 
 POLL_INTERVAL = 0.1
-"""Seconds between two looks at a value that somebody else has written."""
+"""Seconds between two reads of a value that another process writes."""
 
 _warned = False
 
@@ -60,7 +60,7 @@ def signed_text(name: str, value: bytes) -> str | None:
 
 
 def warn_of_forgery() -> None:
-    """Writes to stderr, once, that somebody else writes to the store."""
+    """Writes to stderr, once, that another program writes to the store."""
     global _warned
     if not _warned:
         _warned = True

@@ -79,7 +79,7 @@ class StopSignal:
         sys.exit(128 + number)
 
     def _watch(self, arrivals: int) -> None:
-        """The first signal is noted, a second ends the process at once; closing the other end ends this thread."""
+        """The first signal is noted, a second ends the process immediately. The thread ends when the other end of the pipe is closed."""
         while heard := os.read(arrivals, 1):
             if heard[0] not in SIGNALS:
                 continue  # SIGCHLD, say, which a DataLoader with workers handles

@@ -19,7 +19,7 @@ BETAS = (0.9, 0.95)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What decides the parameters of a GPT. `width` is a multiple of `heads`."""
+    """The sizes of a GPT. `width` is a multiple of `heads`."""
 
     characters: int
     block: int

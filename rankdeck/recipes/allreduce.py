@@ -2,11 +2,11 @@
 """Measures collectives over sizes: latency, algorithm and bus bandwidth.
 
 Bandwidths are those that nccl-tests defines. Each call comes after a barrier, and its time is that of the slowest rank. The first call
-of each size is checked: a wrong result ends the run. What is found is printed by rank 0, and reported by `rankdeck.log` with the names
-in `docs/bench.md`, from where `rankdeck bench` and the app have it.
+of each size is checked: a wrong result ends the run. Rank 0 prints the results, and reports them by `rankdeck.log` with the names in
+`docs/bench.md`. `rankdeck bench` and the app show them.
 
 Compare the small sizes, where latency decides, with the large ones, where bandwidth does: a training with many small gradients
-lives in the first part of the table. The times of one run say little on a machine that does other work.
+depends on the first part of the table. On a machine that does other work, the times of one run mean little.
 
 It keeps no checkpoint: a restart measures everything again, since times from before and after it could not be compared.
 """

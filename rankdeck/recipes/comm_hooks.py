@@ -9,7 +9,7 @@ DDP gives each bucket of gradients to a hook, which returns a future with the av
                Gradient Compression for Distributed Optimization", NeurIPS 2019); what the product lacks is added to the next gradient
 
 Each is trained for the same number of steps, and a table compares bytes, time and accuracy. Between processes of one machine the
-network costs next to nothing, so fewer bytes need not be less time: compare again over the network that you have. Try `--rank 8`
+network costs next to nothing, so fewer bytes do not always mean less time: compare again over the network that you have. Try `--rank 8`
 (closer, more bytes) and `--hidden 512` (more to save).
 
 With `--checkpoint` rank 0 writes down what each hook comes to, and a restart measures the others only. A hook is measured from its
@@ -17,7 +17,7 @@ beginning: two parts of a measurement, with a restart between them, could not be
 
 What goes wrong in practice: gradients above 65504 overflow in float16 (use bfloat16, or divide before the sum, as torch's hook does).
 Compression starts in the first steps, when gradients change most: begin with plain averages, as `--start` does here. The error that
-is carried on belongs to the training: without it in the checkpoint, a resumed run differs. torch has a PowerSGD of its own
+powersgd adds to the next gradient is a part of the training's state: if the checkpoint lacks it, a resumed run differs. torch has a PowerSGD of its own
 (`powerSGD_hook`), which needs numpy.
 """
 
@@ -115,7 +115,7 @@ class Hook:
 
 
 class Result(NamedTuple):
-    """What one hook comes to."""
+    """The result of one hook."""
 
     kilobytes: float
     milliseconds: float

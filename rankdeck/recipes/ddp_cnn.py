@@ -13,7 +13,7 @@ Rank 0 saves the weights, and all ranks load them: `--weights FILE` begins with 
 images in N more processes for each rank. Which way an image moves depends on seed, epoch and image only, so that the loss is the same
 with any number of workers. The learning rate rises in the first epoch, and then falls along a cosine.
 
-What goes wrong in practice: every rank saves to the same file, and it is torn. Every rank loads a file that rank 0 saved on GPU 0,
+What goes wrong in practice: every rank saves to the same file, which is then damaged. Every rank loads a file that rank 0 saved on GPU 0,
 and its tensors go to GPU 0 for all of them: give `map_location`. Running statistics differ between ranks, so their accuracies
 do too: broadcast them before you evaluate. Workers draw random numbers from one seed, and all make the same changes.
 """

@@ -1,7 +1,7 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
 """Learns handwritten digits with DDP, and all that goes with it.
 
-A small network learns 1,400 images. Around it stands what most real trainings have:
+A small network learns 1,400 images. The script also shows what most real trainings need:
 
 - `DistributedSampler` gives each rank its own part of the images; `set_epoch` shuffles them anew in each epoch.
 - `--accumulate` adds up gradients of several parts of a batch. `no_sync` keeps DDP from averaging before the last part.
@@ -79,7 +79,7 @@ class Counter(Joinable):
         self.right_and_all += more
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank does while others still have batches: it adds nothing, as often as they add."""
+        """What a rank does while others still have batches: it takes part in their all-reduces, with zeros."""
         hook = JoinHook()
         hook.main_hook = lambda: self.add_everywhere(0, 0)  # type: ignore[method-assign]
         return hook

@@ -7,11 +7,11 @@ gradient clipping, a held-out loss, checkpoints, a stop by signal between two st
 `elastic.run` keeps model, optimizer and counters in the memory of every rank. When a rank dies, the others keep their process
 and wait; press r, and the new rank gets everything from one of them. No step is lost.
 
-Seeded throughout: on CPUs two runs of the same layout give the same loss to the last bit, and so does a run that was stopped
-and resumed, or that lost a rank and took it back.
+All random numbers come from one seed. On CPUs two runs of the same layout give exactly the same loss, and so does a run that
+was stopped and resumed, or in which a lost rank has rejoined.
 
 Change `--layers`, `--width` and `--block`, and watch the held-out loss (`val_loss`): on a text as short as this one a large
-model soon learns the training part by heart. In practice, most trouble comes from what is not restored: an optimizer that
+model soon memorises the training part. In practice, most trouble comes from what is not restored: an optimizer that
 starts from zero after a resume, or a data order that begins again.
 """
 
@@ -144,7 +144,7 @@ def save(state: elastic.State, folder: Path) -> None:
 
 
 def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> None:
-    """Trains to `args.steps`, or to the step in which a signal arrived. Entered again whenever a rank has come back."""
+    """Trains to `args.steps`, or to the step in which a signal arrived. Called again whenever a rank has rejoined."""
     device, rank, world = rankdeck.device(), dist.get_rank(), dist.get_world_size()
     model, optimizer = state.model, state.optimizer
     ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)

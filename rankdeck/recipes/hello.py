@@ -3,7 +3,7 @@
 
 Every distributed program begins like this. A launcher (rankdeck, torchrun, mpirun) starts the same script several times and
 tells each process its rank in environment variables. The ranks then meet at a store, a small server of keys and values, and
-form a process group. `--init` says where they meet:
+form a process group. `--init` sets the address of the store:
 
     env://             at MASTER_ADDR and MASTER_PORT, as the launcher has set them
     tcp://HOST:PORT    at this address, where rank 0 listens

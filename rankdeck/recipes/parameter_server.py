@@ -13,11 +13,11 @@ With `--checkpoint-every` the server writes the parameters, and how many steps o
 for its number, and goes on from there.
 
 With one trainer the training is deterministic. With several it is not: the order of updates depends on timing, and so do the losses.
-What holds is that every gradient is applied once, and that the model learns.
+In every case each gradient is applied once, and the model learns.
 
 What goes wrong in practice:
 - The server is the bottleneck: all parameters pass through it in each step. Large models need several servers.
-- A lost trainer ends no RPC of others. This server ends the job if a trainer is silent for `--patience` seconds; a trainer ends when an RPC
+- When a trainer is lost, the RPCs of others do not end. This server ends the job if a trainer is silent for `--patience` seconds; a trainer ends when an RPC
   fails. Both say so in one line.
 - A rank that is lost before all have joined: `init_rpc` waits half an hour for the store, and 24 days for a peer. See `join`.
 - Backends do not matter: RPC has its own transport, TensorPipe, and here the tensors are on the CPU.

@@ -7,12 +7,11 @@ on each rank. There are two ways:
     padded       exchange the lengths, fill every tensor up to the longest, all_gather, and cut the filling off
     broadcasts   exchange the lengths, then one broadcast from each rank, each of its own size
 
-The first is two collectives, however many ranks there are, but sends every rank the filling too. The second sends nothing in vain,
-but is as many collectives as there are ranks, one after the other. A table shows what each costs. Try `--skew 1` (no filling) and
+The first is two collectives, however many ranks there are, but sends every rank the filling too. The second sends no filling, but is as many collectives as there are ranks, one after the other. A table shows what each costs. Try `--skew 1` (no filling) and
 `--skew 20` (one rank has most of the rows), more ranks, and few rows or many.
 
-What goes wrong in practice: `all_gather` with tensors of different shapes, which some backends answer with rubbish or a crash instead
-of an error. A rank with nothing at all that skips the call: it must take part, with an empty tensor. Gathering on all ranks what
+What goes wrong in practice: `all_gather` with tensors of different shapes, for which some backends return wrong data or crash instead
+of raising an error. A rank with nothing at all that skips the call: it must take part, with an empty tensor. Gathering on all ranks what
 only rank 0 needs (`gather`), or objects by pickle (`all_gather_object`), which is much slower than tensors.
 
 It keeps no checkpoint: a restart measures both ways again.
@@ -47,7 +46,7 @@ class Parameters:
 
 
 def rows_of(parameters: Parameters, rank: int) -> torch.Tensor:
-    """What a rank has. Every rank can make that of another one, and so check what it gets."""
+    """The rows of a rank. Every rank can make that of another one, and so check what it gets."""
     is_last = rank == dist.get_world_size() - 1
     count = int(parameters.rows * parameters.skew) if is_last else parameters.rows + rank
     generator = torch.Generator().manual_seed(seed_at(parameters.seed, rank))

@@ -52,7 +52,7 @@ ARGUMENT = "argument."
 """Prefix of the lines for a recipe's declared arguments."""
 
 DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
-"""Ids of the lines that decide what others there are, or what stands in them."""
+"""Ids of the lines that decide which other lines exist, or what they contain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,7 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
     """The profile in the form.
 
     Args:
-        values: what stands in its lines.
+        values: the texts of its lines.
         base: the edited profile, for everything that has no line in the form.
         recipes: those that there are.
 
@@ -353,7 +353,7 @@ def errors_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo
     one.
 
     Args:
-        values: what stands in the lines.
+        values: the texts of the lines.
         base: the profile that is edited.
         recipes: those that there are.
     """

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 async def off_loop(function: Callable[..., Result], *arguments: object) -> Result:
-    """Waits for a function that may block. Where the wait is cancelled, what it returns is dropped.
+    """Waits for a function that may block. If the wait is cancelled, the result is dropped.
 
     Args:
         function: called in a thread of its own.

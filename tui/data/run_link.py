@@ -1,4 +1,4 @@
-"""The connection to one run, made again for as long as somebody wants it. Knows asyncio and nothing of Textual."""
+"""The connection to one run, opened again after a break until it is closed. Knows asyncio and nothing of Textual."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunLink:
         engine: attaches.
         run: id of the run.
         model: what is folded into.
-        told: called with what is wrong with the connection, and with nothing once it is well again.
+        told: called with the reason when the connection breaks, and with an empty text when it works again.
     """
 
     def __init__(self, engine: EngineClient, run: str, model: RunModel, told: Callable[[str], None]) -> None:

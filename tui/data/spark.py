@@ -11,7 +11,7 @@ from engine.core.metrics.series import Series
 
 Values = Sequence[float | None]
 Source = Series | Values
-"""A series, or values that stand in one cell each; None for what is not finite."""
+"""A series, or values that are drawn in one cell each; None for what is not finite."""
 
 Scale = tuple[float, float]
 """Values of the lowest and the highest block."""

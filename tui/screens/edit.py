@@ -71,7 +71,7 @@ class EditScreen(SavingScreen):
         self._available: list[BackendInfo] = []
         """The backends, with what the nodes in the form lack for each; empty before the first check."""
         self._shown_line = ""
-        """The line whose choices stand in place of the plan; empty: the plan is shown."""
+        """The line whose choices are shown in place of the plan; empty: the plan is shown."""
         self._values: dict[str, str] = {}
         self._saved: dict[str, str] = {}
         self._profile: Profile | None = None
@@ -236,7 +236,7 @@ class EditScreen(SavingScreen):
             self._show_warnings(plan.warnings)
 
     async def _show_recipes(self, profile: Profile | None) -> None:
-        """What there is, in place of the plan; and at the line, why the chosen one can't run as the form has it."""
+        """Shows all choices in place of the plan; and at the line, why the chosen one can't run with the values of the form."""
         pane = self.query_one("#plan", TextPane)
         pane.show_text(
             partial(recipes_text, own_script(self._recipes, ()), self._recipe, ascii=self.deck.ascii), title="Recipes"

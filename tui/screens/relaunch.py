@@ -45,7 +45,7 @@ class RelaunchScreen(DeckScreen):
         self.with_launched(self._ask_arguments)
 
     def action_launch_again(self) -> None:
-        """Launches what the run was launched with once more, as a new run."""
+        """Launches the run again, with the same profile, as a new run."""
         self.with_launched(self._launch)
 
     @work(exclusive=True, group="launched", exit_on_error=False)

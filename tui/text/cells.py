@@ -19,7 +19,7 @@ from rich.style import Style
 from engine.core.terminal_text import SEQUENCE, UNFIT, decoded
 
 MAX_CELLS = 4096
-"""Longest line that is shown: beyond it nobody reads, and one line of a megabyte would freeze the app."""
+"""Longest line that is shown: a line of a megabyte would freeze the app."""
 
 MAX_RAW = 16 * MAX_CELLS
 """Longest part of a line that is looked at, control sequences included."""
@@ -56,7 +56,7 @@ def cut(text: str, width: int, *, ascii: bool = False) -> str:
 
 
 def cell_fit(text: str, width: int, *, ascii: bool = False, right: bool = False) -> str:
-    """Text in exactly so many cells, cut with an ellipsis or filled with spaces. `right`: aligned to the right."""
+    """Text in exactly this number of cells, cut with an ellipsis or filled with spaces. `right`: aligned to the right."""
     text = cut(text, width, ascii=ascii)
     space = " " * (width - cell_len(text))
     return space + text if right else text + space
@@ -66,7 +66,7 @@ def segments_line(data: bytes | str, *, colour: bool = True) -> tuple[str, list[
     """One line as a terminal would leave it, and where its colours are.
 
     Args:
-        data: what somebody wrote, up to its line feed. A carriage return starts the line anew, as progress bars do.
+        data: what a process wrote, up to its line feed. A carriage return starts the line again, as in progress bars.
         colour: False leaves the styles out.
 
     Returns:
@@ -157,7 +157,7 @@ def _without_backspaces(pieces: list[tuple[str, _Pen]]) -> list[tuple[str, _Pen]
 
 
 class _Pen(NamedTuple):
-    """What the colour sequences so far have come to."""
+    """The style that results from the colour sequences so far."""
 
     ink: Color | None = None
     paper: Color | None = None

@@ -37,7 +37,7 @@ def wrapped(words: str | Iterable[str], width: int) -> list[str]:
 
 
 def sentence(text: str, width: int, style: str = "") -> list[Content]:
-    """What somebody wrote, made harmless and wrapped."""
+    """A text from outside, without control sequences, wrapped."""
     return [Content.styled(line, style) for line in wrapped(plain_line(text), width)]
 
 

@@ -114,7 +114,7 @@ def bar(fraction: float, width: int, *, ascii: bool) -> tuple[str, str]:
 
 
 def to_ascii(text: str) -> str:
-    """The app's own punctuation in ASCII; what ranks print is left alone."""
+    """The app's own punctuation in ASCII; what ranks print is not changed."""
     return text.translate(_ASCII)
 
 

@@ -89,7 +89,7 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
     Args:
         found: what to draw.
         request: how large, and for which theme.
-        ticks: what stands at the axes; None: steps or seconds, and values.
+        ticks: the texts at the axes; None: steps or seconds, and values.
     """
     with _PLOTEXT:
         text = _plotted(found, request, ticks)
@@ -172,9 +172,9 @@ class _Axis:
         self.high = min(high + margin, sys.float_info.max)
 
     def place(self, value: float) -> float:
-        """Where a value stands."""
+        """The position of a value on the axis: 0 at `low`, 1 at `high`."""
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2 or 1.0)
 
     def value(self, place: float) -> float:
-        """What stands at a place."""
+        """The value at a position on the axis: 0 is `low`, 1 is `high`."""
         return self.low * (1 - place) + self.high * place

@@ -56,7 +56,7 @@ class BenchChart(Chart):
 
 
 class BenchPane(TextPane):
-    """The table; where there is room, the curves stand beside it, else one key goes from one to the next."""
+    """The table; if there is room, the curves are beside it, else one key goes from one to the next."""
 
     DEFAULT_CSS = """
     BenchPane > BenchChart { dock: right; height: 100%; background: $background; }

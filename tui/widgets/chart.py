@@ -1,7 +1,7 @@
 """Curves of a metric over steps or time.
 
 plotext draws them in a thread, at most twice a second and only for who can see them; what it drew is kept as finished lines.
-The plotext widget that Textual points to draws anew on every repaint, a change of focus included.
+The plotext widget that Textual points to draws again on every repaint, a change of focus included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOW_EVERY = 2.0
 """The same for a line with little bandwidth: a drawing is some kilobytes."""
 
 SHARE = 0.05
-"""Part of a core that drawing may take: hundreds of ranks are drawn less often."""
+"""Largest part of a core that drawing uses: hundreds of ranks are therefore drawn less often."""
 
 SMALLEST = (24, 5)
 """Cells below which there is no chart but a line of text."""
@@ -135,7 +135,7 @@ class Chart(Widget):
         self.run_worker(lambda: self._draw(request, drawing), thread=True, exit_on_error=False, group="chart")
 
     def _contents(self) -> object:
-        """What is different when there is something else to draw."""
+        """A value that changes whenever the picture would change."""
         return [_state(name, series) for name, series in self._series]
 
     def _drawing(self, request: Request) -> Callable[[], Picture | None]:
@@ -152,7 +152,7 @@ class Chart(Widget):
         return latest[0] if latest else "no values yet"
 
     def on_show(self) -> None:
-        """Draws what has changed while nobody could see it."""
+        """Draws what has changed while the chart was hidden."""
         self._draw_if_due()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -210,7 +210,7 @@ class Chart(Widget):
 
 
 def lines_of(lengths: Sequence[int], width: int) -> list[int]:
-    """In which line each piece stands, where a line of `width` cells takes as many as fit. `lengths`: cells of the pieces."""
+    """The line of each piece, if each line of `width` cells contains as many pieces as fit. `lengths`: cells of the pieces."""
     lines: list[int] = []
     line = taken = 0
     for length in lengths:
@@ -222,7 +222,7 @@ def lines_of(lengths: Sequence[int], width: int) -> list[int]:
 
 
 def _state(name: str, series: Series) -> tuple[object, ...]:
-    """What is different after a point was added."""
+    """A value that changes whenever a point is added."""
     last = series.buckets[-1] if series.buckets else None
     return name, id(series), len(series.buckets), last and (last.end, last.count)
 

@@ -18,14 +18,14 @@ from tui.text.marks import MUTED
 
 BEFORE = "< "
 AFTER = " >"
-"""Where there are more options than are seen."""
+"""Signs for options that do not fit, on the left and on the right."""
 
 UNSET = "default"
-"""Stands for the option that leaves the choice to somebody else, which is empty."""
+"""Shown for the empty option, which leaves the choice to rankdeck or to another setting."""
 
 
 class Choice(Widget, can_focus=True):
-    """Left and right choose. What does not fit is out of sight, with a sign where; the chosen one never is."""
+    """Left and right choose. Options that do not fit are hidden, with a sign on that side; the chosen option is always visible."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("choice")]
 

@@ -17,7 +17,7 @@ from tui.text.cells import plain_line
 from tui.widgets.chart import Chart
 
 SMOOTHINGS = (0.0, 0.6, 0.9)
-"""What one key goes through."""
+"""Values that one key sets in turn."""
 
 ZOOM = 0.5
 LEAST_PART = 0.02
@@ -118,7 +118,7 @@ def pages_of(metrics: list[str]) -> list[tuple[str, ...]]:
 
 
 def look_words(look: Look) -> list[str]:
-    """What is not as usual."""
+    """The settings of the chart that differ from the default, in words."""
     part = f"{look.begin:.0%}-{look.end:.0%} of the run" if look.end - look.begin < 1 else ""
     smooth = f"smoothed {look.smoothing:g}" if look.smoothing else ""
     return [word for word in ("log" * look.log, "by time" * look.by_time, smooth, part) if word]

@@ -22,7 +22,7 @@ from tui.widgets.log_view import LogView
 from tui.widgets.text_pane import fitted_title
 
 STREAMS: tuple[tuple[Literal["out", "err"], ...], ...] = (("out", "err"), ("out",), ("err",))
-"""What the key goes through."""
+"""Values that the key sets in turn."""
 
 LEAST = (0, LEVELS.index("warning"), LEVELS.index("error"))
 """The same for levels."""

@@ -55,7 +55,7 @@ class TextPane(LineKeys, VerticalScroll, can_focus=True, inherit_bindings=False)
 
         Args:
             source: makes the text for a width in cells.
-            title: for the border; left out, it stays.
+            title: for the border; None: the title does not change.
         """
         self._source = source
         if title is not None:

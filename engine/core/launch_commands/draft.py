@@ -12,7 +12,7 @@ from engine.core.plan.rank_words import literal
 
 
 class Word(NamedTuple):
-    """One word of a command, and where it stands, for messages."""
+    """One word of a command, and its place, for messages."""
 
     text: str
     place: str

@@ -1,8 +1,8 @@
 """Reads the options of a launcher by a table of them.
 
 Launchers abbreviate, join and spell options in their own ways: `--nproc_per_node 4`, `--nproc-per=4`, `-n4`, `-np 4`. A table says which
-spellings a launcher accepts and what each option means here; a word that is in no table is an error, because nobody can know
-whether the next word belongs to it.
+spellings a launcher accepts and what each option means here; a word that is in no table is an error, because it is not known
+whether the next word is its value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Table(NamedTuple):
     launcher: str
     options: tuple[Option, ...]
     abbreviates: bool
-    """Whether `--nproc` may stand for `--nproc-per-node`."""
+    """Whether `--nproc` may be an abbreviation of `--nproc-per-node`."""
     last: str = ""
     """Meaning of the option that ends the options: all that follows belongs to the program."""
 

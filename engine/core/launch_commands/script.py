@@ -1,7 +1,7 @@
 """A command line or a batch file, read from its first command to its last.
 
 Modules, environments and `source` become `launch.setup`, variables become `[env]`, `cd` becomes `launch.workdir`, and one command is the
-program. What remains is named, because nobody runs it.
+program. All other commands are reported, because no shell runs them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Reader:
         self._programs: list[tuple[Statement, list[Word]]] = []
 
     def take_directives(self, text: str) -> None:
-        """Takes `#SBATCH` lines, which stand before the first command."""
+        """Takes `#SBATCH` lines, which come before the first command."""
         for number, line in enumerate(text.splitlines(), 1):
             if found := _DIRECTIVE.match(line):
                 words = words_of(Statement(re.sub(r"\s#.*", "", found[1]), f"{self._file}:{number}", ()), {})

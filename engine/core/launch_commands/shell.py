@@ -16,7 +16,7 @@ from engine.core.launch_commands.draft import Word
 
 
 class Statement(NamedTuple):
-    """A simple command: its text, where it stands, and what followed it that is left out (`> log`, `| tee log`)."""
+    """A simple command: its text, its place, and the redirections after it, which are left out (`> log`, `| tee log`)."""
 
     text: str
     place: str

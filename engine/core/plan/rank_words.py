@@ -1,6 +1,6 @@
 """The words `{rank}`, `{local_rank}` and `{world_size}` in the arguments of a program, which stand for the numbers of each rank.
 
-Doubled braces, `{{rank}}`, stand for the word itself. All other braces, such as those of JSON, are left alone.
+Doubled braces, `{{rank}}`, stand for the word itself. All other braces, such as those of JSON, are not changed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MOST_LINGERING = 2
 """Standbys of launches from the shell at the same time: a user goes back and forth between two environments."""
 
 MEMORY_SHARE, MEMORY_ENOUGH = 0.1, 8 << 30
-"""Memory is short if less than this share of it is left, and less than so many bytes."""
+"""Memory is short if less than this share of it is left, and less than this number of bytes."""
 
 TERMINAL_NAMES = frozenset(
     {"_", "SHLVL", "OLDPWD", "TMUX", "TMUX_PANE", "STY", "WINDOW", "WINDOWID", "SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION",

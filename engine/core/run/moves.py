@@ -39,7 +39,7 @@ Step = tuple[RunState, tuple[AnyAction, ...]]
 
 
 def ignore(state: RunState, reason: str) -> Step:
-    """Changes nothing. `reason` is told to whoever sent the event."""
+    """Changes nothing. `reason` is the answer to the sender of the event."""
     return state, (act.Ignore(reason=reason),)
 
 

@@ -13,8 +13,8 @@ from engine.core.run.moves import Step, spawn, up_nodes
 from engine.core.run.state import Alive, Done, Gone, Node, Pending, RankNews, Running, RunState, Starting
 
 APART_LIMIT = 20.0
-"""Seconds that a rank may wait in an older generation than the newest. It is told of that within milliseconds, and one that can't leave
-the old one is replaced within seconds."""
+"""Seconds that a rank may wait in an older generation than the newest. It receives that news within milliseconds, and a rank that can't
+leave the old generation is replaced within seconds."""
 
 MEETING_LIMIT = 600.0
 """Seconds that ranks may take for a generation that all of them have reached: to connect, and to copy the state. What goes wrong there

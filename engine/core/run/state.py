@@ -119,7 +119,7 @@ class Running(Value, frozen=True, kw_only=True):
 
 
 class Holding(Value, frozen=True, kw_only=True):
-    """A rank failed. The others are left alone until a user decides."""
+    """A rank failed. The others keep running until a user decides."""
 
     since: float = 0.0
     """Seconds since the epoch."""

@@ -90,7 +90,7 @@ def _nodes_not_up(state: RunState) -> str:
 
 
 def _rejoining_words(state: RunState) -> str:
-    """Who is waited for in a rejoin."""
+    """The ranks that a rejoin waits for, in words."""
     missing = [rank for rank in range(len(state.ranks)) if rank not in state.joined]
     words = f"generation {state.generation} forms; {rank_words(missing)} not in it yet"
     late = apart(state)
@@ -111,7 +111,7 @@ def _missing_words(state: RunState, progress: Sequence[RankProgress]) -> str:
 
 
 def orphan_words(ranks: Sequence[int]) -> str:
-    """What is said of ranks whose own processes wait for a store, and the cure."""
+    """The sentence about ranks whose own processes wait for a store, with the next step."""
     verb = "starts" if len(ranks) == 1 else "start"
     return (
         f"{rank_words(ranks)} {verb} processes that wait for a store that no process hosts; if the script starts its own ranks, set "

@@ -15,7 +15,7 @@ from engine.core.views.origin import Origin
 from engine.core.words import limited
 
 NOTHING = "-"
-"""Where a run has no such value."""
+"""Shown if a run has no such value."""
 
 MAX_NAMES = 4
 """Changed files that are named in one cell."""

@@ -33,7 +33,7 @@ _REASONS = {
     "BurstBufferResources": ("it waits for a burst buffer", ""),
     "FailedLaunch": ("it could not be started", "ask the administrators why"),
 }
-"""What a reason means, and what helps; empty: nothing does."""
+"""The meaning of a reason, and what the user can do; empty: nothing."""
 
 _LIMITS = (
     ("QOS", "the limit of its QOS"),

@@ -12,7 +12,7 @@ from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, Ru
 from engine.core.views.view import EventLine
 
 RELIEF = ("moving", "even", "restored")
-"""Kinds of notices about health that need nobody."""
+"""Kinds of notices about health that need no action of a user."""
 
 
 def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) -> EventLine | None:

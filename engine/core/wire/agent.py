@@ -4,7 +4,7 @@ supervisor  Hello, then any other `Request`; a question is answered by the `Answ
 agent       Hello or Refused, then whatever happens on the node (`Report`)
 
 The agent uses only the standard library, so it has dictionaries instead of these types; `tests/unit/test_wire.py` compares the two. An
-agent lives as long as its run, so it may be of an earlier rankdeck: fields that it does not send have a default, and it ignores fields
+agent runs as long as its run, so it may be of an earlier version: fields that it does not send have a default, and it ignores fields
 that it does not know.
 """
 

@@ -145,7 +145,7 @@ class AttemptCleared(Report, frozen=True, kw_only=True, tag="cleared"):
 
 
 class DaemonWanted(Report, frozen=True, kw_only=True, tag="daemon"):
-    """mpirun wants a daemon on another node."""
+    """mpirun requests a daemon on another node."""
 
     attempt: Number
     host: str
@@ -202,7 +202,7 @@ class ListenerOpened(Answer, frozen=True, kw_only=True, tag="door"):
 
 
 class AddressesTried(Answer, frozen=True, kw_only=True, tag="knocked"):
-    """Addresses at which the token was heard, each with the interface that led there."""
+    """Addresses that answered with the token, each with the interface that was used."""
 
     reached: tuple[tuple[str, str], ...]
 

@@ -26,7 +26,7 @@ UNOWNED_TIME = 0.2
 
 
 class Ending:
-    """Ends ranks and tells of their ends.
+    """Ends ranks and reports their ends.
 
     Args:
         state: of the node.
@@ -128,7 +128,7 @@ class Ending:
                 self._lose(rank, "it ended while no agent ran, so its exit status is unknown")
 
     def _is_seen(self, rank: Rank) -> bool:
-        """Whether the process of a rank lives; also notes its parent."""
+        """Whether the process of a rank exists; also notes its parent."""
         mark = process_status(rank.pid)
         if mark is None or mark[0] != rank.start or mark[1] in "ZX":
             return False

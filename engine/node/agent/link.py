@@ -193,7 +193,7 @@ class Link:
             self._on_hang_up()
 
     def _end_stopped_bridge(self) -> None:
-        """Ends a bridge that a signal has stopped, where another one replaces it: its supervisor may be dead, so that nobody would."""
+        """Ends a bridge that a signal has stopped, where another one replaces it: because its supervisor, which would do it, may be dead."""
         pid, start = self._peer
         if self._wire is not None and (process_status(pid) or ())[:2] == (start, "T"):
             kill_quietly(pid, signal.SIGKILL)

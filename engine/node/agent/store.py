@@ -1,4 +1,4 @@
-"""The process that hosts an attempt's c10d store, and the pipe through which ranks are told of news."""
+"""The process that hosts an attempt's c10d store, and the pipe through which news for ranks are sent to it."""
 
 from __future__ import annotations
 

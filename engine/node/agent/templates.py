@@ -55,7 +55,7 @@ class Template:
         return self.argv[0] == python and ours == theirs
 
     def prefork(self, count: int) -> None:
-        """Lets it fork so many processes ahead of their jobs."""
+        """Requests this number of processes that are forked before their jobs come."""
         with contextlib.suppress(OSError):
             self.wire.send(json.dumps({"spares": count}).encode())
 

@@ -84,7 +84,7 @@ def forget_stop(pid: int) -> None:
 
 
 def end_stopped(agent: int) -> None:
-    """Ends an agent that a signal has stopped, unless it continues: without it the run stands still."""
+    """Ends an agent that a signal has stopped, unless it continues: the run can't proceed without an agent."""
     watch = StoppedWatch()
     while (process_status(agent) or (0, ""))[1] == "T" and not watch.look({agent}):
         time.sleep(1)

@@ -74,7 +74,7 @@ class FrameBuffer:
 
 
 def read_exactly(descriptor: int, size: int) -> bytes:
-    """Reads so many bytes from a pipe. Exits this process if the pipe is closed."""
+    """Reads this number of bytes from a pipe. Exits this process if the pipe is closed."""
     data = b""
     while len(data) < size:
         more = os.read(descriptor, size - len(data))

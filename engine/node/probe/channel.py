@@ -53,7 +53,7 @@ def wait(descriptors: list[int], deadline: float | None = None) -> list[int]:
 
 
 def read_exactly(size: int) -> bytes:
-    """Reads so many bytes from stdin. Exits if stdin ends."""
+    """Reads this number of bytes from stdin. Exits if stdin ends."""
     data = b""
     while len(data) < size:
         wait([0])

@@ -146,7 +146,7 @@ def status_name(status: int) -> str:
 
 
 def read_all(descriptor: int, seconds: float) -> bytes | None:
-    """Reads a pipe until it is closed; returns None if that takes longer. Exits if nobody waits for the answer any more."""
+    """Reads a pipe until it is closed; returns None if that takes longer. Exits if the process that asked has ended."""
     deadline, data = time.monotonic() + seconds, b""
     while True:
         ready = wait([descriptor, 0], deadline)

@@ -55,7 +55,7 @@ class ProcessGroup(_group.ProcessGroup):
         self._store = dist.PrefixStore("barriers", store)  # type: ignore[attr-defined]
 
     def abort(self) -> None:
-        """Ends all operations with an error, without waiting for other ranks. What hangs in UCC keeps its memory."""
+        """Ends all operations with an error, without waiting for other ranks. The memory of operations that hang in UCC is not freed."""
         self._place.team.context.broken = True
         super().abort()
 
