@@ -16,7 +16,8 @@ from engine.core.plan.profile import Profile, to_toml_data
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
-from tui.data.form import ARGUMENT, BACKEND, errors_of, fields, free_name, line_of_error, profile_of, values_of
+from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
+from tui.data.form_lines import ARGUMENT, BACKEND, fields
 from tui.screens.confirm import AskScreen, LeaveScreen
 from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen

@@ -106,7 +106,7 @@ async def test_e_opens_a_broken_profile_in_the_editor_at_the_line_of_its_error(
 
 
 async def test_a_profile_that_appears_later_is_seen_without_a_key(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.screens.home.RUNS_SECONDS", 0.05)
+    monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.05)
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "quickstart")
@@ -199,7 +199,7 @@ async def test_a_run_of_another_login_node_is_shown_with_the_command_that_watche
 
 
 async def test_runs_that_appear_later_are_seen_without_a_key(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.screens.home.RUNS_SECONDS", 0.05)
+    monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.05)
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
         await until_seen(pilot, "No runs yet")
@@ -208,7 +208,7 @@ async def test_runs_that_appear_later_are_seen_without_a_key(engine: FakeEngine,
 
 
 async def test_a_slow_file_server_is_asked_for_runs_once_at_a_time(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tui.screens.home.RUNS_SECONDS", 0.01)
+    monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.01)
     asked, release = [], threading.Event()
     runs = engine.runs
 

@@ -21,7 +21,8 @@ from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen, NoticeScr
 from tui.screens.edit import EditScreen
 from tui.screens.help import HelpScreen
 from tui.screens.history import HistoryList, HistoryScreen
-from tui.screens.home import HomeScreen, ProfileList, RunList
+from tui.screens.home import HomeScreen
+from tui.screens.home_lists import ProfileList, RunList
 from tui.screens.run import RunScreen
 from tui.screens.script import ScriptScreen
 from tui.screens.stacks import StacksScreen

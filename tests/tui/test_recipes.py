@@ -16,7 +16,8 @@ from tests.support import parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
-from tui.data.form import ARGUMENT, Field, errors_of, fields, own_script, profile_of, values_of
+from tui.data.form import errors_of, profile_of, values_of
+from tui.data.form_lines import ARGUMENT, Field, fields, own_script
 from tui.screens.edit import EditScreen
 from tui.screens.script import ScriptScreen
 from tui.text.recipes import recipes_text, script_text

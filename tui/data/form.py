@@ -1,4 +1,4 @@
-"""Turns a profile into the lines of a form, and the text in the lines into a checked `Profile`. Pure.
+"""Turns a profile into the text in the lines of a form, and that text into a checked `Profile`. Pure.
 
 What has no line in the form (stop ladder, metrics, secret variables, …) stays as it is in the edited profile.
 """
@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from engine.core.catalogue import PRESET, Argument, BackendInfo, RecipeInfo
+from engine.core.catalogue import Argument, RecipeInfo
 from engine.core.errors import ProfileError
 from engine.core.plan.plan import is_secret
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
-
-Values = Mapping[str, str]
-"""The text in each line, by the line's id."""
+from tui.data.form_lines import ARGUMENT, BOOL, NO, OWN_MODULE, OWN_SCRIPT, YES, Values, declared_by, fields
 
 FORM = "the form"
 """Replaces the file's name in errors; the screen shows an error at its line."""
@@ -26,148 +23,8 @@ FORM = "the form"
 FIRST_RECIPE = "gpt"
 """The recipe of a new profile."""
 
-OWN_SCRIPT = "script"
-OWN_MODULE = "module"
-"""Choices of `recipe.kind` besides the recipes."""
-
-YES = "yes"
-NO = "no"
-"""Choices where a profile has true or false."""
-
-_BOOL = {False: NO, True: YES}
-
-BACKEND = "backend.name"
-"""The id of the backend's line."""
-
-RECIPE = "recipe.kind"
-"""The id of the recipe's line."""
-
 ENVIRONMENTS = ("backend.env", "env")
 """Ids of the lines with environment variables; each is a table of the profile."""
-
-LABEL = 16
-"""Cells of a label."""
-
-ARGUMENT = "argument."
-"""Prefix of the lines for a recipe's declared arguments."""
-
-DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
-"""Ids of the lines that decide which other lines exist, or what they contain."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One line of the form. `choices`: the values with their meanings; empty: free text."""
-
-    id: str
-    label: str
-    help: str
-    placeholder: str = ""
-    choices: tuple[tuple[str, str], ...] = ()
-    begins_group: bool = False
-
-
-def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
-    """The lines of the form, top to bottom. Choices in some of them decide which others there are."""
-    return [
-        Field(id="name", label="name", placeholder="my-run", help="The name of the profile and of its runs."),
-        Field(id="description", label="description", help="One line for the list of profiles."),
-        Field(id=BACKEND, label="backend", begins_group=True, help="How ranks communicate.",
-              choices=tuple((backend.name, backend.summary) for backend in backends)),
-        Field(id="backend.fallback", label="fallback", placeholder="none",
-              help="Backends to use if it can't run or be set up, in order, separated by blanks: gloo"),
-        Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
-              help="Where ranks run, with a number of ranks or without: localhost:4"),
-        Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
-              help="For nodes without a number of their own. auto: one for each GPU, else one for each core."),
-        Field(id="layout.order", label="order", help="How ranks are numbered.",
-              choices=(("block", "a node is filled before the next one"), ("cyclic", "one rank for each node in turn"))),
-        Field(id="recipe.kind", label="recipe", begins_group=True, help="What every rank runs.",
-              choices=(*((recipe.name, recipe.summary) for recipe in own_script(recipes, ())),
-                       (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
-        *_program_fields(values, recipes),
-        Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
-              help="The interpreter of the ranks; it needs torch."),
-        Field(id="launch.workdir", label="folder", placeholder=".",
-              help="The folder that ranks start in; the path of a script is relative to it."),
-        Field(id="launch.warm", label="warm start", help="How ranks start.",
-              choices=((YES, "forked from a process that has imported torch once"),
-                       (NO, "every rank imports torch by itself"))),
-        Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
-              choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
-                       ("restart", "dead ranks rejoin if the script supports it, else all ranks restart"))),
-        Field(id="env", label="environment", placeholder="NAME=value", begins_group=True,
-              help="Environment of every rank, quoted as in a shell. Secret values are hidden, and do not change."),
-        Field(id="backend.env", label="backend env", placeholder="NAME=value",
-              help="Environment that only this backend needs, quoted as in a shell."),
-    ]  # fmt: skip
-
-
-def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field]:
-    """The lines for the program: a script, a module or the recipe's own arguments, then free arguments."""
-    kind = values.get("recipe.kind", "")
-    more = Field(
-        id="recipe.args",
-        label="arguments",
-        help="Its command-line arguments, quoted as in a shell. {rank} becomes its number.",
-    )
-    if kind == OWN_SCRIPT:
-        script = Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file.")
-        return [script, *(_argument_field(argument, (), "") for argument in _declared(kind, recipes)), more]
-    if kind == OWN_MODULE:
-        return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
-    preset = values.get(f"{ARGUMENT}{PRESET}", "")
-    declared = [_argument_field(argument, _declared(kind, recipes), preset) for argument in _declared(kind, recipes)]
-    return [*declared, Field(id="recipe.args", label="more arguments", help="Further arguments, quoted as in a shell.")]
-
-
-def _argument_field(argument: Argument, others: Sequence[Argument], preset: str) -> Field:
-    """The line of a declared argument. What it is without a value depends on the preset."""
-    unset = argument.presets.get(preset, argument.default)
-    words = f"{unset} {argument.unit}".rstrip() if argument.type != "bool" else _BOOL[bool(unset)]
-    meanings: dict[str, str] = {}
-    if argument.name == PRESET:
-        meanings = {str(choice): _preset_words(str(choice), others) for choice in argument.choices}
-    elif argument.type == "bool":
-        meanings = {word: "" for is_on, word in _BOOL.items() if is_on in argument.flags.values()}
-    elif argument.choices:
-        meanings = dict.fromkeys(map(str, argument.choices), "")
-    takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
-    return Field(
-        id=f"{ARGUMENT}{argument.name}",
-        label=argument.name if len(argument.name) <= LABEL else f"{argument.name[: LABEL - 1]}…",
-        placeholder=words,
-        choices=tuple(({"": words or "the defaults"} | meanings).items()) if meanings else (),
-        help=f"{argument.help}{takes}",
-    )
-
-
-def _preset_words(preset: str, arguments: Sequence[Argument]) -> str:
-    """The values of a preset: `steps 20, lr 0.1`."""
-    return ", ".join(f"{one.name} {one.presets[preset]}" for one in arguments if preset in one.presets)
-
-
-def own_script(recipes: Sequence[RecipeInfo], found: tuple[Argument, ...]) -> list[RecipeInfo]:
-    """The recipes, and after them, if it declares arguments, the user's script as an entry of its own.
-
-    Args:
-        recipes: with the entry of another script, or without.
-        found: what the script declares.
-    """
-    own = RecipeInfo(name=OWN_SCRIPT, summary="", arguments=found)
-    return [*(recipe for recipe in recipes if recipe.name != OWN_SCRIPT), *([own] if found else [])]
-
-
-def script_in(values: Values) -> tuple[str, str] | None:
-    """Script and folder, if the form runs a user's script."""
-    script = values.get("recipe.script", "").strip()
-    if values.get(RECIPE) != OWN_SCRIPT or not script:
-        return None
-    return script, values.get("launch.workdir", "").strip() or "."
-
-
-def _declared(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
-    return next((recipe.accepted for recipe in recipes if recipe.name == kind), ())
 
 
 # --- profile to form -------------------------------------------------------------------------------------------------
@@ -187,7 +44,7 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
                 "launch.on_failure": "hold"}  # fmt: skip
     recipe, layout, launch = profile.recipe, profile.layout, profile.launch
     kind = recipe.name or (OWN_SCRIPT if recipe.script is not None else OWN_MODULE)
-    arguments, rest = _taken_apart(recipe.args, _declared(kind, recipes))
+    arguments, rest = _taken_apart(recipe.args, declared_by(kind, recipes))
     return {
         "name": profile.name,
         "description": profile.description,
@@ -222,7 +79,7 @@ def _is_shown(name: str, value: str) -> bool:
 def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
     """Values of declared arguments, and all other words unchanged. If an argument is given twice, the last one counts."""
     names = {argument.flag.rstrip("="): argument.name for argument in declared if argument.type != "bool"}
-    flags = {flag: (one.name, _BOOL[is_on]) for one in declared for flag, is_on in one.flags.items()}
+    flags = {flag: (one.name, BOOL[is_on]) for one in declared for flag, is_on in one.flags.items()}
     values: dict[str, str] = {}
     rest: list[str] = []
     words = list(args)
@@ -304,10 +161,10 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
     else:
         recipe = {"name": kind}
     args: list[str] = []
-    for argument in _declared(kind, recipes):
+    for argument in declared_by(kind, recipes):
         value = values.get(f"{ARGUMENT}{argument.name}", "").strip()
         if argument.type == "bool":
-            args += [flag for flag, is_on in argument.flags.items() if value == _BOOL[is_on]]
+            args += [flag for flag, is_on in argument.flags.items() if value == BOOL[is_on]]
         elif value:
             flag, checked = argument.flag, _checked(argument, value)
             args += [flag + checked] if flag.endswith("=") else [flag, checked]
@@ -315,7 +172,7 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
         args += shlex.split(values.get("recipe.args", ""))
     except ValueError as error:
         raise ProfileError(FORM, None, "recipe.args", f"can't be read as words: {str(error).lower()}") from None
-    if base is not None and _is_same_program(base, recipe, args, _declared(kind, recipes)):
+    if base is not None and _is_same_program(base, recipe, args, declared_by(kind, recipes)):
         args = list(base.recipe.args)
     return {**recipe, "args": args} if args else recipe
 

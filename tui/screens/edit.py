@@ -19,20 +19,8 @@ from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
-from tui.data.form import (
-    BACKEND,
-    DECIDING,
-    OWN_SCRIPT,
-    RECIPE,
-    errors_of,
-    fields,
-    free_name,
-    line_of_error,
-    own_script,
-    profile_of,
-    script_in,
-    values_of,
-)
+from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
+from tui.data.form_lines import BACKEND, DECIDING, OWN_SCRIPT, RECIPE, fields, own_script, script_in
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
 from tui.screens.confirm import LeaveScreen

@@ -8,7 +8,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.widgets import Input, Label, Static
 
-from tui.data.form import Field
+from tui.data.form_lines import Field
 from tui.widgets.choice import Choice
 
 

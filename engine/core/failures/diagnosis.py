@@ -12,6 +12,7 @@ import signal
 from functools import lru_cache
 
 import msgspec
+from msgspec.structs import replace
 
 from engine.core.failures.known import find
 from engine.core.failures.tracebacks import (
@@ -156,68 +157,76 @@ def explain(
         reason: from the node's agent: why it could not be started, or how it was lost.
         by: the user who sent the signal that ended it; empty: unknown.
     """
-    text = plain(stderr_tail)
+    text, who = plain(stderr_tail), "the process" if rank is None else f"rank {rank}"
     chain = last_chain(text, fatal=True)
     if status == -signal.SIGABRT and not (by or reason) and _aborted_as_it_ended(text, chain):
         status = 1
     raised = _to_blame(chain) if status is not None and status > 0 else None
-    end = _about_end("the process" if rank is None else f"rank {rank}", status, reason, raised)
-    if by == ON_NAN and status is not None and status < 0:
+    end = _about_end(who, status, reason, raised)
+    if by and status is not None and status < 0:
+        return _about_request(who, end.headline, by)
+    traceback = shortened(last_chain(text, fatal=False))
+    if status is not None and status < 0 and (frames := crash_frames(text)):
+        traceback = shortened([Traceback(lines=(_CRASH_HEADER, *frames), message="")])
+        if -status in _PYTHON_LINE_UNKNOWN:
+            end = replace(end, hint=_HINT_OF_CRASH, fix="")
+    end = replace(end, traceback=traceback, detail=_one_line(end.detail))
+    said = reason or (raised.message if raised else without_frames(text)[-_LAST_WORDS:])
+    return end if status is None else _about_known(end, text, said, status, is_start=bool(reason))
+
+
+def _about_request(who: str, headline: str, by: str) -> Explanation:
+    """The explanation of a signal that rankdeck has sent: for a user, or because of `launch.on_nan`."""
+    if by == ON_NAN:
         return Explanation(
-            headline=f"{'the process' if rank is None else f'rank {rank}'} was ended because its loss was not finite",
+            headline=f"{who} was ended because its loss was not finite",
             detail="launch.on_nan says so; the step is in the events",
             traceback="",
             hint="restart from a checkpoint before that step, for example with a lower learning rate or clipped gradients",
             cause="nan",
         )
-    if by and status is not None and status < 0:
-        return Explanation(
-            headline=end.headline,
-            detail=f"{by} sent it with rankdeck kill, or with x in the app",
-            traceback="",
-            hint="restart the run to continue",
-            cause="asked",
-        )
-    said = reason or (raised.message if raised else without_frames(text)[-_LAST_WORDS:])
-    detail = end.detail
-    traceback = shortened(last_chain(text, fatal=False))
-    if status is not None and status < 0 and (frames := crash_frames(text)):
-        traceback = shortened([Traceback(lines=(_CRASH_HEADER, *frames), message="")])
-        if -status in _PYTHON_LINE_UNKNOWN:
-            end = msgspec.structs.replace(end, hint=_HINT_OF_CRASH, fix="")
-    if status is not None:
-        if not detail and status > 0:
-            detail = next((line for line in reversed(text.split("\n")) if line.strip()), "")
-        if status == -signal.SIGABRT and (aborted := _ABORTED.search(said)):
-            detail = aborted["said"]
-        if known := find(said):
-            if known.cause.yields_to:
-                known = find(text, letters=known.cause.yields_to) or known
-            return Explanation(
-                headline=end.headline,
-                detail=_one_line(known.detail or (known.line if status < 0 else detail)),
-                traceback=traceback,
-                hint=known.hint,
-                fix=known.fix,
-                cause=known.cause.id,
-                line=_one_line(known.line),
-                waits=known.cause.waits,
-                ranks=known.ranks if known.cause.blames else frozenset(),
-                blames=known.cause.blames,
-            )
-        if not reason and (known := find(said, "consequence")):
-            hint = "another rank ended first: look for one that was killed, was lost, or raised another exception"
-            return Explanation(
-                headline=end.headline, detail=_one_line(detail), traceback=traceback, hint=hint, cause=known.cause.id
-            )
     return Explanation(
-        headline=end.headline,
-        detail=_one_line(detail),
-        traceback=traceback,
-        hint=end.hint,
-        fix=end.fix,
-        cause=end.cause,
+        headline=headline,
+        detail=f"{by} sent it with rankdeck kill, or with x in the app",
+        traceback="",
+        hint="restart the run to continue",
+        cause="asked",
     )
+
+
+def _about_known(end: Explanation, text: str, said: str, status: int, *, is_start: bool) -> Explanation:
+    """The explanation with what the output shows: a known cause, a consequence of another failure, or the last line.
+
+    Args:
+        end: the explanation by status and exception.
+        text: the end of the output.
+        said: the part of it that may show the cause, or the agent's reason.
+        status: the exit code, or minus the number of a signal.
+        is_start: `said` is why the rank could not be started.
+    """
+    detail = end.detail
+    if not detail and status > 0:
+        detail = next((line for line in reversed(text.split("\n")) if line.strip()), "")
+    if status == -signal.SIGABRT and (aborted := _ABORTED.search(said)):
+        detail = aborted["said"]
+    if known := find(said):
+        if known.cause.yields_to:
+            known = find(text, letters=known.cause.yields_to) or known
+        return replace(
+            end,
+            detail=_one_line(known.detail or (known.line if status < 0 else detail)),
+            hint=known.hint,
+            fix=known.fix,
+            cause=known.cause.id,
+            line=_one_line(known.line),
+            waits=known.cause.waits,
+            ranks=known.ranks if known.cause.blames else frozenset(),
+            blames=known.cause.blames,
+        )
+    if not is_start and (known := find(said, "consequence")):
+        hint = "another rank ended first: look for one that was killed, was lost, or raised another exception"
+        return replace(end, detail=_one_line(detail), hint=hint, fix="", cause=known.cause.id)
+    return replace(end, detail=_one_line(detail))
 
 
 def _aborted_as_it_ended(text: str, chain: list[Traceback]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -171,15 +171,8 @@ def run_view(
         waits: who waited for whom in collectives, likewise.
         stall: which ranks hang.
     """
-    stalled = set(stall.ranks) if stall is not None else ()
     newest = max(progress, key=lambda one: one.step if one.step is not None else -1)
-    saved = newest_checkpoint(progress)
-    rates = [
-        one.throughput
-        for rank, (one, phase) in enumerate(zip(progress, state.ranks, strict=True))
-        if isinstance(phase, Alive) and one.throughput and rank not in stalled
-    ]
-    unit = next((one.unit for one in progress if one.unit), "")  # the ranks share an iteration, but not a sample
+    saved, unit = newest_checkpoint(progress), _unit(progress)
     losses = [one.loss for one in progress if one.loss is not None]
     current, again = current_activity(state, progress), next_restart(state, progress)
     return RunView(
@@ -205,17 +198,10 @@ def run_view(
         epochs=newest.epochs,
         epoch_step=newest.epoch_step,
         epoch_steps=newest.epoch_steps,
-        aside=next(
-            (
-                one.aside
-                for one, phase in zip(progress, state.ranks, strict=True)
-                if one.aside and isinstance(phase, Alive)
-            ),
-            "",
-        ),
+        aside=next((one.aside for _, one in _alive(state, progress) if one.aside), ""),
         is_derived=any(one.is_derived for one in progress),
         loss=_finite(sum(losses) / len(losses)) if losses else None,
-        throughput=_finite(sum(rates) / (len(rates) if unit == "it" else 1)) if rates else None,
+        throughput=_throughput(state, progress, stall),
         unit=unit,
         checkpoint=saved.checkpoint,
         checkpoint_at=saved.checkpoint_at,
@@ -230,6 +216,25 @@ def run_view(
             for node in state.nodes
         ),
     )
+
+
+def _alive(state: RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:
+    """The ranks that run, and their numbers."""
+    for rank, (one, phase) in enumerate(zip(progress, state.ranks, strict=True)):
+        if isinstance(phase, Alive):
+            yield rank, one
+
+
+def _unit(progress: Sequence[RankProgress]) -> str:
+    """The unit of throughput, without `/s`; empty: none is known."""
+    return next((one.unit for one in progress if one.unit), "")
+
+
+def _throughput(state: RunState, progress: Sequence[RankProgress], stall: StallView | None) -> float | None:
+    """The throughput of the run: the sum over its ranks, or their mean for iterations, which all ranks do together. Units per second."""
+    stalled = set(stall.ranks) if stall is not None else ()
+    rates = [one.throughput for rank, one in _alive(state, progress) if one.throughput and rank not in stalled]
+    return _finite(sum(rates) / (len(rates) if _unit(progress) == "it" else 1)) if rates else None
 
 
 def failure_view(state: RunState, tails: Mapping[int, bytes], waits: tuple[Wait, ...] = ()) -> FailureView | None:

@@ -1,0 +1,155 @@
+"""The lines of the form: which there are, and what can be chosen in them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.core.catalogue import PRESET, Argument, BackendInfo, RecipeInfo
+
+Values = Mapping[str, str]
+"""The text in each line, by the line's id."""
+
+OWN_SCRIPT = "script"
+OWN_MODULE = "module"
+"""Choices of `recipe.kind` besides the recipes."""
+
+YES = "yes"
+NO = "no"
+"""Choices where a profile has true or false."""
+
+BOOL = {False: NO, True: YES}
+"""The choice for each value of a switch."""
+
+BACKEND = "backend.name"
+"""The id of the backend's line."""
+
+RECIPE = "recipe.kind"
+"""The id of the recipe's line."""
+
+LABEL = 16
+"""Cells of a label."""
+
+ARGUMENT = "argument."
+"""Prefix of the lines for a recipe's declared arguments."""
+
+DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
+"""Ids of the lines that decide which other lines exist, or what they contain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One line of the form. `choices`: the values with their meanings; empty: free text."""
+
+    id: str
+    label: str
+    help: str
+    placeholder: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    begins_group: bool = False
+
+
+def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
+    """The lines of the form, top to bottom. Choices in some of them decide which others there are."""
+    return [
+        Field(id="name", label="name", placeholder="my-run", help="The name of the profile and of its runs."),
+        Field(id="description", label="description", help="One line for the list of profiles."),
+        Field(id=BACKEND, label="backend", begins_group=True, help="How ranks communicate.",
+              choices=tuple((backend.name, backend.summary) for backend in backends)),
+        Field(id="backend.fallback", label="fallback", placeholder="none",
+              help="Backends to use if it can't run or be set up, in order, separated by blanks: gloo"),
+        Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
+              help="Where ranks run, with a number of ranks or without: localhost:4"),
+        Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
+              help="For nodes without a number of their own. auto: one for each GPU, else one for each core."),
+        Field(id="layout.order", label="order", help="How ranks are numbered.",
+              choices=(("block", "a node is filled before the next one"), ("cyclic", "one rank for each node in turn"))),
+        Field(id="recipe.kind", label="recipe", begins_group=True, help="What every rank runs.",
+              choices=(*((recipe.name, recipe.summary) for recipe in own_script(recipes, ())),
+                       (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
+        *_program_fields(values, recipes),
+        Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
+              help="The interpreter of the ranks; it needs torch."),
+        Field(id="launch.workdir", label="folder", placeholder=".",
+              help="The folder that ranks start in; the path of a script is relative to it."),
+        Field(id="launch.warm", label="warm start", help="How ranks start.",
+              choices=((YES, "forked from a process that has imported torch once"),
+                       (NO, "every rank imports torch by itself"))),
+        Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
+              choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
+                       ("restart", "dead ranks rejoin if the script supports it, else all ranks restart"))),
+        Field(id="env", label="environment", placeholder="NAME=value", begins_group=True,
+              help="Environment of every rank, quoted as in a shell. Secret values are hidden, and do not change."),
+        Field(id="backend.env", label="backend env", placeholder="NAME=value",
+              help="Environment that only this backend needs, quoted as in a shell."),
+    ]  # fmt: skip
+
+
+def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field]:
+    """The lines for the program: a script, a module or the recipe's own arguments, then free arguments."""
+    kind = values.get("recipe.kind", "")
+    more = Field(
+        id="recipe.args",
+        label="arguments",
+        help="Its command-line arguments, quoted as in a shell. {rank} becomes its number.",
+    )
+    if kind == OWN_SCRIPT:
+        script = Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file.")
+        return [script, *(_argument_field(argument, (), "") for argument in declared_by(kind, recipes)), more]
+    if kind == OWN_MODULE:
+        return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
+    preset = values.get(f"{ARGUMENT}{PRESET}", "")
+    declared = [
+        _argument_field(argument, declared_by(kind, recipes), preset) for argument in declared_by(kind, recipes)
+    ]
+    return [*declared, Field(id="recipe.args", label="more arguments", help="Further arguments, quoted as in a shell.")]
+
+
+def _argument_field(argument: Argument, others: Sequence[Argument], preset: str) -> Field:
+    """The line of a declared argument. What it is without a value depends on the preset."""
+    unset = argument.presets.get(preset, argument.default)
+    words = f"{unset} {argument.unit}".rstrip() if argument.type != "bool" else BOOL[bool(unset)]
+    meanings: dict[str, str] = {}
+    if argument.name == PRESET:
+        meanings = {str(choice): _preset_words(str(choice), others) for choice in argument.choices}
+    elif argument.type == "bool":
+        meanings = {word: "" for is_on, word in BOOL.items() if is_on in argument.flags.values()}
+    elif argument.choices:
+        meanings = dict.fromkeys(map(str, argument.choices), "")
+    takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
+    return Field(
+        id=f"{ARGUMENT}{argument.name}",
+        label=argument.name if len(argument.name) <= LABEL else f"{argument.name[: LABEL - 1]}…",
+        placeholder=words,
+        choices=tuple(({"": words or "the defaults"} | meanings).items()) if meanings else (),
+        help=f"{argument.help}{takes}",
+    )
+
+
+def _preset_words(preset: str, arguments: Sequence[Argument]) -> str:
+    """The values of a preset: `steps 20, lr 0.1`."""
+    return ", ".join(f"{one.name} {one.presets[preset]}" for one in arguments if preset in one.presets)
+
+
+def own_script(recipes: Sequence[RecipeInfo], found: tuple[Argument, ...]) -> list[RecipeInfo]:
+    """The recipes, and after them, if it declares arguments, the user's script as an entry of its own.
+
+    Args:
+        recipes: with the entry of another script, or without.
+        found: what the script declares.
+    """
+    own = RecipeInfo(name=OWN_SCRIPT, summary="", arguments=found)
+    return [*(recipe for recipe in recipes if recipe.name != OWN_SCRIPT), *([own] if found else [])]
+
+
+def script_in(values: Values) -> tuple[str, str] | None:
+    """Script and folder, if the form runs a user's script."""
+    script = values.get("recipe.script", "").strip()
+    if values.get(RECIPE) != OWN_SCRIPT or not script:
+        return None
+    return script, values.get("launch.workdir", "").strip() or "."
+
+
+def declared_by(kind: str, recipes: Sequence[RecipeInfo]) -> tuple[Argument, ...]:
+    """The arguments that a recipe, or the user's script, declares."""
+    return next((recipe.accepted for recipe in recipes if recipe.name == kind), ())
