@@ -113,6 +113,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             ("command", visible(shlex.join(rank_argv(plan, "…")))),
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),
             ("failure", plan.policy.on_failure),
+            *([("preload", ", ".join(plan.preload))] if plan.warm and plan.preload else []),
             *([("bind", f"{plan.bind}: {BIND_WORDS[plan.bind]}")] if plan.bind != "none" else []),
         ]
     )

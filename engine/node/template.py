@@ -1,11 +1,12 @@
 """The template: a process that imports torch once and then forks the Python ranks of its node.
 
-The agent runs it as a file, with the profile's Python and environment: `python -u template.py FD`. FD is a socket of type
-SOCK_SEQPACKET with messages in JSON, and descriptors. One request at a time:
+The agent runs it as a file, with the profile's Python and environment: `python -u template.py FD MODULE…`. FD is a socket of type
+SOCK_SEQPACKET with messages in JSON, and descriptors; the modules are imported after torch (`preload.py`). One request at a time:
 
     agent -> template   {"argv", "env", "cwd", "stacks", "library", "cores"} with descriptors: stdout, stderr, and further
                         ones, which the program receives from number 3 on; or {"spares": n}, which is not answered
-    template -> agent   {"ready": version} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
+    template -> agent   {"importing": module} for each, {"left_out": [[module, reason], …]}; {"ready": version, "imports": [[module,
+                        seconds], …]} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
                         request; {"ended": pid, "status": …} for each death
 
 Forking a process of this size takes 5 ms and more, so "spares" pre-forks `n` processes for later requests.
@@ -61,7 +62,7 @@ STACKS_SIGNAL = signal.SIGRTMIN + 9
 
 
 def warm() -> str:
-    """Imports what ranks need. Returns why ranks can't be forked from this process; empty if they can."""
+    """Imports what every rank needs. Returns why ranks can't be forked from this process; empty if they can."""
     gc.disable()  # collections take a quarter of the time to import torch, and find nothing
     for name in WARM:
         try:
@@ -69,11 +70,14 @@ def warm() -> str:
         except Exception as error:  # noqa: BLE001 - any module may raise anything
             if name == "torch":
                 return f"torch can't be imported: {error}"
-    gc.enable()
     import torch
 
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return "CUDA was initialised by an import"
+    return "CUDA was initialised by an import" if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
+
+
+def settle() -> str:
+    """Prepares this process for forks after its imports. Returns why it can't be forked; empty if it can."""
+    gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a rank would copy shared memory
     if os.fork() == 0:  # libraries that support forking end their threads before it: OpenBLAS does
@@ -83,7 +87,40 @@ def warm() -> str:
     return f"{threads - 1} threads run after the imports" if threads > 1 else ""
 
 
-def serve(wire: socket.socket, library: str) -> tuple[Request, list[int]] | None:
+def preload(wire: socket.socket, modules: list[str], environment: dict[str, str], library: str) -> Any:
+    """Imports the modules of the profile. If one may not be kept that was imported, this process begins again without it.
+
+    Args:
+        wire: to the agent.
+        modules: their names.
+        environment: of this process when it started.
+        library: the folder on PYTHONPATH, relative to the working directory, with which it may have moved.
+
+    Returns:
+        `preload.Imports`.
+    """
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    here = os.path.dirname(os.path.abspath(library))
+    spec = spec_from_file_location("rankdeck_preload", os.path.join(here, "preload.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    judge = module_from_spec(spec)
+    spec.loader.exec_module(judge)
+    imports = judge.import_all(modules, lambda name: say(wire, {"importing": name}))
+    if imports.refused:
+        say(wire, {"left_out": imports.refused})
+    if imports.is_spoilt:
+        os.set_inheritable(wire.fileno(), True)
+        kept = [name for name, _ in imports.seconds]
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join([os.path.abspath(library), *paths[1:]])
+        argv = [sys.executable, "-u", os.path.join(here, "template.py"), str(wire.fileno()), *kept]
+        os.execve(sys.executable, argv, environment)
+    return imports
+
+
+def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Request, list[int]] | None:
     """Forks a process for each request.
 
     Returns:
@@ -92,9 +129,15 @@ def serve(wire: socket.socket, library: str) -> tuple[Request, list[int]] | None
     wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    environment = dict(os.environ)
-    reason = warm()
-    say(wire, {"unfit": reason} if reason else {"ready": getattr(sys.modules.get("torch"), "__version__", "")})
+    environment, moved_library = dict(os.environ), os.path.relpath(library)
+    begin = time.monotonic()
+    reason, imported, changes = warm(), [("torch", time.monotonic() - begin)], {}
+    if modules and not reason:
+        imports = preload(wire, modules, environment, moved_library)
+        imported, changes = imported + imports.seconds, imports.changes
+    reason = reason or settle()
+    version = getattr(sys.modules.get("torch"), "__version__", "")
+    say(wire, {"unfit": reason} if reason else {"ready": version, "imports": imported})
     spares: Spares = {}
     while True:
         for ready in select.select([wire.fileno(), wake], [], [])[0]:
@@ -121,7 +164,7 @@ def serve(wire: socket.socket, library: str) -> tuple[Request, list[int]] | None
                     if not data:
                         os._exit(0)  # the template has gone
                     request = json.loads(data)
-                request.update(old_library=library, exec_env=environment)
+                request.update(old_library=library, exec_env=environment, changes=changes)
                 return request, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -239,6 +282,10 @@ def become(request: Request, descriptors: list[int]) -> None:
     os.environ.clear()  # imports may have set variables
     os.environ.update(request["exec_env"])
     os.environ.update(request["env"])
+    for name, value in request["changes"].items():  # by modules of the profile, which a rank would have imported itself
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     for name in request.get("unset", ()):
         os.environ.pop(name, None)
     if request.get("cores"):
@@ -374,9 +421,10 @@ def end_badly(error: BaseException) -> NoReturn:
 def main() -> None:
     """Serves as the template; in each forked process, runs a rank's program."""
     own_folder = sys.path.pop(0) if sys.path and not getattr(sys.flags, "safe_path", False) else ""
-    wire = socket.socket(fileno=int(sys.argv[1]))
+    wire, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     os.set_inheritable(wire.fileno(), False)
-    job = serve(wire, os.path.join(own_folder, "python"))
+    del sys.argv[1:]
+    job = serve(wire, os.path.join(own_folder, "python"), modules)
     if job is None:
         os._exit(0)  # its ranks continue, as children of the nearest subreaper
     request, descriptors = job

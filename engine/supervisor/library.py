@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.installed import APP
-from engine.node import bundle, gpus, mpi_proxy, template
+from engine.node import bundle, gpus, mpi_proxy, preload, template
 
 SUFFIXES = frozenset({".py", ".json", ".txt", ".typed"})
 
 
-_PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in (template, mpi_proxy, gpus))
-"""Programs of one file that an agent runs. The probe, another one, is made of several modules."""
+_MODULES = (template, preload, mpi_proxy, gpus)
+_PROGRAMS = tuple((module.__name__.rpartition(".")[2], str(module.__file__)) for module in _MODULES)
+"""Programs of one file that an agent or a template runs. The probe, another one, is made of several modules."""
 _DISTRIBUTION = "rankdeck_ranks-1.dist-info"
 _METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: rankdeck-ranks\nVersion: 1\n",

@@ -134,6 +134,7 @@ class Orders:
                 library=library,
                 library_path=self._library_path(),
                 warm=plan.warm,
+                preload=plan.preload,
             ),
         )
 
@@ -172,6 +173,7 @@ class Orders:
                 library=library,
                 library_path=self._library_path(),
                 warm=plan.warm,
+                preload=plan.preload,
             ),
         )
         self.watch_gpus(node)
@@ -238,6 +240,7 @@ class Orders:
                 env_defaults=self._defaults(node),
                 library=self._agents.library(node),
                 library_path=self._library_path(),
+                preload=run.plan.preload,
                 spares=0,
             ),
         )

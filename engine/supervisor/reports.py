@@ -112,6 +112,8 @@ class Reports:
                 self._questions.take_answer(node, news)
             case reports.TemplateRefused(reason=reason):
                 note(f"{node}: ranks are started without a template: {reason}")
+            case reports.ModulesImported():
+                self._take_imports(node, news)
             case reports.NoRoom():
                 self._take_no_room(node, news)
             case reports.RequestFailed():
@@ -210,6 +212,11 @@ class Reports:
         self._agents.links[node].close()
         self._run.handle(ev.NodeGivenUp(at=time.time(), node=node, reason=f"{room.words(ranks)}; {room.hint}"))
         return True
+
+    def _take_imports(self, node: str, news: reports.ModulesImported) -> None:
+        for module, reason in news.left_out:
+            text = visible(f"{module} is not preloaded: it {reason}")
+            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="preload", text=text, fails=False))
 
     def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
         where = self._run.no_room[node] = visible(f"{news.path}: {news.reason}")

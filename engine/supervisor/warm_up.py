@@ -151,6 +151,7 @@ def _warming_link(paths: RunPaths, plan: LaunchPlan, tasks: asyncio.TaskGroup, o
                     env=plan.env,
                     env_defaults=plan.env_defaults,
                     library=path,
+                    preload=plan.preload,
                     spares=min(len(plan.nodes[0].ranks) + 1, MAX_SPARES),
                 )
             )

@@ -31,6 +31,7 @@ WHOLE = """args = ["--verbose", "--lr=0.01", "--steps", "1000", "a b"]
 [launch]
 python = "python3.12"
 workdir = "src"
+preload = ["numpy", "a.b"]
 on_failure = "restart"
 stop_ladder = [["SIGKILL", 1]]
 [env]

@@ -73,9 +73,14 @@ def test_whoever_hands_down_something_else_is_not_served(changed: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("launch", "rest"),
-    [('setup = "module load cuda"', ""), ("", '[env]\nA = "1"'), ("", '[backend.env]\nGLOO_X = "1"')],
+    [
+        ('setup = "module load cuda"', ""),
+        ('preload = ["numpy"]', ""),
+        ("", '[env]\nA = "1"'),
+        ("", '[backend.env]\nGLOO_X = "1"'),
+    ],
 )
-def test_another_setup_or_environment_of_the_profile_is_not_served(launch: str, rest: str) -> None:
+def test_another_setup_environment_or_preload_of_the_profile_is_not_served(launch: str, rest: str) -> None:
     assert standby_key(plan_of(launch, rest), SHELL) != key()
 
 

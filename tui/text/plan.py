@@ -67,6 +67,8 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     if plan.bind != "none":
         cpus = [f"{rank}: {cpus}" for node in plan.nodes for rank, cpus in zip(node.ranks, node.cpus, strict=False)]
         lines += labelled("bind", [f"{plan.bind}, {BIND_WORDS[plan.bind]}", *cpus], width)
+    if plan.warm and plan.preload:
+        lines += labelled("preload", ", ".join(plan.preload), width)
     policy = plan.policy
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure, width)

@@ -151,6 +151,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     env_defaults: dict[str, str]
     warm: bool
+    preload: tuple[str, ...] = ()
+    """Modules that the template imports besides torch, before it forks ranks."""
     policy: FailurePolicy
     on_disconnect: Literal["keep", "stop"]
     lease: float
@@ -246,6 +248,7 @@ def build_plan(
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
         warm=launch.warm and not profile.rank.wrap and not launch.wrap,
+        preload=launch.preload,
         rank_wrap=profile.rank.wrap,
         wrap=launch.wrap,
         bind=profile.layout.bind,

@@ -15,6 +15,9 @@ from engine.core.plan.standby import MAX_LINGER
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Signals that a stop ladder may send: those that a training script may handle, and SIGKILL."""
 
+MAX_PRELOAD = 64
+"""Modules in `launch.preload`: an import brings what it needs itself."""
+
 _BACKEND_HINT = 'write one, such as "gloo", or one for each device: "cpu:gloo,cuda:nccl"'
 _SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
 """A job or a task of a job array. `squeue` can't mistake it for an option."""
@@ -120,6 +123,11 @@ def _check_launch(launch: Launch, places: Places) -> None:
         _check_seconds(("launch", "hold_for"), launch.hold_for, places)
     if isinstance(launch.linger, float) and not 0 <= launch.linger <= MAX_LINGER:
         raise places.error(("launch", "linger"), f'must be 0 to {MAX_LINGER} seconds or "off", not {launch.linger:g}')
+    for name in launch.preload:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise places.error(("launch", "preload"), f"{name!r} is not the name of a module")
+    if len(launch.preload) > MAX_PRELOAD:
+        raise places.error(("launch", "preload"), f"must have at most {MAX_PRELOAD} modules, not {len(launch.preload)}")
     if launch.max_restarts < 0:
         raise places.error(("launch", "max_restarts"), "must not be negative")
     if not launch.stop_ladder:

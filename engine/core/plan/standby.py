@@ -64,7 +64,7 @@ def standby_key(plan: LaunchPlan, own: Circumstances) -> str:
     merged = {**plan.env_defaults, **own.environ, **plan.env}
     variables = sorted((name, value) for name, value in merged.items() if name not in TERMINAL_NAMES)
     rest = msgspec.structs.replace(own, environ={}, cgroups=_LOGIN.sub("/login", own.cgroups))
-    data = msgspec.json.encode([plan.python, plan.reach.setup, _escaped(variables), rest])
+    data = msgspec.json.encode([plan.python, plan.reach.setup, plan.preload, _escaped(variables), rest])
     return hashlib.sha256(data).hexdigest()
 
 

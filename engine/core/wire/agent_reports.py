@@ -174,6 +174,17 @@ class TemplateRefused(Report, frozen=True, kw_only=True, tag="cold"):
     reason: str
 
 
+class ModulesImported(Report, frozen=True, kw_only=True, tag="imports"):
+    """A template forks its first process: what it has imported, in seconds, and what it left out, with the reason.
+
+    `earlier`: it had imported everything before the request came.
+    """
+
+    modules: tuple[tuple[str, float], ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    earlier: bool = False
+
+
 class NoRoom(Report, frozen=True, kw_only=True, tag="no_room"):
     """Ranks or a store that start again wait until the disk of a folder has room."""
 
@@ -243,6 +254,7 @@ AnyReport = (
     | MpirunEnded
     | StacksTaken
     | TemplateRefused
+    | ModulesImported
     | NoRoom
     | RequestFailed
     | BridgeEnded

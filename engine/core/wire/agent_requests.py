@@ -68,7 +68,8 @@ class InstallLibrary(Request, frozen=True, kw_only=True, tag="library"):
 class ProcessRequest(Request, frozen=True, kw_only=True):
     """Start processes. `env` overrides the node's environment, which overrides `env_defaults`; `library` goes on PYTHONPATH.
 
-    `library_path`: a folder for LD_LIBRARY_PATH, and links to make in one. `warm`: fork them from a template.
+    `library_path`: a folder for LD_LIBRARY_PATH, and links to make in one. `warm`: fork them from a template. `preload`: modules that
+    the template imports besides torch.
     """
 
     env: dict[str, str]
@@ -76,6 +77,7 @@ class ProcessRequest(Request, frozen=True, kw_only=True):
     library: str
     library_path: tuple[str, dict[str, str]] = ("", {})
     warm: bool = False
+    preload: tuple[str, ...] = ()
 
 
 class OpenStore(ProcessRequest, frozen=True, kw_only=True, tag="open_store"):

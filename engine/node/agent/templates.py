@@ -20,6 +20,7 @@ from engine.node.agent.wire import Message
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 MOST_DEATHS, DEATHS_TIME = 3, 60.0
 """Deaths of templates within so many seconds after which ranks are started cold."""
@@ -29,30 +30,51 @@ class Template:
     """One process of `template.py`. It does one job at a time.
 
     Args:
-        argv: its command; the number of its socket is added.
+        argv: its command; the number of its socket and the names of modules are added.
         environment: its own and, but for what a request changes, that of each process that it forks.
+        preload: modules that it imports besides torch.
+        left_out: of these, modules that earlier templates could not keep, and why.
         log: a file that takes what its imports print.
     """
 
-    def __init__(self, argv: list[str], environment: dict[str, str], log: str) -> None:
-        self.argv, self.environment = argv, environment
+    def __init__(
+        self,
+        argv: list[str],
+        environment: dict[str, str],
+        preload: list[str],
+        left_out: list[list[str]],
+        log: str,
+    ) -> None:
+        self.argv, self.environment, self.preload, self.left_out = argv, environment, preload, left_out
         self.jobs: list[Job] = []
         self.current: Job | None = None
         self.ready = False
+        self.importing = ""
+        """The module that it imports now."""
+        self.imports: list[Any] = []
+        """What it has imported: names and seconds."""
+        self.has_jobs = self.is_used_warm = False
+        """Whether it has had a job, and whether it was ready before."""
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        refused = {name for name, _ in left_out}
+        modules = [name for name in preload if name not in refused]
         with theirs, open_log(log) as file:
             self.pid = start_process(
-                [*argv, str(theirs.fileno())], env=environment, stdout=file, stderr=file, pass_fds=[theirs.fileno()]
+                [*argv, str(theirs.fileno()), *modules],
+                env=environment,
+                stdout=file,
+                stderr=file,
+                pass_fds=[theirs.fileno()],
             )
         self.wire.setblocking(False)
 
-    def serves(self, python: str, environment: dict[str, str]) -> bool:
+    def serves(self, python: str, environment: dict[str, str], preload: list[str]) -> bool:
         """Whether a fork of it is what this Python would be in this environment, but for the path of our own library."""
         ours, theirs = dict(self.environment), dict(environment)
         for name in ("PYTHONPATH", MARK):
             ours.pop(name, None)
             theirs.pop(name, None)
-        return self.argv[0] == python and ours == theirs
+        return self.argv[0] == python and ours == theirs and self.preload == preload
 
     def prefork(self, count: int) -> None:
         """Requests this number of processes that are forked before their jobs come."""
@@ -62,6 +84,8 @@ class Template:
     def add(self, job: Job, environment: dict[str, str]) -> None:
         """Queues a job, whose process gets this environment."""
         job.request["env"] = {name: value for name, value in environment.items() if self.environment.get(name) != value}
+        self.is_used_warm = self.ready if not self.has_jobs else self.is_used_warm
+        self.has_jobs = True
         self.jobs.append(job)
         self.go_on()
 
@@ -129,23 +153,31 @@ class Templates:
         template = self._template_for(message, environment) if forkable else None
         if template is None:
             job.refused()
-        else:
-            template.add(job, {**environment, **own})
+            return
+        is_first = not template.has_jobs
+        template.add(job, {**environment, **own})
+        if is_first and template.ready:
+            self._tell_imports(template)
+
+    def _tell_imports(self, template: Template) -> None:
+        self.send(type="imports", modules=template.imports, left_out=template.left_out, earlier=template.is_used_warm)
 
     def _template_for(self, message: Message, environment: dict[str, str]) -> Template | None:
         """The template that can fork what a message asks for; it is started if need be. None where there can be none."""
-        python = message["argv"][0]
-        if self._template is not None and self._template.serves(python, environment):
+        python, preload = message["argv"][0], message.get("preload", [])
+        if self._template is not None and self._template.serves(python, environment, preload):
             return self._template
-        if any(template.serves(python, environment) for template in self._unfit):
+        if any(template.serves(python, environment, preload) for template in self._unfit):
             return None
         self.end()
         source = os.path.join(os.path.dirname(message["library"]), "template.py")
-        return self._start_template([python, "-u", source], environment)
+        return self._start_template([python, "-u", source], environment, preload, [])
 
-    def _start_template(self, argv: list[str], environment: dict[str, str]) -> Template | None:
+    def _start_template(
+        self, argv: list[str], environment: dict[str, str], preload: list[str], left_out: list[list[str]]
+    ) -> Template | None:
         try:
-            self._template = Template(argv, environment, "template.log")
+            self._template = Template(argv, environment, preload, left_out, "template.log")
         except OSError:
             return None
         self._state.helpers.add(self._template.pid)
@@ -166,8 +198,15 @@ class Templates:
             self._lose(template)
             return
         message = json.loads(data)
-        if "ready" in message:
-            template.ready = True
+        if "importing" in message:
+            template.importing = message["importing"]
+        elif "left_out" in message:
+            template.left_out += message["left_out"]
+            template.importing = ""
+        elif "ready" in message:
+            template.ready, template.importing, template.imports = True, "", message["imports"]
+            if template.has_jobs:
+                self._tell_imports(template)
         elif "unfit" in message:
             self.send(type="cold", reason=message["unfit"])
             self._lose(template, is_unfit=True)
@@ -190,10 +229,18 @@ class Templates:
             self._state.end_unknown()  # it may have forked a process that it could not report
         if is_unfit or self._dies_again_and_again():
             self._unfit.append(template)
+        elif template.importing:
+            template.left_out.append([template.importing, "ends the process that imports it"])
+            if again := self._start_again(template):
+                again.jobs, again.has_jobs = template.jobs, template.has_jobs
+                return
         for job in unfinished:
             job.refused()
         if template not in self._unfit:  # the next one imports torch before a rank needs it
-            self._start_template(template.argv, template.environment)
+            self._start_again(template)
+
+    def _start_again(self, template: Template) -> Template | None:
+        return self._start_template(template.argv, template.environment, template.preload, template.left_out)
 
     def _dies_again_and_again(self) -> bool:
         """Counts the death of a template. Returns whether there were too many of late."""

@@ -1,0 +1,81 @@
+"""`launch.preload`: modules are imported once, before ranks are forked; one that ranks can't share is left out, and the launch goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support import Deck, parent_of
+
+SHARED = "import os\nWHO = os.getpid()\nos.environ['FROM_IMPORT'] = 'yes'\n"
+REPORT = """
+import os, sys, torch
+kept = [name for name in ("shared", "threads", "ends", "reads") if name in sys.modules]
+import shared
+print("up", os.environ["RANK"], shared.WHO, os.environ.get("FROM_IMPORT"), *kept, flush=True)
+"""
+
+
+@pytest.fixture
+def launch(rankdeck, write_script, write_profile, work):
+    """Launches ranks that tell which modules were there before them; `modules`: text by name, all in `launch.preload`."""
+
+    def launch(modules: dict[str, str], *more: str, script: str = REPORT, ranks: int = 2, **sections: Any):
+        for name, text in {"shared": SHARED, **modules}.items():
+            write_script(f"installed/{name}.py", text)
+        sections["launch"] = {"warm": True, "preload": ["shared", *modules, *more], **sections.get("launch", {})}
+        env = {"PYTHONPATH": str(work / "installed")}
+        return rankdeck.launch(write_profile(write_script("up.py", script), ranks=ranks, env=env, **sections))
+
+    return launch
+
+
+def reports(deck: Deck, run: str, attempt: int = 0, ranks: int = 2) -> list[list[str]]:
+    """What each rank has printed after `up`."""
+    return [deck.wait_log(run, rank, b"up", attempt=attempt).decode().split()[1:] for rank in range(ranks)]
+
+
+def left_out(deck: Deck, run: str) -> list[str]:
+    return [event["text"] for event in deck.journal(run) if event.get("check") == "preload"]
+
+
+def test_ranks_share_one_import(rankdeck, launch):
+    run = launch({})
+    assert rankdeck("wait", run).returncode == 0
+    first, second = reports(rankdeck, run)
+    assert (first[0], second[0]) == ("0", "1")
+    assert first[1:] == second[1:] == [first[1], "yes", "shared"]
+    assert left_out(rankdeck, run) == []
+
+
+def test_a_restart_shares_the_same_import(rankdeck, launch):
+    run = launch({}, script=f"{REPORT}\nimport time\nwhile True: time.sleep(0.1)\n")
+    first = reports(rankdeck, run)
+    assert {int(report[1]) for report in first} == {parent_of(rankdeck.pids(run)[0])}
+    rankdeck("restart", run)
+    assert reports(rankdeck, run, attempt=1) == first
+
+
+def test_what_ranks_can_not_share_is_left_out_with_the_reason(rankdeck, launch):
+    modules = {
+        "threads": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+        "reads": "import os\nSIZE = os.environ.get('WORLD_SIZE')",
+        "ends": "import os\nos._exit(3)",
+    }
+    run = launch(modules, "nowhere")
+    assert rankdeck("wait", run).returncode == 0
+    assert [report[3:] for report in reports(rankdeck, run)] == [["shared"]] * 2
+    assert sorted(left_out(rankdeck, run)) == [
+        "ends is not preloaded: it ends the process that imports it",
+        "nowhere is not preloaded: it can't be imported: No module named 'nowhere'",
+        "reads is not preloaded: it reads WORLD_SIZE from the environment, and each rank has its own",
+        "threads is not preloaded: it starts a thread",
+    ]
+
+
+def test_ranks_that_start_as_processes_of_their_own_have_nothing_preloaded(rankdeck, launch):
+    run = launch({}, launch={"warm": False}, ranks=1)
+    assert rankdeck("wait", run).returncode == 0
+    pid = next(event["pid"] for event in rankdeck.journal(run) if event["event"] == "RankSpawned")
+    assert reports(rankdeck, run, ranks=1) == [["0", str(pid), "yes"]]
