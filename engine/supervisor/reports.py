@@ -214,9 +214,12 @@ class Reports:
         return True
 
     def _take_imports(self, node: str, news: reports.ModulesImported) -> None:
+        now = time.time()
+        modules = tuple((visible(name), seconds) for name, seconds in news.modules)
+        self._run.handle(ev.ModulesImported(at=now, node=node, modules=modules, earlier=news.earlier))
         for module, reason in news.left_out:
             text = visible(f"{module} is not preloaded: it {reason}")
-            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="preload", text=text, fails=False))
+            self._run.handle(ev.NodeWarned(at=now, node=node, check="preload", text=text, fails=False))
 
     def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
         where = self._run.no_room[node] = visible(f"{news.path}: {news.reason}")

@@ -44,6 +44,7 @@ def test_the_next_launch_takes_what_stayed_and_clean_ends_what_stays_after_it(ra
     pids = {int(rankdeck.log(run, rank).split()[-1]) for rank in range(2)}
     assert pids <= forked
     assert "NodeDisconnected" not in [event["event"] for event in rankdeck.journal(run)]
+    assert [event["earlier"] for event in rankdeck.journal(run) if event["event"] == "ModulesImported"] == [True]
     wait_until(lambda: len(standbys(rankdeck)) == 1)
     assert rankdeck("clean", "--standby").stdout == "ended 1 standby\n"
     wait_quiet(rankdeck)

@@ -47,6 +47,8 @@ def test_ranks_share_one_import(rankdeck, launch):
     assert (first[0], second[0]) == ("0", "1")
     assert first[1:] == second[1:] == [first[1], "yes", "shared"]
     assert left_out(rankdeck, run) == []
+    (imported,) = [event for event in rankdeck.journal(run) if event["event"] == "ModulesImported"]
+    assert ([name for name, _ in imported["modules"]], imported["earlier"]) == (["torch", "shared"], False)
 
 
 def test_a_restart_shares_the_same_import(rankdeck, launch):

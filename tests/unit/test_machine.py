@@ -82,6 +82,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     ev.JobEnded(at=5e3, reason="x"),
     *(ev.RunContinued(at=5e3, job="7", nodes=nodes) for nodes in (TWO, (("c", (0,)), ("d", (1, 2))), (("c", (0,)),))),
     *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
+    *(ev.ModulesImported(at=5e3, node=node, modules=(("torch", 1.5),)) for node in ("a", "z")),
     *(
         ev.NodeCleared(at=5e3, attempt=attempt, node=node, abandoned=abandoned)
         for attempt in (-1, 0, 1, 9)
@@ -277,6 +278,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
     (
         '{"event":"NodeWarned","at":1.5,"node":"a","check":"disk","text":"x","fails":true}',
         ev.NodeWarned(at=1.5, node="a", check="disk", text="x", fails=True),
+    ),
+    (
+        '{"event":"ModulesImported","at":1.5,"node":"a","modules":[["torch",2.5]],"earlier":true}',
+        ev.ModulesImported(at=1.5, node="a", modules=(("torch", 2.5),), earlier=True),
     ),
     (
         '{"event":"NodeCleared","at":1.5,"attempt":1,"node":"a","abandoned":[7]}',

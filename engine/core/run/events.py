@@ -109,6 +109,17 @@ class NodeWarned(Event, frozen=True, kw_only=True):
     fails: bool
 
 
+class ModulesImported(Event, frozen=True, kw_only=True):
+    """The template of a node has imported these modules, each in so many seconds, and forks ranks.
+
+    `earlier`: they were imported before the launch, by a standby, so that nothing waited for them.
+    """
+
+    node: str
+    modules: tuple[tuple[str, float], ...]
+    earlier: bool = False
+
+
 class NodeCleared(Event, frozen=True, kw_only=True):
     """An agent has ended all processes of this attempt, except those in `abandoned`, which it could not kill."""
 
@@ -269,6 +280,7 @@ AnyEvent = (
     | JobEnded
     | RunContinued
     | NodeWarned
+    | ModulesImported
     | NodeCleared
     | NodeClosed
     | StoreOpened

@@ -22,6 +22,7 @@ from engine.core.run.holding import hold_overdue
 from engine.core.run.moves import Step, ignore, outdated
 from engine.core.run.node_events import (
     job_ended,
+    modules_imported,
     node_cleared,
     node_closed,
     node_connected,
@@ -114,6 +115,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.JobEnded: job_ended,
     ev.RunContinued: run_continued,
     ev.NodeWarned: node_warned,
+    ev.ModulesImported: modules_imported,
     ev.NodeCleared: node_cleared,
     ev.NodeClosed: node_closed,
     ev.StoreOpened: store_opened,

@@ -193,6 +193,15 @@ def node_warned(state: RunState, event: ev.NodeWarned) -> Step:
     return set_node(state, event.node, warnings=(*node.warnings, text)), ()
 
 
+def modules_imported(state: RunState, event: ev.ModulesImported) -> Step:
+    """Notes what the template of a node has imported. It is shown; nothing else follows."""
+    if isinstance(state.phase, Ended):
+        return ignore(state, "the run has ended")
+    if state.node(event.node).imports == event.modules:
+        return ignore(state, "that is known")
+    return set_node(state, event.node, imports=event.modules), ()
+
+
 def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
     """Counts the ranks of the node as lost."""
     before, state = state, set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)

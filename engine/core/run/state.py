@@ -84,6 +84,8 @@ class Node(Value, frozen=True, kw_only=True):
     cleared: bool = False
     warnings: tuple[str, ...] = ()
     """Findings that will make ranks fail there, or may."""
+    imports: tuple[tuple[str, float], ...] = ()
+    """What its template has imported, and in how many seconds."""
     abandoned: tuple[int, ...] = ()
 
 

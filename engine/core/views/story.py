@@ -65,6 +65,9 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"attempt {after.attempt}: job {job} continues the run on {where}", "warning"
         case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
             return f"{node}, {check}: {text}", "error" if fails else "warning"
+        case ev.ModulesImported(node=node, modules=modules, earlier=earlier):
+            words = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in modules)
+            return f"{node} imported {words}" + (", before the launch" if earlier else ""), "info"
         case ev.StoreOpened(node=node, port=port):
             return f"attempt {after.attempt}: the store listens on {node} port {port}", "info"
         case ev.StoreLost(reason=reason):
