@@ -147,3 +147,9 @@ def test_every_argument_of_every_recipe_is_documented() -> None:
 def test_the_page_about_recipes_is_current() -> None:
     done = subprocess.run([sys.executable, "docs/recipes.py", "--check"], cwd=ROOT, timeout=PATIENCE, check=False)
     assert done.returncode == 0, "run: python docs/recipes.py"
+
+
+@pytest.mark.slow
+def test_the_page_of_help_is_current() -> None:
+    done = subprocess.run([sys.executable, "docs/help.py", "--check"], cwd=ROOT, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, "run: python docs/help.py"
