@@ -420,7 +420,8 @@ def end_badly(error: BaseException) -> NoReturn:
 
 def main() -> None:
     """Serves as the template; in each forked process, runs a rank's program."""
-    own_folder = sys.path.pop(0) if sys.path and not getattr(sys.flags, "safe_path", False) else ""
+    is_on_path = sys.path and not getattr(sys.flags, "safe_path", False)
+    own_folder = sys.path.pop(0) if is_on_path else os.path.dirname(os.path.abspath(__file__))
     wire, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     os.set_inheritable(wire.fileno(), False)
     del sys.argv[1:]
