@@ -21,6 +21,8 @@ What goes wrong in practice:
   fails. Both say so in one line.
 - A rank that is lost before all have joined: `init_rpc` waits half an hour for the store, and 24 days for a peer. See `join`.
 - Backends do not matter: RPC has its own transport, TensorPipe, and here the tensors are on the CPU.
+- Ctrl-C raises KeyboardInterrupt, and the interpreter ends while threads of RPC still run: it aborts or hangs. Here signals end a process
+  at once; a checkpoint is whole whenever that happens.
 - RPC pickles functions by name, and anybody who reaches its port can run code: use it in networks you trust.
 
 Change: `--lr` with more trainers; let the server wait for all gradients of a step, and compare.
@@ -207,7 +209,8 @@ def main() -> None:
     if world < RANKS[0]:
         print("parameter-server: 2 ranks or more are needed: a server and a trainer", file=sys.stderr)
         raise SystemExit(2)
-    # Signals end a rank at once: its threads wait for peers, which get the signal too.
+    # The kernel ends a rank at once. Python's own handler of SIGINT would end the interpreter while threads of RPC still run in it,
+    # which aborts the process, or makes it hang (torch 2.13).
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     warnings.filterwarnings("ignore", message="You are using a Backend .* as a ProcessGroup")
