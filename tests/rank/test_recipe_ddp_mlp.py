@@ -11,7 +11,7 @@ import torch
 
 from rankdeck import checkpoint
 from rankdeck.recipes._digits import read_digits
-from tests.recipe_ranks import run_recipe
+from tests.recipe_ranks import Ran, run_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -47,14 +47,22 @@ def test_it_learns_the_same_under_torchrun(tmp_path: Path):
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_resumed_training_equals_an_unbroken_one_to_the_last_bit(tmp_path: Path, number: signal.Signals):
+TWO_EPOCHS = ("--epochs", "2", "--hidden", "16")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     # Three ranks: a sum of two does not depend on its order.
-    words = ("--epochs", "2", "--hidden", "16")
-    unbroken = run_recipe(tmp_path / "unbroken", RECIPE, *words, world=3)
-    broken = run_recipe(tmp_path / "broken", RECIPE, *words, world=3, killed_at=16, killed_by=number)
+    return run_recipe(tmp_path_factory.mktemp("unbroken"), RECIPE, *TWO_EPOCHS, world=3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_resumed_training_equals_an_unbroken_one_to_the_last_bit(
+    unbroken: Ran, tmp_path: Path, number: signal.Signals
+):
+    broken = run_recipe(tmp_path, RECIPE, *TWO_EPOCHS, world=3, killed_at=16, killed_by=number)
     assert broken.statuses == [-number] * 3, broken.outputs
-    resumed = run_recipe(tmp_path / "broken", RECIPE, *words, world=3)
+    resumed = run_recipe(tmp_path, RECIPE, *TWO_EPOCHS, world=3)
     assert unbroken.statuses == resumed.statuses == [0] * 3, resumed.outputs
 
     (after,) = map(int, re.findall(r"rank 0 of 3 on cpu: resumes after step (\d+)", resumed.outputs[0]))

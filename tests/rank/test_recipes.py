@@ -18,7 +18,7 @@ from rankdeck.recipes import read_parameters
 from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 from rankdeck.recipes.gpt import Parameters, check, learning_rate
-from tests.recipe_ranks import KILLED_AT, RECIPES, Gang, run_recipe
+from tests.recipe_ranks import KILLED_AT, RECIPES, Gang, Launcher
 from tests.support import PATIENCE, ROOT
 from tests.warm_ranks import template
 
@@ -117,8 +117,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a gang: `start("run/attempt", "gpt", "--steps", "3", world=2)`; attempts of one run share their checkpoints."""
     gangs: list[Gang] = []
 
-    def begin(folder: str, recipe: str, *words: str, world: int, before: tuple[str, ...] = ()) -> Gang:
-        gang = Gang(tmp_path / folder, [*before, str(RECIPES / f"{recipe}.py"), *words], world)
+    def begin(
+        folder: str, recipe: str, *words: str, world: int, before: tuple[str, ...] = (), launcher: Launcher = "rankdeck"
+    ) -> Gang:
+        gang = Gang(tmp_path / folder, [*before, str(RECIPES / f"{recipe}.py"), *words], world, launcher)
         gangs.append(gang)
         return gang
 
@@ -128,9 +130,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.slow
-def test_gpt_reports_each_step_and_is_deterministic(start: Start):
+def test_gpt_reports_each_step_and_has_the_same_losses_under_torchrun(start: Start):
     words = ("--steps", "25", "--eval-every", "10", "--checkpoint-every", "10", *SMALL)
-    first, second = (start(f"{run}/0", "gpt", *words, world=2) for run in ("first", "second"))
+    first = start("first/0", "gpt", *words, world=2)
+    second = start("second/0", "gpt", *words, world=2, launcher="torchrun")
     assert first.wait() == [0, 0], first.log(0)
     assert second.wait() == [0, 0], second.log(0)
 
@@ -142,6 +145,7 @@ def test_gpt_reports_each_step_and_is_deterministic(start: Start):
         assert [line["step"] for line in first.metrics(rank) if "val_loss" in line] == [10, 20, 25]
         assert first.losses(rank) == second.losses(rank)
         assert f"rank {rank} of 2 on cpu" in first.log(rank)
+        assert second.log(rank).endswith(f"rank {rank}: done after step 25\n")
         assert first.log(rank).endswith(f"rank {rank}: done after step 25\n")
     assert first.losses(0) != first.losses(1)
     assert [line["checkpoint"] for line in first.metrics(0) if "checkpoint" in line] == [10, 20, 25]
@@ -149,16 +153,6 @@ def test_gpt_reports_each_step_and_is_deterministic(start: Start):
     sampled = first.log(0).partition("checkpoint of step 25 in ")[2].partition("\n")[2].partition("final loss")[0]
     assert 150 < len(sampled) <= 201
     assert len(first.log(0)) > len(first.log(1))
-
-
-@pytest.mark.slow
-def test_gpt_has_the_same_losses_under_torchrun(tmp_path: Path):
-    words = ("--steps", "10", *SMALL)
-    ours = run_recipe(tmp_path / "ours", "gpt", *words)
-    theirs = run_recipe(tmp_path / "theirs", "gpt", *words, launcher="torchrun")
-    assert ours.statuses == theirs.statuses == [0, 0], theirs.outputs
-    assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
-    assert ours.final("loss") == theirs.final("loss")
 
 
 @pytest.mark.slow

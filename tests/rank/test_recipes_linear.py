@@ -6,19 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipe_ranks import run_recipe
+from tests.recipe_ranks import Ran, run_recipe
 
 pytestmark = pytest.mark.slow
 
 STEPS = ("--steps", "60")
 
 
+RECIPES = ("linear", "linear-allreduce", "linear-hooks")
+
+
+def run_all(folder: Path, world: int) -> dict[str, Ran]:
+    return {recipe: run_recipe(folder / recipe, recipe, *STEPS, world=world) for recipe in RECIPES}
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    return run_all(tmp_path_factory.mktemp("linear"), 2)
+
+
 @pytest.mark.parametrize("world", [2, 4])
-def test_averages_by_hand_by_hooks_and_by_ddp_agree_step_for_step(tmp_path: Path, world: int):
-    ddp, by_hand, by_hooks = (
-        run_recipe(tmp_path / recipe, recipe, *STEPS, world=world)
-        for recipe in ("linear", "linear-allreduce", "linear-hooks")
-    )
+def test_averages_by_hand_by_hooks_and_by_ddp_agree_step_for_step(on_two: dict[str, Ran], tmp_path: Path, world: int):
+    ddp, by_hand, by_hooks = (on_two if world == 2 else run_all(tmp_path, world)).values()
     assert ddp.statuses == by_hand.statuses == by_hooks.statuses == [0] * world, by_hooks.outputs
     for rank in range(world):
         assert list(ddp.losses(rank)) == list(range(1, 61))
@@ -38,10 +47,10 @@ def test_without_the_average_the_ranks_come_apart(tmp_path: Path):
     assert difference > 0.01
 
 
-@pytest.mark.parametrize("recipe", ["linear", "linear-allreduce", "linear-hooks"])
-def test_the_loss_is_the_same_under_torchrun(tmp_path: Path, recipe: str):
-    ours = run_recipe(tmp_path / "rankdeck", recipe, *STEPS)
-    theirs = run_recipe(tmp_path / "torchrun", recipe, *STEPS, launcher="torchrun")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_loss_is_the_same_under_torchrun(on_two: dict[str, Ran], tmp_path: Path, recipe: str):
+    ours = on_two[recipe]
+    theirs = run_recipe(tmp_path, recipe, *STEPS, launcher="torchrun")
     assert theirs.statuses == [0, 0], theirs.outputs
     assert [ours.losses(rank) for rank in (0, 1)] == [theirs.losses(rank) for rank in (0, 1)]
     assert ours.outputs == theirs.outputs
