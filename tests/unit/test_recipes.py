@@ -223,6 +223,14 @@ def test_names_and_summaries_fit(recipe: RecipeInfo) -> None:
     assert all(len(argument.name) <= 16 for argument in recipe.accepted)  # the labels of the form
 
 
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_a_recipe_needs_nothing_but_torch(path: Path) -> None:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} <= {*sys.stdlib_module_names, "torch", "rankdeck"}
+
+
 def test_a_script_has_at_most_150_lines_of_code(recipe: RecipeInfo) -> None:
     source = script_of(recipe.name).read_text()
     texts = [
