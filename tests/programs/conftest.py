@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,8 +75,15 @@ class Programs:
         summary = json.loads((self.rankdeck.folder(run) / "summary.json").read_bytes())
         return Ran(final_of(self.rankdeck.log(run, 0, attempt=attempt).decode()), status, summary, curves)
 
-    def beside_torchrun(self, script: str, *args: str) -> Ran:
-        """Runs a program to its end under both, each in a folder of its own, and compares what it prints last."""
+    def beside_torchrun(self, script: str, *args: str, on_failure: str = "hold", only_here: Sequence[str] = ()) -> Ran:
+        """Runs a program to its end under both, each in a folder of its own, and compares what it prints last.
+
+        Args:
+            script: its name.
+            args: its arguments.
+            on_failure: what rankdeck does if a rank fails.
+            only_here: further arguments under rankdeck.
+        """
         argv = [str(self.python), "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPTS / script), *args]
         (self.work / "twin").mkdir()
         twin = subprocess.Popen(
@@ -88,7 +96,7 @@ class Programs:
             text=True,
         )
         try:
-            ran = self.ended(self.start(script, *args))
+            ran = self.ended(self.start(script, *args, *only_here, on_failure=on_failure))
             out, err = twin.communicate(timeout=PATIENCE)
         finally:
             twin.kill()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 
@@ -20,3 +22,30 @@ def test_accelerate(programs):
     assert ran.summary["loss"] > 0
     assert ran.summary["metrics"]["throughput"] > 0
     assert ran.spans("loss", 30, 90)
+
+
+TRAINER = (
+    "--output_dir", "out", "--use_cpu", "--ddp_backend", "gloo", "--report_to", "none", "--max_steps", "40", "--logging_steps", "4",
+    "--eval_strategy", "steps", "--eval_steps", "20", "--save_steps", "20",
+)  # fmt: skip
+
+
+def test_trainer_goes_on_from_its_checkpoint_after_a_kill(programs):
+    ran = programs.beside_torchrun("hf_trainer.py", *TRAINER, on_failure="restart", only_here=("--fatal_step", "30"))
+    assert (ran.status["attempt"], ran.summary["step"], ran.summary["steps"]) == (1, 40, 40)
+    cause = json.loads(programs.rankdeck("diagnose", ran.status["run"], "--json").stdout)
+    assert (cause["attempt"], cause["verdict"]["cause"], cause["verdict"]["rank"]) == (0, "E1", 1)
+    assert ran.status["metrics"]["val_loss"] == pytest.approx(float(ran.final.split()[-1]), rel=0.01)
+    assert ran.summary["metrics"]["throughput"] > 0
+    assert {"lr", "grad_norm"} <= set(ran.curves)
+    steps = [step for step, _ in ran.curves["loss"]]
+    assert min(steps) <= 12
+    assert max(steps) >= 32
+
+
+def test_tqdm_nested_over_epochs(programs):
+    ran = programs.beside_torchrun("tqdm_epochs.py")
+    assert (ran.summary["step"], ran.summary["steps"], ran.status["epoch_step"]) == (120, 120, 40)
+    assert ran.status["metrics"]["val_loss"] == pytest.approx(float(ran.final.split()[-1]), rel=0.01)
+    assert ran.summary["metrics"]["throughput"] > 0
+    assert ran.spans("loss", 30, 100)

@@ -59,6 +59,18 @@ def test_a_bar_that_is_set_back_before_it_gets_its_new_title_is_one_epoch() -> N
     assert (progress.step, progress.epoch_step) == (60, 20)
 
 
+def test_the_last_steps_are_done_when_the_bar_of_the_epochs_is_full() -> None:
+    def epoch(number: int) -> list[str]:
+        return [bar("epochs:", number, 2), *(bar(f"epoch {number}: ", count, 40, ", loss=1") for count in (1, 20, 38))]
+
+    progress = progress_of(*epoch(0), *epoch(1))
+    assert progress.step == 78
+    progress_of(bar("epochs:", 2, 2), progress=progress)
+    assert (progress.step, progress.steps, progress.epoch_step) == (80, 80, 40)
+    progress = progress_of(*epoch(0), *epoch(1)[:-2], bar("epochs:", 2, 2))
+    assert progress.step == 41, "too few are known"
+
+
 def test_steps_that_are_done_again_are_no_new_epoch() -> None:
     progress = progress_of("step 1/100 loss 1", "step 40/100 loss 1", "step 31/100 loss 1")
     assert (progress.step, progress.steps, progress.epoch_step) == (31, 100, None)

@@ -91,6 +91,13 @@ class Counter(msgspec.Struct, kw_only=True):
             self.has_moved = True
         return moved
 
+    def complete(self) -> bool:
+        """Notes that the last epoch is done: a bar that is removed at its end does not show its last steps. Returns whether that is known."""
+        if self.of_epoch and self.total is not None and 2 * self.count >= self.total:
+            self.count = self.total
+            return True
+        return False
+
     def _begins_again(self, count: int, epoch: float | None, of_epoch: bool) -> bool:
         """Whether the count is that of another epoch. If it falls back otherwise, steps are done again."""
         is_other = epoch is not None and self.epoch is not None and int(epoch) != int(self.epoch)

@@ -50,6 +50,11 @@ class Format(NamedTuple):
     is_summary: bool = False
     """Values of a whole run: they are not points of its curve."""
 
+    @property
+    def is_epochs_bar(self) -> bool:
+        """It is a bar that counts epochs: those that are done."""
+        return bool(self.title) and not self.kind and self.epoch is not None
+
 
 _STEP_TIME = re.compile(r"(?:.* )?(?:step|iter|iteration|batch)\Z", re.IGNORECASE)
 """With a time behind it: how long a step takes."""

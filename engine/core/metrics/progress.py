@@ -174,6 +174,10 @@ def _take_epoch(progress: RankProgress, line: Line) -> None:
         progress.has_epoch_lines = line.step is None and not line.values
     if line.epochs is not None:
         progress.epochs = line.epochs
+    if line.format.is_epochs_bar and line.epoch == line.epochs and "step" not in progress.recorded:
+        counter = progress.counters.get(progress.owner)
+        if counter is not None and counter.complete():
+            _set_steps(progress, counter)
 
 
 def _take_count(progress: RankProgress, line: Line) -> bool:

@@ -1,10 +1,20 @@
 """transformers' Trainer: a tiny GPT-2 with random weights learns sequences of numbers."""
 
+import os
+import signal
 from dataclasses import dataclass, field
 
 import torch
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments, set_seed
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    HfArgumentParser,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 
@@ -12,6 +22,19 @@ from transformers.trainer_utils import get_last_checkpoint
 class ModelArguments:
     layers: int = field(default=2, metadata={"help": "Blocks of the model."})
     width: int = field(default=32, metadata={"help": "Size of the embeddings."})
+    fatal_step: int = field(default=0, metadata={"help": "Step at which the last rank of the first attempt is killed."})
+
+
+class Killer(TrainerCallback):
+    """The machine runs out of memory, once."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        is_first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        if is_first and state.global_step == self.step and args.process_index == args.world_size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Counting(Dataset):
@@ -43,8 +66,9 @@ def main():
         args=training_args,
         train_dataset=Counting(512, 0),
         eval_dataset=Counting(64, 1),
+        callbacks=[Killer(model_args.fatal_step)],
     )
-    checkpoint = get_last_checkpoint(training_args.output_dir) if training_args.resume_from_checkpoint else None
+    checkpoint = get_last_checkpoint(training_args.output_dir) if os.path.isdir(training_args.output_dir) else None
     trainer.train(resume_from_checkpoint=checkpoint)
     metrics = trainer.evaluate()
     if trainer.is_world_process_zero():

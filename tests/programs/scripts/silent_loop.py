@@ -53,7 +53,7 @@ def main():
     os.makedirs(args.logdir, exist_ok=True)
     tracker = {"tensorboard": Board, "wandb": Wandb}[args.tracker](args.logdir) if rank == 0 else None
     model = DistributedDataParallel(nn.Sequential(nn.Linear(128, 512), nn.Tanh(), nn.Linear(512, 1)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loss = torch.zeros(())
     for step in range(1, args.steps + 1):
         points = torch.rand(64, 128)

@@ -37,7 +37,7 @@ def main():
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 1))
+    model = nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1))
     model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     data = waves(2560, 0)
