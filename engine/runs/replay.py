@@ -27,10 +27,11 @@ _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
 class SavedSeries(msgspec.Struct, kw_only=True):
-    """`series.json`: curves, newest numbers, and how far each file was read (`"3.err"`: rank 3, stderr)."""
+    """`series.json`: curves, newest numbers, and how far each file was read (`"3.err"`: rank 3, stderr; `files`: those of trackers, by path)."""
 
     attempt: int
     offsets: dict[str, int]
+    files: dict[str, int] = {}
     progress: list[RankProgress]
     series: list[SeriesDump]
 

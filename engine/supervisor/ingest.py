@@ -12,10 +12,13 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
+from engine.core.metrics.event_records import Scalar
 from engine.core.metrics.line_formats import LineFormats
+from engine.core.metrics.logged_scalars import take_scalars
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
@@ -93,6 +96,8 @@ class Ingest:
         """Files of this attempt that are not read any more."""
         self._readers: dict[tuple[int, Kind], MetricReader] = {}
         self._partial: dict[int, bytes] = {}
+        self._tracked: dict[str, int] = {}
+        """How far files of trackers were read."""
         self.told_errors: dict[int, bytes] = {}
         """The end of ranks' stderr as their nodes reported it, because not all of it may be stored here yet."""
         self._stored: dict[int, list[int]] = {}
@@ -106,6 +111,7 @@ class Ingest:
 
     def _load(self, saved: SavedSeries) -> None:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
+        self._tracked = saved.files
         self._order = OrderWriter(self._paths.order(self.attempt))
         for name, offset in saved.offsets.items():
             rank, _, suffix = name.partition(".")
@@ -120,7 +126,13 @@ class Ingest:
         if not self._changed_since_save:
             return
         offsets = {f"{rank}.{kind}": self._line_start(rank, kind, file) for (rank, kind), file in self._files.items()}
-        saved = SavedSeries(attempt=self.attempt, offsets=offsets, progress=self.progress, series=self.series.dump())
+        saved = SavedSeries(
+            attempt=self.attempt,
+            offsets=offsets,
+            files=self._tracked,
+            progress=self.progress,
+            series=self.series.dump(),
+        )
         replace_file(self._paths.series, msgspec.json.encode(saved))
         self._changed_since_save = False
 
@@ -264,21 +276,42 @@ class Ingest:
         moves: list[tuple[str, int, int | None]] = []
         try:
             is_record = kind == "metrics"
-            points = self._take_records(rank, data, moves) if is_record else self._take_output(rank, kind, data)
-            for point in points:
-                self.series.append(point)
+            self._add(rank, self._take_records(rank, data, moves) if is_record else self._take_output(rank, kind, data))
         except Exception as error:  # noqa: BLE001 - ranks and profiles decide what is read
             self._failed.add((rank, kind))
             self._on_failed(rank, kind, error)
             return
-        self.points.extend(points)
-        self.points_seen += len(points)
-        self._on_change(rank)
         for word, generation, step in moves:
             if word == "joined":
                 self._on_joined(rank, generation, step)
             else:
                 self._on_waiting(rank, generation)
+
+    def _add(self, rank: int, points: list[Point]) -> None:
+        for point in points:
+            self.series.append(point)
+        self.points.extend(points)
+        self.points_seen += len(points)
+        self._on_change(rank)
+
+    def file_offset(self, path: Path) -> int:
+        """How far a file of a tracker was read."""
+        return self._tracked.get(str(path), 0)
+
+    def take_scalars(self, rank: int, path: Path, found: list[Scalar], offset: int) -> None:
+        """Takes scalars of a file that a rank's tracker writes.
+
+        Args:
+            rank: the rank.
+            path: of the file.
+            found: what is new in it.
+            offset: how far it is read with them.
+        """
+        self._tracked[str(path)] = offset
+        self._changed_since_save = True
+        self._add(
+            rank, take_scalars(rank, self.progress[rank], found, self._formats.names, time.time(), self._most_keys)
+        )
 
     def catch_up(self) -> None:
         """Reads the rest of all metrics files, as far as it was reported; they are short."""

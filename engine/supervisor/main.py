@@ -87,6 +87,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "the watch of ranks that join": JoinWatch(run, runner.ingest).look,
             "the watch of runs that hold": lambda: hold.look(time.time()),
             "the watch of files": files.look,
+            "the watch of TensorBoard's files": runner.events.look,
         }
         parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
@@ -100,6 +101,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         await files.wait_written()
         for chore in chores:
             chore.cancel()
+    runner.events.finish()
     runner.ingest.drain()
     _save_quietly(run, runner.ingest.save)
     await server.close()

@@ -24,6 +24,7 @@ from engine.runs.traces import read_traces
 from engine.supervisor.agents import Agents
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.code import CodeCopies
+from engine.supervisor.event_watch import EventWatch
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.journal import Journal
 from engine.supervisor.orders import Orders
@@ -70,6 +71,7 @@ class Runner:
             on_slow=self._take_slow_pattern,
         )
         self.ingest.start_attempt(state.attempt)
+        self.events = EventWatch(run, self.ingest)
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
         self.agents = Agents(run, bridge)
@@ -149,6 +151,7 @@ class Runner:
     def _note_changes(self, before: RunState, after: RunState) -> None:
         run = self.run
         if before.attempt != after.attempt:
+            self.events.finish()
             self.ingest.drain()
             self.ingest.start_attempt(after.attempt)
             run.start_attempt(after)

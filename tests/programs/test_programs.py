@@ -49,3 +49,19 @@ def test_tqdm_nested_over_epochs(programs):
     assert ran.status["metrics"]["val_loss"] == pytest.approx(float(ran.final.split()[-1]), rel=0.01)
     assert ran.summary["metrics"]["throughput"] > 0
     assert ran.spans("loss", 30, 100)
+
+
+def test_tensorboard_where_the_output_is_silent(programs):
+    ran = programs.beside_torchrun("silent_loop.py")
+    assert (ran.summary["step"], ran.summary["loss"]) == (200, pytest.approx(float(ran.final.split()[-1])))
+    assert ran.status["metrics"]["lr"] == pytest.approx(0.01)
+    assert ran.summary["metrics"]["throughput"] > 0
+    assert ran.spans("loss", 5, 200)
+
+
+def test_lightning_with_rich_and_tensorboard(programs):
+    ran = programs.ended(programs.start("lightning_fit.py", "--rich"))
+    assert ran.summary["step"] == 59, "counted from 0, as the logger does"
+    assert ran.summary["loss"] > 0
+    assert ran.status["metrics"]["val_loss"] == pytest.approx(float(ran.final.split()[-1]), rel=0.01)
+    assert {4, 59} <= {step for step, _ in ran.curves["loss"]}

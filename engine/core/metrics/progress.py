@@ -63,6 +63,8 @@ class RankProgress(msgspec.Struct, kw_only=True):
     recorded: set[str] = set()
     """Metrics reported by `rankdeck.log`."""
     keys: set[str] = set()
+    from_files: set[str] = set()
+    """Metrics that the rank's tracker writes to a file and its output does not say."""
     epoch: float | None = None
     """As printed: counted from 0 or 1, or with a fraction."""
     epochs: int | None = None

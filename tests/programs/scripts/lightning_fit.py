@@ -5,6 +5,7 @@ import argparse
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -52,7 +53,8 @@ if __name__ == "__main__":
         devices=args.devices,
         strategy="ddp",
         max_epochs=args.epochs,
-        logger=False,
+        logger=TensorBoardLogger(".") if args.rich else False,
+        log_every_n_steps=5,
         callbacks=[
             RichProgressBar() if args.rich else TQDMProgressBar(),
             ModelCheckpoint("checkpoints", save_last=True),

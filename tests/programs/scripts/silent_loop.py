@@ -42,7 +42,7 @@ class Wandb:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tracker", choices=("tensorboard", "wandb"), default="tensorboard")
     parser.add_argument("--logdir", default="logs")
     args = parser.parse_args()

@@ -1,0 +1,75 @@
+"""Takes scalars that a rank writes to a file of its tracker, where its output says nothing about them.
+
+What the output says wins: a metric that is printed is not taken from the file, and steps that are printed are those of the rank. A program
+with rich bars prints the last one only, at its end; that is not enough to win.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from engine.core.metrics.event_records import Scalar
+from engine.core.metrics.line_formats import Line, whole
+from engine.core.metrics.line_meaning import Format
+from engine.core.metrics.metric_names import Names, meaning_of
+from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines
+from engine.core.metrics.series import Point
+
+_COUNTED = Format(kind="named", counter="file")
+_UNCOUNTED = Format()
+
+LAST_BARS = 2
+"""Steps that a program without a terminal prints of its rich bars, at their end."""
+
+
+def take_scalars(
+    rank: int, progress: RankProgress, found: Iterable[Scalar], names: Names, now: float, most_keys: int = MAX_KEYS
+) -> list[Point]:
+    """Adds scalars of a rank's files.
+
+    Args:
+        rank: the rank that wrote them.
+        progress: changed in place.
+        found: in the order in which they were written.
+        names: what the profile says about names.
+        now: seconds since the epoch; a program's time that can't be true is replaced by it.
+        most_keys: curves of this rank, besides the main ones.
+
+    Returns:
+        New points of curves.
+    """
+    points: list[Point] = []
+    for scalar in found:
+        role, key, factor = meaning_of(scalar.tag, "", names)
+        key = key if role in ("lr", "grad_norm", "rate") else role if role in ("loss", "val_loss") else scalar.tag
+        if role in ("epoch", "epochs", "step", "steps") or names.ignores(scalar.tag):
+            continue
+        _take_over(progress)
+        shown = "throughput" if role == "rate" else key
+        is_printed = shown in progress.keys and shown not in progress.from_files
+        at = scalar.at if math.isfinite(scalar.at) and 0 < scalar.at <= now else now
+        step = _step_of(progress, scalar, key)
+        values = () if is_printed else ((key, scalar.value * factor),)
+        line = Line(_UNCOUNTED if step is None else _COUNTED, values, step=step)
+        new = take_lines(rank, progress, at, [line], most_keys)
+        progress.from_files.update(point.key for point in new)
+        points += new
+    return points
+
+
+def _take_over(progress: RankProgress) -> None:
+    """Lets the file win over an output that has said no more than last bars."""
+    printed = progress.counters.get(progress.owner)
+    if printed is not None and progress.owner != _COUNTED.counter and printed.advances <= LAST_BARS:
+        progress.owner, progress.steps = "", None
+        progress.from_files |= progress.keys
+
+
+def _step_of(progress: RankProgress, scalar: Scalar, key: str) -> int | None:
+    """The step of a scalar if it is one of training: others may be written with the number of an epoch."""
+    if progress.owner not in ("", _COUNTED.counter):
+        return None
+    counter = progress.counters.get(_COUNTED.counter)
+    goes_on = counter is None or scalar.step >= counter.count
+    return whole(float(scalar.step)) if key == "loss" or goes_on else None

@@ -1,0 +1,87 @@
+"""Finds and reads the event files that TensorBoard's writers in ranks create: their names tell when, and by which process."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.core.metrics.event_records import MAX_RECORD, Scalar, complete_size, scalars
+from engine.runs.record import open_regular
+
+SLICE = 1 << 17
+"""Bytes that are read from one file at once: about 20 milliseconds of work."""
+
+MAX_DEPTH = 6
+"""Folders between the working directory and a file: `lightning_logs/version_0`, `runs/Nov25_node1/loss_train`."""
+
+MAX_ENTRIES = 20_000
+"""Entries of folders that one search looks at: the working directory may hold a data set."""
+
+CLOCK = 60.0
+"""Seconds by which the clock of a node may be behind that of the supervisor."""
+
+_NAME = re.compile(r"(?:.*\.)?tfevents\.(\d{1,12})\.(?:.*?\.(\d{1,10})\.\d+(?:\.v2)?|[^/]*)\Z", re.DOTALL)
+"""`events.out.tfevents.1764062046.node1.4711.0`: the time, the host, the process. Some writers leave the process out."""
+
+
+def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: float) -> dict[Path, int]:
+    """Looks for event files that ranks have created. Hidden folders and links are left out.
+
+    Args:
+        folder: where the ranks run.
+        ranks: by pid.
+        since: when the run was launched, seconds since the epoch.
+        seconds: longest time that the search takes.
+
+    Returns:
+        The rank of each file. A file that does not name its process is one of rank 0.
+    """
+    found: dict[Path, int] = {}
+    waiting = deque([(folder, 0)])
+    until, entries = time.monotonic() + seconds, 0
+    while waiting:
+        here, depth = waiting.popleft()
+        try:
+            with os.scandir(here) as listed:
+                for entry in listed:
+                    entries += 1
+                    if entries > MAX_ENTRIES or time.monotonic() > until:
+                        return found
+                    if "tfevents" in entry.name and (named := _NAME.match(entry.name)):
+                        rank = ranks.get(int(named[2])) if named[2] else 0
+                        if rank is not None and int(named[1]) >= since - CLOCK:
+                            found[Path(entry.path)] = rank
+                    elif depth < MAX_DEPTH and entry.name[0] != "." and entry.is_dir(follow_symlinks=False):
+                        waiting.append((Path(entry.path), depth + 1))
+        except OSError:
+            continue
+    return found
+
+
+def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
+    """Reads whole records of an event file.
+
+    Args:
+        path: of the file.
+        offset: of the first record to read.
+
+    Returns:
+        Their scalars, and the offset of the next record.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it is no file of events.
+    """
+    descriptor = open_regular(path)
+    try:
+        data = os.pread(descriptor, SLICE, offset)
+        whole, needed = complete_size(data)
+        if not whole and SLICE < needed <= MAX_RECORD and os.fstat(descriptor).st_size >= offset + needed:
+            return [], offset + needed  # no scalar is that large
+    finally:
+        os.close(descriptor)
+    return list(scalars(data[:whole])), offset + whole
