@@ -36,10 +36,9 @@ class Ran(NamedTuple):
     curves: dict[str, list[tuple[int | None, float]]]
     """Of rank 0, by metric: (step, value)."""
 
-    def spans(self, metric: str, first: int, last: int) -> bool:
-        """Whether a curve goes from a step to another without a step back."""
-        steps = [step for step, _ in self.curves[metric] if step is not None]
-        return steps == sorted(steps) and steps[0] <= first and steps[-1] >= last and len(set(steps)) >= 3
+    def steps(self, metric: str) -> set[int]:
+        """Where a curve has points."""
+        return {step for step, _ in self.curves[metric] if step is not None}
 
 
 class Programs:
@@ -56,7 +55,7 @@ class Programs:
 
     def start(self, script: str, *args: str, on_failure: str = "hold") -> str:
         """Launches a program and leaves it alone. Returns the id of the run."""
-        settings = (f"launch.python={self.python}", "launch.warm=false", f"launch.on_failure={on_failure}")
+        settings = (f"launch.python={self.python}", f"launch.on_failure={on_failure}")
         words = [word for setting in settings for word in ("--set", setting)]
         done = self.rankdeck("run", "-n", "2", "--detach", *words, SCRIPTS / script, *args)
         assert done.returncode == 0, done.stderr

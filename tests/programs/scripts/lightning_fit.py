@@ -1,6 +1,8 @@
 """A LightningModule that learns to tell two clouds of points apart, with validation after each epoch."""
 
 import argparse
+import os
+import signal
 
 import lightning as L
 import torch
@@ -39,13 +41,25 @@ class Classifier(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
 
 
+class Killer(L.Callback):
+    """The machine runs out of memory, once."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *args):
+        is_first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        if is_first and trainer.global_step == self.step and trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--rich", action="store_true")
-    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--fatal_step", type=int, default=0)
     args = parser.parse_args()
     L.seed_everything(1)
     trainer = L.Trainer(
@@ -58,13 +72,14 @@ if __name__ == "__main__":
         callbacks=[
             RichProgressBar() if args.rich else TQDMProgressBar(),
             ModelCheckpoint("checkpoints", save_last=True),
+            Killer(args.fatal_step),
         ],
     )
     trainer.fit(
         Classifier(args.lr),
         DataLoader(clouds(640, 0), batch_size=16, shuffle=True),
         DataLoader(clouds(128, 1), batch_size=32),
-        ckpt_path="last" if args.resume else None,
+        ckpt_path="last",
     )
     if trainer.is_global_zero:
         print(f"final val_loss {trainer.callback_metrics['val_loss']:.6f}")
