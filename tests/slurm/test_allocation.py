@@ -147,6 +147,18 @@ def test_a_job_that_is_cancelled_ends_its_run_in_words(
     wait_gone(*pids)
 
 
+def test_a_job_that_slurm_puts_back_into_the_queue_ends_its_run_in_words(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], job: str
+) -> None:
+    run = launch()
+    pids = rankdeck.pids(run)
+    slurm.run("scontrol", "requeue", job)
+    rankdeck.wait_state(run, "failed")
+    words = f"Slurm has taken the nodes of job {job} away, and put it back into the queue"
+    assert words in rankdeck("status", run).stdout
+    wait_gone(*pids)
+
+
 def test_check_asks_every_node_and_leaves_no_step(
     slurm: Slurm, rankdeck: Deck, job: str, write_script: WriteScript, write_profile: WriteProfile
 ) -> None:

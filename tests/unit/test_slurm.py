@@ -107,7 +107,7 @@ def test_rsync_reaches_a_node_by_a_step_too() -> None:
 def test_why_there_is_no_step_is_told_from_what_srun_says(status: int, said: str, words: str) -> None:
     trouble = explain("gpu01", status=status, said=said, python="python9", setup=False, job="1234")
     assert words in trouble.text
-    assert trouble.final == ("has ended" in trouble.text)
+    assert trouble.final == ("has ended" in trouble.text or "still waits" in trouble.text)
 
 
 def test_every_cause_is_shown() -> None:
@@ -204,3 +204,4 @@ def test_why_a_job_waits_is_told_in_words() -> None:
 def test_why_a_job_is_over_is_told_in_words() -> None:
     assert end_words("18", parse_queue(QUEUE)["18"]) == "Slurm's job 18 has reached its time limit"
     assert end_words("99", None) == "Slurm's job 99 has ended: sacct -j 99"
+    assert "back into the queue" in end_words("12", parse_queue(QUEUE)["12"])

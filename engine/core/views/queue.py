@@ -96,6 +96,8 @@ def end_words(job: str, found: QueuedJob | None) -> str:
         "COMPLETED": "has ended",
     }
     state = "" if found is None else found.state
+    if state in WAITING:
+        return f"Slurm has taken the nodes of job {job} away, and put it back into the queue"
     return f"Slurm's job {job} {words.get(state, 'has ended')}" + ("" if state in words else f": sacct -j {job}")
 
 

@@ -25,6 +25,7 @@ CAUSES: tuple[Cause, ...] = (
         pattern=r"Job is pending execution",
         detail="Slurm's job {job} still waits in the queue",
         hint="when it is expected to start: squeue --start -j {job}",
+        final=True,  # a run begins only in a job that has nodes, so Slurm has taken them away
     ),
     _step(
         id="S62",
