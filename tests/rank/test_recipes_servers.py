@@ -11,6 +11,7 @@ import torch
 
 from rankdeck.recipes import two_backends
 from tests.recipe_ranks import Backend, Launcher, Ran, run_recipe, start_recipe
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +48,16 @@ def test_every_gradient_of_three_trainers_is_applied_once(tmp_path: Path):
     assert all(0 <= value < 240 for steps in staleness for value in steps.values())
 
 
+def break_off(folder: Path, *words: str, world: int) -> None:
+    """Trainers are killed in step 50, and then the server, which would wait for them."""
+    gang = start_recipe(folder, "parameter-server", *words, world=world, killed_at=50)
+    assert [rank.wait(PATIENCE) for rank in gang.ranks[1:]] == [-signal.SIGKILL] * (world - 1), gang.log(0)
+    gang.end()
+
+
 def test_a_server_that_resumes_with_one_trainer_equals_an_unbroken_one(server: Ran, tmp_path: Path):
-    words = (*SERVER, "--checkpoint-every", "30", "--patience", "20")
-    broken = run_recipe(tmp_path, "parameter-server", *words, killed_at=50)
-    assert broken.statuses == [1, -signal.SIGKILL], broken.outputs
+    words = (*SERVER, "--checkpoint-every", "30")
+    break_off(tmp_path, *words, world=2)
     resumed = run_recipe(tmp_path, "parameter-server", *words)
     assert resumed.statuses == [0, 0], resumed.outputs
     assert resumed.losses(1) == {step: server.losses(1)[step] for step in range(31, 81)}
@@ -58,9 +65,8 @@ def test_a_server_that_resumes_with_one_trainer_equals_an_unbroken_one(server: R
 
 
 def test_trainers_resume_where_the_server_says_and_no_step_counts_twice(tmp_path: Path):
-    words = (*SERVER, "--checkpoint-every", "10", "--patience", "20")
-    broken = run_recipe(tmp_path, "parameter-server", *words, world=4, killed_at=50)
-    assert broken.statuses == [1, *[-signal.SIGKILL] * 3], broken.outputs
+    words = (*SERVER, "--checkpoint-every", "10")
+    break_off(tmp_path, *words, world=4)
     resumed = run_recipe(tmp_path, "parameter-server", *words, world=4)
     assert resumed.statuses == [0] * 4, resumed.outputs
     assert "rank 0: applied 240 updates of 3 trainers\n" in resumed.outputs[0]
