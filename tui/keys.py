@@ -278,7 +278,8 @@ KEYS: tuple[Key, ...] = (
 
 FOOTER_FIRST: dict[Where, tuple[str, ...]] = {
     "table": (
-        "ranks.log", "run.search", "run.why", "run.restart", "run.stacks", "run.log", "run.stop", "run.kill", "run.chart", "run.events",
+        "ranks.log", "run.search", "run.why", "run.restart", "run.by_node", "run.stacks", "run.log", "run.stop", "run.bench", "run.curves", "run.kill",
+        "run.chart", "run.events",
     ),
     "log": (
         "run.search", "run.filter_log", "run.next", "log.errors", "run.why", "run.restart", "run.all", "run.follow", "log.fold", "log.levels",

@@ -62,7 +62,7 @@ def test_a_launch_takes_over_what_was_warmed(rankdeck, profile):
     assert standbys(rankdeck) == []
     assert [rankdeck.log(run, rank) for rank in range(2)] == [b"up 0 \n", b"up 1 \n"]
     events = [event["event"] for event in rankdeck.journal(run)]
-    assert events[:3] == ["RunLaunched", "NodeConnected", "StoreOpened"]
+    assert events[:2] == ["RunLaunched", "NodeConnected"]
     assert "NodeDisconnected" not in events  # the connection lasts to the end, though the agent's folder has moved
     assert rankdeck.status(run)["state"] == "succeeded"
     wait_until(lambda: not rankdeck.processes())
