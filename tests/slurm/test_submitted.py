@@ -186,8 +186,9 @@ def ended_well(slurm: Slurm, job: str) -> bool:
 
 
 def steps_of(deck: Deck, run: str, attempt: int, rank: int) -> list[int]:
-    words = [line.split() for line in deck.log(run, rank, attempt=attempt).decode().splitlines()]
-    return [int(line[1]) for line in words if line[0] == "step"]
+    whole = deck.log(run, rank, attempt=attempt).decode().rpartition("\n")[0]  # Python may write a line in pieces
+    words = [line.split() for line in whole.splitlines()]
+    return [int(line[1]) for line in words if line[:1] == ["step"]]
 
 
 def wait_steps(deck: Deck, run: str, attempt: int, ranks: int) -> None:
