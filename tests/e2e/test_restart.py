@@ -303,6 +303,7 @@ def test_stop_twice_and_stop_of_what_has_ended_are_harmless(rankdeck, write_scri
 def test_kill_sends_a_signal_to_one_rank(rankdeck, write_script, write_profile, name, number):
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER), ranks=3))
     rankdeck.wait_log(run, 1, b"up")
+    rankdeck.wait_state(run, "running")  # a rank may print before the supervisor knows of it
     done = rankdeck("kill", run, "--rank", "1", "--signal", name)
     assert done.returncode == 0
     status = rankdeck.wait_state(run, "holding")
