@@ -138,7 +138,7 @@ def run(
 ) -> None:
     """Run PROGRAM, a script or a recipe, without a profile.
 
-    What follows PROGRAM goes to it: rankdeck run -n 2 train.py --lr 0.1. The exit status, Ctrl-C and the rest are as for
+    Words after PROGRAM are its arguments: rankdeck run -n 2 train.py --lr 0.1. The exit status, Ctrl-C and the rest are as for
     rankdeck launch.
     """
     profile, places = make_profile(Wanted(name=save, **wanted), _base(base))
@@ -153,7 +153,7 @@ def run(
 def new(base: str | None, **wanted: Any) -> None:
     """Save a profile that runs PROGRAM, a script or a recipe. Nothing is started.
 
-    What follows PROGRAM goes to it: rankdeck new -n 2 train.py --lr 0.1.
+    Words after PROGRAM are its arguments: rankdeck new -n 2 train.py --lr 0.1.
     """
     profile, places = make_profile(Wanted(**wanted), _base(base))
     print_line(f"wrote {save_new(profile, places)}")

@@ -19,7 +19,7 @@ SEARCH_TIME = 5.0
 """Longest time, in seconds, that a search takes beside the work of the supervisor."""
 
 END_TIME = 0.5
-"""The same at the end of an attempt, which waits for it; and again for what is not read yet."""
+"""The same at the end of a run, which waits for it. And the longest time for what is not read yet at the end of an attempt."""
 
 FIRST_PAUSE, LAST_PAUSE = 2.0, 30.0
 """Seconds between searches: they become longer, and are at least 20 times as long as a search takes."""
@@ -68,9 +68,13 @@ class EventWatch:
             if path not in self._failed and len(self._files) < MOST_FILES:
                 self._files.setdefault(path, rank)
 
-    def finish(self) -> None:
-        """Looks for files once more, and reads the rest of all: the attempt is over."""
-        if self._ranks:
+    def finish(self, *, is_last: bool) -> None:
+        """Reads the rest of all files: the attempt is over.
+
+        Args:
+            is_last: whether the run is over too, so that there is time to look for files once more. Another attempt must not wait for that.
+        """
+        if self._ranks and is_last:
             self._take(find_files(self._folder, self._ranks, self._run.state.launched_at, END_TIME))
         until = time.monotonic() + END_TIME
         for path in list(self._files):

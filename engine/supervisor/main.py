@@ -101,7 +101,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         await files.wait_written()
         for chore in chores:
             chore.cancel()
-    runner.events.finish()
+    runner.events.finish(is_last=True)
     runner.ingest.drain()
     _save_quietly(run, runner.ingest.save)
     await server.close()

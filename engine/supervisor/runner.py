@@ -151,7 +151,7 @@ class Runner:
     def _note_changes(self, before: RunState, after: RunState) -> None:
         run = self.run
         if before.attempt != after.attempt:
-            self.events.finish()
+            self.events.finish(is_last=False)
             self.ingest.drain()
             self.ingest.start_attempt(after.attempt)
             run.start_attempt(after)

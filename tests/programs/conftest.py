@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.programs.environment import UnavailableError, make_python
+from tests.installing import UnavailableError
+from tests.programs.environment import make_python
 from tests.support import PATIENCE, Deck
 
 SCRIPTS = Path(__file__).with_name("scripts")

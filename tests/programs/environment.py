@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -17,14 +16,12 @@ import venv
 import zlib
 from pathlib import Path
 
+from tests.installing import UnavailableError, install
+
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 SECONDS = 900
 """Within which the libraries are there, over a slow line too."""
-
-
-class UnavailableError(Exception):
-    """The libraries can't be had here; says why."""
 
 
 def libraries() -> Path:
@@ -51,19 +48,8 @@ def libraries() -> Path:
 
 def _install(folder: Path) -> None:
     argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary", ":all:"]
-    try:
-        done = subprocess.run(
-            [*argv, "--target", str(folder), "--requirement", str(REQUIREMENTS)],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"pip install took longer than {SECONDS} s") from None
-    if done.returncode:
-        raise UnavailableError(f"pip install failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    argv += ["--target", str(folder), "--requirement", str(REQUIREMENTS)]
+    install("pip install", argv, seconds=SECONDS)
 
 
 def make_python(folder: Path) -> Path:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.installing import UnavailableError, install
 from tests.support import NEEDS_UCC, ROOT
 
 PACKAGES = (
@@ -50,10 +51,6 @@ SECONDS = 120
 """Within which a step of the set-up has ended."""
 
 PROBE = ROOT / "rankdeck/c10d/_ucc/library.py"
-
-
-class UnavailableError(Exception):
-    """There can be no such Python here; says why."""
 
 
 def cache() -> Path:
@@ -130,21 +127,8 @@ def _download(folder: Path) -> None:
 
 
 def _run(folder: Path, *argv: str) -> None:
-    try:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            env={**os.environ, "APT_CONFIG": str(folder / "apt.conf")},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{argv[0]} {argv[1]} took longer than {SECONDS} s") from None
-    if done.returncode:
-        raise UnavailableError(f"{argv[0]} {argv[1]} failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    env = {"APT_CONFIG": str(folder / "apt.conf")}
+    install(f"{argv[0]} {argv[1]}", argv, seconds=SECONDS, folder=folder, env=env)
 
 
 def python() -> Path:

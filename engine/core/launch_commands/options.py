@@ -17,7 +17,7 @@ from engine.core.launch_commands.draft import Word
 ADDRESS = "rankdeck finds the address and a free port itself"
 OUTPUT = "rankdeck keeps the output of every rank: rankdeck logs"
 TIMING = "rankdeck detects failed ranks by itself"
-BINDING = "rankdeck does not bind ranks to cores"
+BINDING = "rankdeck binds ranks to cores by layout.bind"
 SCHEDULER = "what the scheduler needs stays in the batch file"
 DEFAULT = ""
 """Reasons why an option has no counterpart. Without a reason, it says what rankdeck does anyway."""

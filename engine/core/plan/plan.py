@@ -7,6 +7,7 @@ number of the attempt, paths of the run) are filled in by `rank_environment`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -230,14 +231,7 @@ def build_plan(
         description=profile.description,
         backend=backend,
         timeout=profile.backend.timeout,
-        nodes=tuple(
-            PlannedNode(
-                name=node,
-                transport=_transport(profile.layout.transport, node),
-                ranks=tuple(place.rank for place in places if place.group_rank == group),
-            )
-            for group, (node, _) in enumerate(counts)
-        ),
+        nodes=_planned_nodes(profile.layout.transport, [node for node, _ in counts], places),
         places=places,
         reach=Reach(ssh_options=profile.layout.ssh_options, setup=profile.launch.setup, slurm_job=slurm_job),
         program=Program(kind=kind, target=recipe.name or recipe.script or recipe.module or "", args=recipe.args),
@@ -267,6 +261,20 @@ def build_plan(
         metric_ignore=profile.metrics.ignore,
         health=HealthLimits(**msgspec.structs.asdict(profile.health)),
         environment=profile.launch.environment,
+    )
+
+
+def _planned_nodes(
+    transport: Transport | None, names: Sequence[str], places: Sequence[Place]
+) -> tuple[PlannedNode, ...]:
+    """The nodes in their order, each with its ranks."""
+    return tuple(
+        PlannedNode(
+            name=name,
+            transport=_transport(transport, name),
+            ranks=tuple(place.rank for place in places if place.group_rank == group),
+        )
+        for group, name in enumerate(names)
     )
 
 
