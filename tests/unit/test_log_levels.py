@@ -9,7 +9,40 @@ import click
 import pytest
 
 from engine.commands.arguments import Moment, Pattern
-from engine.core.log_levels import LEVELS, LevelReader
+from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS, LEVELS, LevelReader, level_word
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "word"),
+    [
+        ("ERROR: boom", "error", "ERROR"),
+        ("[WARNING] x", "warning", "WARNING"),
+        ("2026-01-02 10:00:00,123 - train.loop - INFO - x", "info", "INFO"),
+        ("[2026-01-02 10:00:00] [DEBUG] x", "debug", "DEBUG"),
+        ("10:00:00.5 | CRITICAL | x", "error", "CRITICAL"),
+        ("[rank3]: Traceback (most recent call last):", "error", "Traceback (most recent call last)"),
+        ("torch.cuda.OutOfMemoryError: CUDA", "error", "torch.cuda.OutOfMemoryError"),
+        ("[rank0]:[W1125 08:00:00.123 file.cpp:12] x", "warning", "W"),
+        ("/a/b.py:12: UserWarning: x", "warning", "UserWarning"),
+        ("the ERROR is later", None, ""),
+        ("error 0.5", None, ""),
+        ("INFORMATION", None, ""),
+        ("step 1 error: 0.1", None, ""),
+        ("", None, ""),
+    ],
+)
+def test_the_word_stands_at_the_beginning_or_after_a_time(line: str, level: str | None, word: str) -> None:
+    found = level_word(line)
+    assert (None if found is None else found.level) == level
+    if found is not None:
+        assert line[found.begin : found.end] == word
+    assert (re.search(ERROR_EXPRESSION, line, re.MULTILINE) is not None) == (level == "error")
+    assert level != "error" or any(word in line for word in ERROR_WORDS)
+
+
+@pytest.mark.parametrize("line", ["2026-01-02 10:00:00 " + "a - " * 2000, "[" * 4000, "rank " * 1000, "- " * 2000])
+def test_a_long_line_takes_no_time(line: str) -> None:
+    assert level_word(line) is None
 
 
 @pytest.mark.parametrize(
@@ -31,7 +64,10 @@ from engine.core.log_levels import LEVELS, LevelReader
         ("torch.OutOfMemoryError: CUDA out of memory", "error"),
         ("CRITICAL - disk", "error"),
         ("val_error=0.2 error_rate 0.3", "info"),
-        ("Mean error: 0.5", "error"),
+        ("Mean error: 0.5", "info"),
+        ("step 1 error: 0.1", "info"),
+        ("\x1b[31mERROR\x1b[0m no data", "error"),
+        ("KeyboardInterrupt", "error"),
         ("informational warnings: none", "info"),
         ("", "info"),
     ],
@@ -45,6 +81,12 @@ def test_a_traceback_is_an_error_to_its_last_line() -> None:
     reader = LevelReader()
     levels = [LEVELS[reader.level(line.encode())] for line in text.splitlines()]
     assert levels == ["info", "error", "error", "error", "error", "info"]
+
+
+def test_a_traceback_that_torch_marks_with_its_rank_ends_too() -> None:
+    text = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "a.py", line 1\n[rank0]: KeyError: 3\nafter\n'
+    reader = LevelReader()
+    assert [LEVELS[reader.level(line.encode())] for line in text.splitlines()] == ["error", "error", "error", "info"]
 
 
 def test_a_time_is_ago_or_of_today_or_a_date() -> None:

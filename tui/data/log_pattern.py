@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS
 from engine.core.terminal_text import terminal_line
 
 LONGEST = 1_000
@@ -112,3 +113,7 @@ def _literal_of(text: str) -> str:
         return ""
     found = _LITERAL.findall(_ESCAPED.sub("\0", text))
     return max(found, key=len, default="")
+
+
+ERRORS = Pattern(ERROR_EXPRESSION, words=ERROR_WORDS, noun="error")
+"""Lines that begin to tell of an error."""

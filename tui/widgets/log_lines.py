@@ -11,10 +11,10 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from engine.core.log_levels import Level
 from tui.data.log_folding import Line
 from tui.data.merged_log import MergedLog
 from tui.text.cells import Span
-from tui.text.levels import Level
 
 STDERR = "▌"
 ASCII_STDERR = "!"

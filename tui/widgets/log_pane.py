@@ -21,18 +21,16 @@ from textual.reactive import var
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from engine.core.log_levels import LEVELS
 from tui.data.log_file import LogFile
 from tui.data.log_folding import Line
 from tui.data.log_reader import LogReader
 from tui.data.merged_log import Batch, MergedLog, Place, Where
 from tui.text.cells import Span, segments_line
-from tui.text.levels import Level
 from tui.widgets import log_lines
 
 CATCH_UP = 4
 """Reads in a row that may leave more behind before a pane that follows jumps to the end instead."""
-
-LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 
 _PARTS = ("prefix", "stderr", "match", "current-match", "empty", *LEVELS)
 

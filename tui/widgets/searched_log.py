@@ -7,13 +7,13 @@ from typing import Literal
 from rich.cells import cell_len
 from textual.message import Message
 
+from engine.core.log_levels import level_word
 from tui.data.log_file import LogFile
 from tui.data.log_filter import LogFilter
-from tui.data.log_pattern import Pattern, PatternError
+from tui.data.log_pattern import ERRORS, Pattern, PatternError
 from tui.data.log_search import Found, LogSearch, Step
 from tui.data.merged_log import Batch, MergedLog, Place
 from tui.text.cells import Span
-from tui.text.levels import ERRORS, level_word
 from tui.widgets import log_lines
 from tui.widgets.log_pane import LogPane
 
