@@ -20,8 +20,11 @@ _TIME = (
 _NAMES = r"(?:[ \t|:,-]+[\w.\[\]()/<>:-]+){0,2}?[ \t|:,-]+"
 """Up to two words between the time and the level: the name of a logger, a process."""
 _BEFORE = rf"^{_RANK}(?:{_TIME}{_NAMES})?[\[(<]?"
+_AFTER_WORDS = rf"^{_RANK}(?:[\w.()/<>\[\]]++[ \t|:,-]++){{1,3}}[\[(<]?"
+"""Up to three words of any kind: what follows has to be a level and a colon."""
 
-_ERROR = r"(?:ERROR|CRITICAL|FATAL|SEVERE)\b|(?:[Ee]rror|[Ff]atal)(?=:)"
+_CAPITALS = r"(?:ERROR|CRITICAL|FATAL|SEVERE)"
+_ERROR = rf"{_CAPITALS}\b|(?:[Ee]rror|[Ff]atal)(?=:)"
 _TRACEBACK = r"Traceback \(most recent call last\)"
 _EXCEPTION = r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?=:|$)"
 _GLOG_TIME = r"\d{4} \d\d:\d\d"
@@ -31,11 +34,14 @@ _LEVEL = re.compile(
     rf"|^{_RANK}(?P<raised_error>{_TRACEBACK}|{_EXCEPTION})"
     rf"|^{_RANK}\[?(?:(?P<glog_error>[EF])|(?P<glog_warning>W)|(?P<glog_info>I)){_GLOG_TIME}"
     r"|^[^\s:]{1,200}:\d+: (?P<python_warning>\w*Warning)(?=:)"
+    rf"|{_AFTER_WORDS}(?:(?P<later_error>{_CAPITALS})|(?P<later_warning>WARN(?:ING)?)|(?P<later_info>INFO)|(?P<later_debug>DEBUG))(?=:)"
 )
 _INDEX = {group: [group.endswith(level) for level in LEVELS].index(True) for group in _LEVEL.groupindex}
 """The level of each group, as an index into `LEVELS`."""
 
-ERROR_EXPRESSION = rf"{_BEFORE}(?:{_ERROR})|^{_RANK}(?:{_TRACEBACK}|{_EXCEPTION}|\[?[EF]{_GLOG_TIME})"
+ERROR_EXPRESSION = (
+    rf"{_BEFORE}(?:{_ERROR})|^{_RANK}(?:{_TRACEBACK}|{_EXCEPTION}|\[?[EF]{_GLOG_TIME})|{_AFTER_WORDS}{_CAPITALS}:"
+)
 """Finds the lines that begin to tell of an error (`re.MULTILINE`)."""
 
 ERROR_WORDS = (

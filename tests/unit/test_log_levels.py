@@ -24,7 +24,10 @@ from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS, LEVELS, LevelR
         ("torch.cuda.OutOfMemoryError: CUDA", "error", "torch.cuda.OutOfMemoryError"),
         ("[rank0]:[W1125 08:00:00.123 file.cpp:12] x", "warning", "W"),
         ("/a/b.py:12: UserWarning: x", "warning", "UserWarning"),
+        ("3 WARNING: odd", "warning", "WARNING"),
+        ("worker-2 [loader] ERROR: no file", "error", "ERROR"),
         ("the ERROR is later", None, ""),
+        ("one, two, three, four ERROR: later", None, ""),
         ("error 0.5", None, ""),
         ("INFORMATION", None, ""),
         ("step 1 error: 0.1", None, ""),
@@ -40,7 +43,7 @@ def test_the_word_stands_at_the_beginning_or_after_a_time(line: str, level: str 
     assert level != "error" or any(word in line for word in ERROR_WORDS)
 
 
-@pytest.mark.parametrize("line", ["2026-01-02 10:00:00 " + "a - " * 2000, "[" * 4000, "rank " * 1000, "- " * 2000])
+@pytest.mark.parametrize("line", ["2026-01-02 10:00:00 " + "a - " * 2000, "[" * 4000, "rank " * 1000, "- " * 2000, "a.b " * 2000, "(" * 4000])
 def test_a_long_line_takes_no_time(line: str) -> None:
     assert level_word(line) is None
 
