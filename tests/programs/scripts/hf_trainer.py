@@ -73,6 +73,8 @@ def main():
     metrics = trainer.evaluate()
     if trainer.is_world_process_zero():
         print(f"final eval_loss {metrics['eval_loss']:.6f}")
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # an interpreter that ends with one may abort, under torchrun too
 
 
 if __name__ == "__main__":
