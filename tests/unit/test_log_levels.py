@@ -43,7 +43,9 @@ def test_the_word_stands_at_the_beginning_or_after_a_time(line: str, level: str 
     assert level != "error" or any(word in line for word in ERROR_WORDS)
 
 
-@pytest.mark.parametrize("line", ["2026-01-02 10:00:00 " + "a - " * 2000, "[" * 4000, "rank " * 1000, "- " * 2000, "a.b " * 2000, "(" * 4000])
+@pytest.mark.parametrize(
+    "line", ["2026-01-02 10:00:00 " + "a - " * 2000, "[" * 4000, "rank " * 1000, "- " * 2000, "a.b " * 2000, "(" * 4000]
+)
 def test_a_long_line_takes_no_time(line: str) -> None:
     assert level_word(line) is None
 
