@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-import textwrap
 from pathlib import Path
 
 import click
@@ -19,9 +18,6 @@ from engine.core.plan.profile_reading import profile_from_data
 from engine.planning.profiles import to_toml
 from engine.planning.recipes import find_recipe, script_of
 from engine.planning.recipes import recipes as all_recipes
-
-WIDTH = 80
-"""Columns of the list."""
 
 RANKS = 4
 """Ranks of a new profile, if the recipe takes as many."""
@@ -44,12 +40,7 @@ def recipes(ctx: click.Context, *, as_json: bool) -> None:
     if as_json:
         print_json(list(msgspec.to_builtins(found).values()))
         return
-    room = WIDTH - max(map(len, found)) - 2
-    rows = [("NAME", "WHAT IT SHOWS")]
-    for name, recipe in found.items():
-        first, *more = textwrap.wrap(recipe.summary, room)
-        rows += [(name, first), *(("", line) for line in more)]
-    print_table(rows)
+    print_table([("NAME", "WHAT IT SHOWS"), *((name, recipe.summary) for name, recipe in found.items())])
 
 
 @recipes.command()

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Measures collectives over sizes: latency, algorithm and bus bandwidth.
+"""Measures latency and bandwidth of collectives over sizes.
 
 Bandwidths are those that nccl-tests defines. Each call comes after a barrier, and its time is that of the slowest rank. The first call
 of each size is checked: a wrong result ends the run. Rank 0 prints the results, and reports them by `rankdeck.log` with the names in

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Draws what each collective moves: who had what before and after.
+"""Draws who had what before and after each collective.
 
 A collective is a call that all ranks of a group make together, in the same order, with tensors of the same shape. Each picture
 has one line for each rank, with what it had before and what it has after. Every result is checked.

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Compresses DDP's gradients with communication hooks, and measures it.
+"""Compresses the gradients of DDP, and measures what it saves.
 
 DDP gives each bucket of gradients to a hook, which returns a future with the average. A hook may send less than the bucket holds:
 

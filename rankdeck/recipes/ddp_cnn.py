@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Learns images with DDP: batch normalization, saved weights, workers.
+"""Learns images with DDP: batch norm, saved weights, workers.
 
 A small convolutional network learns handwritten digits, each moved by up to a pixel.
 

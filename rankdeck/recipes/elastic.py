@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Shrinks and grows the world by hand: new process groups of other sizes.
+"""Shrinks and grows the world by hand, with new process groups.
 
 `--worlds 4,2,4` trains in three generations: with four ranks, with the first two of them, and with four again. The processes keep
 running; only the process group changes. At the end of a generation its ranks destroy their group. Those that take part in the next one make a new group

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Trains a GPT whose parameters are sharded over the ranks by FSDP2.
+"""Trains a GPT whose parameters FSDP2 shards over the ranks.
 
 DDP keeps the whole model on every rank. `fully_shard` keeps a part: each parameter becomes a DTensor, of which a rank holds one slice.
 Before a block computes, its ranks gather its parameters; after that they free them again; gradients are reduced and scattered, so the

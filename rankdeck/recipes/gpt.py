@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Trains a small GPT on Shakespeare with DDP; a lost rank rejoins.
+"""Trains a GPT on Shakespeare with DDP; a lost rank rejoins.
 
 It reads "As You Like It" character by character. The model is small, but the training is complete: warm-up and cosine decay,
 gradient clipping, a held-out loss, checkpoints, a stop by signal between two steps, and a sample of text at the end.

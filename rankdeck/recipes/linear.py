@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Fits a line through noise with DDP: the smallest training that resumes.
+"""Fits a line with DDP: the smallest training that resumes.
 
 It takes seconds, so it is the recipe for testing a layout, a backend or a failure. Every rank draws its part of the
 same seeded batch, so the loss depends on the world size only through the size of the batch; it converges to 0.01, which is the noise of the data.

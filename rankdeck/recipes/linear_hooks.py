@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Averages gradients by a hook on each parameter, while backward runs.
+"""Averages gradients in hooks on parameters, during backward.
 
 `linear-allreduce` waits for `backward` to end, and then sends. But the gradient of the last layer is there first, and can travel
 while those of the layers before it are computed. `register_post_accumulate_grad_hook` calls a function as soon as a parameter has

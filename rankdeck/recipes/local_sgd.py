@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Averages parameters every few steps instead of gradients in each.
+"""Averages parameters every few steps instead of gradients.
 
 DDP communicates in every step. Local SGD lets each rank train alone for `--every` steps, and then averages the parameters of all ranks.
 That costs a fraction of the communication, which pays off over slow networks. With `--every 1` and plain SGD it is the same as averaging

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Puts one model on two devices of a process; DDP joins such processes.
+"""Puts one model on two devices of a process, also with DDP.
 
 The first half of the layers is on one device, the second half on another. `forward` copies the activations from one to the other, and
 autograd copies the gradients back. No process group takes part in that: it is the simplest way to train a model that does not fit into

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Trains with a parameter server over torch's RPC, asynchronously.
+"""Trains asynchronously with a parameter server over RPC.
 
 Rank 0 is the server: it holds the parameters. All other ranks are trainers. A trainer has a reference to the server's object, an RRef. In
 each step it pulls the parameters, computes the loss of its own batch, and calls `dist_autograd.backward`: distributed autograd follows

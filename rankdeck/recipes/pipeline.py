@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Cuts a model into stages, by hand and by torch, and measures the bubble.
+"""Cuts a model into stages, and measures the pipeline's bubble.
 
 Each rank has a few layers. Activations go from stage to stage, and gradients come back. The recipe trains the same model three times:
 

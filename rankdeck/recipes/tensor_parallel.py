@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Splits an MLP's matrices over ranks with DTensor, beside data parallel.
+"""Splits an MLP's matrices over ranks with DTensor, also in 2-D.
 
 The ranks form a grid, a DeviceMesh of `data` rows and `tensor` columns. The ranks of a row share one copy of the model; the ranks of a
 column hold the same part of it and see different samples.

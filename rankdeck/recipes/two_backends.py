@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Makes a second group over another backend, and measures which to use.
+"""Makes a second group over another backend, and measures both.
 
 A process group belongs to one backend. `new_group(backend=...)` makes another group of the same ranks: nccl for tensors on GPUs beside gloo
 for those on the CPU, or UCC beside gloo. Backends differ: one has the lower latency, another the higher bandwidth. So the recipe first

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a recipe speaks to its user by printing
-"""Gathers tensors of different sizes from all ranks, in two ways.
+"""Gathers tensors of different sizes from all ranks in two ways.
 
 `all_gather` needs tensors of one shape on all ranks. But detections, tokens or the last batch of an evaluation have another length
 on each rank. There are two ways:

@@ -6,6 +6,7 @@ The ranks of a place run all recipes one after the other. So each also finds wha
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -72,33 +73,24 @@ def test_every_recipe_is_here():
     assert sorted(SHORT) == sorted(recipes())
 
 
-@pytest.fixture(scope="module", params=PLACES, ids=lambda place: f"{place.backend}-{place.world}")
-def place(request: pytest.FixtureRequest) -> Place:
-    found: Place = request.param
-    return found
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.backend}-{place.world}")
+def test_each_recipe_runs_here_or_says_why_not(place: Place, tmp_path: Path, subtests: pytest.Subtests):
+    # One test: several would share a fixture, which each worker that gets some of them would run anew.
+    runs = {name: tuple(short.words.split()) for name, short in SHORT.items() if not _refuses(name, place)}
+    ran = run_series(tmp_path, runs, place.world, place.backend)
+    for name in SHORT:
+        with subtests.test(name):
+            if name in ran:
+                _check(SHORT[name], ran[name], place)
+            else:
+                _check_refusal(name, place)
 
 
-@pytest.fixture(scope="module")
-def ran(place: Place, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    runs = {name: tuple(SHORT[name].words.split()) for name in SHORT if place.backend not in recipes()[name].refused}
-    return run_series(tmp_path_factory.mktemp("series"), runs, place.world, place.backend)
+def _refuses(name: str, place: Place) -> bool:
+    return place.backend in recipes()[name].refused
 
 
-@pytest.mark.parametrize("name", SHORT)
-def test_a_recipe_runs_here_or_says_why_not(place: Place, ran: dict[str, Ran], name: str):
-    if name not in ran:
-        layout = {"nodes": "localhost", "ranks_per_node": place.world}
-        data = {
-            "schema": 1,
-            "name": "x",
-            "recipe": {"name": name},
-            "backend": {"name": place.backend},
-            "layout": layout,
-        }
-        with pytest.raises(CheckError, match=f"the recipe {name} can't run on {place.backend}: "):
-            make_plan(profile_from_data(data, "x"))
-        return
-    short, done = SHORT[name], ran[name]
+def _check(short: Short, done: Ran, place: Place) -> None:
     assert done.statuses == [0] * place.world, "\n".join(done.outputs)
     assert "Traceback" not in "".join(done.outputs)
     says = short.says.format(world=place.world, backend=place.backend)
@@ -107,3 +99,10 @@ def test_a_recipe_runs_here_or_says_why_not(place: Place, ran: dict[str, Ran], n
         assert done.final("accuracy") > short.least
     if short.most:
         assert done.final("loss") < short.most
+
+
+def _check_refusal(name: str, place: Place) -> None:
+    layout = {"nodes": "localhost", "ranks_per_node": place.world}
+    data = {"schema": 1, "name": "x", "recipe": {"name": name}, "backend": {"name": place.backend}, "layout": layout}
+    with pytest.raises(CheckError, match=f"the recipe {name} can't run on {place.backend}: "):
+        make_plan(profile_from_data(data, "x"))
