@@ -18,6 +18,12 @@ MARKS: dict[State, tuple[str, str, str]] = {
 }
 """For each state of a check: its sign, the sign in ASCII, and the word beside it."""
 
+WIDEST = max(len(f"{sign} {word}") for sign, _, word in MARKS.values())
+"""Columns of a cell."""
+
+WIDTH = 80
+"""Columns of a table that has a choice."""
+
 
 class Checklist:
     """Collects findings. Reports each node on standard error when it is done; prints a table and the problems at the end.
@@ -64,10 +70,15 @@ class Checklist:
             yield (finding.check, self._cell(finding), finding.text)
 
     def _many_nodes(self) -> Iterable[Sequence[str]]:
-        """One row for each node, one column for each check."""
-        yield ("NODE", *(check.upper() for check in CHECKS))
-        for node in self._grid.nodes:
-            yield (node, *(self._cell(self._grid.at(node, check)) for check in CHECKS))
+        """One row for each check, one column for each node; or the other way round, with more nodes than have room side by side."""
+        nodes = self._grid.nodes
+        cells = [[self._cell(self._grid.at(node, check)) for node in nodes] for check in CHECKS]
+        if max(map(len, CHECKS)) + sum(2 + max(len(node), WIDEST) for node in nodes) <= WIDTH:
+            yield ("CHECK", *nodes)
+            yield from ((check, *row) for check, row in zip(CHECKS, cells, strict=True))
+        else:
+            yield ("NODE", *(check.upper() for check in CHECKS))
+            yield from ((node, *column) for node, column in zip(nodes, zip(*cells, strict=True), strict=True))
 
     def _cell(self, finding: Finding | None) -> str:
         sign, in_ascii, word = MARKS[finding.state if finding else "skip"]
