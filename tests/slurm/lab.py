@@ -57,11 +57,14 @@ KillWait=5
 MinJobAge=300
 OverTimeLimit=0
 JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SlurmdParameters=config_overrides
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP
 PartitionName=short Nodes=ALL MaxTime=10 OverSubscribe=EXCLUSIVE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=9 OverSubscribe=EXCLUSIVE State=UP
 """
 
 GRES = "Name=gpu File={folder}/gpu[0-{last}]\n"
@@ -127,7 +130,7 @@ class Slurm:
             wait_until(lambda: self.state(job) == "RUNNING", what=f"job {job} runs")
             yield job
         finally:
-            self.cancel_everything()
+            self.heal()
 
     def state(self, job: str) -> str:
         """A job's state; empty: Slurm has forgotten it."""
@@ -180,6 +183,12 @@ class Slurm:
         """Kills a daemon: `slurmctld`, or a node's slurmd by the node's name. Jobs go on."""
         process = self._daemons.pop(daemon)
         process.kill()
+        process.wait()
+
+    def stop_controller(self) -> None:
+        """Ends slurmctld as a restart of its service does: it saves its state first. Jobs go on."""
+        process = self._daemons.pop("slurmctld")
+        process.terminate()
         process.wait()
 
     def heal(self) -> None:

@@ -1,0 +1,131 @@
+"""What can happen to a job that runs: a node goes down, slurmd or slurmctld is killed, another job takes its nodes. In an allocation,
+where the supervisor is on the login node, and in a submitted run, where it is in the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import WriteProfile, WriteScript
+from tests.slurm.lab import Slurm
+from tests.support import Deck, wait_gone, wait_until
+
+COUNT = """
+import os, rankdeck, time
+step = 0
+while step < 5 or not os.path.exists("finish"):
+    step += 1
+    rankdeck.log(step=step, loss=1 / step)
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+
+
+class Launched(NamedTuple):
+    """A run of two ranks on each of two nodes, and its job."""
+
+    run: str
+    job: str
+
+
+@pytest.fixture(params=["allocation", "submitted"])
+def launched(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, request: pytest.FixtureRequest
+) -> Iterator[Launched]:
+    """A run whose ranks make steps, in both forms."""
+    script = write_script("count.py", COUNT)
+    options = {"launch": {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]], "lease": 5}}
+    if request.param == "submitted":
+        run = rankdeck.launch(write_profile(script, 2, layout={"slurm": {"nodes": 2, "ranks_per_node": 2}}, **options))
+        wait_steps(rankdeck, run)
+        yield Launched(run, json.loads((rankdeck.folder(run) / "job.json").read_text())["job"])
+        return
+    with slurm.job("--export=NONE", "--no-requeue") as job:
+        layout = {"slurm": int(job), "transport": "slurm"}
+        run = rankdeck.launch(write_profile(script, 2, layout=layout, **options))
+        wait_steps(rankdeck, run)
+        yield Launched(run, job)
+
+
+def last_steps(deck: Deck, run: str) -> list[int]:
+    """The last step that each rank has written."""
+    whole = [deck.log(run, rank).rpartition(b"\n")[0].splitlines() for rank in range(4)]
+    return [int(lines[-1].split()[1]) if lines else 0 for lines in whole]
+
+
+def wait_steps(deck: Deck, run: str) -> None:
+    """Waits until each rank has made more steps."""
+    before = last_steps(deck, run)
+    wait_until(
+        lambda: all(now > then for now, then in zip(last_steps(deck, run), before, strict=True)), what="more steps"
+    )
+
+
+def wait_failed(deck: Deck, run: str, words: str) -> None:
+    """Waits until a run has failed, and its status has these words."""
+    deck.wait_state(run, "failed")
+    said = deck("status", run).stdout
+    assert words in said, said
+
+
+@pytest.mark.parametrize("node", ["sl1", "sl2"])
+def test_a_node_that_is_set_down_ends_the_run_in_words(
+    slurm: Slurm, rankdeck: Deck, launched: Launched, node: str
+) -> None:
+    pids = rankdeck.pids(launched.run)
+    slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    wait_failed(rankdeck, launched.run, f"Slurm's job {launched.job} lost a node")
+    wait_gone(*pids)
+    assert all(last_steps(rankdeck, launched.run)), "the logs are kept"
+
+
+def test_a_slurmd_that_comes_back_takes_nothing_away(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
+    pids = rankdeck.pids(launched.run)
+    slurm.kill("sl2")
+    wait_steps(rankdeck, launched.run)
+    slurm.start_node("sl2")
+    wait_steps(rankdeck, launched.run)
+    assert rankdeck.pids(launched.run) == pids
+    assert rankdeck("stop", launched.run).returncode == 0
+    rankdeck.wait_state(launched.run, "stopped")
+    wait_gone(*pids)
+
+
+def test_a_slurmd_that_stays_away_ends_the_run_in_words(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
+    pids = rankdeck.pids(launched.run)
+    slurm.kill("sl2")
+    wait_failed(rankdeck, launched.run, f"Slurm's job {launched.job} lost a node")
+    wait_gone(*pids)
+
+
+def test_a_controller_that_restarts_takes_nothing_away(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
+    pids = rankdeck.pids(launched.run)
+    slurm.stop_controller()
+    wait_steps(rankdeck, launched.run)
+    slurm.start_controller()
+    wait_steps(rankdeck, launched.run)
+    assert rankdeck.pids(launched.run) == pids
+    assert rankdeck("stop", launched.run).returncode == 0
+    rankdeck.wait_state(launched.run, "stopped")
+    wait_gone(*pids)
+
+
+@pytest.mark.parametrize(
+    "launched", ["allocation"], indirect=True
+)  # slurmd tells a controller of a job's end for a minute
+def test_a_run_ends_while_no_controller_answers(slurm: Slurm, rankdeck: Deck, launched: Launched, work: Path) -> None:
+    slurm.stop_controller()
+    (work / "finish").touch()
+    rankdeck.wait_state(launched.run, "succeeded")
+    slurm.start_controller()
+
+
+def test_a_preempted_job_ends_its_run_in_words(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
+    pids = rankdeck.pids(launched.run)
+    with slurm.job("--export=NONE", "--partition=urgent"):
+        wait_failed(rankdeck, launched.run, f"Slurm's job {launched.job} was preempted by another job")
+    wait_gone(*pids)
