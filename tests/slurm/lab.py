@@ -1,7 +1,7 @@
 """A real Slurm for tests: controller, munge and nodes of its own, on this machine, without any sshd.
 
-A node is a network namespace with its own host name and slurmd; the file system is the machine's. The namespace of the tests is the
-login node. Everything ends with the process that made it, however that ends.
+A node is a network namespace with its own host name and slurmd; the file system is the machine's. The namespace of the tests is a
+login node, and there is another. Everything ends with the process that made it, however that ends.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ NODE = """
 hostname "$1"; mount --bind "$2" /etc/hosts; exec setpriv --pdeathsig KILL slurmd -D -N "$1" -f "$3"
 """
 
+LOGIN = """
+hostname login2; mount --bind "$1" /etc/hosts; mount -t tmpfs none "$XDG_RUNTIME_DIR"; shift; exec "$@"
+"""
+
 _serial = itertools.count(50)
 
 
@@ -109,6 +113,12 @@ class Slurm:
     def link(self, name: str) -> str:
         """The name of a node's namespace."""
         return f"{self.bridge}-{name.removeprefix('sl')}"
+
+    @property
+    def other_login(self) -> tuple[str, ...]:
+        """The words before a command that run it on the other login node, whose name is login2. It has a runtime folder of its own."""
+        inside = (program("ip"), "netns", "exec", self.link("L"), "unshare", "--uts", "--mount")
+        return (*inside, "sh", "-c", LOGIN, "sh", str(self.folder / "hosts"))
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
@@ -255,15 +265,20 @@ class Slurm:
         ip(f"link set {self.bridge} up")
         self.start_controller()
         for number, name in enumerate(self.names, 1):
-            link = self.link(name)
-            ip(f"netns add {link}", f"link add {link} type veth peer name eth0 netns {link}")
-            ip(f"link set {link} master {self.bridge} up")
-            ip(
-                f"address add 10.213.{self._network}.{number}/24 dev eth0", "link set eth0 up", "link set lo up",
-                namespace=link,
-            )  # fmt: skip
+            self._add_host(name, number)
             self.start_node(name)
+        self._add_host("L", 200)
         wait_until(self._is_idle, what="all nodes are idle")
+
+    def _add_host(self, name: str, number: int) -> None:
+        """Makes a namespace whose address ends with a number."""
+        link = self.link(name)
+        ip(f"netns add {link}", f"link add {link} type veth peer name eth0 netns {link}")
+        ip(f"link set {link} master {self.bridge} up")
+        ip(
+            f"address add 10.213.{self._network}.{number}/24 dev eth0", "link set eth0 up", "link set lo up",
+            namespace=link,
+        )  # fmt: skip
 
     def _start_munge(self) -> None:
         key, socket_file = self.folder / "munge.key", self.folder / "munge.socket"
@@ -276,7 +291,7 @@ class Slurm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for name in self.names:
+        for name in (*self.names, "L"):
             remove(self.link(name))
         for process in self._daemons.values():
             process.send_signal(signal.SIGKILL)

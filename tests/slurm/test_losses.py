@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,7 +38,7 @@ def launched(
 ) -> Iterator[Launched]:
     """A run whose ranks make steps, in both forms."""
     script = write_script("count.py", COUNT)
-    options = {"launch": {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]], "lease": 5}}
+    options: dict[str, Any] = {"launch": {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]], "lease": 5}}
     if request.param == "submitted":
         run = rankdeck.launch(write_profile(script, 2, layout={"slurm": {"nodes": 2, "ranks_per_node": 2}}, **options))
         wait_steps(rankdeck, run)

@@ -1,0 +1,104 @@
+"""Commands on another login node than that of the launch: another host name and network, the same file system."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import WriteProfile, WriteScript
+from tests.slurm.lab import Slurm
+from tests.support import Deck, wait_gone, wait_until
+
+COUNT = """
+import os, rankdeck, time
+number = 0
+while number < 5 or not os.path.exists("finish"):
+    number += 1
+    print("line", number, flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def elsewhere(slurm: Slurm, rankdeck: Deck) -> Deck:
+    """rankdeck's command on the other login node."""
+    deck = Deck(rankdeck.home)
+    deck.argv = [*slurm.other_login, *rankdeck.argv]
+    return deck
+
+
+@pytest.fixture
+def launch(rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile) -> Callable[..., str]:
+    """Launches from here."""
+
+    def launch(layout: dict[str, object]) -> str:
+        ladder = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
+        run: str = rankdeck.launch(write_profile(write_script("count.py", COUNT), 2, layout=layout, launch=ladder))
+        return run
+
+    return launch
+
+
+SUBMITTED = {"slurm": {"nodes": 2, "ranks_per_node": 2}}
+
+
+def wait_up(deck: Deck, run: str, attempt: int = 0) -> None:
+    for rank in range(4):
+        deck.wait_log(run, rank, b"line 1\n", attempt=attempt)
+
+
+def test_a_submitted_run_is_watched_restarted_and_stopped_from_another_login_node(
+    slurm: Slurm, rankdeck: Deck, elsewhere: Deck, launch: Callable[..., str]
+) -> None:
+    run = launch(SUBMITTED)
+    wait_up(rankdeck, run)
+    pids = rankdeck.pids(run)
+    status = elsewhere.status(run)
+    assert (status["state"], [rank["pid"] for rank in status["ranks"]]) == ("running", pids)
+    assert "count.py" in elsewhere("stacks", run).stdout
+    with elsewhere.start("attach", run) as attached:
+        assert attached.stdout is not None
+        assert any("line" in line for line in attached.stdout), "attach prints what ranks print"
+        attached.send_signal(signal.SIGINT)
+        attached.communicate()
+    assert rankdeck.pids(run) == pids, "detaching ends nothing"
+    assert elsewhere("kill", run, "--rank", "3").returncode == 0
+    wait_gone(pids[3])
+    rankdeck.wait_status(run, lambda status: status["ranks"][3]["state"] == "failed")
+    done = elsewhere("restart", run)
+    assert done.returncode == 0, done.stderr
+    wait_up(rankdeck, run, attempt=1)
+    job = json.loads((rankdeck.folder(run) / "job.json").read_text())["job"]
+    done = elsewhere("stop", run)
+    assert done.returncode == 0, done.stderr
+    assert elsewhere.status(run)["state"] == "stopped"
+    wait_until(lambda: slurm.state(job) == "COMPLETED", what="the job has ended")
+
+
+def test_a_queued_run_is_told_of_and_cancelled_from_another_login_node(
+    slurm: Slurm, elsewhere: Deck, launch: Callable[..., str]
+) -> None:
+    with slurm.job("--export=NONE"):
+        run = launch(SUBMITTED)
+        assert elsewhere.status(run)["state"] == "queued"
+        wait_until(lambda: "waits" in elsewhere("ps").stdout, what="the reason")
+        assert "is cancelled" in elsewhere("stop", run).stdout
+        assert elsewhere.status(run)["state"] == "stopped"
+
+
+def test_a_run_in_an_allocation_says_on_which_login_node_its_supervisor_is(
+    rankdeck: Deck, elsewhere: Deck, launch: Callable[..., str], job: str
+) -> None:
+    run = launch({"slurm": int(job), "transport": "slurm"})
+    wait_up(rankdeck, run)
+    pids = rankdeck.pids(run)
+    for words in (["attach", run], ["stop", run], ["restart", run], ["stacks", run]):
+        done = elsewhere(*words)
+        assert done.returncode != 0
+        assert f"the supervisor of {run} is on {socket.gethostname()}" in done.stderr, done.stderr
+    assert b"line 1" in elsewhere.raw("logs", run).stdout
+    assert rankdeck.pids(run) == pids
