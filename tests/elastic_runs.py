@@ -84,7 +84,8 @@ def replaced(deck: Deck, run: str, victims: list[int]) -> list[int]:
 def assert_kept(deck: Deck, run: str, before: list[int], after: Any, *ranks: int) -> None:
     """These ranks have the process that they had, unless they made way."""
     others = replaced(deck, run, [])
-    assert [pids(after)[rank] == before[rank] or rank in others for rank in ranks] == [True] * len(ranks)
+    lost = [rank for rank in ranks if pids(after)[rank] != before[rank] and rank not in others]
+    assert not lost, "\n".join([f"ranks {lost} have another process; the journal:", *map(str, deck.journal(run))])
 
 
 def wait_for_another(deck: Deck, run: str, rank: int, pid: int) -> int:
