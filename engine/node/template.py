@@ -11,18 +11,15 @@ SOCK_SEQPACKET with messages in JSON, and descriptors; the modules are imported 
 
 Forking a process of this size takes 5 ms and more, so "spares" pre-forks `n` processes for later requests.
 
-A forked process continues as `python script.py` would: it returns to the top of this file, runs the script, and lets the interpreter
-exit. The template ends with the agent at the other end of the socket; its ranks stay, as children of the nearest subreaper. Standard
+A forked process continues as `python script.py` would: it returns to the end of this file, runs the script (`forked.py`), and lets the
+interpreter exit. The template ends with the agent at the other end of the socket; its ranks stay, as children of the nearest subreaper. Standard
 library only, besides the imports for ranks; Python 3.8 and later.
 """
 
 from __future__ import annotations
 
 import array
-import atexit
 import contextlib
-import ctypes
-import fcntl
 import gc
 import json
 import os
@@ -31,7 +28,9 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, NoReturn  # noqa: UP035
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Dict  # noqa: UP035
 
 Request = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
 
@@ -54,11 +53,22 @@ Spares = Dict[int, socket.socket]  # noqa: UP006
 """Pre-forked processes by pid, each with the socket for its request."""
 
 MAX_MESSAGE = 1 << 20
-STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a rank write its Python stacks. A real-time signal, because training scripts use SIGUSR1 and SIGUSR2."""
 
 
-# --- in the template -------------------------------------------------------------------------------------------------
+def load_beside(name: str, folder: str) -> ModuleType:
+    """Loads a file of the template's folder, which is not on the path of ranks."""
+    spec = spec_from_file_location("rankdeck_" + name, os.path.join(folder, name + ".py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from engine.node import forked
+else:
+    forked = load_beside("forked", os.path.dirname(os.path.abspath(__file__)))
 
 
 def warm() -> str:
@@ -99,14 +109,8 @@ def preload(wire: socket.socket, modules: list[str], environment: dict[str, str]
     Returns:
         `preload.Imports`.
     """
-    from importlib.util import module_from_spec, spec_from_file_location
-
     here = os.path.dirname(os.path.abspath(library))
-    spec = spec_from_file_location("rankdeck_preload", os.path.join(here, "preload.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    judge = module_from_spec(spec)
-    spec.loader.exec_module(judge)
+    judge = load_beside("preload", here)
     imports = judge.import_all(modules, lambda name: say(wire, {"importing": name}))
     if imports.refused:
         say(wire, {"left_out": imports.refused})
@@ -210,7 +214,7 @@ def start_rank(wire: socket.socket, request: bytes, descriptors: list[int], spar
             say(wire, {"failed": str(error)})
             return -1
     if pid:
-        say(wire, {"forked": pid, "start": start_time(pid)})
+        say(wire, {"forked": pid, "start": forked.start_time(pid)})
     return pid
 
 
@@ -230,7 +234,7 @@ def bury(wire: socket.socket, spares: Spares) -> None:
             continue
         status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         with contextlib.suppress(OSError):  # a full disk
-            note = f"{pid} {start_time(pid)} {status} {time.time()}\n"
+            note = f"{pid} {forked.start_time(pid)} {status} {time.time()}\n"
             with open("exits", "a") as file:
                 file.write(note)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -257,167 +261,6 @@ def receive(wire: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(room)
 
 
-def start_time(pid: int) -> int:
-    """Returns when a process started, in clock ticks since boot. It distinguishes processes with the same pid."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except OSError:
-        return 0
-
-
-# --- in a rank -------------------------------------------------------------------------------------------------------
-
-
-def become(request: Request, descriptors: list[int]) -> None:
-    """Turns a forked process into what `python script.py` would be: session, files, environment, random state."""
-    os.setsid()
-    atexit.register(note_end, os.path.abspath("exits"), request)
-    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
-    for descriptor in descriptors:
-        os.close(descriptor)
-    for target, descriptor in enumerate(moved, 1):
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    os.environ.clear()  # imports may have set variables
-    os.environ.update(request["exec_env"])
-    os.environ.update(request["env"])
-    for name, value in request["changes"].items():  # by modules of the profile, which a rank would have imported itself
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    for name in request.get("unset", ()):
-        os.environ.pop(name, None)
-    if request.get("cores"):
-        os.sched_setaffinity(0, request["cores"])
-    os.chdir(request["cwd"])
-    sys.argv = list(request["argv"][2:])
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv = list(request["argv"])
-    sys.path[:] = [request["library"] if entry == request["old_library"] else entry for entry in sys.path]
-    move_packages(request["old_library"], request["library"])
-    renew_state()
-    show_command(request["argv"])
-    watch_for_stacks(request["stacks"])
-    if "rankdeck._output" in sys.modules:  # it was imported when this process was no rank yet
-        sys.modules["rankdeck._output"].outlive_full_disks()
-
-
-def note_end(path: str, request: Request) -> None:
-    """Records, as the last that this process does, how it ends: its parent and the agent may have been killed."""
-    if "status" in request:
-        note = f"{os.getpid()} {start_time(os.getpid())} {request['status']} {time.time()} itself\n"
-        with contextlib.suppress(OSError), open(path, "a") as file:
-            file.write(note)
-
-
-def status_of(error: SystemExit) -> int:
-    """Returns the exit status that the interpreter makes of this exception."""
-    return error.code & 255 if isinstance(error.code, int) else int(error.code is not None)
-
-
-def move_packages(old: str, new: str) -> None:
-    """Updates the paths of modules that were imported from a folder which has moved."""
-    if old == new:
-        return
-
-    def moved(place: str) -> str:
-        return new + place[len(old) :] if place.startswith(old + os.sep) else place
-
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        if isinstance(names.get("__path__"), list):
-            names["__path__"][:] = map(moved, names["__path__"])
-        if isinstance(names.get("__file__"), str) and names["__file__"].startswith(old + os.sep):
-            names["__file__"] = moved(names["__file__"])
-            spec: Any = names.get("__spec__")
-            spec.origin = names["__file__"]
-            spec.loader.path = names["__file__"]  # tracebacks read the source through it
-
-
-def renew_state() -> None:
-    """Sets seeds and other state that differs between processes. `random` and `tempfile` do so themselves after a fork."""
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    if "torch" in sys.modules:
-        sys.modules["torch"].default_generator.seed()
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None:
-        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
-        processes.current_process().authkey = os.urandom(32)
-
-
-def show_command(argv: list[str]) -> None:
-    """Makes `ps` show the rank's command instead of the template's, cut to the template's length."""
-    with contextlib.suppress(Exception):  # nothing depends on it
-        with open("/proc/self/stat", "rb") as file:
-            begin, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
-        words = b"\0".join(map(os.fsencode, argv))[: end - begin - 1]
-        ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
-
-
-def watch_for_stacks(path: str) -> None:
-    """Makes a signal append every thread's stack to a file, even while Python or torch are busy. Without the file, the rank starts too."""
-    if not path:
-        return
-    import faulthandler
-    import stat
-
-    with contextlib.suppress(OSError):
-        # O_NONBLOCK, because anything may be in the place of the file: a pipe without a reader would block.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(path, flags, 0o600)
-        if stat.S_ISREG(os.fstat(file).st_mode):
-            faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
-        else:
-            os.close(file)
-
-
-def run_program(argv: list[str]) -> None:
-    """Runs `argv`, a script or `-m` and a module, as `__main__`."""
-    import types
-
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
-    sys.modules["__main__"] = main
-    safe = getattr(sys.flags, "safe_path", False)
-    if argv[0] == "-m":
-        import runpy
-
-        sys.argv = ["-m", *argv[2:]]
-        if not safe:
-            sys.path.insert(0, os.getcwd())
-        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # the interpreter calls the same function
-        return
-    from importlib.machinery import SourceFileLoader
-
-    path = os.path.join(os.getcwd(), argv[0])
-    if not safe:
-        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
-        sys.exit(2)
-    main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
-
-
-def end_badly(error: BaseException) -> NoReturn:
-    """Reports an uncaught exception as the interpreter would, without the frames of this file, and exits like it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    error.__traceback__ = trace
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    sys.excepthook(type(error), error, trace)
-    if isinstance(error, KeyboardInterrupt):
-        sys.excepthook = lambda *_: None
-        raise KeyboardInterrupt
-    sys.exit(1)
-
-
 def main() -> None:
     """Serves as the template; in each forked process, runs a rank's program."""
     is_on_path = sys.path and not getattr(sys.flags, "safe_path", False)
@@ -429,21 +272,7 @@ def main() -> None:
     if job is None:
         os._exit(0)  # its ranks continue, as children of the nearest subreaper
     request, descriptors = job
-    try:
-        become(request, descriptors)
-    except OSError as error:
-        sys.stderr.write(f"rankdeck: can't start: {error}\n")
-        sys.stderr.flush()
-        os._exit(126)
-    try:
-        run_program(request["argv"][2:])
-        request["status"] = 0
-    except SystemExit as error:
-        request["status"] = status_of(error)
-        raise
-    except BaseException as error:  # noqa: BLE001 - the interpreter would catch it here
-        request["status"] = 1
-        end_badly(error)
+    forked.run(request, descriptors)
 
 
 if __name__ == "__main__":

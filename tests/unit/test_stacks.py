@@ -18,7 +18,8 @@ Current thread 0x00007fe0ff1fab80 (most recent call first):
   File "/x/site-packages/torch/distributed/distributed_c10d.py", line 3025 in all_reduce
   File "/home/alice/train.py", line 24 in train
   File "/home/alice/train.py", line {line} in <module>
-  File "/run/library/0123456789abcdef/template.py", line 252 in run_program
+  File "/run/library/0123456789abcdef/forked.py", line 252 in run_program
+  File "/run/library/0123456789abcdef/forked.py", line 41 in run
   File "/run/library/0123456789abcdef/template.py", line 294 in <module>
 """
 
