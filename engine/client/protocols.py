@@ -66,7 +66,11 @@ class RunClient(Protocol):
         ...
 
     async def kill(self, rank: int, signal: int) -> str:
-        """Sends a signal to one rank's process group."""
+        """Sends a signal to one rank's process group. Waits some seconds for a rank that is about to start.
+
+        Raises:
+            RankdeckError: the signal reached no process.
+        """
         ...
 
     async def stacks(self) -> list[str]:

@@ -42,6 +42,9 @@ QUEUE_PERIOD = 5.0
 JOB_TIME, JOB_PERIOD = 60.0, 0.5
 """Seconds in which the supervisor in a job that runs answers, and between two tries."""
 
+START_TIME = 10.0
+"""Seconds that a signal waits for a rank that is about to start: it may print before the supervisor knows of its process."""
+
 END_TIME = 10.0
 """Seconds in which a supervisor has ended after its last message. Usually it takes a tenth of one."""
 
@@ -256,10 +259,14 @@ class LocalRun:
         return f"now: {words}"
 
     async def kill(self, rank: int, signal: int) -> str:
-        answer = await self._ask(msg.Kill(by=user_name(), rank=rank, signal=signal))
-        if answer is None:
-            raise RankdeckError(f"rank {rank} can't be signalled: {self.run} has ended")
-        return answer.text
+        deadline = time.monotonic() + START_TIME
+        while (answer := await self._ask(msg.Kill(by=user_name(), rank=rank, signal=signal))) is not None:
+            if answer.done:
+                return answer.text
+            if not answer.early or time.monotonic() >= deadline:
+                raise RankdeckError(f"rank {rank} of {self.run} can't be signalled: {answer.text}")
+            await asyncio.sleep(0.1)
+        raise RankdeckError(f"rank {rank} can't be signalled: {self.run} has ended")
 
     async def stacks(self) -> list[str]:
         return story(await self.rank_stacks())

@@ -1,11 +1,17 @@
-"""Reads the scalars that ranks write with TensorBoard, where the working directory is visible to the supervisor."""
+"""Reads the scalars that ranks write with TensorBoard, where the working directory is visible to the supervisor.
+
+All of it happens in threads that nothing waits for long: the working directory may be on a file server that hangs.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from engine.core.metrics.event_records import Scalar
 from engine.core.run.state import Alive
 from engine.runs.event_files import find_files, read_new
 from engine.supervisor.ingest import Ingest
@@ -24,6 +30,46 @@ END_TIME = 0.5
 FIRST_PAUSE, LAST_PAUSE = 2.0, 30.0
 """Seconds between searches: they become longer, and are at least 20 times as long as a search takes."""
 
+Found = TypeVar("Found")
+
+
+class _Work(threading.Thread, Generic[Found]):
+    """A call in a thread of its own, which does not keep the process from ending.
+
+    Args:
+        function: may block for ever.
+    """
+
+    def __init__(self, function: Callable[[], Found]) -> None:
+        super().__init__(name=f"reads event files: {function}", daemon=True)
+        self._function = function
+        self.found: Found | None = None
+        """What the function has returned; None: it has not yet, or has failed."""
+        self.seconds = 0.0
+        """How long it took."""
+        self.start()
+
+    def run(self) -> None:
+        """Calls the function."""
+        began = time.monotonic()
+        try:
+            self.found = self._function()
+        finally:
+            self.seconds = time.monotonic() - began
+
+
+class _Slice:
+    """What is new in a file. `error`: why it can't be read."""
+
+    def __init__(self, path: Path, offset: int) -> None:
+        self.path, self.offset = path, offset
+        self.found: list[Scalar] = []
+        self.error: Exception | None = None
+        try:
+            self.found, self.offset = read_new(path, offset)
+        except (OSError, ValueError) as error:
+            self.error = error
+
 
 class EventWatch:
     """The event files of a run's current attempt.
@@ -40,28 +86,29 @@ class EventWatch:
         self._failed: set[Path] = set()
         self._ranks: dict[int, int] = {}
         """By pid."""
-        self._search: asyncio.Task[None] | None = None
+        self._search: _Work[dict[Path, int]] | None = None
+        self._reading: _Work[list[_Slice]] | None = None
         self._pause = self._due = FIRST_PAUSE
 
     def look(self) -> None:
-        """Reads what is new in files that are known, and begins a search from time to time."""
+        """Takes what was read since the last look, reads on in files that are known, and begins a search from time to time."""
         for rank, phase in enumerate(self._run.state.ranks):
             if isinstance(phase, Alive):
                 self._ranks[phase.pid] = rank
-        for path in list(self._files):
-            self._read(path)
+        if self._reading is None or not self._reading.is_alive():
+            self._take_read()
+            self._read()
         self._due -= WATCH_PERIOD
-        if self._ranks and self._due <= 0 and (self._search is None or self._search.done()):
-            self._search = self._run.tasks.create_task(self._look_for_files(), name="the search for event files")
+        if self._search is not None and not self._search.is_alive():
+            self._take(self._search.found or {})
+            self._pause = min(1.5 * self._pause, LAST_PAUSE)
+            self._due, self._search = max(self._pause, 20 * self._search.seconds), None
+        elif self._search is None and self._ranks and self._due <= 0:
+            self._search = self._searching(SEARCH_TIME)
 
-    async def _look_for_files(self) -> None:
-        began, attempt = time.monotonic(), self._run.state.attempt
-        launched = self._run.state.launched_at
-        found = await asyncio.to_thread(find_files, self._folder, dict(self._ranks), launched, SEARCH_TIME)
-        if attempt == self._run.state.attempt:
-            self._take(found)
-        self._pause = min(1.5 * self._pause, LAST_PAUSE)
-        self._due = max(self._pause, 20 * (time.monotonic() - began))
+    def _searching(self, seconds: float) -> _Work[dict[Path, int]]:
+        folder, ranks, launched = self._folder, dict(self._ranks), self._run.state.launched_at
+        return _Work(lambda: find_files(folder, ranks, launched, seconds))
 
     def _take(self, found: dict[Path, int]) -> None:
         for path, rank in found.items():
@@ -69,32 +116,49 @@ class EventWatch:
                 self._files.setdefault(path, rank)
 
     def finish(self, *, is_last: bool) -> None:
-        """Reads the rest of all files: the attempt is over.
+        """Reads the rest of all files: the attempt is over. A file server that hangs costs twice `END_TIME` at most.
 
         Args:
             is_last: whether the run is over too, so that there is time to look for files once more. Another attempt must not wait for that.
         """
         if self._ranks and is_last:
-            self._take(find_files(self._folder, self._ranks, self._run.state.launched_at, END_TIME))
+            search = self._searching(END_TIME)
+            search.join(END_TIME)
+            self._take(search.found or {})
         until = time.monotonic() + END_TIME
-        for path in list(self._files):
-            while self._read(path) and time.monotonic() < until:
-                pass
+        if self._has_read(until):
+            self._take_read()
+            self._read()
+            while self._has_read(until) and self._take_read():
+                self._read()
+        self._search = self._reading = None
         self._files.clear()
         self._failed.clear()
         self._ranks.clear()
         self._pause = self._due = FIRST_PAUSE
 
-    def _read(self, path: Path) -> bool:
-        """Reads a slice of a file. Returns whether there was anything. What is no file of events is not read again."""
-        before = self._ingest.file_offset(path)
-        try:
-            found, offset = read_new(path, before)
-        except (OSError, ValueError) as error:
-            note(f"{path} is not read: {error}")
-            self._failed.add(path)
-            del self._files[path]
-            return False
-        if offset > before:
-            self._ingest.take_scalars(self._files[path], path, found, offset)
-        return offset > before
+    def _has_read(self, until: float) -> bool:
+        """Waits for what is being read. `until`: on the monotonic clock; then False."""
+        if self._reading is not None:
+            self._reading.join(max(0.0, until - time.monotonic()))
+        return self._reading is None or not self._reading.is_alive()
+
+    def _read(self) -> None:
+        """Begins to read a slice of each file."""
+        places = [(path, self._ingest.file_offset(path)) for path in self._files]
+        self._reading = _Work(lambda: [_Slice(path, offset) for path, offset in places]) if places else None
+
+    def _take_read(self) -> bool:
+        """Takes what was read. Returns whether there was anything. What is no file of events is not read again."""
+        read = self._reading.found or [] if self._reading is not None else []
+        self._reading = None
+        is_more = False
+        for part in read:
+            if part.error is not None:
+                note(f"{part.path} is not read: {part.error}")
+                self._failed.add(part.path)
+                del self._files[part.path]
+            elif part.offset > self._ingest.file_offset(part.path):
+                self._ingest.take_scalars(self._files[part.path], part.path, part.found, part.offset)
+                is_more = True
+        return is_more

@@ -83,14 +83,16 @@ class Guards:
             os.close(read)
 
     def release(self) -> None:
-        """Ends the guards, and waits until they are gone: this process ends as it should."""
+        """Ends the guards, and waits until they are gone: this process ends as it should, and nothing must start the next one.
+
+        Guards of earlier supervisors too: one that a signal stops before it has ended would be left.
+        """
         self._released = True
-        for patience in tuple(self._pipes):
-            with contextlib.suppress(OSError):  # it has been killed
-                os.write(self._pipes[patience], b".")
-            self._close(patience)
         for guard in self._guards.values():
-            guard.send_signal(signal.SIGCONT)  # one that a signal has stopped would be left
+            guard.kill()
+        end_guards(self._arguments[0], only_stopped=False)
+        for patience in tuple(self._pipes):
+            self._close(patience)
         end = time.monotonic() + END_TIME
         for guard in self._guards.values():
             with contextlib.suppress(subprocess.TimeoutExpired):

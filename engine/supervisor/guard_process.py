@@ -1,7 +1,7 @@
 """A process that starts the supervisor of a run again when it dies.
 
-The supervisor starts this file, which imports next to nothing. The two share a pipe: a byte from the supervisor means that it
-ends as it should; the end of the file without one means that it died. A supervisor that a signal has stopped is ended first.
+The supervisor starts this file, which imports next to nothing. The two share a pipe, whose end means that the supervisor died: one
+that ends as it should kills this process before. A supervisor that a signal has stopped is ended first.
 """
 
 from __future__ import annotations
@@ -70,14 +70,13 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def has_died(supervisor: int) -> bool:
-    """Waits for the end of the supervisor, which is the parent of this process. Returns False if it ends as it should."""
+def wait_death(supervisor: int) -> None:
+    """Waits for the end of the supervisor, which is the parent of this process, and ends it if a signal has stopped it."""
     looks = 0
     while not select.select([0], [], [], LOOK_PAUSE)[0]:
         looks = looks + 1 if os.getppid() == supervisor and is_stopped(supervisor) else 0
         if looks >= STOPPED_LIMIT:
             os.kill(supervisor, signal.SIGKILL)
-    return not os.read(0, 1)
 
 
 def pause(deaths: int, *, tells: bool) -> None:
@@ -108,8 +107,7 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # a login session that ends sends them
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the next supervisor would inherit
     began = time.monotonic()
-    if not has_died(supervisor):
-        return
+    wait_death(supervisor)
     if time.monotonic() - began > CALM_SECONDS:
         deaths = 0
     import subprocess  # not before it is needed: this process waits for days

@@ -14,6 +14,7 @@ import msgspec
 from engine import __version__
 from engine.core.errors import RankdeckError
 from engine.core.run import events as ev
+from engine.core.run.requests import is_about_to_start
 from engine.core.run.state import Ended
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
@@ -179,7 +180,7 @@ class Server:
             writer.close()
 
     def _answer(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer:
-        now, ending = time.time(), self._run.ended.is_set()
+        now, ending, early = time.time(), self._run.ended.is_set(), False
         match request:
             case msg.Stop(by=by, at_once=at_once, again=again):
                 ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once, again=again))
@@ -196,8 +197,9 @@ class Server:
             case msg.Kill(by=by, rank=rank, signal=number):
                 ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
                 text = f"signal {number} was sent to rank {rank}"
+                early = ignored is not None and is_about_to_start(self._run.state, rank)
         self._snapshots.refresh()
-        return msg.Answer(text=ignored or text, done=ignored is None, ending=ending)
+        return msg.Answer(text=ignored or text, done=ignored is None, ending=ending, early=early)
 
 
 def _write(writer: asyncio.StreamWriter, reply: msg.Reply) -> None:

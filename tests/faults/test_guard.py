@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -134,6 +135,18 @@ def test_guards_that_are_stopped_do_not_outlive_the_supervisor_that_follows(rank
 def test_guards_that_are_stopped_do_not_outlive_the_run(rankdeck, run):
     for guard in guards_of(rankdeck, current(rankdeck, run)):
         os.kill(guard, signal.SIGSTOP)
+    rankdeck("stop", run, "--now")
+    wait_until(lambda: rankdeck.processes() == [], what="no process is left")
+
+
+def test_a_guard_of_an_earlier_supervisor_that_is_stopped_while_it_waits_does_not_outlive_the_run(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    old = guards_of(rankdeck, supervisor)
+    kill_hard(supervisor)
+    guards_of(rankdeck, next_supervisor(rankdeck, run, supervisor))  # it has ended the stopped ones that it has found
+    for guard in old:
+        with contextlib.suppress(ProcessLookupError):  # on a slow machine, it has ended by itself
+            os.kill(guard, signal.SIGSTOP)
     rankdeck("stop", run, "--now")
     wait_until(lambda: rankdeck.processes() == [], what="no process is left")
 

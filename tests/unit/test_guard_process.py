@@ -54,5 +54,5 @@ def test_a_run_that_is_given_up_ends_its_guards_and_no_others(tmp_path: Path) ->
     assert [guard.poll() for guard in guards] == [None, None]
     end_guards(locks[0], only_stopped=False)
     guards[0].communicate()
-    guards[1].communicate(b".")
+    guards[1].communicate()
     assert [guard.returncode for guard in guards] == [-signal.SIGKILL, 0]

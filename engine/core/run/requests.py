@@ -131,6 +131,12 @@ def _why_no_restart(state: RunState, event: ev.RestartRequested) -> str:
             return "the run is ending; restart it once it has ended"
 
 
+def is_about_to_start(state: RunState, rank: int) -> bool:
+    """Whether a rank has no process yet and gets one now. `rank` may be one that the run does not have."""
+    pending = rank < len(state.ranks) and isinstance(state.ranks[rank], Pending)
+    return pending and isinstance(state.phase, Opening | Starting)
+
+
 def kill_requested(state: RunState, event: ev.KillRequested) -> Step:
     """Sends a signal to a rank that is alive on a connected node."""
     match state.ranks[event.rank]:

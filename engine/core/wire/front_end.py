@@ -82,12 +82,14 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     """The answer to a request. `done`: False if it was ignored; `text` has the reason.
 
-    `ending`: the request came after the run's last event; the next supervisor may accept it.
+    `ending`: the request came after the run's last event; the next supervisor may accept it. `early`: the rank is about to start;
+    the same request may be accepted then.
     """
 
     text: str
     done: bool
     ending: bool = False
+    early: bool = False
 
 
 class Stacks(Message, frozen=True, kw_only=True, tag="stacks"):

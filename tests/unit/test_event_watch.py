@@ -1,0 +1,112 @@
+"""The supervisor reads event files beside its work: a file server that hangs stops neither a look nor the end of an attempt."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from engine.core.metrics.event_records import Scalar
+from engine.core.run.state import Alive
+from engine.supervisor import event_watch
+from engine.supervisor.event_watch import EventWatch
+from engine.supervisor.ingest import Ingest
+from engine.supervisor.supervised import SupervisedRun
+from tests.support import wait_until
+
+RECORDED = Path(__file__).resolve().parent.parent / "data" / "event_files" / "tensorboard"
+
+
+class Taken:
+    """Takes scalars as `Ingest` does."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[Path, int] = {}
+        self.scalars: list[Scalar] = []
+
+    def file_offset(self, path: Path) -> int:
+        return self.offsets.get(path, 0)
+
+    def take_scalars(self, rank: int, path: Path, found: list[Scalar], offset: int) -> None:
+        assert rank == 0
+        self.offsets[path] = offset
+        self.scalars += found
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+@pytest.fixture
+def watch(tmp_path: Path, taken: Taken) -> EventWatch:
+    state = SimpleNamespace(ranks=(Alive(pid=41, since=1000.0),), launched_at=1000.0)
+    run = SimpleNamespace(state=state, plan=SimpleNamespace(workdir=str(tmp_path)))
+    shutil.copy(RECORDED, tmp_path / "events.out.tfevents.1000.node.41.0")
+    return EventWatch(cast(SupervisedRun, run), cast(Ingest, taken))
+
+
+@pytest.fixture
+def server() -> Iterator[threading.Event]:
+    """Set when a file server that hangs answers again."""
+    answers = threading.Event()
+    yield answers
+    answers.set()
+
+
+def has_taken(watch: EventWatch, taken: Taken) -> bool:
+    watch.look()
+    return any(one.tag == "train/loss" for one in taken.scalars)
+
+
+def test_files_are_found_and_read_once(watch: EventWatch, taken: Taken) -> None:
+    wait_until(lambda: has_taken(watch, taken), what="scalars")
+    watch.finish(is_last=True)
+    assert [one.tag for one in taken.scalars].count("train/loss") == 6
+
+
+def test_a_file_that_no_look_has_seen_is_read_at_the_end(
+    watch: EventWatch, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_watch, "END_TIME", 60.0)
+    watch.look()
+    watch.finish(is_last=True)
+    assert [one.tag for one in taken.scalars].count("train/loss") == 6
+
+
+@pytest.mark.parametrize("hangs", ["find_files", "read_new"])
+def test_a_file_server_that_hangs_stops_nothing(
+    watch: EventWatch, taken: Taken, monkeypatch: pytest.MonkeyPatch, server: threading.Event, hangs: str
+) -> None:
+    real, asked = getattr(event_watch, hangs), threading.Event()
+
+    def hang(*arguments: object) -> object:
+        asked.set()
+        server.wait()
+        return real(*arguments)
+
+    monkeypatch.setattr(event_watch, hangs, hang)
+    wait_until(lambda: watch.look() is not None or asked.is_set(), what="the server is asked")
+    for _ in range(20):
+        watch.look()
+    assert taken.scalars == []
+    assert len([one for one in threading.enumerate() if one.name.startswith("reads event files")]) <= 2
+    server.set()
+    wait_until(lambda: has_taken(watch, taken), what="scalars")
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_an_attempt_ends_while_a_file_server_hangs(
+    watch: EventWatch, taken: Taken, monkeypatch: pytest.MonkeyPatch, server: threading.Event, is_last: bool
+) -> None:
+    asked = threading.Event()
+    monkeypatch.setattr(event_watch, "END_TIME", 0.01)
+    monkeypatch.setattr(event_watch, "read_new", lambda path, offset: (asked.set(), server.wait(), ([], 0))[2])
+    wait_until(lambda: watch.look() is not None or asked.is_set(), what="the server is asked")
+    watch.finish(is_last=is_last)
+    assert taken.scalars == []
