@@ -334,7 +334,9 @@ def test_kill_waits_for_a_rank_that_is_about_to_start(rankdeck, write_script, wr
 
 
 def test_kill_of_a_rank_that_has_ended_alone_is_refused(rankdeck, write_script, write_profile):
-    script = write_script("fail.py", "import os, time\nif os.environ['RANK'] == '0': raise SystemExit(3)\ntime.sleep(600)")
+    script = write_script(
+        "fail.py", "import os, time\nif os.environ['RANK'] == '0': raise SystemExit(3)\ntime.sleep(600)"
+    )
     run = rankdeck.launch(write_profile(script, ranks=2))
     rankdeck.wait_state(run, "holding")
     done = rankdeck("kill", run, "--rank", "0")
