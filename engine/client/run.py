@@ -171,7 +171,7 @@ class LocalRun:
         if connection is None:
             yield await asyncio.to_thread(_stored_snapshot, self.paths)
             return
-        ended = False
+        command, ended = _command(connection.pid), False
         try:
             connection.write(msg.Subscribe())
             while (message := await connection.read()) is not None:
@@ -185,7 +185,7 @@ class LocalRun:
             if last.run.state not in ENDED_WORDS and last.run.state != "queued":
                 raise SupervisorLostError(f"the supervisor of {self.run} is gone; the ranks keep running")
             yield last
-        await _wait_process_gone(connection.pid)
+        await _wait_process_gone(connection.pid, command)
 
     async def _wait_begin(self) -> None:
         """Returns when a run has left the queue, which its journal tells, or after `QUEUE_PERIOD`."""
@@ -327,21 +327,26 @@ def _cancel(paths: RunPaths, submitted: Submitted) -> str:
     return f"Slurm's job {job} is cancelled"
 
 
-async def _wait_process_gone(pid: int) -> None:
-    """Returns when a supervisor has ended, or after `END_TIME`."""
+async def _wait_process_gone(pid: int, command: bytes) -> None:
+    """Returns when a supervisor has ended or has become a standby, or after `END_TIME`.
+
+    Args:
+        pid: of the supervisor.
+        command: its command line, which a standby replaces.
+    """
     end = time.monotonic() + END_TIME
     while time.monotonic() < end:
-        try:
-            if process_state(pid) == "Z":
-                return
-        except OSError:
+        if _command(pid) != command or not command:
             return
         await asyncio.sleep(0.005)
 
 
-def process_state(pid: int) -> str:
-    """The kernel's letter for the state of a process: `R`, `S`, `Z`, … Raises OSError if there is no such process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def _command(pid: int) -> bytes:
+    """The command line of a process, with null bytes; empty: it has ended, or is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def user_name() -> str:

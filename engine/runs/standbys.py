@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from engine import __version__
+from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import Circumstances
 from engine.installed import COMMAND, LIBRARY
@@ -118,13 +119,15 @@ def end_standby(paths: RunPaths, standing: Standing) -> None:
 
 
 def remove_stale_standbys(runs: Path) -> None:
-    """Removes folders of killed standbys. A new standby may not have taken its lock yet."""
+    """Removes folders and sockets of killed standbys. A new standby may not have taken its lock yet."""
     for folder in _own_folders(runs):
         with contextlib.suppress(OSError):
             is_new = time.time() - folder.stat().st_mtime < START_LIMIT
             lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if is_new else os.O_CREAT), 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with contextlib.suppress(FileNotFoundError, RankdeckError):
+                    RunPaths(folder).socket.unlink()
                 shutil.rmtree(folder)
             finally:
                 os.close(lock)

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.client import run as client_run
 from engine.client.engine import LocalEngine
+from engine.client.run import LocalRun
+from engine.commands.follow import stop_and_wait
 from engine.planning.profiles import read_profile
+from engine.runs.paths import RunPaths
 from tests.support import Deck, kill_hard, wait_until
 
 SAY = "import os, torch\nprint('up', os.environ['RANK'], os.environ.get('MARKED', ''), os.getpid(), flush=True)"
@@ -35,7 +39,7 @@ def templates(deck: Deck) -> set[int]:
 def test_the_next_launch_takes_what_stayed_and_clean_ends_what_stays_after_it(rankdeck, write_script, write_profile):
     profile = write_profile(write_script("say.py", SAY), ranks=2, launch=STAY)
     assert rankdeck("launch", profile).returncode == 0
-    wait_until(lambda: len(standbys(rankdeck)) == 1)
+    assert len(standbys(rankdeck)) == 1, "the command has waited for it"
     # The ranks are forked ahead: a rank of the next launch is one of these processes.
     forked = wait_until(lambda: found if len(found := templates(rankdeck)) == 4 else set())
     assert f"standby {first_pid(rankdeck)}" in rankdeck("ps", "--all").stdout
@@ -45,10 +49,19 @@ def test_the_next_launch_takes_what_stayed_and_clean_ends_what_stays_after_it(ra
     assert pids <= forked
     assert "NodeDisconnected" not in [event["event"] for event in rankdeck.journal(run)]
     assert [event["earlier"] for event in rankdeck.journal(run) if event["event"] == "ModulesImported"] == [True]
-    wait_until(lambda: len(standbys(rankdeck)) == 1)
     assert rankdeck("clean", "--standby").stdout == "ended 1 standby\n"
     wait_quiet(rankdeck)
     assert rankdeck("clean", "--standby").stdout == "there is no standby\n"
+
+
+def test_a_command_does_not_wait_for_the_end_of_the_standby_that_its_run_leaves(
+    rankdeck, write_script, write_profile, monkeypatch
+):
+    monkeypatch.setattr(client_run, "END_TIME", 600.0)
+    run = rankdeck.launch(write_profile(write_script("wait.py", "import time\ntime.sleep(600)"), launch=STAY))
+    asyncio.run(stop_and_wait(LocalRun(RunPaths(rankdeck.folder(run))), at_once=True, wait=True))
+    assert rankdeck("clean", "--standby").stdout == "ended 1 standby\n"
+    wait_quiet(rankdeck)
 
 
 def first_pid(deck: Deck) -> int:

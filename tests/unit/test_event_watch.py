@@ -48,7 +48,7 @@ def watch(tmp_path: Path, taken: Taken) -> EventWatch:
     state = SimpleNamespace(ranks=(Alive(pid=41, since=1000.0),), launched_at=1000.0)
     run = SimpleNamespace(state=state, plan=SimpleNamespace(workdir=str(tmp_path)))
     shutil.copy(RECORDED, tmp_path / "events.out.tfevents.1000.node.41.0")
-    return EventWatch(cast(SupervisedRun, run), cast(Ingest, taken))
+    return EventWatch(cast("SupervisedRun", run), cast("Ingest", taken))
 
 
 @pytest.fixture
