@@ -64,6 +64,11 @@ def has_taken(watch: EventWatch, taken: Taken) -> bool:
     return any(one.tag == "train/loss" for one in taken.scalars)
 
 
+def has_asked(watch: EventWatch, asked: threading.Event) -> bool:
+    watch.look()
+    return asked.is_set()
+
+
 def test_files_are_found_and_read_once(watch: EventWatch, taken: Taken) -> None:
     wait_until(lambda: has_taken(watch, taken), what="scalars")
     watch.finish(is_last=True)
@@ -91,7 +96,7 @@ def test_a_file_server_that_hangs_stops_nothing(
         return real(*arguments)
 
     monkeypatch.setattr(event_watch, hangs, hang)
-    wait_until(lambda: watch.look() is not None or asked.is_set(), what="the server is asked")
+    wait_until(lambda: has_asked(watch, asked), what="the server is asked")
     for _ in range(20):
         watch.look()
     assert taken.scalars == []
@@ -106,7 +111,13 @@ def test_an_attempt_ends_while_a_file_server_hangs(
 ) -> None:
     asked = threading.Event()
     monkeypatch.setattr(event_watch, "END_TIME", 0.01)
-    monkeypatch.setattr(event_watch, "read_new", lambda path, offset: (asked.set(), server.wait(), ([], 0))[2])
-    wait_until(lambda: watch.look() is not None or asked.is_set(), what="the server is asked")
+
+    def hang(path: Path, offset: int) -> tuple[list[Scalar], int]:
+        asked.set()
+        server.wait()
+        return [], offset
+
+    monkeypatch.setattr(event_watch, "read_new", hang)
+    wait_until(lambda: has_asked(watch, asked), what="the server is asked")
     watch.finish(is_last=is_last)
     assert taken.scalars == []
