@@ -4,12 +4,16 @@ often do not work."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from typing import NamedTuple
 
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.supervisor.questions import Questions
+
+TRIES, PAUSE = 3, 1.0
+"""How often nodes try to reach each other before a launch is refused, and seconds between two tries."""
 
 
 class NoRouteError(Exception):
@@ -26,7 +30,8 @@ class Routes(NamedTuple):
 async def find_routes(questions: Questions, head: str, others: list[str]) -> Routes:
     """Lets every other node connect to each address of the head, and chooses the first that all of them reach.
 
-    The head sends its addresses in order: the one by which its agent was reached comes first, IPv4 before IPv6.
+    The head sends its addresses in order: the one by which its agent was reached comes first, IPv4 before IPv6. If there is none, they
+    try again: a node without a free processor may answer too late, and a link may have been cut for a moment.
 
     Args:
         questions: to the agents.
@@ -36,6 +41,14 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
     Raises:
         NoRouteError: there is no such address.
     """
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(NoRouteError):
+            return await _try_routes(questions, head, others)
+        await asyncio.sleep(PAUSE)
+    return await _try_routes(questions, head, others)
+
+
+async def _try_routes(questions: Questions, head: str, others: list[str]) -> Routes:
     token = secrets.token_hex(16)  # an address may belong to another machine: 172.17.0.1 is on every node with Docker
     try:
         listener = await questions.ask(head, requests.OpenListener(token=token), reports.ListenerOpened)
