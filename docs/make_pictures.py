@@ -31,7 +31,7 @@ async def main() -> None:
     """Writes `recipes.svg`, `run.svg` and `failure.svg`."""
     from engine.client.engine import LocalEngine
     from tui.app import RankdeckApp
-    from tui.data.form import RECIPE
+    from tui.data.form_lines import RECIPE
     from tui.widgets.form_row import FormRow
 
     engine = LocalEngine()

@@ -44,7 +44,7 @@ class Parameters:
         "all, or some of all_reduce,all_gather,reduce_scatter,broadcast,all_to_all,sendrecv,barrier",
         pattern="all|(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|sendrecv|barrier)"
         "(,(all_reduce|all_gather|reduce_scatter|broadcast|all_to_all|sendrecv|barrier))*",
-        presets={"big": "all"},
+        presets={"small": "all_reduce", "minute": "all_reduce", "big": "all"},
     )
     sizes: str = parameter(
         "4:64M:x4",
@@ -56,7 +56,11 @@ class Parameters:
         "float32", "type of the elements", choices=("float32", "float64", "float16", "bfloat16", "int32", "int64")
     )
     seconds: float = parameter(
-        0.5, "how long one collective on one size is repeated", low=0.001, unit="seconds", presets={"small": 0.1}
+        0.5,
+        "how long one collective on one size is repeated",
+        low=0.001,
+        unit="seconds",
+        presets={"small": 0.1, "minute": 4.0},
     )
     warmup: int = parameter(3, "calls before those that count", low=1, unit="calls")
 

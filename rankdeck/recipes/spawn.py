@@ -44,7 +44,9 @@ from rankdeck.recipes._line import FEATURES, draw_batch
 class Parameters:
     """What the command line may set."""
 
-    processes: int = parameter(2, "processes inside each rank", low=1, unit="processes", presets={"small": 1, "big": 8})
+    processes: int = parameter(
+        2, "processes inside each rank", low=1, unit="processes", presets={"small": 1, "minute": 2, "big": 8}
+    )
     start_method: str = parameter("spawn", "how they are started", choices=("spawn", "forkserver", "fork"))
     steps: int = parameter(
         100, "optimizer steps", low=1, unit="steps", presets={"small": 20, "minute": 5000, "big": 100000}

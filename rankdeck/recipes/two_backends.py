@@ -52,7 +52,11 @@ class Parameters:
 
     second: str = parameter("gloo", "backend of the second group", choices=("gloo", "nccl", "ucc"))
     largest: int = parameter(
-        1048576, "largest message that is measured", low=4, unit="bytes", presets={"small": 65536, "big": 268435456}
+        1048576,
+        "largest message that is measured",
+        low=4,
+        unit="bytes",
+        presets={"small": 65536, "minute": 1048576, "big": 268435456},
     )
     steps: int = parameter(
         200, "optimizer steps", low=1, unit="steps", presets={"small": 50, "minute": 5000, "big": 20000}

@@ -38,7 +38,9 @@ from rankdeck.recipes._seeds import seed_at
 class Parameters:
     """What the command line may set."""
 
-    rows: int = parameter(1000, "rows that most ranks have", low=0, unit="rows", presets={"small": 10, "big": 100000})
+    rows: int = parameter(
+        1000, "rows that most ranks have", low=0, unit="rows", presets={"small": 10, "minute": 1000, "big": 100000}
+    )
     columns: int = parameter(64, "numbers in a row", low=1)
     skew: float = parameter(5.0, "how many times as many rows the last rank has", low=0.0)
     repeat: int = parameter(20, "measured calls of each way", low=1, presets={"small": 3, "minute": 1000})

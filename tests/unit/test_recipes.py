@@ -260,6 +260,7 @@ def test_what_a_script_declares_is_valid_and_as_the_engine_reads_it(recipe: Reci
     assert {name.replace("_", "-"): value for name, value in vars(got).items()} == {
         argument.name: argument.default for argument in recipe.arguments
     }
+    assert recipe.presets in ((), ("small", "minute", "big"))
     for preset in recipe.presets:
         script_says(parameters, ["--preset", preset])
         assert problem_with(recipe, ["--preset", preset]) is None
