@@ -19,7 +19,9 @@ BUNDLED = [path for path in SENT if path.parent != NODE or path.stem in ("__init
 
 
 def test_every_module_is_found():
-    assert {"agent/loop.py", "networks.py", "template.py", "forked.py"} <= {str(path.relative_to(NODE)) for path in SENT}
+    assert {"agent/loop.py", "networks.py", "template.py", "forked.py"} <= {
+        str(path.relative_to(NODE)) for path in SENT
+    }
 
 
 @pytest.mark.parametrize("path", SENT, ids=lambda path: str(path.relative_to(NODE)))
