@@ -126,11 +126,20 @@ def remove_stale_standbys(runs: Path) -> None:
             lock = os.open(RunPaths(folder).lock, os.O_RDWR | os.O_CLOEXEC | (0 if is_new else os.O_CREAT), 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                with contextlib.suppress(FileNotFoundError, RankdeckError):
-                    RunPaths(folder).socket.unlink()
+                _remove_socket(RunPaths(folder))
                 shutil.rmtree(folder)
             finally:
                 os.close(lock)
+
+
+def _remove_socket(paths: RunPaths) -> None:
+    """Removes the socket of a killed standby: where this login has it, or in the runtime folder of the login that started it."""
+    with contextlib.suppress(FileNotFoundError, RankdeckError):
+        paths.socket.unlink()
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        place = Path(msgspec.json.decode(paths.standing.read_bytes(), type=Standing).socket)
+        if place.name == paths.socket.name:
+            place.unlink()
 
 
 def _own_folders(runs: Path) -> list[Path]:

@@ -96,6 +96,7 @@ def _become(paths: RunPaths, seconds: float, listener: socket.socket, lock: int)
         os.dup2(source, target)
     for number in (signal.SIGHUP, signal.SIGINT):  # a supervisor ignores them, and ranks would inherit that
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it waits for the handler of `wait_for_run`
     os.set_inheritable(lock, True)
     os.set_inheritable(listener.fileno(), True)
     words = ["standby", str(paths.folder), f"{seconds:g}", str(listener.fileno()), str(lock)]

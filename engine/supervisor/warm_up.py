@@ -93,6 +93,7 @@ async def wait_for_run(paths: RunPaths, front: Waiting) -> tuple[RunPaths, int, 
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, over.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # `lingering` has blocked it
     async with asyncio.TaskGroup() as tasks:
         link = _warming_link(paths, plan, tasks, over)
         link.open(LEASE)

@@ -77,7 +77,8 @@ def test_ranks_that_hang_in_a_collective_are_folded(rankdeck, write_script, writ
     said = told(rankdeck, run, "ranks 1-2: waiting in all_reduce")
     assert "wait_for_nobody" in said
     assert "rank 0: in <module> (hang.py:" in said
-    assert "template.py" not in said and "forked.py" not in said
+    assert "template.py" not in said
+    assert "forked.py" not in said
     rankdeck.wait_state(run, "running")
     rankdeck("stop", run, "--now")
 

@@ -176,7 +176,19 @@ def test_clean_removes_what_a_killed_standby_left(
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
     paths = new_standby(plan_of())
     paths.lock.touch()
-    paths.standing.write_bytes(msgspec.json.encode(Standing(pid=1, python="python", key="")))
+    socket, other = tmp_path / "earlier" / paths.socket.name, tmp_path / "earlier" / "other.sock"
+    socket.parent.mkdir()
+    socket.touch()
+    other.touch()
+    paths.standing.write_bytes(msgspec.json.encode(Standing(pid=1, python="python", key="", socket=str(socket))))
     end_standbys(as_json=False)
     assert capsys.readouterr().out == "there is no standby\n"
     assert not paths.folder.exists()
+    assert not socket.exists()
+
+    paths = new_standby(plan_of())
+    paths.lock.touch()
+    paths.standing.write_bytes(msgspec.json.encode(Standing(pid=1, python="python", key="", socket=str(other))))
+    end_standbys(as_json=False)
+    assert not paths.folder.exists()
+    assert other.exists()
