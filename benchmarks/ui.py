@@ -32,6 +32,8 @@ import pexpect.popen_spawn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from engine.core.plan.key_places import Places  # noqa: E402
+from engine.core.settings import Settings  # noqa: E402
 from engine.core.views.view import Snapshot, Update  # noqa: E402
 from tests.tui.fake_engine import FakeClient, FakeEngine, FakeRun  # noqa: E402
 
@@ -113,7 +115,7 @@ def show(folder: Path) -> None:
     """Shows the run in this process's terminal."""
     from tui.app import run
 
-    run(SocketEngine(folder), open_run=RUN)
+    run(SocketEngine(folder), (Settings(), Places("", {})), open_run=RUN)
 
 
 EMPTY = "from textual.app import App; App().run()"

@@ -10,8 +10,10 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from textual import events, work
@@ -26,16 +28,21 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import Input
 from textual.worker import Worker, WorkerState
 
+from engine.client.notify import run_command, terminal_sequences
 from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
+from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
+from engine.core.settings import QUIET, Notify, Settings
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
 from engine.core.words import count
 from tui.data.clipboard import fits_terminal, to_tmux
 from tui.data.off_loop import off_loop
-from tui.keys import bindings, changes_something
+from tui.data.run_watch import RunWatch
+from tui.keymap import check_theme, keymap_of
+from tui.keys import bindings, changes_something, first_key
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
 from tui.text.cells import plain_line
@@ -43,6 +50,9 @@ from tui.theme import DARK, LIGHT, NoColours
 
 PATIENCE = 1.0
 """Seconds that a key waits for the text before it: a line that is being removed takes in nothing more."""
+
+TELL_SECONDS = 2.0
+"""Seconds between two looks for runs that need their user."""
 
 
 def _commands() -> type[Provider]:
@@ -79,6 +89,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
         ascii: draws with ASCII characters only.
         slow: paints once a second, for a line with little bandwidth.
         read_only: offers no key that starts, changes or ends something.
+        theme: name of its colours; TEXTUAL_THEME in the environment wins.
+        keymap: keys that the user has changed, by id, as Textual names them.
+        notify: what happens when a run needs its user.
         driver_class: what talks to the terminal; left out, Textual chooses.
     """
 
@@ -96,6 +109,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
         ascii: bool = False,
         slow: bool = False,
         read_only: bool = False,
+        theme: str = DARK.name,
+        keymap: Mapping[str, str] = MappingProxyType({}),
+        notify: Notify = QUIET,
         driver_class: type[Driver] | None = None,
     ) -> None:
         super().__init__(driver_class=driver_class)
@@ -111,7 +127,10 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         if "TEXTUAL_THEME" not in os.environ:
-            self.theme = DARK.name
+            self.theme = theme
+        self.keymap = keymap
+        self._notify = notify
+        self.set_keymap(dict(keymap))
         self.set_class(ascii, "-ascii")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -154,6 +173,20 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.call_after_refresh(gc.enable)
         if self._open_run is not None:
             self.open_run(self._open_run)
+        if self._notify.is_on:
+            self._tell()
+
+    @work(group="notify", exit_on_error=False)
+    async def _tell(self) -> None:
+        """Tells the user of runs that end, fail or hang, whatever screen is shown."""
+        watch = RunWatch(self._notify.on, time.time())
+        while True:
+            for told in watch.look(await off_loop(self.engine.runs)):
+                if self._driver is not None:
+                    self._driver.write(terminal_sequences(self._notify, told))
+                if problem := await run_command(self._notify.command, told):
+                    self.say(plain_line(problem), error=True)
+            await asyncio.sleep(TELL_SECONDS)
 
     @property
     def known_runs(self) -> list[RunSummary]:
@@ -304,7 +337,8 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     def action_hint(self) -> None:
         """Explains which key leaves: ctrl+c ends nothing."""
-        self.say("q goes back or leaves. Runs keep running without this app; s in a run stops it.")
+        back, stop = first_key("home.quit", self.keymap), first_key("run.stop", self.keymap)
+        self.say(f"{back} goes back or leaves. Runs keep running without this app; {stop} in a run stops it.")
 
     def action_leave(self) -> None:
         """Ends the app from any screen and prints which runs keep running. A form with changes asks first."""
@@ -324,6 +358,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
 def run(
     engine: EngineClient,
+    settings: tuple[Settings, Places],
     *,
     open_run: str | None = None,
     open_profile: str | None = None,
@@ -335,12 +370,19 @@ def run(
     """Shows the app until the user leaves it; the arguments are those of `RankdeckApp`.
 
     Args:
+        settings: the user's, and where each is written.
         mouse: False leaves the mouse to the terminal, for selecting text.
 
     Returns:
         Exit status.
+
+    Raises:
+        ProfileError: there is no such theme, id or key in the settings, or a key would have two meanings.
     """
     from tui.driver import RankdeckDriver
+
+    check_theme(*settings)
+    keymap = keymap_of(*settings)
 
     app = RankdeckApp(
         engine,
@@ -349,6 +391,9 @@ def run(
         ascii=ascii,
         slow=slow,
         read_only=read_only,
+        theme=settings[0].theme,
+        keymap=keymap,
+        notify=settings[0].notify,
         driver_class=RankdeckDriver,
     )
     app.run(mouse=mouse)

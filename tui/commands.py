@@ -10,7 +10,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from tui.deck import Deck
-from tui.keys import KEYS, changes_something
+from tui.keys import KEYS, changes_something, rebound
 from tui.text.cells import plain_line
 
 
@@ -45,7 +45,7 @@ class DeckCommands(Provider):
             key = offered.pop(active.binding.id or "", None)
             if key is not None and active.enabled and not (deck.read_only and changes_something(key.action)):
                 act = partial(app.run_action, key.action, active.node)
-                yield Command(f"{key.label} ({key.first})", key.help, act)
+                yield Command(f"{key.label} ({rebound(key, deck.keymap).first})", key.help, act)
         for run in deck.known_runs:
             yield Command(plain_line(f"watch {run.run}"), "A run.", partial(deck.open_run, run.run))
         for entry in () if deck.read_only else deck.known_profiles:

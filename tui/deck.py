@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from engine.client.protocols import EngineClient
@@ -14,13 +15,14 @@ from engine.core.views.view import RunSummary
 class Deck(Protocol):
     """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second.
 
-    `read_only`: offers no key that starts, changes or ends something.
+    `read_only`: offers no key that starts, changes or ends something. `keymap`: keys that the user has changed, by id.
     """
 
     engine: EngineClient
     ascii: bool
     slow: bool
     read_only: bool
+    keymap: Mapping[str, str]
 
     @property
     def known_runs(self) -> list[RunSummary]:

@@ -6,8 +6,11 @@ and a terminal's flow control ctrl+s, so each has an alternative.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Literal, cast
 
 from textual.binding import Binding
@@ -111,12 +114,13 @@ HelpOnly = partial(Key, footer=False, command=False)
 
 def key_name(key: str) -> str:
     """A key as a user reads it, from Textual's name of it."""
-    return _NAMES.get(key, key.replace("ctrl+", "^"))
+    return key.upper() if _FUNCTION_KEY.fullmatch(key) else _NAMES.get(key, key.replace("ctrl+", "^"))
 
 
+_FUNCTION_KEY = re.compile(r"f\d+")
 _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "enter": "enter", "escape": "esc", "asterisk": "*", "delete": "del", "pageup": "pgup",
-    "pagedown": "pgdn", "f1": "F1", "f2": "F2", "f3": "F3", "f4": "F4", "f5": "F5", "f6": "F6", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
+    "pagedown": "pgdn", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
     "plus": "+", "minus": "-", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">",
     "ampersand": "&", "left_square_bracket": "[", "right_square_bracket": "]",
 }  # fmt: skip
@@ -299,9 +303,19 @@ def changes_something(action: str) -> bool:
     return action.partition("(")[0].rpartition(".")[2] in CHANGING
 
 
-def keys_of(where: Where) -> tuple[Key, ...]:
-    """The keys of one place."""
-    return tuple(key for key in KEYS if key.where == where)
+def rebound(key: Key, keymap: Mapping[str, str]) -> Key:
+    """A line of the table with the keys that the user has given it. `keymap`: keys by id."""
+    return replace(key, keys=keymap[key.id]) if key.id in keymap else key
+
+
+def first_key(id: str, keymap: Mapping[str, str]) -> str:
+    """The key of one id, as a user reads it, for sentences that name a key."""
+    return rebound(next(key for key in KEYS if key.id == id), keymap).first
+
+
+def keys_of(where: Where, keymap: Mapping[str, str] = MappingProxyType({})) -> tuple[Key, ...]:
+    """The keys of one place; see `rebound`."""
+    return tuple(rebound(key, keymap) for key in KEYS if key.where == where)
 
 
 def bindings(where: Where) -> list[Binding]:

@@ -15,9 +15,11 @@ from engine import __version__
 from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.client.run import LocalRun
+from engine.client.settings import read_settings
 from engine.commands import program, runs, show
 from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, RUN, SET, ProfileName, RunName
 from engine.commands.checklist import Checklist
+from engine.commands.config import config
 from engine.commands.importing import import_
 from engine.commands.launching import follow_launch
 from engine.commands.output import complain, warn
@@ -65,11 +67,13 @@ cli.add_command(recipes)
 cli.add_command(program.run)
 cli.add_command(program.new)
 cli.add_command(import_)
+cli.add_command(config)
 
 
 def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that need none")
+    settings = read_settings()
     gc.disable()  # until the first frame: garbage collection takes a tenth of the time to import and set up the app
     from tui.app import run
 
@@ -78,7 +82,7 @@ def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profil
         from engine.client.read_only import ReadOnlyEngine
 
         engine = ReadOnlyEngine()
-    return run(engine, open_run=open_run, open_profile=open_profile, **look)
+    return run(engine, settings, open_run=open_run, open_profile=open_profile, **look)
 
 
 def _read(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:

@@ -16,8 +16,10 @@ from engine.commands.interrupts import FollowInterrupts
 from engine.commands.output import close_stdout, draw_bars, make_room, narrate
 from engine.commands.show import end_words, exit_status, show_failure
 from engine.commands.tail import Chunk, Follower
+from engine.commands.telling import RunTeller
 from engine.core.errors import SupervisorLostError
 from engine.core.run.state import ENDED_WORDS
+from engine.core.settings import QUIET, Notify
 from engine.core.terminal_text import terminal_line
 from engine.core.views.view import EventLine, Snapshot, Update
 from engine.runs.listing import summarise
@@ -70,19 +72,20 @@ async def snapshots(run: LocalRun) -> AsyncGenerator[tuple[Snapshot, tuple[Event
 # --- launch and attach ---------------------------------------------------------------------------------------------------
 
 
-async def watch(run: LocalRun, *, owner: bool = True) -> int:
+async def watch(run: LocalRun, *, owner: bool = True, notify: Notify = QUIET) -> int:
     """Prints the ranks' output and the run's events, until the run ends or the user detaches.
 
     Args:
         run: which one.
         owner: Ctrl-C may stop the run (`launch`); otherwise it only detaches (`attach`).
+        notify: what happens when the run needs its user.
 
     Returns:
         The exit status of the command.
     """
     interrupts = FollowInterrupts(run, owner=owner)
     interrupts.install()
-    following = asyncio.create_task(_follow_run(run, interrupts))
+    following = asyncio.create_task(_follow_run(run, interrupts, RunTeller(notify)))
     leaving = asyncio.create_task(interrupts.detached.wait())
     await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
     if following.done():
@@ -95,13 +98,14 @@ async def watch(run: LocalRun, *, owner: bool = True) -> int:
     return 0
 
 
-async def _follow_run(run: LocalRun, interrupts: FollowInterrupts) -> int:
+async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTeller) -> int:
     printer: _Printer | None = None
     held = False
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
             printer.turn_to(snapshot.run.attempt)
+            teller.look(snapshot.run)
             for event in events:
                 if event.level != "info":
                     narrate(event.text)
@@ -113,6 +117,7 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts) -> int:
     assert printer is not None
     printer.finish()
     narrate(end_words(snapshot))
+    await teller.close()
     if snapshot.run.state == "failed":
         show_failure(snapshot, err=True)
     if snapshot.run.state == "stopped" and interrupts.stopping and snapshot.run.failure is None:

@@ -9,9 +9,11 @@ import msgspec
 
 from engine.client.engine import LocalEngine
 from engine.client.run import LocalRun
+from engine.client.settings import read_settings
 from engine.commands.output import warn
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
+from engine.core.settings import QUIET
 from engine.runs.listing import find_run
 from engine.runs.record import read_plan
 
@@ -29,6 +31,7 @@ def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool,
     Returns:
         The exit status: 0 if detached, else that of the first rank that failed, or 128 + n for signal n.
     """
+    notify = QUIET if detach else read_settings()[0].notify
     run = asyncio.run(LocalEngine(lingers=not cold).launch(profile, places))
     click.echo(msgspec.json.encode({"run": run}).decode() if as_json else run)
     warn(read_plan(find_run(run)))
@@ -36,4 +39,4 @@ def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool,
         return 0
     from engine.commands.follow import watch
 
-    return asyncio.run(watch(LocalRun(find_run(run))))
+    return asyncio.run(watch(LocalRun(find_run(run)), notify=notify))

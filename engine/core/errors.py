@@ -2,7 +2,7 @@
 
 RankdeckError                 exit status 1
 ├── UsageError                2   the command line is wrong
-│   ├── ProfileError          2   a profile is wrong: file, line, key, reason, nearest valid key
+│   ├── ProfileError          2   a profile or config.toml is wrong: file, line, key, reason, nearest valid key
 │   └── RunNotFoundError      2   no run, or more than one, has that name
 ├── CheckError                3   something is missing; nothing was started
 └── SupervisorError           1   the process that owns a run can't be reached or uses another protocol
@@ -42,7 +42,7 @@ class UsageError(RankdeckError):
 
 
 class ProfileError(UsageError):
-    """A profile is invalid.
+    """A profile, or the user's config.toml, is invalid.
 
     Args:
         file: the file, or the option that set the key (`--set layout.order`).

@@ -36,12 +36,21 @@ def state_folder() -> Path:
     return Path(os.path.expanduser(state)) / "rankdeck"
 
 
+def _config_folder() -> Path:
+    """`$RANKDECK_HOME`, else `$XDG_CONFIG_HOME/rankdeck`."""
+    if chosen := os.environ.get("RANKDECK_HOME"):
+        return Path(os.path.expanduser(chosen))
+    return Path(os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config")) / "rankdeck"
+
+
+def settings_file() -> Path:
+    """The user's settings of the app and of notifications."""
+    return _config_folder() / "config.toml"
+
+
 def profile_folders() -> list[tuple[str, Path]]:
     """Folders of profiles, nearest first, each with its name for users."""
-    config = Path(
-        os.path.expanduser(os.environ.get("RANKDECK_HOME") or os.environ.get("XDG_CONFIG_HOME") or "~/.config")
-    )
-    own = config / "profiles" if os.environ.get("RANKDECK_HOME") else config / "rankdeck" / "profiles"
+    own = _config_folder() / "profiles"
     return [("here", Path(".rankdeck").absolute()), ("yours", own), ("shipped", PROFILES)]
 
 

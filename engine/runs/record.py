@@ -174,6 +174,7 @@ def summary_of(run: RunView, metrics: dict[str, float | None] | None = None) -> 
         reachable=True,
         host=socket.gethostname(),
         metrics=metrics,
+        stalled=run.stall is not None,
     )
 
 

@@ -268,7 +268,7 @@ class FakeRun:
             run=view.run, name=view.name, state=view.state, world_size=view.world_size, backend=view.backend,
             launched_at=view.launched_at, ended_at=view.ended_at, attempt=view.attempt, step=view.step,
             steps=view.steps, loss=view.loss, reason="" if view.failure is None else view.failure.headline,
-            reachable=True, host="login02",
+            reachable=True, host="login02", stalled=view.stall is not None,
         )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class HelpScreen(DeckScreen):
 
     def _show(self, query: str) -> None:
         pane = self.query_one("#help", TextPane)
-        pane.show_text(partial(help_text, query, ascii=self.deck.ascii), title="Help")
+        pane.show_text(partial(help_text, query, ascii=self.deck.ascii, keymap=self.deck.keymap), title="Help")
         pane.scroll_home(animate=False)
 
     def action_search(self) -> None:

@@ -20,19 +20,19 @@ from engine.core.plan.profile import Profile
 from engine.core.views.view import RunSummary
 from tui.data.editor import Frame
 from tui.data.off_loop import off_loop
-from tui.keys import bindings
+from tui.keys import bindings, first_key
 from tui.screens.home_lists import FilterLine, ListsScreen
 from tui.screens.outside import open_in_editor
 from tui.screens.relaunch import PastRun
 from tui.text.cells import plain_line
 from tui.text.home import (
-    FIRST_STEPS,
+    first_steps,
     parting_words,
     run_text,
     runs_before_launch,
     untrusted_text,
 )
-from tui.text.lines import error_text, wrapped
+from tui.text.lines import error_text
 from tui.text.plan import plan_text
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
@@ -105,12 +105,15 @@ class HomeScreen(ListsScreen):
                 title = f"Run: {plain_line(choice.name)}"
                 pane.show_text(lambda width: run_text(choice, width, time.time(), ascii=ascii), title=title)
             case ProfileEntry(profile=None):
-                error = RankdeckError(choice.error or "is unreadable", hint="e opens the file in your editor")
+                error = RankdeckError(
+                    choice.error or "is unreadable",
+                    hint=f"{first_key('home.edit', self.deck.keymap)} opens the file in your editor",
+                )
                 pane.show_text(partial(error_text, error), title=f"Profile: {plain_line(choice.name)}")
             case ProfileEntry(profile=Profile() as profile):
                 self._preview(choice, profile, f"Plan: {plain_line(choice.name)} ({choice.source})")
             case None if self.entries == []:
-                pane.show_text(_first_steps, title="First steps")
+                pane.show_text(partial(first_steps, key=first_key("home.new", self.deck.keymap)), title="First steps")
             case None:
                 pane.show_text(lambda width: Content(""), title="Plan")
 
@@ -189,7 +192,8 @@ class HomeScreen(ListsScreen):
             self.deck.open_form(entry)
         else:
             problem = "can't be read" if entry is not None else "does not exist any more"
-            words = f"the profile {run.name} {problem}; d makes a new one from what this run was launched with"
+            key = first_key("home.duplicate", self.deck.keymap)
+            words = f"the profile {run.name} {problem}; {key} makes a new one from what this run was launched with"
             self.say(plain_line(words), error=True)
 
     def action_duplicate_profile(self) -> None:
@@ -207,7 +211,3 @@ class HomeScreen(ListsScreen):
 
     def action_scroll_plan(self, lines: int) -> None:
         self.query_one("#plan", TextPane).scroll_relative(y=lines, animate=False)
-
-
-def _first_steps(width: int) -> Content:
-    return Content("\n".join("\n".join(wrapped(line, width)) for line in FIRST_STEPS))

@@ -16,7 +16,7 @@ from engine.core.catalogue import ProfileEntry
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from tui.data.off_loop import off_loop
-from tui.keys import bindings
+from tui.keys import bindings, first_key
 from tui.screens.relaunch import RelaunchScreen
 from tui.text.home import profile_lines, run_lines
 from tui.widgets.headers import TitleBar
@@ -167,7 +167,11 @@ class ListsScreen(RelaunchScreen):
             entries = self.entries
             lines = profile_lines(entries, ascii=ascii)
             kept = [(str(entry.path), line) for entry, line in zip(entries, lines, strict=True) if _has(line, words)]
-            self.profile_list.say_when_empty("Nothing matches." if words and entries else "No profiles. n makes one.")
+            self.profile_list.say_when_empty(
+                "Nothing matches."
+                if words and entries
+                else f"No profiles. {first_key('home.new', self.deck.keymap)} makes one."
+            )
             self.profile_list.set_entries(kept)
         if self.runs is not None:
             runs = self.runs

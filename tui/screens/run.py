@@ -209,7 +209,10 @@ class RunScreen(LogScreen):
         assert run is not None
         if run.failure is not None or run.stall is not None:
             why = self.query_one("#why", TextPane)
-            why.show_text(partial(why_text, run, ascii=self.deck.ascii), title="Why" if run.failure else "Stalled")
+            why.show_text(
+                partial(why_text, run, ascii=self.deck.ascii, keymap=self.deck.keymap),
+                title="Why" if run.failure else "Stalled",
+            )
         if run.failure is not None:
             self._go_to_cause(run, run.failure.rank)
         elif run.stall is not None and run.stall.late:

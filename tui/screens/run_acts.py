@@ -17,6 +17,7 @@ from tui.data.editor import frame_to_edit
 from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
+from tui.keys import first_key
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.outside import open_in_editor
 from tui.screens.relaunch import PastRun, RelaunchScreen
@@ -181,7 +182,7 @@ class ActingScreen(RelaunchScreen):
         frame = None if run is None or run.failure is None else frame_to_edit(run.failure.traceback)
         if frame is None:
             return
-        said = open_in_editor(self.app, frame, "; r restarts")
+        said = open_in_editor(self.app, frame, f"; {first_key('run.restart', self.deck.keymap)} restarts")
         self.say(said.text, error=said.is_error)
 
     def _ask(self, act: Act) -> None:

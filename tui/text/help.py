@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from textual.content import Content
@@ -48,14 +49,15 @@ class _Row(NamedTuple):
     label: str = ""
 
 
-def help_text(query: str, width: int, *, ascii: bool) -> Content:
+def help_text(query: str, width: int, *, ascii: bool, keymap: Mapping[str, str] = MappingProxyType({})) -> Content:
     """Args:
     query: only lines that contain it; empty: all.
     width: cells of a line.
     ascii: shows the signs that are drawn with ASCII characters.
+    keymap: keys that the user has changed, by id.
     """
     lines: list[Content | str] = []
-    for title, rows in _sections(ascii=ascii):
+    for title, rows in _sections(keymap, ascii=ascii):
         found = [row for row in rows if query.lower() in f"{title} {row.left} {row.right} {row.label}".lower()]
         if found:
             lines += ["", Content.styled(title, "bold underline")]
@@ -63,9 +65,9 @@ def help_text(query: str, width: int, *, ascii: bool) -> Content:
     return shown(Content("\n").join(lines[1:]) if lines else Content(f"No match for {query!r}."), ascii=ascii)
 
 
-def _sections(*, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:
+def _sections(keymap: Mapping[str, str], *, ascii: bool) -> Iterator[tuple[str, list[_Row]]]:
     for where, title in PLACES.items():
-        yield title, [_Row(key.shown, key.help, "bold $text-accent", key.label) for key in keys_of(where)]
+        yield title, [_Row(key.shown, key.help, "bold $text-accent", key.label) for key in keys_of(where, keymap)]
     runs = [(RUN_MARKS[word], word, text) for word, text in RUN_WORDS.items()]
     results = [(CHECK_MARKS[state], state or "checking", text) for state, text in RESULT_WORDS.items()]
     yield "States of a run", [_Row(f"{mark.sign(ascii=ascii)} {word}", text, mark.style) for mark, word, text in runs]

@@ -186,11 +186,13 @@ def untrusted_text(entry: ProfileEntry, profile: Profile, width: int) -> Content
     return Content("\n").join(lines)
 
 
-FIRST_STEPS = (
-    "There is no profile yet.",
-    "",
-    "A profile describes a run: a backend, the nodes, and a recipe or your own script.",
-    "",
-    "Press n to create one. The plan is shown beside the form.",
-)
-"""Shown instead of a plan while there is no profile."""
+def first_steps(width: int, key: str) -> Content:
+    """Shown instead of a plan while there is no profile. `key`: makes one."""
+    lines = (
+        "There is no profile yet.",
+        "",
+        "A profile describes a run: a backend, the nodes, and a recipe or your own script.",
+        "",
+        f"Press {key} to create one. The plan is shown beside the form.",
+    )
+    return Content("\n".join("\n".join(wrapped(line, width)) for line in lines))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from rich.cells import cell_len, chop_cells
 from textual.content import Content
@@ -12,6 +13,7 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import EventLine, RunView, StallView
 from engine.core.words import count, rank_ranges, rank_words
 from tui.data.model import Header
+from tui.keys import first_key
 from tui.numbers import NOTHING, age, duration, number, precise
 from tui.text.cells import clean, cut, plain_line
 from tui.text.lines import labelled, sentence
@@ -130,17 +132,19 @@ def away_words(seconds: float) -> str:
     return f"unreachable {age(seconds)}"
 
 
-def why_text(run: RunView, width: int, *, ascii: bool) -> Content:
-    """The pane beside the log: what failed, what `r` does, details, the next step with a line to copy, the consequences,
+def why_text(run: RunView, width: int, *, ascii: bool, keymap: Mapping[str, str] = MappingProxyType({})) -> Content:
+    """The pane beside the log: what failed, what the key of a restart does, details, the next step with a line to copy, the consequences,
     the end of the traceback."""
     failure = run.failure
     if failure is None:
-        return _stall_text(run.stall, width) if run.stall is not None else Content("Nothing has failed.")
+        return _stall_text(run.stall, width, keymap) if run.stall is not None else Content("Nothing has failed.")
     lines: list[Content | str] = [*sentence(failure.headline, width, "$text-error bold")]
     if run.restart:  # before the details: the lines that a small screen shows
-        restart = sentence(run.restart, max(8, width - 3))
+        head = f"{first_key('run.restart', keymap)}  "
+        restart = sentence(run.restart, max(8, width - len(head)))
         lines += [
-            Content.assemble(("   " if index else "r  ", "bold $accent"), line) for index, line in enumerate(restart)
+            Content.assemble((" " * len(head) if index else head, "bold $accent"), line)
+            for index, line in enumerate(restart)
         ]
     if failure.detail:
         lines += ["", *sentence(failure.detail, width)]
@@ -156,12 +160,12 @@ def why_text(run: RunView, width: int, *, ascii: bool) -> Content:
     if failure.traceback.strip():
         traceback = clean(failure.traceback).rstrip().split("\n")
         above = len(traceback) - TRACEBACK_LINES
-        head = [f"{'...' if ascii else '…'} {above} lines above"] if above > 0 else []
-        lines += ["", *(Content.styled(line, MUTED) for line in [*head, *traceback[-TRACEBACK_LINES:]])]
+        left_out = [f"{'...' if ascii else '…'} {above} lines above"] if above > 0 else []
+        lines += ["", *(Content.styled(line, MUTED) for line in [*left_out, *traceback[-TRACEBACK_LINES:]])]
     return Content("\n").join(lines)
 
 
-def _stall_text(stall: StallView, width: int) -> Content:
+def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str]) -> Content:
     """Who waits for whom, where the ranks are, and the keys that help."""
     lines: list[Content | str] = []
     for one in stall.waits:  # first: the lines that a small screen shows
@@ -172,9 +176,14 @@ def _stall_text(stall: StallView, width: int) -> Content:
         lines.append(Content.styled("asking the ranks what they do", MUTED))
     clock = time.strftime("%H:%M:%S", time.localtime(stall.since))
     lines += ["", *sentence(f"no steps since {clock}: {rank_ranges(stall.ranks)}", width, MUTED)]
-    keys = (("t", "take the stacks of all ranks again"), ("x", "kill the selected rank"), ("r", "restart the run"))
+    keys = (
+        ("run.stacks", "take the stacks of all ranks again"),
+        ("run.kill", "kill the selected rank"),
+        ("run.restart", "restart the run"),
+    )
+    named = [(first_key(id, keymap), text) for id, text in keys]
     return Content("\n").join(
-        [*lines, "", *(Content.assemble((f"{key}  ", "bold $accent"), text) for key, text in keys)]
+        [*lines, "", *(Content.assemble((f"{key}  ", "bold $accent"), text) for key, text in named)]
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import typing
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import tomli
@@ -17,6 +17,8 @@ from engine.core.plan.profile import SCHEMA, Profile, Section, all_keys, table_o
 from engine.core.plan.profile_checks import Choices, check_choices, check_sense
 from engine.core.plan.toml_lines import key_lines
 from engine.core.terminal_text import SURROGATE
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 _AT = re.compile(r"^(?P<reason>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _PLAIN_NAMES = {"`object`": "a table", "`array`": "a list", "`str`": "a string", "`int`": "a whole number",
@@ -40,17 +42,22 @@ def parse_with_places(
     Raises:
         ProfileError: the first error, in the order syntax, unknown key, type, value.
     """
+    data, places = parsed_toml(text, file=file)
+    return profile_with_overrides(data, places, overrides, choices), places
+
+
+def parsed_toml(text: str, *, file: str) -> tuple[dict[str, Any], Places]:
+    """A TOML document as tables and values, and where its keys are written. `file`: its name in errors. Raises ProfileError."""
     try:
         data = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         reason = error.msg[:1].lower() + error.msg[1:]
         raise ProfileError(file, error.lineno, "", reason, hint="see https://toml.io for the syntax") from None
     except RecursionError:
-        raise ProfileError(file, None, "", "is nested too deeply to be a profile") from None
+        raise ProfileError(file, None, "", "is nested too deeply") from None
     except ValueError:  # Python limits the digits of a number
         raise ProfileError(file, None, "", "contains a number with thousands of digits") from None
-    places = Places(file, key_lines(text))
-    return profile_with_overrides(data, places, overrides, choices), places
+    return data, Places(file, key_lines(text))
 
 
 def profile_with_overrides(
@@ -92,19 +99,24 @@ def profile_from_data(data: dict[str, Any], places: Places | str) -> Profile:
         raise places.error(
             ("schema",), f"is {data['schema']}; this rankdeck reads schema {SCHEMA}", hint="update rankdeck"
         )
-    _refuse_unknown_keys(data, Profile, (), places)
-    try:
-        profile = msgspec.convert(data, Profile)
-    except msgspec.ValidationError as error:
-        reason, path = _readable(str(error))
-        kind = all_keys().get(path)
-        if kind == dict[str, str] and (name := _first_odd_name(data, path)) is not None:
-            path, kind = (*path, name), str
-        raise places.error(path, reason, hint=f"it takes: {type_words(kind)}" if kind else None) from None
+    profile = section_from_data(data, Profile, places)
     if (odd := _undecoded(data)) is not None:
         raise places.error(odd, "is not UTF-8", hint="a profile is UTF-8 text; write another value")
     check_sense(profile, places)
     return profile
+
+
+def section_from_data(data: dict[str, Any], section: type[AnySection], places: Places) -> AnySection:
+    """Tables and values as a section. Raises ProfileError for the first unknown key, else for the first value of a wrong type."""
+    _refuse_unknown_keys(data, section, (), places, all_keys(section))
+    try:
+        return msgspec.convert(data, section)
+    except msgspec.ValidationError as error:
+        reason, path = _readable(str(error))
+        kind = all_keys(section).get(path)
+        if kind == dict[str, str] and (name := _first_odd_name(data, path)) is not None:
+            path, kind = (*path, name), str
+        raise places.error(path, reason, hint=f"it takes: {type_words(kind)}" if kind else None) from None
 
 
 def _undecoded(value: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | None:
@@ -148,26 +160,33 @@ def _readable(message: str) -> tuple[str, tuple[str, ...]]:
     return reason.replace("Invalid enum value ", "there is no choice "), path
 
 
-def _refuse_unknown_keys(data: dict[str, Any], section: type[Section], path: tuple[str, ...], places: Places) -> None:
+def _refuse_unknown_keys(
+    data: dict[str, Any],
+    section: type[Section],
+    path: tuple[str, ...],
+    places: Places,
+    known: Collection[tuple[str, ...]],
+) -> None:
+    """`known`: every key path of the document, for hints."""
     hints = typing.get_type_hints(section)
     for key, value in data.items():
         if key not in hints:
-            raise places.error((*path, key), "unknown key", hint=_nearest_key(key, section, path))
+            raise places.error((*path, key), "unknown key", hint=_nearest_key(key, section, path, known))
         if (table := table_of(hints[key])) is not None and (table is hints[key] or isinstance(value, dict)):
             if not isinstance(value, dict):
                 raise places.error(
                     (*path, key), f"must be a table, not {value!r}", hint=f"write: [{'.'.join((*path, key))}]"
                 )
-            _refuse_unknown_keys(value, table, (*path, key), places)
+            _refuse_unknown_keys(value, table, (*path, key), places, known)
         elif hints[key] is not dict and isinstance(value, dict) and typing.get_origin(hints[key]) is not dict:
             raise places.error((*path, key), "must be a value, not a table")
 
 
-def _nearest_key(key: str, section: type[Section], path: tuple[str, ...]) -> str:
+def _nearest_key(key: str, section: type[Section], path: tuple[str, ...], known: Collection[tuple[str, ...]]) -> str:
     here = list(typing.get_type_hints(section))
     if close := difflib.get_close_matches(key, here, 1, 0.6):
         return f"did you mean {'.'.join((*path, close[0]))}?"
-    elsewhere = {candidate[-1]: candidate for candidate in sorted(all_keys(), key=len, reverse=True)}
+    elsewhere = {candidate[-1]: candidate for candidate in sorted(known, key=len, reverse=True)}
     if close := difflib.get_close_matches(key, list(elsewhere), 1, 0.75):
         return f"did you mean {'.'.join(elsewhere[close[0]])}?"
     return f"valid keys here: {', '.join(here)}"

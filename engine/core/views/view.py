@@ -210,6 +210,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: bool = False
     metrics: dict[str, float | None] | None = None
     """Final values of all metrics, see `final_values`; None: the run has not ended, or an older version wrote this."""
+    stalled: bool = False
+    """Whether ranks hang."""
 
 
 class RunNote(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,113 @@
+"""Tells the user that a run needs them: bell, desktop notification of the terminal, a command of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from engine.core.settings import Desktop, Notify, Occasion
+from engine.core.terminal_text import terminal_line
+
+LONGEST = 200
+"""Characters of a notification."""
+
+COMMAND_SECONDS = 10.0
+"""Seconds that the user's command may take."""
+
+
+class Telling(NamedTuple):
+    """What a user is told. `text` is raw: it may quote what a rank printed."""
+
+    occasion: Occasion
+    run: str
+    name: str
+    text: str
+
+
+def terminal_sequences(notify: Notify, told: Telling, environment: Mapping[str, str] = os.environ) -> str:
+    """What makes a terminal ring and show a notification; empty: nothing. It has no control character of a run's output.
+
+    Args:
+        notify: what the user wants.
+        told: what is said.
+        environment: says which terminal this is.
+    """
+    bell = "\a" if notify.bell else ""
+    kind = notify.desktop if notify.desktop != "auto" else desktop_of(environment)
+    sequence = _sequence(kind, _plain(f"rankdeck {told.run}"), _plain(told.text))
+    if sequence and environment.get("TMUX"):  # passed on with `allow-passthrough on`; else tmux drops it
+        sequence = f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\"
+    return bell + sequence
+
+
+def desktop_of(environment: Mapping[str, str]) -> Desktop:
+    """The sequence that a terminal takes, by the variables that it sets. `off`: unknown, since another may print it as text."""
+    program, term = environment.get("TERM_PROGRAM", ""), environment.get("TERM", "")
+    if environment.get("KITTY_WINDOW_ID") or term == "xterm-kitty":
+        return "osc99"
+    if program == "iTerm.app" or environment.get("LC_TERMINAL") == "iTerm2" or environment.get("ConEmuPID"):
+        return "osc9"
+    is_777 = program in ("WezTerm", "ghostty") or term in ("xterm-ghostty", "wezterm") or environment.get("VTE_VERSION")
+    return "osc777" if is_777 or term.startswith(("foot", "rxvt-unicode")) else "off"
+
+
+def _sequence(kind: Desktop, title: str, text: str) -> str:
+    match kind:
+        case "osc9":
+            return f"\x1b]9;{title}: {text}\x1b\\"
+        case "osc777":
+            return f"\x1b]777;notify;{title};{text}\x1b\\"
+        case "osc99":
+            return f"\x1b]99;i=rankdeck:d=0;{title}\x1b\\\x1b]99;i=rankdeck:p=body;{text}\x1b\\"
+        case _:
+            return ""
+
+
+def _plain(text: str) -> str:
+    """Printable characters on one line; a semicolon would begin another field."""
+    line = terminal_line(text, colour=False)
+    return "".join(one for one in line if one.isprintable()).replace(";", ",")[:LONGEST]
+
+
+async def run_command(command: Sequence[str], told: Telling) -> str:
+    """Runs the user's command, without a shell, and waits until it has ended.
+
+    The run's words are in its environment only: arguments are seen by every user of the machine.
+
+    Returns:
+        Why it did not do its work, in words; empty: it did.
+    """
+    if not command:
+        return ""
+    words = {
+        "RANKDECK_EVENT": told.occasion,
+        "RANKDECK_RUN": told.run,
+        "RANKDECK_PROFILE": told.name,
+        "RANKDECK_TEXT": _plain(told.text),
+    }
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **words},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"notify.command can't be run: {error}"
+    try:
+        async with asyncio.timeout(COMMAND_SECONDS):
+            status = await process.wait()
+    except TimeoutError:
+        return f"notify.command was ended: it took over {COMMAND_SECONDS:.0f} s"
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return f"notify.command ended with status {status}" if status else ""

@@ -1,0 +1,52 @@
+"""Finds and reads the user's `config.toml`. Its command is run, so nobody else may be able to write the file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from engine.core.errors import ProfileError
+from engine.core.plan.key_places import Places
+from engine.core.settings import Settings, parse_settings
+from engine.runs.paths import settings_file
+
+MAX_SIZE = 1 << 20
+"""Largest file, in bytes."""
+
+
+def read_settings() -> tuple[Settings, Places]:
+    """The user's settings, and where each is written. Without a file: the defaults.
+
+    Raises:
+        ProfileError: the file can't be read, another user could have written it, or something in it is wrong.
+    """
+    path = settings_file()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Settings(), Places(str(path), {})
+    except OSError as error:
+        raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
+    try:
+        _check_private(path, os.fstat(descriptor))
+        data = os.read(descriptor, MAX_SIZE + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_SIZE:
+        raise ProfileError(str(path), None, "", "is larger than 1 MiB")
+    try:
+        return parse_settings(data.decode(), file=str(path))
+    except UnicodeDecodeError as error:
+        raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
+
+
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ProfileError(str(path), None, "", "is not a file")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ProfileError(str(path), None, "", "belongs to another user", hint="replace it by a file of your own")
+    if status.st_mode & 0o022:
+        raise ProfileError(
+            str(path), None, "", "can be written by other users", hint="it may name a command to run: chmod go-w"
+        )

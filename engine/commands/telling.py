@@ -1,0 +1,45 @@
+"""Tells the user of a followed run that it needs them, as their settings say."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from engine.client.notify import Telling, run_command, terminal_sequences
+from engine.commands.output import make_room, narrate
+from engine.core.settings import Notify
+from engine.core.views.occasions import Standing, occasion_of, standing, telling
+from engine.core.views.view import RunView
+
+
+class RunTeller:
+    """Looks at a run after each change. `notify`: what the user wants."""
+
+    def __init__(self, notify: Notify) -> None:
+        self._notify = notify
+        self._before = Standing()
+        self._commands: set[asyncio.Task[None]] = set()
+
+    def look(self, run: RunView) -> None:
+        """Tells what has happened since the last look."""
+        now = standing(run)
+        occasion, self._before = occasion_of(self._before, now), now
+        if occasion is None or occasion not in self._notify.on or not self._notify.is_on:
+            return
+        told = Telling(occasion, run.run, run.name, telling(occasion, now))
+        stream = next((one for one in (sys.stderr, sys.stdout) if one.isatty()), None)
+        if stream is not None and (sequences := terminal_sequences(self._notify, told)):
+            make_room()
+            stream.write(sequences)
+            stream.flush()
+        task = asyncio.create_task(self._run_command(told))
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+    async def _run_command(self, told: Telling) -> None:
+        if problem := await run_command(self._notify.command, told):
+            narrate(problem)
+
+    async def close(self) -> None:
+        """Returns once the commands that were begun have ended."""
+        await asyncio.gather(*self._commands)

@@ -1,0 +1,81 @@
+"""What a user sets once for all runs, in `config.toml`: colours and keys of the app, and what tells them that a run needs them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from engine.core.plan.key_places import Places
+from engine.core.plan.profile import Section
+from engine.core.plan.profile_reading import parsed_toml, section_from_data
+
+Occasion = Literal["end", "failure", "stall"]
+"""When a user is told: a run has ended well or was stopped, it failed or waits with a failed rank, ranks hang."""
+
+Desktop = Literal["off", "auto", "osc9", "osc777", "osc99"]
+"""The terminal sequence of a desktop notification; `auto`: the one that the terminal is known to take."""
+
+
+class Notify(Section, frozen=True, kw_only=True):
+    """`[notify]`: what happens when a run needs its user."""
+
+    on: tuple[Occasion, ...] = ("end", "failure", "stall")
+    bell: bool = False
+    desktop: Desktop = "off"
+    command: tuple[str, ...] = ()
+    """A program and its arguments, run without a shell."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything would happen."""
+        return bool(self.on) and (self.bell or self.desktop != "off" or bool(self.command))
+
+
+QUIET = Notify()
+"""Nothing happens."""
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """The file. `keys`: by the ids of the app's table of keys."""
+
+    theme: str = "rankdeck-dark"
+    keys: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    notify: Notify = QUIET
+
+
+def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
+    """Reads a document. The app checks `theme` and `keys`, whose values it alone knows.
+
+    Args:
+        text: TOML.
+        file: its name in errors.
+
+    Raises:
+        ProfileError: the first error, with its line.
+    """
+    data, places = parsed_toml(text, file=file)
+    places.lines |= {_id_path(path): line for path, line in places.lines.items() if path[0] == "keys"}
+    if isinstance(keys := data.get("keys"), dict):
+        data["keys"] = dict(_flat(keys, ("keys",), places))
+    return section_from_data(data, Settings, places), places
+
+
+def _id_path(path: tuple[str, ...]) -> tuple[str, ...]:
+    """`("keys", "run.kill")`, as a quoted key is written, like the bare `run.kill`: a part for each word."""
+    return tuple(part for word in path for part in word.split("."))
+
+
+def _flat(table: dict[str, Any], path: tuple[str, ...], places: Places) -> list[tuple[str, list[str]]]:
+    """Ids and their keys: `run.kill = "X"` is a table in a table to TOML."""
+    found: list[tuple[str, list[str]]] = []
+    for name, value in table.items():
+        here = (*path, *name.split("."))
+        words = [value] if isinstance(value, str) else value
+        if isinstance(value, dict):
+            found += _flat(value, here, places)
+        elif isinstance(words, list) and words and all(isinstance(word, str) and word for word in words):
+            found.append((".".join(here[1:]), words))
+        else:
+            raise places.error(here, "must be a key or a list of keys", hint='for example: "X" or ["X", "delete"]')
+    return found

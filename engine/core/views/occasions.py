@@ -1,0 +1,43 @@
+"""When a user is told about a run: the changes of its state that need them, or end it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.core.run.state import ENDED_WORDS, RunWord
+from engine.core.settings import Occasion
+from engine.core.views.view import RunSummary, RunView
+
+
+class Standing(NamedTuple):
+    """What decides whether a user is told. `reason`: for people, raw."""
+
+    state: RunWord = "starting"
+    is_stalled: bool = False
+    reason: str = ""
+
+
+def standing(run: RunSummary | RunView) -> Standing:
+    """How a run stands."""
+    if isinstance(run, RunSummary):
+        return Standing(run.state, run.stalled, run.reason)
+    reason = run.failure.headline if run.failure is not None else run.doing
+    return Standing(run.state, run.stall is not None, reason)
+
+
+def occasion_of(before: Standing, now: Standing) -> Occasion | None:
+    """What has happened to a run between two looks at it; None: nothing that its user needs to know."""
+    if now.state != before.state and now.state in ("failed", "holding"):
+        return "failure"
+    if now.state in ENDED_WORDS and before.state not in ENDED_WORDS:
+        return "end"
+    if now.is_stalled and not before.is_stalled:
+        return "stall"
+    return None
+
+
+def telling(occasion: Occasion, now: Standing) -> str:
+    """What the user is told, raw."""
+    words = "ranks hang" if occasion == "stall" else "waits: a rank failed" if now.state == "holding" else now.state
+    reason = now.reason if occasion != "stall" and now.state != "succeeded" else ""
+    return f"{words}: {reason}" if reason else words

@@ -1,0 +1,129 @@
+"""Keys and theme of the user's settings: bound, shown, explained, and refused where they can't be."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.core.errors import ProfileError
+from engine.core.settings import Notify, parse_settings
+from tests.tui.fake_engine import FakeEngine
+from tests.tui.seen import text_of, until, until_seen
+from tui.app import RankdeckApp
+from tui.keymap import THEMES, check_theme, keymap_of
+from tui.keys import KEYS
+from tui.screens.run import RunScreen
+from tui.text.help import help_text
+
+
+def keymap(text: str) -> dict[str, str]:
+    return keymap_of(*parse_settings(text, file="config.toml"))
+
+
+def wrong(text: str) -> str:
+    with pytest.raises(ProfileError) as caught:
+        keymap(text)
+    return str(caught.value)
+
+
+def test_a_key_is_a_character_a_name_or_one_with_modifiers():
+    found = keymap('[keys]\nrun.kill = ["X", "?", "F9", "esc", "ctrl+x", "alt+x", "^y", "!"]\napp.help = "f2"\nedit.plan = "f7"\n'.replace('"?", ', "").replace('"esc", ', ""))  # fmt: skip
+    assert found["run.kill"] == "X,f9,ctrl+x,alt+x,ctrl+y,exclamation_mark"
+
+
+def test_every_key_of_the_table_can_be_written_as_the_help_shows_it():
+    for key in KEYS:
+        words = ", ".join(f'"{word}"' for word in key.shown.split(" "))
+        assert set(keymap(f"[keys]\n{key.id} = [{words}]\n")[key.id].split(",")) == set(key.keys.split(",")), key.id
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[keys]\nrun.kil = "X"\n', "config.toml:2: keys.run.kil: there is no such id\n  did you mean run.kill?"),
+        ('[keys]\nrun.kill = "escap"\n', "config.toml:2: keys.run.kill: there is no key 'escap'\n  did you mean escape?"),
+        ('[keys]\nrun.kill = "s"\n', "config.toml:2: keys.run.kill: s can't be both run.kill (kill) and run.stop (stop)"),
+        ('[keys]\nlog.fold = "x"\n', "config.toml:2: keys.log.fold: x can't be both log.fold (fold) and run.kill (kill)"),
+        ('[keys]\nrun.kill = "Z"\ntable.order = "Z"\n', "config.toml:2: keys.run.kill: Z can't be both run.kill (kill) and table.order"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
+    assert wrong(text).startswith(said)
+
+
+def test_keys_can_be_exchanged_and_shared_by_places_that_are_never_there_together():
+    assert keymap('[keys]\nrun.kill = "t"\nrun.stacks = "x"\n') == {"run.kill": "t", "run.stacks": "x"}
+    assert keymap('[keys]\nhome.new = "X"\nrun.kill = "X"\n') == {"home.new": "X", "run.kill": "X"}
+
+
+def test_an_unknown_theme_is_refused_with_the_nearest():
+    with pytest.raises(ProfileError, match="did you mean rankdeck-light"):
+        check_theme(*parse_settings('theme = "rankdeck-lite"\n', file="config.toml"))
+
+
+async def test_the_app_has_every_theme_that_settings_may_name(tmp_path: Path):
+    assert set(RankdeckApp(FakeEngine(tmp_path)).available_themes) == set(THEMES)
+
+
+async def test_changed_keys_do_what_they_say_and_are_shown_and_the_old_ones_do_nothing(tmp_path: Path):
+    app = RankdeckApp(FakeEngine(tmp_path), theme="rankdeck-light", keymap={"home.quit": "Z", "app.help": "f9"})
+    async with app.run_test(size=(80, 24)) as pilot:
+        seen = await until_seen(pilot, "Plan: quickstart", "F9 help", "Z quit")
+        assert "q quit" not in seen
+        assert app.theme == "rankdeck-light"
+        await pilot.press("question_mark", "q", "f9")
+        await until_seen(pilot, "Everywhere", "F9 ")
+        assert app.is_running
+        await pilot.press("escape")
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("Z")
+    assert not app.is_running
+
+
+async def test_the_palette_and_the_hint_name_changed_keys(tmp_path: Path):
+    app = RankdeckApp(FakeEngine(tmp_path), keymap={"home.check": "Y", "home.quit": "Z"})
+    async with app.run_test(notifications=True, size=(100, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        await pilot.press("ctrl+c")
+        await until_seen(pilot, "Z goes back or leaves")
+        await pilot.press("colon", *"check")
+        await until_seen(pilot, "check (Y)")
+        assert "check (c)" not in text_of(app)
+
+
+def test_the_help_shows_changed_keys():
+    assert any(line.startswith("X ") and "SIGKILL" in line for line in str(help_text("", 200, ascii=True, keymap={"run.kill": "X"})).splitlines())  # fmt: skip
+
+
+async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # fmt: skip
+    monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
+    engine = FakeEngine(tmp_path)
+    old = engine.add_run("old-aaaa")
+    old.fail(2)
+    new = engine.add_run("new-bbbb", now=time.time() + 1)
+    script = f'echo "$RANKDECK_EVENT $RANKDECK_RUN" >> {tmp_path}/told'
+    app = RankdeckApp(engine, notify=Notify(command=("sh", "-c", script)))
+    told = tmp_path / "told"
+    async with app.run_test(size=(80, 24)) as pilot:
+        new.fail(1)
+        await until(pilot, lambda: told.exists() and told.read_text().count("\n") == 1)
+        new.end("stopped")
+        await until(pilot, lambda: told.read_text().count("\n") == 2)
+    assert told.read_text() == "failure new-bbbb\nend new-bbbb\n"
+
+
+async def test_the_terminal_gets_bell_and_notification_on_any_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
+    engine = FakeEngine(tmp_path)
+    run = engine.add_run("new-bbbb", now=time.time() + 1)
+    app = RankdeckApp(engine, open_run="new-bbbb", notify=Notify(bell=True, desktop="osc9"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        written: list[str] = []
+        assert app._driver is not None
+        monkeypatch.setattr(app._driver, "write", written.append)
+        run.end("failed")
+        await until(pilot, lambda: any("\x1b]9;rankdeck new-bbbb: failed" in text for text in written))
+        assert any(text.startswith("\a") for text in written)

@@ -1,0 +1,145 @@
+"""When a user is told of a run, and what their terminal and their command get."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.client import notify
+from engine.client.notify import Telling, desktop_of, run_command, terminal_sequences
+from engine.core.run.state import RunWord
+from engine.core.settings import Desktop, Notify, Occasion
+from engine.core.views.occasions import Standing, occasion_of, telling
+from tests.support import wait_until
+
+TOLD = Telling("failure", "gpt-k3f9", "gpt", "waits: a rank failed: rank 2 was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "occasion"),
+    [
+        (Standing("running"), Standing("holding"), "failure"),
+        (Standing("running"), Standing("failed"), "failure"),
+        (Standing("holding"), Standing("failed"), "failure"),
+        (Standing("holding"), Standing("stopped"), "end"),
+        (Standing("running"), Standing("succeeded"), "end"),
+        (Standing("running"), Standing("running", True), "stall"),
+        (Standing("running", True), Standing("running", True), None),
+        (Standing("running", True), Standing("running"), None),
+        (Standing("holding"), Standing("holding"), None),
+        (Standing("holding"), Standing("running"), None),
+        (Standing("succeeded"), Standing("stopped"), None),
+        (Standing("queued"), Standing("starting"), None),
+    ],
+)
+def test_a_user_is_told_of_ends_failures_and_hangs_once(before: Standing, now: Standing, occasion: Occasion | None):
+    assert occasion_of(before, now) == occasion
+
+
+@pytest.mark.parametrize(
+    ("occasion", "state", "text"),
+    [
+        ("failure", "holding", "waits: a rank failed: why"),
+        ("failure", "failed", "failed: why"),
+        ("end", "succeeded", "succeeded"),
+        ("end", "stopped", "stopped: why"),
+        ("stall", "running", "ranks hang"),
+    ],
+)
+def test_what_is_told_says_what_happened_and_why(occasion: Occasion, state: RunWord, text: str):
+    assert telling(occasion, Standing(state, occasion == "stall", "why")) == text
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [
+        ({"TERM": "xterm-kitty"}, "osc99"),
+        ({"KITTY_WINDOW_ID": "1", "TERM": "screen"}, "osc99"),
+        ({"TERM_PROGRAM": "iTerm.app"}, "osc9"),
+        ({"LC_TERMINAL": "iTerm2", "TERM": "xterm-256color"}, "osc9"),
+        ({"TERM_PROGRAM": "WezTerm"}, "osc777"),
+        ({"TERM": "xterm-ghostty"}, "osc777"),
+        ({"TERM": "foot-extra"}, "osc777"),
+        ({"VTE_VERSION": "7600", "TERM": "xterm-256color"}, "osc777"),
+        ({"TERM": "linux"}, "off"),
+        ({}, "off"),
+    ],
+)
+def test_a_terminal_gets_the_sequence_that_it_is_known_to_take(environment: dict[str, str], kind: Desktop):
+    assert desktop_of(environment) == kind
+
+
+def test_bell_and_notification_are_sent_as_wanted():
+    environment = {"TERM": "xterm-kitty"}
+    assert terminal_sequences(Notify(bell=True), TOLD, environment) == "\a"
+    assert terminal_sequences(Notify(desktop="auto"), TOLD, {}) == ""
+    auto = terminal_sequences(Notify(desktop="auto"), TOLD, environment)
+    assert auto == f"\x1b]99;i=rankdeck:d=0;rankdeck gpt-k3f9\x1b\\\x1b]99;i=rankdeck:p=body;{TOLD.text}\x1b\\"
+    assert terminal_sequences(Notify(desktop="osc9"), TOLD, {}) == f"\x1b]9;rankdeck gpt-k3f9: {TOLD.text}\x1b\\"
+    assert terminal_sequences(Notify(desktop="osc777"), TOLD, {"TMUX": "/tmp/tmux,1,0"}) == (
+        f"\x1bPtmux;\x1b\x1b]777;notify;rankdeck gpt-k3f9;{TOLD.text}\x1b\x1b\\\x1b\\"
+    )
+
+
+@pytest.mark.parametrize("kind", ["osc9", "osc777", "osc99"])
+@pytest.mark.parametrize(
+    "hostile",
+    ["\x1b]52;c;QQ==\a", "\x1b\\\x1b[2J", "a\nb\rc", "\x9b2J\x9d9;x\x9c", "\u202eab", ";;", "\a", "x" * 10_000],
+)
+def test_a_terminal_gets_no_control_character_of_a_run(kind: Desktop, hostile: str):
+    usual = terminal_sequences(Notify(desktop=kind), TOLD._replace(text="ok"), {})
+    sent = terminal_sequences(Notify(desktop=kind), TOLD._replace(text=f"{hostile}ok", run=f"r{hostile}"), {})
+    for odd in ("\x1b", "\a", "\x9b", "\x9c", "\n", "\r", "\u202e", ";"):
+        assert sent.count(odd) == usual.count(odd)
+    assert len(sent) < 500
+
+
+async def test_the_command_gets_the_words_in_its_environment_and_no_shell_reads_them(tmp_path: Path):
+    code = "import os, sys; open(sys.argv[1], 'w').write('|'.join([sys.argv[2]] + [os.environ['RANKDECK_' + one] for one in ('EVENT', 'RUN', 'PROFILE', 'TEXT')]))"
+    told = TOLD._replace(text="failed: $(touch x)\x1b[2J; `y`")
+    assert await run_command([sys.executable, "-c", code, str(tmp_path / "got"), "$HOME; *"], told) == ""
+    assert (tmp_path / "got").read_text() == "$HOME; *|failure|gpt-k3f9|gpt|failed: $(touch x), `y`"
+
+
+async def test_a_command_that_does_not_work_is_explained():
+    assert "can't be run" in await run_command(["/no/such/program"], TOLD)
+    assert "can't be run" in await run_command(["a\0b"], TOLD)
+    assert await run_command(["false"], TOLD) == "notify.command ended with status 1"
+    assert await run_command([], TOLD) == ""
+
+
+async def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notify, "COMMAND_SECONDS", 2.0)
+    script = f"sleep 1000 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; wait"
+    assert "was ended" in await run_command(["sh", "-c", script], TOLD)
+    if (tmp_path / "pid").exists():  # on a busy machine it may not have come so far
+        pid = int((tmp_path / "pid").read_text())
+        wait_until(lambda: not _lives(pid), what="its child has ended")
+
+
+async def test_a_command_ends_with_the_app(tmp_path: Path):
+    task = asyncio.create_task(run_command(["sh", "-c", f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 1000"], TOLD))  # fmt: skip
+    while not (tmp_path / "pid").exists():  # noqa: ASYNC110 - a file has no event
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not _lives(int((tmp_path / "pid").read_text()))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_nothing_is_on_unless_it_is_wanted():
+    assert not Notify().is_on
+    assert not Notify(on=(), bell=True).is_on
+    assert Notify(command=("true",)).is_on
+    assert os.environ.get("RANKDECK_EVENT") is None

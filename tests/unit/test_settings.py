@@ -1,0 +1,82 @@
+"""The user's settings: what is read, what is refused and at which line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.client.settings import read_settings
+from engine.core.errors import ProfileError
+from engine.core.settings import Notify, Settings, parse_settings
+from engine.runs.paths import settings_file
+
+
+def wrong(text: str) -> str:
+    with pytest.raises(ProfileError) as caught:
+        parse_settings(text, file="config.toml")
+    return str(caught.value)
+
+
+def test_keys_may_be_bare_or_quoted_one_or_several():
+    settings, places = parse_settings(
+        '[keys]\nrun.kill = "X"\n"run.stop" = ["S", "f9"]\n[notify]\nbell = true\n', file="config.toml"
+    )
+    assert settings.keys == {"run.kill": ("X",), "run.stop": ("S", "f9")}
+    assert settings.notify == Notify(bell=True)
+    assert places.where(("keys", "run", "kill")) == "config.toml:2"
+    assert places.where(("keys", "run", "stop")) == "config.toml:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('\ntehme = "x"\n', "config.toml:2: tehme: unknown key\n  did you mean theme?"),
+        ("[notify]\nbel = true\n", "config.toml:2: notify.bel: unknown key\n  did you mean notify.bell?"),
+        ('[notify]\nbell = "yes"\n', "config.toml:2: notify.bell: must be true or false, not a string"),
+        ('[notify]\non = ["fail"]\n', "config.toml:2: notify.on: there is no choice 'fail'\n  it takes: list of end"),
+        ('[notify]\ncommand = "beep 1"\n', "config.toml:2: notify.command: must be a list, not a string"),
+        ("[keys]\nrun.kill = 3\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
+        ("[keys]\nrun.kill = []\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
+        ("keys = 3\n", "config.toml:1: keys: must be a table, not a whole number"),
+        ("theme =\n", "config.toml:1: "),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
+    assert wrong(text).startswith(said)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("RANKDECK_HOME", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "rankdeck").mkdir()
+    return tmp_path / "rankdeck" / "config.toml"
+
+
+def test_without_a_file_the_defaults_count(file: Path):
+    assert settings_file() == file
+    assert read_settings()[0] == Settings()
+    assert not Settings().notify.is_on
+
+
+def test_the_file_is_read_where_xdg_says(file: Path):
+    file.write_text('theme = "rankdeck-light"\n')
+    file.chmod(0o644)
+    assert read_settings()[0].theme == "rankdeck-light"
+
+
+def test_a_file_that_others_can_write_is_refused(file: Path):
+    file.write_text('theme = "rankdeck-light"\n')
+    file.chmod(0o666)
+    with pytest.raises(ProfileError, match="can be written by other users"):
+        read_settings()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.write_bytes(b'theme = "\xff"\n')])
+def test_what_is_no_text_file_is_refused(file: Path, make):
+    make(file)
+    if file.is_file():
+        file.chmod(0o600)
+    with pytest.raises(ProfileError, match=r"is not a file|is not UTF-8"):
+        read_settings()
