@@ -33,7 +33,7 @@ MAX_LINE = 500
 """Longest line of foreign text that is printed, in characters."""
 
 STATUS_KEYS = ("rank", "node", "local_rank", "pid", "state", "exit", "attempt", "generation", "step", "loss",
-               "throughput", "gpu", "note", "health", "health_since", "phase")  # fmt: skip
+               "throughput", "gpu", "process", "note", "health", "health_since", "phase")  # fmt: skip
 """What `status --json` shows of a rank."""
 
 

@@ -13,6 +13,7 @@ from engine.core.checks.node_findings import login_finding
 from engine.core.checks.room import room_for_ranks
 from engine.core.failures.diagnosis import explain, is_secondary
 from engine.core.metrics.gpu_use import read_use
+from engine.core.metrics.process_use import process_use
 from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import Holding, Opening, Pending, Running, Starting
@@ -89,6 +90,8 @@ class Reports:
                 self._take_growth(node, news)
             case reports.GpusUsed():
                 self._take_gpu_use(node, news)
+            case reports.RanksUsed():
+                self._take_process_use(node, news)
             case reports.StoreOpened():
                 self._take_store(node, news)
             case reports.StoreLost(attempt=attempt, reason=reason):
@@ -331,6 +334,17 @@ class Reports:
         for rank, *_ in grew.sizes:
             self._run.check_rank(node, rank)
         self._ingest.take_sizes(grew.attempt, grew.sizes)
+
+    def _take_process_use(self, node: str, news: reports.RanksUsed) -> None:
+        if news.attempt != self._run.state.attempt:
+            return
+        known = self._run.process_use
+        for rank, *said in news.ranks:
+            self._run.check_rank(node, rank)
+            use = process_use(said)
+            if use != known.get(rank):
+                known[rank] = use
+                self._run.changed_ranks.add(rank)
 
     def _take_gpu_use(self, node: str, news: reports.GpusUsed) -> None:
         if news.attempt != self._run.state.attempt:

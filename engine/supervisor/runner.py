@@ -164,6 +164,7 @@ class Runner:
                     run.changed_ranks.update(now.ranks)
                     for rank in now.ranks:
                         run.gpu_use.pop(rank, None)
+                        run.process_use.pop(rank, None)
         if before.ranks is after.ranks:
             return
         is_changed = map(operator.is_not, before.ranks, after.ranks)  # faster than a loop for thousands of ranks

@@ -56,10 +56,10 @@ class Snapshots:
         run.changed_ranks.clear()
         if not self._ranks:
             changed = list(range(run.plan.world_size))
-            self._ranks = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health)
+            self._ranks = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health, run.process_use)
         revision = self._revision + 1
         moved = False
-        views = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health)
+        views = rank_views(run.state, run.plan, changed, progress, run.gpu_use, run.health, run.process_use)
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True

@@ -12,6 +12,7 @@ from typing import Any
 from engine.core.failures.collectives import Wait
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.health import RankHealth
+from engine.core.metrics.process_use import ProcessUse
 from engine.core.plan.plan import LaunchPlan, with_backend
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
@@ -73,6 +74,8 @@ class SupervisedRun:
         """The end of the stderr of ranks that have failed."""
         self.gpu_use: dict[int, GpuUse] = {}
         """The newest GPU use of each rank."""
+        self.process_use: dict[int, ProcessUse] = {}
+        """What the process of each rank used last."""
         self.health: dict[int, RankHealth] = {}
         """What is wrong with ranks that are alive."""
         self.stall: StallView | None = None
@@ -148,6 +151,7 @@ class SupervisedRun:
         """Clears what belongs to the attempt before."""
         self.tails.clear()
         self.gpu_use.clear()
+        self.process_use.clear()
         self.waits = ()
         self.health.clear()
         self.stall = None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
 from textual.geometry import Region
 
 from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.process_use import ProcessUse
 from engine.core.run.state import RankWord
 from tests.tui.hostile import CORPUS
 from tests.tui.table_app import TableApp, row
 from tests.tui.waiting import SIZES, lines, until
+from tui.data.rank_order import Order, arranged
 from tui.text.rank_columns import LEAST_NOTE, Columns, RankRow, row_parts, without_time
 from tui.widgets.rank_table import RankTable
 
@@ -232,14 +235,29 @@ async def test_any_size_is_drawn(size):
 def test_columns_never_exceed_the_width(world_size):
     for width in range(20, 250):
         for node in (0, 5, 60):
-            for gpus in (False, True):
-                columns = Columns.fitted(width, world_size=world_size, node=node, gpus=gpus)
+            for gpus, usage in product((False, True), repeat=2):
+                columns = Columns.fitted(width, world_size=world_size, node=node, gpus=gpus, usage=usage)
                 assert all(value >= 0 for value in columns)
                 if width >= 60:
                     assert columns.step
                     assert columns.loss
                     assert columns._used() + (columns.note + 1 if columns.note else 0) <= width
+                assert not columns.cpu or (usage and columns.note >= LEAST_NOTE - 1)
                 assert not columns.gpu or (gpus and columns.note >= LEAST_NOTE - 1)
+
+
+async def test_a_wide_table_shows_what_processes_use_and_sorts_by_it():
+    busy = ProcessUse(cpu=398, memory=1_300 << 20, read=3 << 20, written=1 << 20)
+    idle = ProcessUse(cpu=1, memory=300 << 20, read=None, written=None)
+    app = TableApp([row(0, process=idle), row(1, process=busy), row(2)])
+    async with app.run_test(size=(140, 9)):
+        head, *rows = lines(app.table)
+        assert "  cpu   rss  io/s " in head
+        assert "    1% 300 M     – " in rows[0]  # noqa: RUF001
+        assert "  398% 1.3 G 4.0 M " in rows[1]
+        assert "     –     –     – " in rows[2]  # noqa: RUF001
+        for column in ("cpu", "rss"):
+            assert [one.view.rank for one in arranged(app.table._every, Order(column), "")] == [1, 0, 2]
 
 
 async def test_keys_move_the_cursor():

@@ -535,3 +535,9 @@ def test_a_hostile_tail_is_explained_in_time(bit: str) -> None:
     explain(0, 1, tail)
     explain(0, -6, tail)
     assert time.process_time() - begin < 5
+
+
+def test_a_rank_that_a_user_has_killed_has_no_advice_beside_what_the_restart_key_does():
+    said = explain(2, -9, b"", by="alice")
+    assert (said.cause, said.hint) == ("asked", "")
+    assert "alice sent it with rankdeck kill" in said.detail

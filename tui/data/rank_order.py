@@ -8,9 +8,25 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from engine.core.views.view import RankView
 
-Column = Literal["rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "seen"]
+Column = Literal[
+    "rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"
+]
 
-COLUMNS: tuple[Column, ...] = ("rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "seen")
+COLUMNS: tuple[Column, ...] = (
+    "rank",
+    "node",
+    "local",
+    "state",
+    "step",
+    "throughput",
+    "loss",
+    "gpu",
+    "memory",
+    "cpu",
+    "rss",
+    "io",
+    "seen",
+)
 """Columns that ranks can be sorted by, from left to right."""
 
 _STATES = ("failed", "lost", "stalled", "nan", "slow", "stopped", "starting", "running", "exited")
@@ -26,6 +42,9 @@ _WORDS: dict[Column, tuple[str, str]] = {
     "loss": ("highest", "lowest"),
     "gpu": ("least busy", "busiest"),
     "memory": ("largest", "smallest"),
+    "cpu": ("busiest", "least busy"),
+    "rss": ("largest", "smallest"),
+    "io": ("most", "least"),
     "seen": ("longest silent", "newest"),
 }
 """What comes first in each column, and with the order reversed: what needs attention comes first."""
@@ -134,5 +153,10 @@ _KEYS: dict[Column, Callable[[RankView], tuple[object, ...] | None]] = {
     "loss": lambda view: None if view.loss is None else (-_finite(view.loss),),
     "gpu": lambda view: None if view.gpu is None or view.gpu.utilisation is None else (view.gpu.utilisation,),
     "memory": lambda view: None if view.gpu is None or view.gpu.memory is None else (-view.gpu.memory,),
+    "cpu": lambda view: None if view.process is None else (-view.process.cpu,),
+    "rss": lambda view: None if view.process is None else (-view.process.memory,),
+    "io": lambda view: (
+        None if view.process is None or view.process.transferred is None else (-view.process.transferred,)
+    ),
     "seen": lambda view: None if view.seen is None else (view.seen,),
 }

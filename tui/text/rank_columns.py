@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
+from engine.core.metrics.process_use import ProcessUse
 from engine.core.views.view import RankView
 from tui.data.spark import Scale, Source, spark_values
 from tui.numbers import NOTHING, age, memory, number, percent
@@ -47,11 +48,14 @@ class Columns(NamedTuple):
     spark: int
     gpu: int
     memory: int
+    cpu: int
+    rss: int
+    io: int
     seen: int
     note: int
 
     @classmethod
-    def fitted(cls, width: int, *, world_size: int, node: int, gpus: bool = False) -> Columns:
+    def fitted(cls, width: int, *, world_size: int, node: int, gpus: bool = False, usage: bool = False) -> Columns:
         """The columns that fit a width.
 
         Local rank and age go first, then the sparklines shrink, then the note, then the GPU leaves; below 60 cells other
@@ -62,9 +66,12 @@ class Columns(NamedTuple):
             world_size: number of ranks.
             node: cells of the longest node name; 0: all ranks are on one node, which needs no column.
             gpus: whether there are any whose use is known.
+            usage: whether it is known what the processes of ranks use.
         """
         rank = max(4, len(str(world_size - 1)))
-        columns = cls(rank, node and min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0, 0, 0)
+        columns = cls(
+            rank, node and min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0, 0, 0, 0, 0, 0
+        )
         with_gpu = columns._replace(gpu=4, memory=5)
         if gpus and with_gpu._used() + LEAST_NOTE <= width:
             columns = with_gpu
@@ -73,6 +80,9 @@ class Columns(NamedTuple):
                 columns = columns._replace(**{field: 0})
         if width >= 110:
             columns = columns._replace(local=5 if node else 0, seen=6)
+        with_usage = columns._replace(cpu=5, rss=5, io=5)
+        if usage and with_usage._used() + 2 * LEAST_NOTE <= width:
+            columns = with_usage
         rest = width - columns._used()
         if columns.loss:
             spark = min(32, (rest - max(LEAST_NOTE, rest * 2 // 5)) // 2 - 1)
@@ -81,7 +91,7 @@ class Columns(NamedTuple):
 
     def _used(self) -> int:
         sparks = 2 * (self.spark + 1) if self.spark else 0
-        numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory)
+        numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory, self.cpu, self.rss, self.io)
         fields = (self.node, self.local, self.state, *numbers, self.seen)
         return CURSOR + self.rank + sum(width + 1 for width in fields if width) + sparks
 
@@ -132,6 +142,9 @@ def row_parts(
     if columns.gpu:
         busy, used = (None, None) if view.gpu is None else (view.gpu.utilisation, view.gpu.memory)
         text.append(("", f" {percent(busy):>{columns.gpu}} {memory(used):>{columns.memory}}"))
+    if columns.cpu:
+        cpu, rss, io = _usage(view.process)
+        text.append(("", f" {cpu:>{columns.cpu}} {rss:>{columns.rss}} {io:>{columns.io}}"))
     if columns.seen:
         seen = age(None if view.seen is None else now - view.seen)
         text.append(("muted", " " + seen.rjust(columns.seen)))
@@ -143,6 +156,13 @@ def row_parts(
     if ascii:
         text = [(part, cell.replace(NOTHING, "-")) for part, cell in text]
     return tuple(text)
+
+
+def _usage(process: ProcessUse | None) -> tuple[str, str, str]:
+    """Percent of one core, memory, and bytes read and written a second of a rank's process."""
+    if process is None:
+        return NOTHING, NOTHING, NOTHING
+    return percent(process.cpu), memory(process.memory), memory(process.transferred)
 
 
 _TIME = re.compile(
@@ -191,6 +211,9 @@ def headings(columns: Columns, unit: str, *, ascii: bool) -> list[tuple[str, str
         ("loss", columns.loss, " " + "loss".rjust(columns.loss) + spark),
         ("gpu", columns.gpu, " " + "gpu".rjust(columns.gpu)),
         ("memory", columns.memory, " " + "mem".rjust(columns.memory)),
+        ("cpu", columns.cpu, " " + "cpu".rjust(columns.cpu)),
+        ("rss", columns.rss, " " + "rss".rjust(columns.rss)),
+        ("io", columns.io, " " + "io/s".rjust(columns.io)),
         ("seen", columns.seen, " " + "seen".rjust(columns.seen)),
         ("", columns.note >= 9, " last line"),
     ]

@@ -82,6 +82,8 @@ class RankTable(RankCells):
         self._unit = ""
         self._has_gpus = False
         """Whether a GPU was ever seen: columns must not come and go with a restart."""
+        self._has_usage = False
+        """The same for what processes use."""
         self._window = 0
         self._own_scale = False
         self._sparks = Sparks()
@@ -240,7 +242,10 @@ class RankTable(RankCells):
         nodes = {row.view.node for row in self._every}
         node = max(len(name) for name in nodes) if len(nodes) > 1 else 0
         self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._every)
-        columns = Columns.fitted(self._width, world_size=len(self._every), node=node, gpus=self._has_gpus)
+        self._has_usage = self._has_usage or any(row.view.process is not None for row in self._every)
+        columns = Columns.fitted(
+            self._width, world_size=len(self._every), node=node, gpus=self._has_gpus, usage=self._has_usage
+        )
         unit = next(
             (f"{'~' if row.view.is_derived else ''}{row.view.unit}" for row in self._every if row.view.unit), ""
         )

@@ -189,7 +189,7 @@ def _about_request(who: str, headline: str, by: str) -> Explanation:
         headline=headline,
         detail=f"{by} sent it with rankdeck kill, or with x in the app",
         traceback="",
-        hint="restart the run to continue",
+        hint="",  # what a restart does is said beside it
         cause="asked",
     )
 

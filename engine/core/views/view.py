@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.process_use import ProcessUse
 from engine.core.metrics.series import Point, SeriesDump
 from engine.core.run.state import RankWord, RestartKind, RunWord
 
@@ -39,6 +40,8 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     gpu: GpuUse | None = None
     """How it uses its GPU; None: it has none, or unknown."""
+    process: ProcessUse | None = None
+    """What its process uses of its node; None: unknown."""
     since: float | None = None
     """When the state began, seconds since the epoch."""
     seen: float | None = None

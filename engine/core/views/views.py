@@ -11,6 +11,7 @@ from engine.core.failures.collectives import Wait
 from engine.core.failures.verdict import Witness, find_verdict
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.health import RankHealth
+from engine.core.metrics.process_use import ProcessUse
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.holding import hold_ends_at
@@ -42,6 +43,7 @@ def rank_views(
     progress: Sequence[RankProgress],
     gpus: Mapping[int, GpuUse],
     health: Mapping[int, RankHealth] = MappingProxyType({}),
+    processes: Mapping[int, ProcessUse] = MappingProxyType({}),
 ) -> list[RankView]:
     """Ranks of the current attempt.
 
@@ -52,9 +54,13 @@ def rank_views(
         progress: the numbers of every rank, by rank.
         gpus: how ranks use their GPUs, of those where it is known now.
         health: what is wrong with ranks that are alive.
+        processes: what the processes of ranks use, of those where it is known now.
     """
     waits = _waiting_note(state)
-    return [_rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank)) for rank in ranks]
+    return [
+        _rank_view(state, plan, rank, progress[rank], gpus.get(rank), waits, health.get(rank), processes.get(rank))
+        for rank in ranks
+    ]
 
 
 def _rank_view(
@@ -65,6 +71,7 @@ def _rank_view(
     gpu: GpuUse | None,
     waits: str,
     health: RankHealth | None,
+    process: ProcessUse | None,
 ) -> RankView:
     phase = state.ranks[rank]
     is_alive = isinstance(phase, Alive)
@@ -86,6 +93,7 @@ def _rank_view(
         throughput=_finite(progress.throughput) if is_alive and not is_stalled else None,
         unit=progress.unit,
         gpu=gpu if is_alive else None,
+        process=process if is_alive else None,
         since=_since(state, phase),
         seen=progress.seen,
         note="never started"

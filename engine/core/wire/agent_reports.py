@@ -120,6 +120,13 @@ class GpusUsed(Report, frozen=True, kw_only=True, tag="gpus"):
     ranks: tuple[tuple[Size, Any, Any, Any], ...]
 
 
+class RanksUsed(Report, frozen=True, kw_only=True, tag="usage"):
+    """What the processes of ranks use: `(rank, percent of one core, bytes of memory, bytes read a second, bytes written a second)`."""
+
+    attempt: Number
+    ranks: tuple[tuple[Size, Size, Size, Size | None, Size | None], ...]
+
+
 class StoreOpened(Report, frozen=True, kw_only=True, tag="store"):
     """The store of an attempt listens."""
 
@@ -247,6 +254,7 @@ AnyReport = (
     | RankOutput
     | FilesGrew
     | GpusUsed
+    | RanksUsed
     | StoreOpened
     | StoreLost
     | AttemptCleared

@@ -26,6 +26,7 @@ from engine.node.agent.state import NodeState
 from engine.node.agent.stopped import StoppedWatch
 from engine.node.agent.store import Store
 from engine.node.agent.templates import Templates
+from engine.node.agent.usage import Usage
 from engine.node.agent.wire import PROTOCOL, Message
 from engine.node.limits import allow_open_files, open_files, processes_left
 from engine.node.login import ends_with_login
@@ -82,6 +83,7 @@ class Agent:
         self.stacks = Stacks(state, send)
         self.probes = Probes(state, send)
         self.gpu_watch = GpuWatch(state, selector, send)
+        self.usage = Usage(state, send, lambda: self.link.is_up and self.link.is_idle)
         self.listener = Listener(selector, send)
         self.stopped_watch = StoppedWatch()
         self.kept_young = time.monotonic()
@@ -161,6 +163,7 @@ class Agent:
         self.room.look()
         self.stacks.collect()
         self.gpu_watch.notice_silence()
+        self.usage.look()
         if self.link.is_up:
             if self.link.is_idle:  # sizes are absolute, so a slow link can skip some
                 self.relay.report_growth()

@@ -1,0 +1,43 @@
+"""Processor time, memory and I/O of a rank's process, as its node reports them every few seconds. Not stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+MEBIBYTE = 1 << 20
+
+
+class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of a rank uses, without its children such as data loaders. None: unknown."""
+
+    cpu: int
+    """Percent of one core: 400 is four cores."""
+    memory: int
+    """Bytes in physical memory, in whole mebibytes."""
+    read: int | None
+    """Bytes a second that it has read, from files, pipes and whatever else, to two digits."""
+    written: int | None
+    """The same for writing."""
+
+    @property
+    def transferred(self) -> int | None:
+        """Bytes a second read and written; None: unknown."""
+        return None if self.read is None or self.written is None else self.read + self.written
+
+
+def process_use(values: Sequence[int | None]) -> ProcessUse:
+    """A node's report about one rank, rounded so that a rank that does the same as before makes no news.
+
+    Args:
+        values: percent of one core, bytes of memory, bytes read and written a second.
+    """
+    cpu, memory, read, written = values
+    return ProcessUse(
+        cpu=cpu or 0, memory=round((memory or 0) / MEBIBYTE) * MEBIBYTE, read=_rough(read), written=_rough(written)
+    )
+
+
+def _rough(rate: int | None) -> int | None:
+    return None if rate is None else int(float(f"{rate:.2g}"))
