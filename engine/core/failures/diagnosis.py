@@ -187,7 +187,7 @@ def _about_request(who: str, headline: str, by: str) -> Explanation:
         )
     return Explanation(
         headline=headline,
-        detail=f"{by} sent it with rankdeck kill, or with x in the app",
+        detail=f"{by} sent it with rankdeck kill, or in the app",
         traceback="",
         hint="",  # what a restart does is said beside it
         cause="asked",
