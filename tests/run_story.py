@@ -31,6 +31,7 @@ class Story:
         on_failure: str = "hold",
         restarts: int = 3,
         backends: tuple[str, ...] = (),
+        spare_nodes: int = 0,
     ) -> None:
         first = ev.RunLaunched(
             at=0.0,
@@ -42,6 +43,7 @@ class Story:
             start_together="mpirun starts and ends all ranks together" if backends[:1] == ("mpi",) else "",
             backend="".join(backends[:1]),
             fallback=tuple(ev.FallbackBackend(backend=backend) for backend in backends[1:]),
+            spare_nodes=spare_nodes,
         )
         self.journal: list[AnyEvent] = [first]
         self.state, self.actions = launch(first)

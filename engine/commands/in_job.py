@@ -1,7 +1,8 @@
 """`in-job FOLDER`: what the batch script of a submitted run does, on the first node of its job.
 
 It makes the plan on the job's nodes, starts the supervisor, and ends with the run, so that Slurm frees the nodes at once. Shortly before
-the time limit it stops the run; with `on_limit = "requeue"`, it has submitted another job by then, which continues the run.
+the time limit it stops the run; with `on_limit = "requeue"`, it has submitted another job by then, which continues the run. A run that
+has lost a node and has spare ones goes on in the same job.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, SlurmJob
 from engine.planning import slurm
 from engine.planning.make import make_plan
+from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profiles import read_profile
 from engine.runs.ending import LIMIT, end_run
+from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, read_plan, read_submitted, replace_file
 from engine.runs.replay import waits_again
@@ -57,7 +60,7 @@ def main(folder: str) -> int:
         return 1
     job = profile.layout.slurm
     assert isinstance(job, SlurmJob)
-    return asyncio.run(_Supervision(LocalRun(paths), submitted, requeues=job.on_limit == "requeue").run())
+    return asyncio.run(_Supervision(LocalRun(paths), submitted, profile, requeues=job.on_limit == "requeue").run())
 
 
 def _take_job(paths: RunPaths) -> Submitted:
@@ -81,8 +84,8 @@ def _take_job(paths: RunPaths) -> Submitted:
 class _Supervision:
     """The run in this job."""
 
-    def __init__(self, run: LocalRun, submitted: Submitted, *, requeues: bool) -> None:
-        self._run, self._submitted, self._requeues = run, submitted, requeues
+    def __init__(self, run: LocalRun, submitted: Submitted, profile: Profile, *, requeues: bool) -> None:
+        self._run, self._submitted, self._profile, self._requeues = run, submitted, profile, requeues
         self._step: int | None = None
         self._state = ""
         self._warned, self._seen = asyncio.Event(), asyncio.Event()
@@ -95,12 +98,29 @@ class _Supervision:
         stopping = loop.create_task(self._stop_when_warned())
         try:
             await self._follow()
+            while self._state == "queued" and not self._submitted.next and await self._use_spare_nodes():
+                await self._follow()
         finally:
             stopping.cancel()
         if self._submitted.next and self._state != "queued":  # it was done, or the user has stopped it meanwhile
             with contextlib.suppress(CheckError):
                 await asyncio.to_thread(slurm.cancel, self._submitted.next)
         return 1 if self._state == "failed" else 0
+
+    async def _use_spare_nodes(self) -> bool:
+        """Continues the run, which has lost a node, on the nodes that the job still has. Returns whether there are enough."""
+        paths = self._run.paths
+        while await asyncio.to_thread(is_taken, paths):  # noqa: ASYNC110 - another process holds the lock
+            await asyncio.sleep(0.05)
+        try:
+            plan = await asyncio.to_thread(plan_here, self._profile, read_plan(paths))
+        except RankdeckError as error:
+            end_run(paths, f"it can't go on on other nodes: {error.message}")
+            self._state = "failed"
+            return False
+        write_plan(paths, plan)
+        await start_supervisor(paths)
+        return True
 
     async def _follow(self) -> None:
         run = self._run
@@ -159,11 +179,18 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
     job = profile.layout.slurm
     assert isinstance(job, SlurmJob)
     ranks = job.ranks_per_node or profile.layout.ranks_per_node
-    layout = msgspec.structs.replace(profile.layout, slurm="current", ranks_per_node=ranks)
+    # With spare nodes, squeue tells which the job still has.
+    here = int(os.environ["SLURM_JOB_ID"]) if job.spares else "current"
+    layout = msgspec.structs.replace(profile.layout, slurm=here, ranks_per_node=ranks)
+    slots, number = nodes_of(layout)
+    if len(slots) < job.nodes:
+        raise CheckError(f"Slurm's job {number} has {len(slots)} of {job.nodes} nodes left")
     launch = msgspec.structs.replace(profile.launch, workdir=submitted.workdir)
-    plan = make_plan(msgspec.structs.replace(profile, layout=layout, launch=launch))
+    nodes = Nodes(slots[: job.nodes], number)
+    plan = make_plan(msgspec.structs.replace(profile, layout=layout, launch=launch), nodes=nodes)
     program = submitted.program if submitted.program.kind == "script" else plan.program
-    return msgspec.structs.replace(plan, submission=submitted.submission, program=program)
+    spare = len(slots) - job.nodes
+    return msgspec.structs.replace(plan, submission=submitted.submission, program=program, spare_nodes=spare)
 
 
 def write_plan(paths: RunPaths, plan: LaunchPlan) -> None:

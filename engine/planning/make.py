@@ -36,7 +36,7 @@ from engine.launchers import local
 from engine.node import cores
 from engine.node.login import in_job
 from engine.planning import recipes
-from engine.planning.nodes import nodes_of
+from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
 from engine.runs.paths import utf8_path
 
@@ -53,7 +53,9 @@ def choices() -> Choices:
     }
 
 
-def make_plan(profile: Profile, *, checked: bool = True, places: Places | None = None) -> LaunchPlan:
+def make_plan(
+    profile: Profile, *, checked: bool = True, places: Places | None = None, nodes: Nodes | None = None
+) -> LaunchPlan:
     """The plan of a profile on its nodes, relative to the current directory.
 
     Asks other nodes only if their number of ranks or the choice of the backend depends on the answer. Checks files only on this
@@ -65,6 +67,7 @@ def make_plan(profile: Profile, *, checked: bool = True, places: Places | None =
         checked: False checks nothing, and asks nodes only to choose among backends; a node that has to count its own ranks then
             gets one rank.
         places: where the keys of the profile are in its file, for warnings; None: unknown.
+        nodes: what to use instead of `nodes_of` the layout.
 
     Raises:
         ProfileError: the profile names an unknown backend or recipe, or the recipe refuses its arguments.
@@ -72,7 +75,7 @@ def make_plan(profile: Profile, *, checked: bool = True, places: Places | None =
     """
     check_choices(profile, choices(), "profile")
     check_arguments(profile, places or Places("profile", {}))
-    plan = _first_that_runs(profile, _Draft(with_absolute_paths(profile)), checked=checked)
+    plan = _first_that_runs(profile, _Draft(with_absolute_paths(profile), nodes), checked=checked)
     plan = _with_cpus(plan, checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
@@ -203,8 +206,8 @@ class _Draft:
         CheckError: the profile calls this machine by a wrong name, or its nodes can't be determined.
     """
 
-    def __init__(self, profile: Profile) -> None:
-        self._slots, self._slurm_job = nodes_of(profile.layout)
+    def __init__(self, profile: Profile, nodes: Nodes | None = None) -> None:
+        self._slots, self._slurm_job = nodes or nodes_of(profile.layout)
         is_submitted = isinstance(profile.layout.slurm, SlurmJob)
         if profile.layout.transport is None and (is_submitted or (self._slurm_job and shutil.which("srun"))):
             profile = replace(profile, layout=replace(profile.layout, transport="slurm"))

@@ -48,7 +48,8 @@ class BootError(Exception):
     Args:
         reason: one line.
         is_busy: a later attempt may succeed.
-        is_final: no later attempt can succeed.
+        is_final: no later attempt can succeed, because the job is over.
+        is_gone: no later attempt can succeed: the job goes on without the node.
         is_silent: the command printed nothing in time.
         was_killed: a signal ended the command.
     """
@@ -59,11 +60,13 @@ class BootError(Exception):
         *,
         is_busy: bool = False,
         is_final: bool = False,
+        is_gone: bool = False,
         is_silent: bool = False,
         was_killed: bool = False,
     ) -> None:
         super().__init__(reason)
-        self.is_busy, self.is_final, self.is_silent, self.was_killed = is_busy, is_final, is_silent, was_killed
+        self.is_busy, self.is_final, self.is_gone = is_busy, is_final, is_gone
+        self.is_silent, self.was_killed = is_silent, was_killed
 
 
 class Starter:
@@ -125,7 +128,11 @@ class Starter:
                     trouble = self.explain(process.returncode, said)
                     was_killed = process.returncode is not None and process.returncode < 0
                     raise BootError(
-                        trouble.text, is_busy=trouble.retry, is_final=trouble.final, was_killed=was_killed
+                        trouble.text,
+                        is_busy=trouble.retry,
+                        is_final=trouble.final,
+                        is_gone=trouble.gone,
+                        was_killed=was_killed,
                     ) from None
             raise BootError(f"{self._argv[0]} did not start an agent") from None
 

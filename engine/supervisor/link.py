@@ -133,12 +133,12 @@ class Link:
         while True:
             await asyncio.sleep(RETRIES[min(tries, len(RETRIES) - 1)] * random.uniform(1.0, 1.5))
             self._is_up, self._is_silent, was_taken_over = False, False, self._bridge is not None
-            is_busy = is_final = self._was_killed = False
+            is_busy = is_final = is_gone = self._was_killed = False
             try:
                 reason = await self._serve()
             except BootError as error:
                 reason, is_busy, self._was_killed = str(error), error.is_busy, error.was_killed
-                is_final = error.is_final
+                is_final, is_gone = error.is_final, error.is_gone
             if self._is_up and not self._has_closed:
                 tries = 0 if loop.time() - self._up_since > STEADY_TIME else tries + 1
                 self._down_since = loop.time()
@@ -147,7 +147,7 @@ class Link:
             if was_taken_over and not self._is_up:
                 continue  # it ended meanwhile: start another
             tries += 1
-            if not (self._is_up or is_final) and (
+            if not (self._is_up or is_final or is_gone) and (
                 loop.time() - self._down_since < self._patience
                 or (is_busy and loop.time() - begun < BUSY_PATIENCE)
                 or (self._was_killed and tries <= KILLED_RETRIES)

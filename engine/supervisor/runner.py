@@ -111,7 +111,8 @@ class Runner:
             self.handle(ev.RestartRequested(at=now, by=restart_by))
         elif waits_for_job(run.state):
             nodes = tuple((node.name, node.ranks) for node in run.plan.nodes)
-            if self.handle(ev.RunContinued(at=now, job=run.plan.reach.slurm_job, nodes=nodes)):
+            job, spare_nodes = run.plan.reach.slurm_job, run.plan.spare_nodes
+            if self.handle(ev.RunContinued(at=now, job=job, nodes=nodes, spare_nodes=spare_nodes)):
                 run.ended.set()
         elif isinstance(run.state.phase, Ended):
             run.ended.set()

@@ -16,8 +16,8 @@ OF_A_JOB = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_HET_SIZE", "SLURM_CLUST
 
 
 @pytest.fixture(scope="session")
-def two_nodes() -> Iterator[Slurm]:
-    """Slurm with two nodes, which lives as long as the tests of this worker do."""
+def cluster() -> Iterator[Slurm]:
+    """Slurm with two nodes, or what a module has instead, which lives as long as the tests of this worker do."""
     if reason := reason_to_skip():
         pytest.skip(reason)
     with Slurm(count=2) as slurm:
@@ -25,29 +25,29 @@ def two_nodes() -> Iterator[Slurm]:
 
 
 @pytest.fixture(autouse=True)
-def nodes_are_left_clean(two_nodes: Slurm) -> Iterator[None]:
+def nodes_are_left_clean(cluster: Slurm) -> Iterator[None]:
     """Fails a test that leaves a process on a node.
 
     Being autouse it is the first to be set up, and so the last to be torn down: `home` has ended every run by then.
     """
     yield
     end = time.monotonic() + GRACE
-    while (left := two_nodes.processes()) and time.monotonic() < end:
+    while (left := cluster.processes()) and time.monotonic() < end:
         time.sleep(0.02)
     end_processes(left)
-    two_nodes.heal()
+    cluster.heal()
     assert not left, f"processes were left behind (and are killed now): {left}"
 
 
 @pytest.fixture
-def slurm(two_nodes: Slurm, home: object, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+def slurm(cluster: Slurm, home: object, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     """Slurm with two free nodes, whose commands this test finds."""
     for name in OF_A_JOB:
         monkeypatch.delenv(name, raising=False)
-    for name, value in two_nodes.environment.items():
+    for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TMPDIR", os.environ.get("TMPDIR", "/tmp"))
-    return two_nodes
+    return cluster
 
 
 @pytest.fixture

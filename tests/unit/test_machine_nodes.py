@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.state import (
@@ -13,7 +15,7 @@ from engine.core.run.state import (
     rank_word,
     run_word,
 )
-from tests.run_story import TWO, Story, continued, without_b
+from tests.run_story import TWO, Story, continued, given_up, without_b
 
 
 def test_a_node_that_can_not_be_reached_ends_a_run_that_never_began() -> None:
@@ -30,6 +32,29 @@ def test_a_run_that_can_not_begin_tells_of_every_node_that_is_not_there() -> Non
     assert run_word(story.state) == "starting"
     story.tell(ev.NodeGivenUp(at=story.at(), node="b", reason="Permission denied"))
     assert story.outcome() == ("failed", "a: no route; b: Permission denied")
+
+
+@pytest.mark.parametrize("on_failure", ["hold", "stop", "restart"])
+def test_a_run_with_a_spare_node_waits_to_go_on_there_when_it_loses_one(on_failure: str) -> None:
+    story = given_up(without_b(Story(TWO, on_failure, spare_nodes=1).run()))
+    assert act.StopRanks in map(type, story.actions)
+    story.end(0, -15).end(1, -15).clear().close()
+    word, reason = story.outcome()
+    assert word == "queued"
+    assert reason.startswith("stopped by the loss of b")
+    assert continued(story).state.spare_nodes == 0
+    assert run_word(story.state) == "starting"
+
+
+def test_a_run_that_never_began_goes_on_with_a_spare_node_too() -> None:
+    story = given_up(Story(TWO, spare_nodes=1).connect("a"))
+    assert run_word(story.close().state) == "queued"
+
+
+def test_a_run_that_is_being_stopped_needs_no_spare_node() -> None:
+    story = given_up(without_b(Story(TWO, spare_nodes=1).run()).stop())
+    story.end(0, -15).end(1, -15).clear().close()
+    assert run_word(story.state) == "stopped"
 
 
 def test_a_run_that_ends_while_a_node_is_away_says_what_may_be_left() -> None:

@@ -57,6 +57,7 @@ VALID: dict[tuple[str, ...], Any] = {
     ("layout", "slurm", "gres"): "gpu:8",
     ("layout", "slurm", "account"): "proj",
     ("layout", "slurm", "options"): ["--constraint=a100"],
+    ("layout", "slurm", "spares"): 1,
     ("layout", "slurm", "warn"): 300,
     ("layout", "slurm", "on_limit"): "stop",
     ("layout", "pbs"): "current",

@@ -136,6 +136,8 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
         "--exclusive",
         *("--output=/runs/gpt%%1-abcd/job.log", "--open-mode=append", "/runs/gpt%1-abcd/job.sh", "/runs/gpt%1-abcd"),
     ]
+    spared = slurm_submission(SlurmJob(nodes=4, spares=1), 8, name="gpt", command=["in-job"])
+    assert spared.options[1:] == ("--nodes=5", "--ntasks-per-node=8", "--no-requeue", "--no-kill")
     assert "--dependency=afterany:7" in sbatch_argv(submission, "/runs/a", after="7")
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
 
@@ -144,6 +146,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
     ("table", "words"),
     [
         ("nodes = 0", "must be 1 to 4096, not 0"),
+        ("spares = -1", "must be 0 to 4095, not -1"),
         ("ranks_per_node = 0", "must be 1 to 65536, not 0"),
         ('options = ["--array=1-3"]', "rankdeck submits one job, not a job array"),
         ('options = ["-N2"]', "set layout.slurm.nodes"),

@@ -45,7 +45,9 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     retry: bool = False
     """Whether a second try within seconds may succeed."""
     final: bool = False
-    """Whether no other try can ever succeed."""
+    """Whether no other try can ever succeed, because the job is over."""
+    gone: bool = False
+    """Whether the job goes on without this node."""
 
     @property
     def text(self) -> str:
@@ -136,7 +138,8 @@ def explain(
         fact = found.detail
         if status == EXIT_LAUNCHER and _ON_THE_WAY.search(text) and "Proxy" not in fact and "jump" not in fact:
             fact = f"at a jump host: {fact}"
-        return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=found.cause.retry, final=found.cause.final)
+        cause = found.cause
+        return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=cause.retry, final=cause.final, gone=cause.gone)
     return _by_status(status, last, words)
 
 

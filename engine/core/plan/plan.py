@@ -171,6 +171,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The Python of agents, if that of ranks is inside `wrap`; empty: they share one."""
     submission: Submission | None = None
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
+    spare_nodes: int = 0
+    """Nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost."""
     metric_loss: str = ""
     metric_step: str = ""
     metric_ignore: tuple[str, ...] = ()

@@ -47,6 +47,7 @@ BIND_WORDS: dict[Bind, str] = {
 
 class SlurmJob(Section, frozen=True, kw_only=True):
     """`[layout.slurm]`: a job that rankdeck submits. Empty: as the site sets it. `ranks_per_node` overrides that of `[layout]`.
+    `spares`: nodes that the job has besides, in place of those that fail.
     `warn`: seconds before the job's time limit at which its run is stopped; 0: Slurm ends it. `on_limit`: whether it goes on in another job.
     """
 
@@ -57,6 +58,7 @@ class SlurmJob(Section, frozen=True, kw_only=True):
     gres: str = ""
     account: str = ""
     options: tuple[str, ...] = ()
+    spares: int = 0
     warn: int = 0
     on_limit: Literal["stop", "requeue"] = "stop"
 

@@ -236,6 +236,8 @@ def _check_slurm(job: SlurmJob, places: Places) -> None:
         raise places.error((*here, "nodes"), f"must be 1 to {MAX_NODES}, not {job.nodes}")
     if job.ranks_per_node is not None and not 1 <= job.ranks_per_node <= MAX_RANKS:
         raise places.error((*here, "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {job.ranks_per_node}")
+    if not 0 <= job.spares <= MAX_NODES - job.nodes:
+        raise places.error((*here, "spares"), f"must be 0 to {MAX_NODES - job.nodes}, not {job.spares}")
     if not 0 <= job.warn <= MAX_WARN:
         raise places.error((*here, "warn"), f"must be 0 to {MAX_WARN} seconds, not {job.warn}")
     if job.on_limit == "requeue" and not job.warn:

@@ -36,10 +36,11 @@ def slurm_submission(job: SlurmJob, ranks: int, *, name: str, command: Sequence[
     return Submission(
         options=(
             f"--job-name={name}",
-            f"--nodes={job.nodes}",
+            f"--nodes={job.nodes + job.spares}",
             f"--ntasks-per-node={ranks}",
             *(f"--{key}={value}" for key, value in given.items() if value),
             "--no-requeue",
+            *(["--no-kill"] if job.spares else []),
             *([f"--signal=B:USR1@{job.warn}"] if job.warn else []),
             *job.options,
         ),

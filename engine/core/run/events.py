@@ -41,6 +41,8 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     """Why rankdeck chose the backend, if the profile leaves the choice open."""
     fallback: tuple[FallbackBackend, ...] = msgspec.field(name="spares", default=())
     """In the order in which they are tried."""
+    spare_nodes: int = 0
+    """Nodes of the job besides."""
 
 
 class SupervisorStarted(Event, frozen=True, kw_only=True):
@@ -88,10 +90,12 @@ class JobEnded(Event, frozen=True, kw_only=True):
 
 
 class RunContinued(Event, frozen=True, kw_only=True):
-    """Another job of a batch system continues the run as its next attempt. `nodes`: as in `RunLaunched`; `job`: its number."""
+    """Another job of a batch system, or other nodes of the same job, continue the run as its next attempt. `nodes`, `spare_nodes`: as in
+    `RunLaunched`; `job`: its number."""
 
     job: str
     nodes: tuple[tuple[str, tuple[int, ...]], ...]
+    spare_nodes: int = 0
 
 
 class NodeWarned(Event, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ def launch(event: ev.RunLaunched) -> Step:
         start_together=event.start_together,
         backend=event.backend,
         fallback=event.fallback,
+        spare_nodes=event.spare_nodes,
         launched_at=event.at,
         attempt_since=event.at,
         phase=Opening(),

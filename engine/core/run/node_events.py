@@ -25,6 +25,7 @@ from engine.core.run.moves import (
 )
 from engine.core.run.rank_events import rank_ended, rank_lost, rank_spawned
 from engine.core.run.rejoin import tell_again
+from engine.core.run.requests import stop_requested
 from engine.core.run.state import (
     Alive,
     Clearing,
@@ -203,8 +204,16 @@ def modules_imported(state: RunState, event: ev.ModulesImported) -> Step:
 
 
 def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
-    """Counts the ranks of the node as lost."""
+    """Counts the ranks of the node as lost. If there is a spare node, the run ends here, and goes on there."""
     before, state = state, set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)
+    if state.spare_nodes:
+        state, ends = stop_requested(state, ev.StopRequested(at=event.at, by=f"the loss of {event.node}", again=True))
+        state, actions = _lose_ranks(before, state, event)
+        return state, tuple(one for one in ends if not isinstance(one, act.Ignore)) + actions
+    return _lose_ranks(before, state, event)
+
+
+def _lose_ranks(before: RunState, state: RunState, event: ev.NodeGivenUp) -> Step:
     match state.phase:
         case Ended():
             return ignore(before, "the run has ended")
@@ -255,14 +264,16 @@ def job_ended(state: RunState, event: ev.JobEnded) -> Step:
 
 
 def run_continued(state: RunState, event: ev.RunContinued) -> Step:
-    """Starts the next attempt on the nodes of another job."""
+    """Starts the next attempt on the nodes of another job, or on others of the same job."""
     match state.phase:
         case Ended(outcome=Outcome(word="queued")):
             ranks = sorted(rank for _, ranks in event.nodes for rank in ranks)
             if ranks != list(range(len(state.ranks))):
                 return ignore(state, f"the run has {len(state.ranks)} ranks, and the job {len(ranks)}")
             nodes = tuple(Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
-            return next_attempt(replace(state, phase=Opening(), nodes=nodes, restarts=0), event.at)
+            return next_attempt(
+                replace(state, phase=Opening(), nodes=nodes, spare_nodes=event.spare_nodes, restarts=0), event.at
+            )
         case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
             return ignore(state, "the run does not wait for a job")
         case _ as never:

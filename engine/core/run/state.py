@@ -178,6 +178,8 @@ class RunState(Value, frozen=True, kw_only=True):
     interfaces: tuple[tuple[str, str], ...] = ()
     """The network interface by which each node reaches the others, as `(node, name)`."""
     store_trouble: str = ""
+    spare_nodes: int = 0
+    """Nodes on which the run may go on if one of `nodes` is lost."""
     restarts: int = 0
     best_step: int | None = None
     fruitless: int = 0

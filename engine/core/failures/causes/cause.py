@@ -41,4 +41,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     retry: bool = False
     """Of a failed connection: whether a second try within seconds may succeed."""
     final: bool = False
-    """Of a failed connection: whether no other try can ever succeed."""
+    """Of a failed connection: whether no other try can ever succeed, because the job is over."""
+    gone: bool = False
+    """Of a failed connection: whether the node does not belong to the job, which goes on without it."""

@@ -32,6 +32,7 @@ CAUSES: tuple[Cause, ...] = (
         pattern=r"Requested node configuration is not available|Invalid node name specified|Node count specification invalid",
         detail="it is not a node of Slurm's job {job}",
         hint="its nodes: squeue -j {job} -o %N",
+        gone=True,
     ),
     _step(
         id="S63",

@@ -1,0 +1,88 @@
+"""Jobs with a node more than their run needs: a run that loses a node goes on with the other one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import WriteProfile, WriteScript
+from tests.slurm.lab import Slurm, reason_to_skip
+from tests.support import Deck, wait_gone, wait_until
+
+COUNT = """
+import os, rankdeck, socket, time
+print("on", socket.gethostname(), flush=True)
+step = 0
+while step < 5 or not os.path.exists("finish"):
+    step += 1
+    rankdeck.log(step=step, loss=1 / step)
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    """Slurm with three nodes, which lives as long as these tests do."""
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Slurm(count=3) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def run(slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile) -> str:
+    """Two ranks on each of two nodes of a job that has three. They make steps."""
+    layout = {"slurm": {"nodes": 2, "ranks_per_node": 2, "spares": 1}}
+    ladder = {"stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
+    run: str = rankdeck.launch(write_profile(write_script("count.py", COUNT), 2, layout=layout, launch=ladder))
+    wait_steps(rankdeck, run)
+    return run
+
+
+def wait_steps(deck: Deck, run: str, attempt: int = 0) -> None:
+    for rank in range(4):
+        deck.wait_log(run, rank, b"step 1\n", attempt=attempt)
+
+
+def nodes_of(deck: Deck, run: str) -> list[str]:
+    return [rank["node"] for rank in deck.status(run)["ranks"]]
+
+
+def test_a_run_that_loses_a_node_goes_on_with_the_spare_one(slurm: Slurm, rankdeck: Deck, run: str, work: Path) -> None:
+    assert nodes_of(rankdeck, run) == ["sl1", "sl1", "sl2", "sl2"]
+    pids = rankdeck.pids(run)
+    slurm.run("scontrol", "update", "nodename=sl2", "state=down", "reason=test")
+    wait_steps(rankdeck, run, attempt=1)
+    wait_gone(*pids)
+    assert nodes_of(rankdeck, run) == ["sl1", "sl1", "sl3", "sl3"]
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "succeeded")
+    job = json.loads((rankdeck.folder(run) / "job.json").read_text())["job"]
+    wait_until(lambda: slurm.state(job) == "COMPLETED", what="the job has ended")
+
+
+def test_a_run_that_loses_more_nodes_than_it_has_to_spare_holds(slurm: Slurm, rankdeck: Deck, run: str) -> None:
+    slurm.run("scontrol", "update", "nodename=sl2", "state=down", "reason=test")
+    wait_steps(rankdeck, run, attempt=1)
+    slurm.run("scontrol", "update", "nodename=sl3", "state=down", "reason=test")
+    rankdeck.wait_state(run, "holding")
+    assert "it is not a node of Slurm's job" in rankdeck("status", run).stdout
+    assert rankdeck("stop", run).returncode == 0
+    rankdeck.wait_state(run, "stopped")
+
+
+def test_a_spare_node_that_is_lost_changes_nothing(slurm: Slurm, rankdeck: Deck, run: str, work: Path) -> None:
+    slurm.run("scontrol", "update", "nodename=sl3", "state=down", "reason=test")
+    (work / "finish").touch()
+    assert rankdeck.wait_state(run, "succeeded")["attempt"] == 0
+
+
+def test_a_run_whose_spare_node_was_lost_before_ends_in_words(slurm: Slurm, rankdeck: Deck, run: str) -> None:
+    for node in ("sl3", "sl2"):
+        slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    rankdeck.wait_state(run, "failed")
+    assert "has 1 of 2 nodes left" in rankdeck("status", run).stdout
