@@ -1,14 +1,18 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Measures latency and bandwidth of collectives over sizes.
 
-Bandwidths are those that nccl-tests defines. Each call comes after a barrier, and its time is that of the slowest rank. The first call
-of each size is checked: a wrong result ends the run. Rank 0 prints the results, and reports them by `rankdeck.log` with the names in
-`docs/bench.md`. `rankdeck bench` and the app show them.
+Bandwidths are those that nccl-tests defines. Each call comes after a
+barrier, and its time is that of the slowest rank. The first call of each
+size is checked: a wrong result ends the run. Rank 0 prints the results, and
+reports them by `rankdeck.log` with the names in `docs/bench.md`.
+`rankdeck bench` and the app show them.
 
-Compare the small sizes, where latency decides, with the large ones, where bandwidth does: a training with many small gradients
-depends on the first part of the table. On a machine that does other work, the times of one run mean little.
+Compare the small sizes, where latency decides, with the large ones, where
+bandwidth does: a training with many small gradients depends on the first
+part of the table. On a machine that does other work, the times of one run
+mean little.
 
-It keeps no checkpoint: a restart measures everything again, since times from before and after it could not be compared.
+It keeps no checkpoint: a restart measures everything again, since times
+from before and after it could not be compared.
 """
 
 from __future__ import annotations

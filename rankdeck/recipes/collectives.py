@@ -1,16 +1,21 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Draws who had what before and after each collective.
 
-A collective is a call that all ranks of a group make together, in the same order, with tensors of the same shape. Each picture
-has one line for each rank, with what it had before and what it has after. Every result is checked.
+A collective is a call that all ranks of a group make together, in the same
+order, with tensors of the same shape. Each picture has one line for each
+rank, with what it had before and what it has after. Every result is
+checked.
 
-Try another number of ranks, or another backend, and one collective alone with `--only all_to_all`.
+Try another number of ranks, or another backend, and one collective alone
+with `--only all_to_all`.
 
-What goes wrong in practice: one rank skips a call (an `if rank == 0` around it), and the others wait until the timeout; `rankdeck
-stacks` and the app's `t` show who waits for whom. Shapes or types differ between ranks, which some backends report; others
-return wrong data. A tensor is read before the `wait()` of its asynchronous call. Two ranks both `send` first and then `recv`:
-large messages make both wait forever, so one of them uses `isend`. Object collectives use pickle: take objects only from ranks
-that you trust, and tensors for whatever is large.
+What goes wrong in practice: one rank skips a call (an `if rank == 0` around
+it), and the others wait until the timeout; `rankdeck stacks` and the app's
+`t` show who waits for whom. Shapes or types differ between ranks, which
+some backends report; others return wrong data. A tensor is read before the
+`wait()` of its asynchronous call. Two ranks both `send` first and then
+`recv`: large messages make both wait forever, so one of them uses `isend`.
+Object collectives use pickle: take objects only from ranks that you trust,
+and tensors for whatever is large.
 
 It keeps no checkpoint: a restart draws all of them again.
 """

@@ -1,24 +1,33 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Compresses the gradients of DDP, and measures what it saves.
 
-DDP gives each bucket of gradients to a hook, which returns a future with the average. A hook may send less than the bucket holds:
+DDP gives each bucket of gradients to a hook, which returns a future with
+the average. A hook may send less than the bucket holds:
 
-    none       all of it, in float32
-    fp16       rounded to float16, which is half the bytes
-    powersgd   two thin matrices P and Q whose product is close to each gradient (T. Vogels et al., "PowerSGD: Practical Low-Rank
-               Gradient Compression for Distributed Optimization", NeurIPS 2019); what the product lacks is added to the next gradient
+    none      all of it, in float32
+    fp16      rounded to float16, which is half the bytes
+    powersgd  two thin matrices P and Q whose product is close to each
+              gradient (T. Vogels et al., "PowerSGD: Practical Low-Rank
+              Gradient Compression for Distributed Optimization", NeurIPS
+              2019); what the product lacks is added to the next gradient
 
-Each is trained for the same number of steps, and a table compares bytes, time and accuracy. Between processes of one machine the
-network costs next to nothing, so fewer bytes do not always mean less time: compare again over the network that you have. Try `--rank 8`
-(closer, more bytes) and `--hidden 512` (more to save).
+Each is trained for the same number of steps, and a table compares bytes,
+time and accuracy. Between processes of one machine the network costs next
+to nothing, so fewer bytes do not always mean less time: compare again over
+the network that you have. Try `--rank 8` (closer, more bytes) and
+`--hidden 512` (more to save).
 
-With `--checkpoint` rank 0 writes down what each hook comes to, and a restart measures the others only. A hook is measured from its
-beginning: two parts of a measurement, with a restart between them, could not be compared with the others.
+With `--checkpoint` rank 0 writes down what each hook comes to, and a
+restart measures the others only. A hook is measured from its beginning: two
+parts of a measurement, with a restart between them, could not be compared
+with the others.
 
-What goes wrong in practice: gradients above 65504 overflow in float16 (use bfloat16, or divide before the sum, as torch's hook does).
-Compression starts in the first steps, when gradients change most: begin with plain averages, as `--start` does here. The error that
-powersgd adds to the next gradient is a part of the training's state: if the checkpoint lacks it, a resumed run differs. torch has a PowerSGD of its own
-(`powerSGD_hook`), which needs numpy.
+What goes wrong in practice: gradients above 65504 overflow in float16 (use
+bfloat16, or divide before the sum, as torch's hook does). Compression
+starts in the first steps, when gradients change most: begin with plain
+averages, as `--start` does here. The error that powersgd adds to the next
+gradient is a part of the training's state: if the checkpoint lacks it, a
+resumed run differs. torch has a PowerSGD of its own (`powerSGD_hook`),
+which needs numpy.
 """
 
 import gc

@@ -1,21 +1,29 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Learns images with DDP: batch norm, saved weights, workers.
 
-A small convolutional network learns handwritten digits, each moved by up to a pixel.
+A small convolutional network learns handwritten digits, each moved by up to
+a pixel.
 
-Batch normalization uses mean and variance of the batch, and with DDP that is each rank's own small one. With 16 images per rank
-this does no harm. Try `--batch 2` on four ranks, with and without `--sync-batchnorm`: without it, two images say little about the
-mean, and the accuracy ends at 0.80. With it, all ranks share the statistics of the whole batch, and it ends at 0.90, for one small
-all-reduce per layer and pass. (On GPUs it is `torch.nn.SyncBatchNorm`, which has no CPU version; on CPUs a layer of this package that
-computes the same.)
+Batch normalization uses mean and variance of the batch, and with DDP that
+is each rank's own small one. With 16 images per rank this does no harm. Try
+`--batch 2` on four ranks, with and without `--sync-batchnorm`: without it,
+two images say little about the mean, and the accuracy ends at 0.80. With
+it, all ranks share the statistics of the whole batch, and it ends at 0.90,
+for one small all-reduce per layer and pass. (On GPUs it is
+`torch.nn.SyncBatchNorm`, which has no CPU version; on CPUs a layer of this
+package that computes the same.)
 
-Rank 0 saves the weights, and all ranks load them: `--weights FILE` begins with those of an earlier run. `--workers N` prepares
-images in N more processes for each rank. Which way an image moves depends on seed, epoch and image only, so that the loss is the same
-with any number of workers. The learning rate rises in the first epoch, and then falls along a cosine.
+Rank 0 saves the weights, and all ranks load them: `--weights FILE` begins
+with those of an earlier run. `--workers N` prepares images in N more
+processes for each rank. Which way an image moves depends on seed, epoch and
+image only, so that the loss is the same with any number of workers. The
+learning rate rises in the first epoch, and then falls along a cosine.
 
-What goes wrong in practice: every rank saves to the same file, which is then damaged. Every rank loads a file that rank 0 saved on GPU 0,
-and its tensors go to GPU 0 for all of them: give `map_location`. Running statistics differ between ranks, so their accuracies
-do too: broadcast them before you evaluate. Workers draw random numbers from one seed, and all make the same changes.
+What goes wrong in practice: every rank saves to the same file, which is
+then damaged. Every rank loads a file that rank 0 saved on GPU 0, and its
+tensors go to GPU 0 for all of them: give `map_location`. Running statistics
+differ between ranks, so their accuracies do too: broadcast them before you
+evaluate. Workers draw random numbers from one seed, and all make the same
+changes.
 """
 
 from __future__ import annotations

@@ -1,18 +1,27 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Learns handwritten digits with DDP, and all that goes with it.
 
-A small network learns 1,400 images. The script also shows what most real trainings need:
+A small network learns 1,400 images. The script also shows what most real
+trainings need:
 
-- `DistributedSampler` gives each rank its own part of the images; `set_epoch` shuffles them anew in each epoch.
-- `--accumulate` adds up gradients of several parts of a batch. `no_sync` keeps DDP from averaging before the last part.
-- `--precision bf16`: autocast computes products in bfloat16. Parameters and gradients stay in float32, so nothing is scaled.
-- `--clip` limits the norm of the gradient, after it has been averaged: all ranks clip alike.
-- `--scale-lr`: with N ranks a batch is N times as large, so the learning rate is too, after an epoch that warms up.
-- Held-out images can't be shared evenly, so one rank has a batch more. `Join` answers its collectives for the ranks that are done.
+- `DistributedSampler` gives each rank its own part of the images;
+  `set_epoch` shuffles them anew in each epoch.
+- `--accumulate` adds up gradients of several parts of a batch. `no_sync`
+  keeps DDP from averaging before the last part.
+- `--precision bf16`: autocast computes products in bfloat16. Parameters and
+  gradients stay in float32, so nothing is scaled.
+- `--clip` limits the norm of the gradient, after it has been averaged: all
+  ranks clip alike.
+- `--scale-lr`: with N ranks a batch is N times as large, so the learning
+  rate is too, after an epoch that warms up.
+- Held-out images can't be shared evenly, so one rank has a batch more.
+  `Join` answers its collectives for the ranks that are done.
 
-What goes wrong in practice: without `set_epoch` every epoch has the same order. A sampler fills up its last batch with images that
-another rank has too, so an accuracy measured through it is wrong. A loss printed by rank 0 is that of rank 0: average it first. With
-many ranks a scaled learning rate is too high: the loss becomes NaN in the first epoch, and `--no-scale-lr` or `--clip` help.
+What goes wrong in practice: without `set_epoch` every epoch has the same
+order. A sampler fills up its last batch with images that another rank has
+too, so an accuracy measured through it is wrong. A loss printed by rank 0
+is that of rank 0: average it first. With many ranks a scaled learning rate
+is too high: the loss becomes NaN in the first epoch, and `--no-scale-lr` or
+`--clip` help.
 """
 
 from __future__ import annotations

@@ -1,23 +1,33 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Shrinks and grows the world by hand, with new process groups.
 
-`--worlds 4,2,4` trains in three generations: with four ranks, with the first two of them, and with four again. The processes keep
-running; only the process group changes. At the end of a generation its ranks destroy their group. Those that take part in the next one make a new group
-over the same store, under a prefix of its own, and rank 0, which is always there, sends everybody its state. All others wait.
+`--worlds 4,2,4` trains in three generations: with four ranks, with the
+first two of them, and with four again. The processes keep running; only the
+process group changes. At the end of a generation its ranks destroy their
+group. Those that take part in the next one make a new group over the same
+store, under a prefix of its own, and rank 0, which is always there, sends
+everybody its state. All others wait.
 
-The batch of a step has the same points in each generation, and only the share of a rank changes. So the loss does not depend on the
-world, up to rounding.
+The batch of a step has the same points in each generation, and only the
+share of a rank changes. So the loss does not depend on the world, up to
+rounding.
 
-`rankdeck.elastic` does all this when a rank dies: it notices, starts another process, forms the group, and takes the state from the rank
-that has trained the most. Use it in your own script, as the recipe `gpt` does; this one shows what is inside.
+`rankdeck.elastic` does all this when a rank dies: it notices, starts
+another process, forms the group, and takes the state from the rank that has
+trained the most. Use it in your own script, as the recipe `gpt` does; this
+one shows what is inside.
 
 What goes wrong in practice:
-- Delete everything that belongs to the old group before you make the new one: DDP wrappers, samplers, sub-groups.
-- Without a prefix of its own a new group finds keys of the old one in the store, and hangs or connects to addresses that are gone.
-- A rank that joins must get all of the state: step, parameters, and the optimizer's momentum too. A fresh momentum shows in the loss.
-- A share that is rounded down loses samples. Here it is a slice of the batch, and gradients are sums over the whole batch.
+- Delete everything that belongs to the old group before you make the new
+  one: DDP wrappers, samplers, sub-groups.
+- Without a prefix of its own a new group finds keys of the old one in the
+  store, and hangs or connects to addresses that are gone.
+- A rank that joins must get all of the state: step, parameters, and the
+  optimizer's momentum too. A fresh momentum shows in the loss.
+- A share that is rounded down loses samples. Here it is a slice of the
+  batch, and gradients are sums over the whole batch.
 
-Change: `--worlds 1,4`; leave out the optimizer in `give_state`, and compare the losses.
+Change: `--worlds 1,4`; leave out the optimizer in `give_state`, and compare
+the losses.
 """
 
 from __future__ import annotations

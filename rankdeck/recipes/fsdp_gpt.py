@@ -1,24 +1,34 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Trains a GPT whose parameters FSDP2 shards over the ranks.
 
-DDP keeps the whole model on every rank. `fully_shard` keeps a part: each parameter becomes a DTensor, of which a rank holds one slice.
-Before a block computes, its ranks gather its parameters; after that they free them again; gradients are reduced and scattered, so the
-optimizer, too, has only this rank's slice. Rank 0 prints how many numbers it holds and how many the model has.
+DDP keeps the whole model on every rank. `fully_shard` keeps a part: each
+parameter becomes a DTensor, of which a rank holds one slice. Before a block
+computes, its ranks gather its parameters; after that they free them again;
+gradients are reduced and scattered, so the optimizer, too, has only this
+rank's slice. Rank 0 prints how many numbers it holds and how many the model
+has.
 
-Each block is wrapped, then the whole model: what is wrapped together is gathered together. One wrapper around the whole model saves
-hardly any memory during forward and backward.
+Each block is wrapped, then the whole model: what is wrapped together is
+gathered together. One wrapper around the whole model saves hardly any
+memory during forward and backward.
 
-The checkpoint is sharded: each rank writes its slices with `torch.distributed.checkpoint`, and 2 ranks can resume what 4 have written.
-`--batch` counts the blocks of a step over all ranks, so the loss goes on where it was.
+The checkpoint is sharded: each rank writes its slices with
+`torch.distributed.checkpoint`, and 2 ranks can resume what 4 have written.
+`--batch` counts the blocks of a step over all ranks, so the loss goes on
+where it was.
 
 What goes wrong in practice:
-- Every forward and backward pass is a collective. A rank that evaluates one batch more than the others waits forever. So the evaluation
-  leaves out the blocks that do not fill a step.
-- An optimizer that is made before `fully_shard` holds the old parameters, and trains nothing.
-- `model.state_dict()` gives DTensors. `torch.save` by rank 0 alone would write one slice.
-- The folder of the checkpoint must be on a file system that all nodes share.
+- Every forward and backward pass is a collective. A rank that evaluates one
+  batch more than the others waits forever. So the evaluation leaves out the
+  blocks that do not fill a step.
+- An optimizer that is made before `fully_shard` holds the old parameters,
+  and trains nothing.
+- `model.state_dict()` gives DTensors. `torch.save` by rank 0 alone would
+  write one slice.
+- The folder of the checkpoint must be on a file system that all nodes
+  share.
 
-Change: `--width` and `--layers`, and watch the numbers per rank; wrap only the whole model; resume with another number of ranks.
+Change: `--width` and `--layers`, and watch the numbers per rank; wrap only
+the whole model; resume with another number of ranks.
 """
 
 from __future__ import annotations

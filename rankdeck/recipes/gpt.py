@@ -1,18 +1,23 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Trains a GPT on Shakespeare with DDP; a lost rank rejoins.
 
-It reads "As You Like It" character by character. The model is small, but the training is complete: warm-up and cosine decay,
-gradient clipping, a held-out loss, checkpoints, a stop by signal between two steps, and a sample of text at the end.
+It reads "As You Like It" character by character. The model is small, but
+the training is complete: warm-up and cosine decay, gradient clipping, a
+held-out loss, checkpoints, a stop by signal between two steps, and a sample
+of text at the end.
 
-`elastic.run` keeps model, optimizer and counters in the memory of every rank. When a rank dies, the others keep their process
-and wait; press r, and the new rank gets everything from one of them. No step is lost.
+`elastic.run` keeps model, optimizer and counters in the memory of every
+rank. When a rank dies, the others keep their process and wait; press r, and
+the new rank gets everything from one of them. No step is lost.
 
-All random numbers come from one seed. On CPUs two runs of the same layout give exactly the same loss, and so does a run that
-was stopped and resumed, or in which a lost rank has rejoined.
+All random numbers come from one seed. On CPUs two runs of the same layout
+give exactly the same loss, and so does a run that was stopped and resumed,
+or in which a lost rank has rejoined.
 
-Change `--layers`, `--width` and `--block`, and watch the held-out loss (`val_loss`): on a text as short as this one a large
-model soon memorises the training part. In practice, most trouble comes from what is not restored: an optimizer that
-starts from zero after a resume, or a data order that begins again.
+Change `--layers`, `--width` and `--block`, and watch the held-out loss
+(`val_loss`): on a text as short as this one a large model soon memorises
+the training part. In practice, most trouble comes from what is not
+restored: an optimizer that starts from zero after a resume, or a data order
+that begins again.
 """
 
 from __future__ import annotations

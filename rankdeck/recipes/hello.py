@@ -1,19 +1,24 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Joins a process group, says who is there, and leaves again.
 
-Every distributed program begins like this. A launcher (rankdeck, torchrun, mpirun) starts the same script several times and
-tells each process its rank in environment variables. The ranks then meet at a store, a small server of keys and values, and
-form a process group. `--init` sets the address of the store:
+Every distributed program begins like this. A launcher (rankdeck, torchrun,
+mpirun) starts the same script several times and tells each process its rank
+in environment variables. The ranks then meet at a store, a small server of
+keys and values, and form a process group. `--init` sets the address of the
+store:
 
-    env://             at MASTER_ADDR and MASTER_PORT, as the launcher has set them
-    tcp://HOST:PORT    at this address, where rank 0 listens
-    file:///path       in a file on a disk that all ranks share
+    env://           at MASTER_ADDR and MASTER_PORT, as the launcher has set
+                     them
+    tcp://HOST:PORT  at this address, where rank 0 listens
+    file:///path     in a file on a disk that all ranks share
 
-Without a launcher, start two terminals with `--init tcp://127.0.0.1:29500 --world-size 2` and `--rank 0` or `--rank 1`.
+Without a launcher, start two terminals with
+`--init tcp://127.0.0.1:29500 --world-size 2` and `--rank 0` or `--rank 1`.
 
-What goes wrong in practice: a rank is missing, and the others wait for it until the timeout. The port is taken by another job.
-MASTER_ADDR is an address that the other nodes can't reach. The file is left from an earlier run: name a new one each time.
-`new_group` is called by the members only: it is a collective, and all ranks must call it, in the same order.
+What goes wrong in practice: a rank is missing, and the others wait for it
+until the timeout. The port is taken by another job. MASTER_ADDR is an
+address that the other nodes can't reach. The file is left from an earlier
+run: name a new one each time. `new_group` is called by the members only: it
+is a collective, and all ranks must call it, in the same order.
 
 It keeps no checkpoint: a restart begins again.
 """

@@ -1,12 +1,16 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Fits a line with DDP: the smallest training that resumes.
 
-It takes seconds, so it is the recipe for testing a layout, a backend or a failure. Every rank draws its part of the
-same seeded batch, so the loss depends on the world size only through the size of the batch; it converges to 0.01, which is the noise of the data.
+It takes seconds, so it is the recipe for testing a layout, a backend or a
+failure. Every rank draws its part of the same seeded batch, so the loss
+depends on the world size only through the size of the batch; it converges
+to 0.01, which is the noise of the data.
 
-`--delay` makes each step slower, so that you can watch the run. With `--checkpoint N` rank 0 writes a checkpoint every N steps; stop the
-run and restart it, and it goes on from there. A signal to any rank stops all of them after the same step: ranks that leave in
-different steps would leave the others waiting in an all-reduce, which is the most common way for a job to hang at its end.
+`--delay` makes each step slower, so that you can watch the run. With
+`--checkpoint N` rank 0 writes a checkpoint every N steps; stop the run and
+restart it, and it goes on from there. A signal to any rank stops all of
+them after the same step: ranks that leave in different steps would leave
+the others waiting in an all-reduce, which is the most common way for a job
+to hang at its end.
 """
 
 from __future__ import annotations

@@ -1,19 +1,27 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Averages gradients by hand, with all_reduce after backward.
 
-This is all that data parallelism is. Every rank has the same parameters and another part of the batch. After `backward` each has
-the gradient of its own part; `all_reduce` adds them up, and the sum is divided by the number of ranks. All ranks then make the
-same optimizer step, so that their parameters stay the same without being sent again. DDP gives the same loss, step for step
-(compare the recipe `linear`); it is faster because it sends while `backward` still runs, which is what `linear-hooks` shows.
+This is all that data parallelism is. Every rank has the same parameters and
+another part of the batch. After `backward` each has the gradient of its own
+part; `all_reduce` adds them up, and the sum is divided by the number of
+ranks. All ranks then make the same optimizer step, so that their parameters
+stay the same without being sent again. DDP gives the same loss, step for
+step (compare the recipe `linear`); it is faster because it sends while
+`backward` still runs, which is what `linear-hooks` shows.
 
-Try `--no-average`: no `all_reduce`, and every rank learns alone. The last lines show how far the parameters have come apart.
+Try `--no-average`: no `all_reduce`, and every rank learns alone. The last
+lines show how far the parameters have come apart.
 
-With `--checkpoint-every 50` rank 0 writes what all ranks have, and a restart goes on from there.
+With `--checkpoint-every 50` rank 0 writes what all ranks have, and a
+restart goes on from there.
 
-What goes wrong in practice: the ranks begin with different parameters (another seed, or none), and nothing ever makes them equal:
-broadcast them once. The loss is a sum over samples where it should be a mean, so the step grows with the number of ranks. A rank has
-one batch less than the others, and they wait for it in `all_reduce`. A parameter has no gradient on one rank (`grad is None`), so
-that this rank makes fewer calls. One small `all_reduce` for each parameter is slow: put gradients together in one buffer.
+What goes wrong in practice: the ranks begin with different parameters
+(another seed, or none), and nothing ever makes them equal: broadcast them
+once. The loss is a sum over samples where it should be a mean, so the step
+grows with the number of ranks. A rank has one batch less than the others,
+and they wait for it in `all_reduce`. A parameter has no gradient on one
+rank (`grad is None`), so that this rank makes fewer calls. One small
+`all_reduce` for each parameter is slow: put gradients together in one
+buffer.
 """
 
 from __future__ import annotations

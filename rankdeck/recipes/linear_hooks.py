@@ -1,17 +1,22 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Averages gradients in hooks on parameters, during backward.
 
-`linear-allreduce` waits for `backward` to end, and then sends. But the gradient of the last layer is there first, and can travel
-while those of the layers before it are computed. `register_post_accumulate_grad_hook` calls a function as soon as a parameter has
-its gradient; the function starts an `all_reduce` that nobody waits for yet (`async_op=True`), and `finish` waits for all of them
-before the optimizer's step. DDP does this too, with parameters put together in buckets; its loss is the same, step for step.
+`linear-allreduce` waits for `backward` to end, and then sends. But the
+gradient of the last layer is there first, and can travel while those of the
+layers before it are computed. `register_post_accumulate_grad_hook` calls a
+function as soon as a parameter has its gradient; the function starts an
+`all_reduce` that nobody waits for yet (`async_op=True`), and `finish` waits
+for all of them before the optimizer's step. DDP does this too, with
+parameters put together in buckets; its loss is the same, step for step.
 
-It also shows a context manager for the process group: the group is left however the training ends.
+It also shows a context manager for the process group: the group is left
+however the training ends.
 
-What goes wrong in practice: the optimizer steps before `wait`, and uses gradients of this rank alone. The ranks start their
-collectives in different orders, because the model has branches that depend on the data: autograd calls the hooks in the order of the
-graph, which must be the same on all ranks. With gradient accumulation the hook runs in each `backward`, and averages too often: DDP's
-`no_sync` is for that (see `ddp-mlp`).
+What goes wrong in practice: the optimizer steps before `wait`, and uses
+gradients of this rank alone. The ranks start their collectives in different
+orders, because the model has branches that depend on the data: autograd
+calls the hooks in the order of the graph, which must be the same on all
+ranks. With gradient accumulation the hook runs in each `backward`, and
+averages too often: DDP's `no_sync` is for that (see `ddp-mlp`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,30 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Averages parameters every few steps instead of gradients.
 
-DDP communicates in every step. Local SGD lets each rank train alone for `--every` steps, and then averages the parameters of all ranks.
-That costs a fraction of the communication, which pays off over slow networks. With `--every 1` and plain SGD it is the same as averaging
-gradients, up to rounding: all ranks step from the same parameters, and the average of their steps is the step of the average.
+DDP communicates in every step. Local SGD lets each rank train alone for
+`--every` steps, and then averages the parameters of all ranks. That costs a
+fraction of the communication, which pays off over slow networks. With
+`--every 1` and plain SGD it is the same as averaging gradients, up to
+rounding: all ranks step from the same parameters, and the average of their
+steps is the step of the average.
 
-Before each average rank 0 prints how far the ranks have drifted apart, and at the end the part of the time that averaging took.
+Before each average rank 0 prints how far the ranks have drifted apart, and
+at the end the part of the time that averaging took.
 
 What goes wrong in practice:
-- Ranks whose data differ drift to different optima. With `--sorted` each rank has digits of its own; raise `--every` and see it fail.
-- An optimizer with momentum or Adam keeps its state on each rank. The state belongs to parameters that the average replaces: average it
-  too, or start it anew.
-- Learning rates that work with DDP may be too high, since a rank's gradient has the noise of a small batch.
-- Only after an average are all ranks equal: evaluate and write checkpoints there, and nowhere else.
-- A signal is agreed on at averages only, so a stop takes up to `--every` steps.
+- Ranks whose data differ drift to different optima. With `--sorted` each
+  rank has digits of its own; raise `--every` and see it fail.
+- An optimizer with momentum or Adam keeps its state on each rank. The state
+  belongs to parameters that the average replaces: average it too, or start
+  it anew.
+- Learning rates that work with DDP may be too high, since a rank's gradient
+  has the noise of a small batch.
+- Only after an average are all ranks equal: evaluate and write checkpoints
+  there, and nowhere else.
+- A signal is agreed on at averages only, so a stop takes up to `--every`
+  steps.
 
-Change: `--every`, with and without `--sorted`; average in bf16; apply the average change with a momentum of its own, as DiLoCo does.
+Change: `--every`, with and without `--sorted`; average in bf16; apply the
+average change with a momentum of its own, as DiLoCo does.
 """
 
 from __future__ import annotations

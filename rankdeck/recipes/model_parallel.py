@@ -1,21 +1,28 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Puts one model on two devices of a process, also with DDP.
 
-The first half of the layers is on one device, the second half on another. `forward` copies the activations from one to the other, and
-autograd copies the gradients back. No process group takes part in that: it is the simplest way to train a model that does not fit into
-one device. DDP then averages the gradients of all ranks, each of which has its own pair of devices. Give it no `device_ids`: these are
-for models on one device.
+The first half of the layers is on one device, the second half on another.
+`forward` copies the activations from one to the other, and autograd copies
+the gradients back. No process group takes part in that: it is the simplest
+way to train a model that does not fit into one device. DDP then averages
+the gradients of all ranks, each of which has its own pair of devices. Give
+it no `device_ids`: these are for models on one device.
 
-A rank uses the GPUs 2r and 2r + 1 of its node if there are two for each rank and the backend is nccl. Otherwise both devices are
-stand-ins: the CPU, or the rank's only GPU, twice. The recipe says so, and computes the same.
+A rank uses the GPUs 2r and 2r + 1 of its node if there are two for each
+rank and the backend is nccl. Otherwise both devices are stand-ins: the CPU,
+or the rank's only GPU, twice. The recipe says so, and computes the same.
 
 What goes wrong in practice:
-- While one device computes, the other waits: two devices take as long as one. `pipeline` shows how micro-batches change that.
-- Input and target must be on different devices: the input on that of the first layer, the target on that of the last.
-- The halves should need equal memory, not have equally many layers: the first one keeps more activations.
-- A checkpoint remembers devices. This recipe loads it into host memory first.
+- While one device computes, the other waits: two devices take as long as
+  one. `pipeline` shows how micro-batches change that.
+- Input and target must be on different devices: the input on that of the
+  first layer, the target on that of the last.
+- The halves should need equal memory, not have equally many layers: the
+  first one keeps more activations.
+- A checkpoint remembers devices. This recipe loads it into host memory
+  first.
 
-Change: `--layers` and `--first`; use one rank and compare the time of a step with that of the whole model on one device.
+Change: `--layers` and `--first`; use one rank and compare the time of a
+step with that of the whole model on one device.
 """
 
 from __future__ import annotations

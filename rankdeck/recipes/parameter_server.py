@@ -1,31 +1,43 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Trains asynchronously with a parameter server over RPC.
 
-Rank 0 is the server: it holds the parameters. All other ranks are trainers. A trainer has a reference to the server's object, an RRef. In
-each step it pulls the parameters, computes the loss of its own batch, and calls `dist_autograd.backward`: distributed autograd follows
-the graph back through the RPC that fetched the parameters, and leaves the gradients on the server, under the number of this trainer's
-context. Then the server applies them. Nobody waits for other trainers.
+Rank 0 is the server: it holds the parameters. All other ranks are trainers.
+A trainer has a reference to the server's object, an RRef. In each step it
+pulls the parameters, computes the loss of its own batch, and calls
+`dist_autograd.backward`: distributed autograd follows the graph back
+through the RPC that fetched the parameters, and leaves the gradients on the
+server, under the number of this trainer's context. Then the server applies
+them. Nobody waits for other trainers.
 
-So a gradient may be old when it is applied: others have changed the parameters since they were pulled. This staleness is reported, in
-updates, and is usually the number of other trainers.
+So a gradient may be old when it is applied: others have changed the
+parameters since they were pulled. This staleness is reported, in updates,
+and is usually the number of other trainers.
 
-With `--checkpoint-every` the server writes the parameters, and how many steps of each trainer are in them. After a restart each trainer asks
-for its number, and goes on from there.
+With `--checkpoint-every` the server writes the parameters, and how many
+steps of each trainer are in them. After a restart each trainer asks for its
+number, and goes on from there.
 
-With one trainer the training is deterministic. With several it is not: the order of updates depends on timing, and so do the losses.
-In every case each gradient is applied once, and the model learns.
+With one trainer the training is deterministic. With several it is not: the
+order of updates depends on timing, and so do the losses. In every case each
+gradient is applied once, and the model learns.
 
 What goes wrong in practice:
-- The server is the bottleneck: all parameters pass through it in each step. Large models need several servers.
-- When a trainer is lost, the RPCs of others do not end. This server ends the job if a trainer is silent for `--patience` seconds; a trainer ends when an RPC
-  fails. Both say so in one line.
-- A rank that is lost before all have joined: `init_rpc` waits half an hour for the store, and 24 days for a peer. See `join`.
-- Backends do not matter: RPC has its own transport, TensorPipe, and here the tensors are on the CPU.
-- Ctrl-C raises KeyboardInterrupt, and the interpreter ends while threads of RPC still run: it aborts or hangs. Here signals end a process
-  at once; a checkpoint is whole whenever that happens.
-- RPC pickles functions by name, and anybody who reaches its port can run code: use it in networks you trust.
+- The server is the bottleneck: all parameters pass through it in each step.
+  Large models need several servers.
+- When a trainer is lost, the RPCs of others do not end. This server ends
+  the job if a trainer is silent for `--patience` seconds; a trainer ends
+  when an RPC fails. Both say so in one line.
+- A rank that is lost before all have joined: `init_rpc` waits half an hour
+  for the store, and 24 days for a peer. See `join`.
+- Backends do not matter: RPC has its own transport, TensorPipe, and here
+  the tensors are on the CPU.
+- Ctrl-C raises KeyboardInterrupt, and the interpreter ends while threads of
+  RPC still run: it aborts or hangs. Here signals end a process at once; a
+  checkpoint is whole whenever that happens.
+- RPC pickles functions by name, and anybody who reaches its port can run
+  code: use it in networks you trust.
 
-Change: `--lr` with more trainers; let the server wait for all gradients of a step, and compare.
+Change: `--lr` with more trainers; let the server wait for all gradients of
+a step, and compare.
 """
 
 from __future__ import annotations

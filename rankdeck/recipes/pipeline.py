@@ -1,28 +1,37 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Cuts a model into stages, and measures the pipeline's bubble.
 
-Each rank has a few layers. Activations go from stage to stage, and gradients come back. The recipe trains the same model three times:
+Each rank has a few layers. Activations go from stage to stage, and
+gradients come back. The recipe trains the same model three times:
 
-- `by-hand`: with `send` and `recv`. One stage computes while all others wait: of N stages, each idles (N - 1)/N of the time.
-- `gpipe`: `torch.distributed.pipelining` cuts the batch into M micro-batches. Stage 2 works on the first while stage 1 computes the
-  second. What remains is the bubble at both ends, (N - 1)/(M + N - 1) of the time.
-- `1f1b`: the same bubble, but a stage begins with backward passes as soon as it can. So it keeps the activations of at most N
-  micro-batches, not of M.
+- `by-hand`: with `send` and `recv`. One stage computes while all others
+  wait: of N stages, each idles (N - 1)/N of the time.
+- `gpipe`: `torch.distributed.pipelining` cuts the batch into M
+  micro-batches. Stage 2 works on the first while stage 1 computes the
+  second. What remains is the bubble at both ends, (N - 1)/(M + N - 1) of
+  the time.
+- `1f1b`: the same bubble, but a stage begins with backward passes as soon
+  as it can. So it keeps the activations of at most N micro-batches, not of
+  M.
 
-All three add up the same gradients, so the losses agree up to rounding: the schedule changes time and memory, not the training.
-The measured bubble is the time of a step in which this rank computes nothing. It is higher than the formula where stages are uneven or
-transfers slow, and it means little where ranks share a core.
+All three add up the same gradients, so the losses agree up to rounding: the
+schedule changes time and memory, not the training. The measured bubble is
+the time of a step in which this rank computes nothing. It is higher than
+the formula where stages are uneven or transfers slow, and it means little
+where ranks share a core.
 
-With `--checkpoint-every` each rank writes the layers that it has, under names that do not depend on the cut. So a restart may have another
-number of stages.
+With `--checkpoint-every` each rank writes the layers that it has, under
+names that do not depend on the cut. So a restart may have another number of
+stages.
 
 What goes wrong in practice:
-- Both sides of a transfer must expect the same shape and type. torch finds them out by a trial run, or takes them as here.
+- Both sides of a transfer must expect the same shape and type. torch finds
+  them out by a trial run, or takes them as here.
 - Two neighbours that both `send` first wait for each other forever.
 - Only the last rank knows the loss. Here it broadcasts it.
 - The slowest stage sets the pace: balance layers by time, not by number.
 
-Change: `--micro-batches`, `--layers`; give the last stage more layers; print `torch.cuda.max_memory_allocated` for `gpipe` and `1f1b`.
+Change: `--micro-batches`, `--layers`; give the last stage more layers;
+print `torch.cuda.max_memory_allocated` for `gpipe` and `1f1b`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,33 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Starts processes inside a rank with torch.multiprocessing.
 
-Each rank tries a learning rate of its own: rank 0 the one of `--lr`, each next rank twice that of the one before. It trains with several
-processes, which have a process group of their own, inside the rank. Then the ranks compare what they have found.
+Each rank tries a learning rate of its own: rank 0 the one of `--lr`, each
+next rank twice that of the one before. It trains with several processes,
+which have a process group of their own, inside the rank. Then the ranks
+compare what they have found.
 
-`mp.spawn` starts a function in new processes, and `mp.start_processes` in other ways too. `--start-method` says how:
+`mp.spawn` starts a function in new processes, and `mp.start_processes` in
+other ways too. `--start-method` says how:
 
-    spawn        a new Python each, which imports everything again: seconds, but always safe
-    forkserver   copies of one such Python
-    fork         copies of this process: at once, but only before it has threads, CUDA or a process group
+    spawn       a new Python each, which imports everything again: seconds,
+                but always safe
+    forkserver  copies of one such Python
+    fork        copies of this process: at once, but only before it has
+                threads, CUDA or a process group
 
-So the children come first here, and the rank joins the group of the ranks after they have ended.
+So the children come first here, and the rank joins the group of the ranks
+after they have ended.
 
-With `--checkpoint-every` process 0 of each rank writes a checkpoint into a folder of that rank, and a restart goes on from there.
+With `--checkpoint-every` process 0 of each rank writes a checkpoint into a
+folder of that rank, and a restart goes on from there.
 
-What goes wrong in practice: the children inherit RANK, WORLD_SIZE and MASTER_PORT, which describe the rank and not them. Launchers set
-TORCHELASTIC_USE_AGENT_STORE as well: with it no process hosts a store for `env://` or `tcp://`, and children that meet so wait until
-the timeout; these meet in a file. The script has no `if __name__ == "__main__"`: with spawn, each child runs it and starts children.
-The function or its arguments can't be pickled (a lambda, an open file). On GPUs, all children use the rank's one.
+What goes wrong in practice: the children inherit RANK, WORLD_SIZE and
+MASTER_PORT, which describe the rank and not them. Launchers set
+TORCHELASTIC_USE_AGENT_STORE as well: with it no process hosts a store for
+`env://` or `tcp://`, and children that meet so wait until the timeout;
+these meet in a file. The script has no `if __name__ == "__main__"`: with
+spawn, each child runs it and starts children. The function or its arguments
+can't be pickled (a lambda, an open file). On GPUs, all children use the
+rank's one.
 """
 
 from __future__ import annotations

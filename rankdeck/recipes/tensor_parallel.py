@@ -1,24 +1,32 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Splits an MLP's matrices over ranks with DTensor, also in 2-D.
 
-The ranks form a grid, a DeviceMesh of `data` rows and `tensor` columns. The ranks of a row share one copy of the model; the ranks of a
-column hold the same part of it and see different samples.
+The ranks form a grid, a DeviceMesh of `data` rows and `tensor` columns. The
+ranks of a row share one copy of the model; the ranks of a column hold the
+same part of it and see different samples.
 
-In each block (Megatron-LM's MLP) the first matrix is split by columns, so each rank computes its own hidden units, and the activation
-needs no communication. The second is split by rows: each rank has a summand of the result, and one all-reduce adds them. Two matrices,
-one all-reduce forward and one backward. `parallelize_module` replaces the parameters by DTensors that communicate by themselves.
-The norms, and the layers before and after the blocks, stay whole on every rank.
+In each block (Megatron-LM's MLP) the first matrix is split by columns, so
+each rank computes its own hidden units, and the activation needs no
+communication. The second is split by rows: each rank has a summand of the
+result, and one all-reduce adds them. Two matrices, one all-reduce forward
+and one backward. `parallelize_module` replaces the parameters by DTensors
+that communicate by themselves. The norms, and the layers before and after
+the blocks, stay whole on every rank.
 
-Over the columns of the grid the gradients are averaged by hand, as DDP would do. Before it trains, the recipe compares the output of
-the split model with that of the whole one.
+Over the columns of the grid the gradients are averaged by hand, as DDP
+would do. Before it trains, the recipe compares the output of the split
+model with that of the whole one.
 
 What goes wrong in practice:
-- The ranks of a row must see the same samples and start from the same seed. If not, the sums are of different things, and nothing fails.
-- An all-reduce per block is on the critical path: tensor parallel belongs inside a node, data parallel between nodes. The last dimension
-  of a mesh has neighbouring ranks.
-- Throughput counts each sample once: only the first rank of a row reports samples.
+- The ranks of a row must see the same samples and start from the same seed.
+  If not, the sums are of different things, and nothing fails.
+- An all-reduce per block is on the critical path: tensor parallel belongs
+  inside a node, data parallel between nodes. The last dimension of a mesh
+  has neighbouring ranks.
+- Throughput counts each sample once: only the first rank of a row reports
+  samples.
 
-Change: `--tensor` (1 is data parallel only), `--width`; split both matrices by columns, and see what DTensor gathers.
+Change: `--tensor` (1 is data parallel only), `--width`; split both matrices
+by columns, and see what DTensor gathers.
 """
 
 from __future__ import annotations

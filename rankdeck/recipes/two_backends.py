@@ -1,21 +1,29 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Makes a second group over another backend, and measures both.
 
-A process group belongs to one backend. `new_group(backend=...)` makes another group of the same ranks: nccl for tensors on GPUs beside gloo
-for those on the CPU, or UCC beside gloo. Backends differ: one has the lower latency, another the higher bandwidth. So the recipe first
-times an all-reduce of each size over both groups; the slowest rank counts. It then trains, and sends each message over the group that was
-faster for its size: the large one with all gradients, and the small one with loss and count.
+A process group belongs to one backend. `new_group(backend=...)` makes
+another group of the same ranks: nccl for tensors on GPUs beside gloo for
+those on the CPU, or UCC beside gloo. Backends differ: one has the lower
+latency, another the higher bandwidth. So the recipe first times an
+all-reduce of each size over both groups; the slowest rank counts. It then
+trains, and sends each message over the group that was faster for its size:
+the large one with all gradients, and the small one with loss and count.
 
-All ranks must come to the same choice. If one takes the other group, both wait forever. So they agree on the times by an all-reduce
-before they compare them.
+All ranks must come to the same choice. If one takes the other group, both
+wait forever. So they agree on the times by an all-reduce before they
+compare them.
 
-A backend sums in an order of its own. With more than two ranks the losses agree only up to rounding, whatever was chosen.
+A backend sums in an order of its own. With more than two ranks the losses
+agree only up to rounding, whatever was chosen.
 
 What goes wrong in practice:
-- `new_group` is a collective: all ranks call it, in the same order, those too that will not be members.
-- A tensor on a GPU can't go over a group for the CPU, or not without a copy. Here each group has a device of its own.
-- Two nccl groups at once on one GPU can deadlock if ranks issue their collectives in different orders.
-- If both groups have the same backend, what is measured is noise. This recipe says so.
+- `new_group` is a collective: all ranks call it, in the same order, those
+  too that will not be members.
+- A tensor on a GPU can't go over a group for the CPU, or not without a
+  copy. Here each group has a device of its own.
+- Two nccl groups at once on one GPU can deadlock if ranks issue their
+  collectives in different orders.
+- If both groups have the same backend, what is measured is noise. This
+  recipe says so.
 
 Change: `--second`, `--largest`; add a broadcast to what is measured.
 """

@@ -1,18 +1,26 @@
-# ruff: noqa: T201 - a recipe speaks to its user by printing
 """Gathers tensors of different sizes from all ranks in two ways.
 
-`all_gather` needs tensors of one shape on all ranks. But detections, tokens or the last batch of an evaluation have another length
-on each rank. There are two ways:
+`all_gather` needs tensors of one shape on all ranks. But detections, tokens
+or the last batch of an evaluation have another length on each rank. There
+are two ways:
 
-    padded       exchange the lengths, fill every tensor up to the longest, all_gather, and cut the filling off
-    broadcasts   exchange the lengths, then one broadcast from each rank, each of its own size
+    padded      exchange the lengths, fill every tensor up to the longest,
+                all_gather, and cut the filling off
+    broadcasts  exchange the lengths, then one broadcast from each rank,
+                each of its own size
 
-The first is two collectives, however many ranks there are, but sends every rank the filling too. The second sends no filling, but is as many collectives as there are ranks, one after the other. A table shows what each costs. Try `--skew 1` (no filling) and
-`--skew 20` (one rank has most of the rows), more ranks, and few rows or many.
+The first is two collectives, however many ranks there are, but sends every
+rank the filling too. The second sends no filling, but is as many
+collectives as there are ranks, one after the other. A table shows what each
+costs. Try `--skew 1` (no filling) and `--skew 20` (one rank has most of the
+rows), more ranks, and few rows or many.
 
-What goes wrong in practice: `all_gather` with tensors of different shapes, for which some backends return wrong data or crash instead
-of raising an error. A rank with nothing at all that skips the call: it must take part, with an empty tensor. Gathering on all ranks what
-only rank 0 needs (`gather`), or objects by pickle (`all_gather_object`), which is much slower than tensors.
+What goes wrong in practice: `all_gather` with tensors of different shapes,
+for which some backends return wrong data or crash instead of raising an
+error. A rank with nothing at all that skips the call: it must take part,
+with an empty tensor. Gathering on all ranks what only rank 0 needs
+(`gather`), or objects by pickle (`all_gather_object`), which is much slower
+than tensors.
 
 It keeps no checkpoint: a restart measures both ways again.
 """
