@@ -22,7 +22,6 @@ It keeps no checkpoint: a restart draws all of them again.
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ import torch.distributed as dist
 
 import rankdeck
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._objects import receive_objects_without_numpy
 from rankdeck.recipes._refusal import refuse
 
 # Older torch has it by its older name only.
@@ -229,18 +229,15 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     rankdeck.init_process_group()
     rank, world = dist.get_rank(), dist.get_world_size()
-    has_numpy = importlib.util.find_spec("numpy") is not None  # with which torch makes objects of what it receives
-    if not has_numpy and "object" in only:
-        refuse(f"collectives: {only} needs numpy in torch: pip install numpy")
-    names = [only] if only else [name for name in PICTURES if has_numpy or "object" not in name]
+    receive_objects_without_numpy()
+    names = [only] if only else [*PICTURES]
     for step, name in enumerate(names, 1):
         if not show(name, rank, world):
             refuse(f"collectives: {name} over {dist.get_backend()} gave a wrong result")
         rankdeck.log(step=step, steps=len(names))
     dist.destroy_process_group()
     if rank == 0:
-        left_out = "" if has_numpy else "; without numpy, those of objects are left out"
-        print(f"\ndone: collectives drawn: {len(names)}, every result was right{left_out}")
+        print(f"\ndone: collectives drawn: {len(names)}, every result was right")
 
 
 if __name__ == "__main__":

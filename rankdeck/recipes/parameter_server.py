@@ -63,6 +63,7 @@ import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._digits import read_digits
+from rankdeck.recipes._objects import receive_objects_without_numpy
 from rankdeck.recipes._refusal import end_at_once
 from rankdeck.recipes._seeds import seed_at
 
@@ -208,6 +209,7 @@ def join(p: Parameters, rank: int, world: int) -> object:
     # init_rpc (torch 2.13) lets nobody set these two limits. It finds the store that was reached here, at once.
     store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=bound))  # type: ignore[attr-defined]
     rpc.constants.DEFAULT_PROCESS_GROUP_TIMEOUT = bound
+    receive_objects_without_numpy()
     options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=p.patience)
     rpc.init_rpc(f"rank-{rank}", rank=rank, world_size=world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
     return store

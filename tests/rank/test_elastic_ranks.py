@@ -283,12 +283,24 @@ def test_recipes_train_and_rejoin_without_numpy(tmp_path: Path, bare: Template) 
             assert "done after step 60" in ranks.said(rank, generation)
     finally:
         ranks.close()
-    smoke = Ranks(tmp_path, ["-m", "rankdeck.recipes.linear"], 2, bare)
+
+
+RUNS = {
+    "linear": "rank 1: done after step",
+    "collectives": "done: collectives drawn: 16, every result was right",
+    "parameter_server": "rank 0: applied 50 updates of 1 trainers",
+}
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_recipes_run_without_numpy(tmp_path: Path, bare: Template, recipe: str) -> None:
+    words = [] if recipe == "collectives" else ["--preset", "small"]
+    ranks = Ranks(tmp_path, ["-m", f"rankdeck.recipes.{recipe}", *words], 2, bare)
     try:
         for rank in (0, 1):
-            smoke.start(rank)
+            ranks.start(rank)
         for rank in (0, 1):
-            assert smoke.end(rank) == 0, smoke.said(rank)
-            assert "done after step" in smoke.said(rank)
+            assert ranks.end(rank) == 0, ranks.said(rank)
+        assert RUNS[recipe] in ranks.said(0) + ranks.said(1)
     finally:
-        smoke.close()
+        ranks.close()
