@@ -22,6 +22,7 @@ from engine.commands.checklist import Checklist
 from engine.commands.config import config
 from engine.commands.importing import import_
 from engine.commands.launching import follow_launch
+from engine.commands.nodes import nodes
 from engine.commands.output import complain, warn
 from engine.commands.recipes import recipes
 from engine.core.errors import RankdeckError, UsageError
@@ -68,6 +69,7 @@ cli.add_command(program.run)
 cli.add_command(program.new)
 cli.add_command(import_)
 cli.add_command(config)
+cli.add_command(nodes)
 
 
 def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:

@@ -9,6 +9,7 @@ from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.submission import SCRIPT, Submission, sbatch_argv
 from engine.core.terminal_text import visible
+from engine.core.views.partitions import FIELDS, Partition, parse_partitions
 from engine.core.views.queue import FORMAT, QueuedJob, parse_queue
 from engine.planning.nodes import answer
 from engine.runs.paths import RunPaths
@@ -64,6 +65,11 @@ def test(submission: Submission) -> str:
     said = answer(words, hint="correct [layout.slurm]; sinfo shows partitions and their limits", whole=True)
     lines = [line.removeprefix("sbatch: ") for line in said.splitlines() if "to start at" in line]
     return visible(" ".join(lines)[:200]) or "Slurm would accept the job"
+
+
+def partitions() -> list[Partition]:
+    """The partitions that this user may see. Raises CheckError if sinfo does not answer."""
+    return parse_partitions(answer(["sinfo", "--noheader", "--Node", f"--Format={','.join(FIELDS)}"], hint=_HINT))
 
 
 def cancel(job: str) -> None:

@@ -120,6 +120,27 @@ def test_check_says_when_a_job_would_start_and_submits_none(
     assert not slurm.run("squeue", "-h")
 
 
+def test_nodes_shows_what_is_free(slurm: Slurm, rankdeck: Deck) -> None:
+    job = slurm.run("sbatch", "--parsable", "--gres=gpu:1", "--nodelist=sl2", "--output=/dev/null", "--wrap=sleep 600")
+    try:
+        wait_until(lambda: slurm.state(job) == "RUNNING", what="the job runs")
+        found = {one["name"]: one for one in json.loads(rankdeck("nodes", "--json").stdout)}
+        text = rankdeck("nodes").stdout
+    finally:
+        slurm.cancel_everything()
+    main = found["main"]
+    assert (main["default"], main["nodes"], main["free"]) == (True, 2, 1)
+    assert (main["gpus"], main["cpus"], main["free_cpus"]) == (4, 8, 4)
+    assert set(found) == {"main", "short", "urgent"}
+    assert "main (default)" in text
+
+
+def test_nodes_without_slurm_says_so(rankdeck: Deck, slurm: Slurm, tmp_path: Path) -> None:
+    done = rankdeck("nodes", env={"PATH": str(tmp_path)})
+    assert done.returncode != 0
+    assert "sinfo can't be run" in done.stderr
+
+
 def test_a_run_is_stopped_before_its_job_reaches_the_time_limit(
     slurm: Slurm, rankdeck: Deck, launch: Callable[..., str]
 ) -> None:

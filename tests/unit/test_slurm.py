@@ -13,6 +13,7 @@ from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
 from engine.core.plan.submission import sbatch_argv, slurm_submission
+from engine.core.views.partitions import Partition, parse_partitions, partition_rows
 from engine.core.views.queue import end_words, parse_queue, queue_words
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
@@ -202,6 +203,36 @@ def test_why_a_job_waits_is_told_in_words() -> None:
     assert words["15"] == "job 15 waits: you hold it (JobHeldUser); scontrol release 15"
     assert words["16"] == "job 16 waits (New|Reason)"
     assert words["17"] == "job 17 starts on gpu[01-02]"
+
+
+SINFO = """gpu*|up|1-00:00:00|mixed|40/24/0/64|gpu:a100:8(S:0-1)|gpu:a100:3(IDX:0-2)|g1|
+gpu*|up|1-00:00:00|idle~|0/64/0/64|gpu:a100:4(S:0-1),gpu:h100:4,shard:8|gpu:a100:0(IDX:N/A),gpu:h100:0(IDX:N/A),shard:0|g2|
+gpu*|up|1-00:00:00|drained|0/0/64/64|gpu:a100:8|gpu:a100:0|g3|
+gpu*|up|1-00:00:00|idle*|0/64/0/64|gpu:a100:8|gpu:a100:0|g4|
+cpu|down|infinite|allocated|64/0/0/64|(null)|gpu:0|c1|
+an odd line
+"""
+
+
+def test_what_is_free_is_counted_from_what_sinfo_says() -> None:
+    gpu, cpu = parse_partitions(SINFO)
+    assert gpu == Partition(
+        name="gpu",
+        default=True,
+        up=True,
+        time="1-00:00:00",
+        nodes=4,
+        free=1,
+        gpus=32,
+        free_gpus=13,
+        cpus=256,
+        free_cpus=88,
+    )
+    assert (cpu.name, cpu.up, cpu.nodes, cpu.free, cpu.gpus, cpu.free_cpus) == ("cpu", False, 1, 0, 0, 0)
+    assert partition_rows([gpu, cpu])[1:] == [
+        ("gpu (default)", "up", "1-00:00:00", "1 of 4", "13 of 32", "88 of 256"),
+        ("cpu", "down", "infinite", "0 of 1", "-", "0 of 64"),
+    ]
 
 
 def test_why_a_job_is_over_is_told_in_words() -> None:
