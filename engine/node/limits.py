@@ -37,7 +37,7 @@ def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
     """Yields folders of this process's control groups that may limit something, at all levels, and whether they are of version 1.
 
     Args:
-        controller: `memory` or `pids`.
+        controller: `cpu`, `memory` or `pids`.
         root: of the file system.
     """
     with contextlib.suppress(OSError), open(os.path.join(root, "proc/self/cgroup"), errors="surrogateescape") as file:
@@ -61,6 +61,27 @@ def memory_limit(root: str = "/") -> int | None:
         if limit is not None and limit < NO_LIMIT:
             limits.append(limit)
     return min(limits, default=None)
+
+
+def cpu_limit(root: str = "/") -> float | None:
+    """Returns how many CPUs control groups allow this process at the same time; None: no limit."""
+    limits = []
+    for folder, is_old in control_groups("cpu", root):
+        if is_old:
+            quota, period = (number_in(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        else:
+            quota, period = _quota_in(os.path.join(folder, "cpu.max"))
+        if quota is not None and period and quota > 0:  # -1: no limit
+            limits.append(quota / period)
+    return min(limits, default=None)
+
+
+def _quota_in(path: str) -> tuple[int | None, int | None]:
+    """Returns the microseconds of processor time in each period, and those of a period; None: no limit."""
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        quota, period = file.read().split()
+        return int(quota), int(period)
+    return None, None
 
 
 def memory_left(root: str = "/") -> tuple[int, int] | None:

@@ -179,6 +179,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The CPUs of each rank there, if ranks are bound."""
     cpus_trouble: str = ""
     """Why they can't be bound."""
+    cpu_limit: float | None = None
+    """How many CPUs control groups allow at the same time."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,13 +192,15 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
-    """Free space of a folder: bytes and files, None: unknown. `trouble`: why nothing can be written there."""
+    """Free space of a folder: bytes and files, None: unknown. `trouble`: why nothing can be written there. `seconds`: how long a small
+    file took to reach the disk; None: not tried."""
 
     what: str
     path: str
     bytes: int | None
     files: int | None
     trouble: str
+    seconds: float | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,9 @@ LOW_FILES, NO_FILES = 1000, 50
 LOW_SHARED = 1 << 28
 """Bytes of /dev/shm: containers have 64 MiB by default, with which DataLoader workers die by SIGBUS."""
 
+SLOW_WRITE = 1.0
+"""Seconds for a small file to reach the disk. The supervisor writes one for each request and each end of a run, and waits for it."""
+
 BUSY = 0.1
 """A GPU with more than this part of its memory used is in use."""
 
@@ -98,6 +101,10 @@ def _space(node: str, space: Space) -> Finding:
         return fail(node, "disk", text, hint)
     if _is_below(space, LOW_SPACE, LOW_FILES):
         return warn(node, "disk", text, hint)
+    if space.seconds is not None and space.seconds > SLOW_WRITE:
+        text = f"the {space.what} {space.path} is slow: a small file took {space.seconds:.1f} s to reach the disk"
+        faster = "TMPDIR" if temporary else "RANKDECK_HOME"
+        return warn(node, "disk", text, f"set {faster} to a folder on a faster disk; ranks do not wait, but commands do")
     return ok(node, "disk", text)
 
 

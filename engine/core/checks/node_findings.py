@@ -139,6 +139,9 @@ def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
             text,
             f"request more memory, or start {fit} ranks there" if fit else "request more memory",
         )
+    if machine.cpu_limit is not None and machine.cpu_limit < len(node.ranks):
+        text = f"its control group allows {machine.cpu_limit:g} CPUs for {count(len(node.ranks), 'rank')}"
+        return warn(node.name, "limits", text, "request more CPUs, or start fewer ranks there")
     memory = "no limit of memory" if machine.memory is None else f"{size_words(machine.memory)} of memory"
     files_words = "no limit of open files" if machine.open_files is None else f"{machine.open_files} open files"
     return ok(node.name, "limits", f"{files_words}, {memory}")

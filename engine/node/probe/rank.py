@@ -10,9 +10,13 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from importlib import machinery, metadata
 
 from engine.node.probe.machine import Message, Paths
+
+WRITE_TRIES, FAST_WRITE = 3, 0.1
+"""Tries to write a small file, and seconds in which it is fast enough: one slow try may be chance."""
 
 START_TIME = 8.0
 """Seconds for Python to start, from a slow file server too."""
@@ -146,18 +150,31 @@ def space(what: str, folder: str, *, writes: bool = False) -> Message:
         folder: its path.
         writes: tries to write a file, which a quota may prevent despite free space.
     """
-    answer: Message = {"what": what, "path": folder, "bytes": None, "files": None, "trouble": ""}
+    answer: Message = {"what": what, "path": folder, "bytes": None, "files": None, "trouble": "", "seconds": None}
     try:
         found = os.statvfs(folder)
         answer["bytes"] = found.f_bavail * found.f_frsize
         answer["files"] = found.f_favail if found.f_files else None
         if writes:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(1 << 16))
-                file.flush()
+            answer["seconds"] = write_time(folder)
     except OSError as error:
         answer["trouble"] = error.strerror or str(error)
     return answer
+
+
+def write_time(folder: str) -> float:
+    """Returns the seconds in which a small file reaches the disk: the shortest of a few tries, if the first is slow. Raises OSError."""
+    shortest = float("inf")
+    for _ in range(WRITE_TRIES):
+        began = time.monotonic()
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+        shortest = min(shortest, time.monotonic() - began)
+        if shortest < FAST_WRITE:
+            break
+    return shortest
 
 
 def version(name: str, path: Paths) -> str:
