@@ -104,7 +104,9 @@ def _space(node: str, space: Space) -> Finding:
     if space.seconds is not None and space.seconds > SLOW_WRITE:
         text = f"the {space.what} {space.path} is slow: a small file took {space.seconds:.1f} s to reach the disk"
         faster = "TMPDIR" if temporary else "RANKDECK_HOME"
-        return warn(node, "disk", text, f"set {faster} to a folder on a faster disk; ranks do not wait, but commands do")
+        return warn(
+            node, "disk", text, f"set {faster} to a folder on a faster disk; ranks do not wait, but commands do"
+        )
     return ok(node, "disk", text)
 
 
