@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.driver import FOR_EVER
-from tests.support import PATIENCE, parent_of, process_state, wait_gone, wait_until
+from tests.support import PATIENCE, kill_hard, parent_of, process_state, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +88,16 @@ def test_a_stopped_bridge_is_ended_when_another_one_takes_its_place(node):
     _, after = node.connect()
     assert after["pid"] == hello["pid"]
     assert bridge.process.wait(timeout=PATIENCE) == -signal.SIGKILL
+
+
+def test_a_stopped_bridge_is_ended_when_its_agent_was_killed_and_another_bridge_takes_its_place(node):
+    bridge, hello = node.connect()
+    node.spawn(bridge, FOR_EVER)
+    stop(bridge.process.pid)
+    kill_hard(hello["pid"])
+    _, after = node.connect()
+    assert after["pid"] != hello["pid"]
+    bridge.wait_ended()
 
 
 def test_an_agent_that_continues_after_a_while_is_left_alone(node):

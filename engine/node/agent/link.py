@@ -81,8 +81,6 @@ class Link:
         self._on_message, self._on_process, self._on_hang_up = on_message, on_process, on_hang_up
         self._wire: socket.socket | None = None
         self._incoming, self._outgoing = FrameBuffer(), bytearray()
-        self._peer = (0, 0)
-        """Pid and start time of the bridge that has connected."""
         self._heard = self._alone_since = time.monotonic()
         self._next_check = 0.0
 
@@ -175,7 +173,7 @@ class Link:
         self.hang_up()
         self._wire, self._incoming, self._outgoing = pending.wire, pending.incoming, bytearray()
         pid = peer_of(self._wire)[0]
-        self._peer, self._heard = (pid, start_time(pid)), time.monotonic()
+        self._state.bridge, self._state.dirty, self._heard = (pid, start_time(pid)), True, time.monotonic()
         self._selector.register(self._wire, selectors.EVENT_READ, self._receive)
         for message in messages:
             self._on_message(message)
@@ -193,9 +191,12 @@ class Link:
             self._on_hang_up()
 
     def _end_stopped_bridge(self) -> None:
-        """Ends a bridge that a signal has stopped, where another one replaces it: because its supervisor, which would do it, may be dead."""
-        pid, start = self._peer
-        if self._wire is not None and (process_status(pid) or ())[:2] == (start, "T"):
+        """Ends a bridge that a signal has stopped, where another one replaces it: because its supervisor, which would do it, may be dead.
+
+        It may be one of an agent that was killed.
+        """
+        pid, start = self._state.bridge
+        if (process_status(pid) or ())[:2] == (start, "T"):
             kill_quietly(pid, signal.SIGKILL)
 
     def drop_if_silent(self) -> None:
@@ -205,7 +206,7 @@ class Link:
             return
         self.hang_up()
         self._alone_since = self._heard
-        pid, start = self._peer
+        pid, start = self._state.bridge
         if start_time(pid) == start:
             kill_quietly(pid, signal.SIGKILL)
 

@@ -79,6 +79,8 @@ class NodeState:
         self.terms: Message = {"lease": 600.0, "on_disconnect": "keep", "stop_ladder": [["SIGKILL", 5.0]]}
         self.helpers: set[int] = set()
         """Pids of template and GPU watch: children that are not ranks, and may stay."""
+        self.bridge = (0, 0)
+        """Pid and start time of the bridge that has connected last."""
         self.relays = False
         """Whether the output of ranks is sent to a supervisor on another machine."""
         self.spawning = False
@@ -108,6 +110,7 @@ class NodeState:
         data = {
             "boot": boot_id(), "attempt": self.attempt, "cleared": self.cleared, "ranks": ranks, "terms": self.terms,
             "store": self.store, "mpirun": self.mpirun, "daemon_done": self.daemon_done, "spawning": self.spawning, "version": PROTOCOL, "marks": self.marks,
+            "bridge": self.bridge,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # full disk: the next round tries again
             write_atomically("agent.json", json.dumps(data).encode())
@@ -134,6 +137,9 @@ class NodeState:
         store, mpirun = data["store"], data.get("mpirun")
         if store and is_same_boot and (process_status(store["pid"]) or (None,))[0] == store["start"]:
             self.store = store
+        if is_same_boot:
+            pid, start = data.get("bridge", (0, 0))
+            self.bridge = (pid, start)
         self.daemon_done = data.get("daemon_done", -1)
         if mpirun and is_same_boot:
             self.mpirun = mpirun
