@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from rankdeck._collectives import listen
+from rankdeck._imports import installed_modules
 from rankdeck._metrics import log
 
 
@@ -36,6 +37,15 @@ def _waits_for_nobody() -> bool | None:
     return True if is_child and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
 
 
+def _report_imports() -> None:
+    """Rank 0 tells which installed modules the script uses."""
+    if os.environ.get("RANK") == "0" and os.getsid(0) == os.getpid():
+        try:
+            log(**{"rankdeck.uses": " ".join(installed_modules())})
+        except Exception as error:  # noqa: BLE001 - modules may be any objects
+            sys.stderr.write(f"rankdeck: can't tell what the script imports: {type(error).__name__}: {error}\n")
+
+
 def _wrap_joining() -> None:
     """Makes `init_process_group` report when it begins and returns, so that rankdeck can name missing ranks if a launch hangs. It also
     starts to answer questions about collectives.
@@ -49,6 +59,7 @@ def _wrap_joining() -> None:
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **named: Any) -> Any:
         log(joining=True, orphan=_waits_for_nobody())
+        _report_imports()
         listen()
         result = original(*arguments, **named)
         log(joined=True)

@@ -35,6 +35,7 @@ from engine.supervisor.file_watch import FileWatch
 from engine.supervisor.guard import Guards
 from engine.supervisor.health_watch import HealthWatch
 from engine.supervisor.hold_watch import HoldWatch
+from engine.supervisor.import_watch import ImportWatch
 from engine.supervisor.join_watch import JoinWatch
 from engine.supervisor.journal import Journal
 from engine.supervisor.lingering import Callers, stay
@@ -69,6 +70,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     server = Server(runner, snapshots)
     guards = Guards(paths)
     files, hold = FileWatch(run, journal), HoldWatch(run, runner.orders)
+    imports = ImportWatch(run, runner.ingest)
     _remove_old_socket(paths)
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -88,6 +90,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "the watch of runs that hold": lambda: hold.look(time.time()),
             "the watch of files": files.look,
             "the watch of TensorBoard's files": runner.events.look,
+            "the watch of imports": imports.look,
         }
         parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
@@ -103,6 +106,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             chore.cancel()
     runner.events.finish(is_last=True)
     runner.ingest.drain()
+    imports.look()
     _save_quietly(run, runner.ingest.save)
     await server.close()
     metrics = final_values(runner.ingest.series.dump())

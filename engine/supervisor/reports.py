@@ -11,9 +11,11 @@ import msgspec
 
 from engine.core.checks.node_findings import login_finding
 from engine.core.checks.room import room_for_ranks
+from engine.core.errors import RankdeckError
 from engine.core.failures.diagnosis import explain, is_secondary
 from engine.core.metrics.gpu_use import read_use
 from engine.core.metrics.process_use import process_use
+from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import Holding, Opening, Pending, Running, Starting
@@ -21,6 +23,7 @@ from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.installed import LIBRARY
+from engine.runs.imports import remember_refusal
 from engine.supervisor.agents import Agents
 from engine.supervisor.code import CodeCopies
 from engine.supervisor.ingest import Ingest
@@ -223,6 +226,8 @@ class Reports:
         for module, reason in news.left_out:
             text = visible(f"{module} is not preloaded: it {reason}")
             self._run.handle(ev.NodeWarned(at=now, node=node, check="preload", text=text, fails=False))
+            if self._run.plan.preload_auto:
+                _keep_refusal(self._run.plan, module, reason)
 
     def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
         where = self._run.no_room[node] = visible(f"{news.path}: {news.reason}")
@@ -360,3 +365,10 @@ class Reports:
                 del known[rank]
             else:
                 known[rank] = use
+
+
+def _keep_refusal(plan: LaunchPlan, module: str, reason: str) -> None:
+    try:
+        remember_refusal(plan, module, reason)
+    except (RankdeckError, OSError) as error:
+        note(f"can't keep that {visible(module)} is not preloaded: {error}")

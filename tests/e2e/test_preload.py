@@ -76,6 +76,46 @@ def test_what_ranks_can_not_share_is_left_out_with_the_reason(rankdeck, launch):
     ]
 
 
+USES = """
+import os, torch
+import torch.distributed as dist
+import beside
+from shared import WHO, deep
+from refused import WHAT
+dist.init_process_group("gloo")
+print("up", os.environ["RANK"], WHO, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_auto_preloads_what_the_script_used_in_its_last_run(rankdeck, write_script, write_profile, work):
+    installed = work / "lib" / "site-packages"
+    write_script("lib/site-packages/shared.py", f"{SHARED}\ndef deep(): pass\n")
+    write_script("lib/site-packages/refused.py", "import os\nWHAT = os.environ.get('RANK')\ndef deep(): pass\n")
+    write_script("lib/site-packages/unused.py", "class Unused: pass\n")
+    write_script("beside.py", "from unused import Unused\nfrom refused import deep\n")
+    script = write_script("up.py", USES)
+    sections: dict[str, Any] = {"launch": {"warm": True, "preload": "auto"}, "env": {"PYTHONPATH": str(installed)}}
+    profile = write_profile(script, ranks=2, **sections)
+    runs = []
+    for _ in range(3):
+        run = rankdeck.launch(profile)
+        assert rankdeck("wait", run).returncode == 0
+        runs.append(run)
+    modules = [
+        [name for event in rankdeck.journal(run) if event["event"] == "ModulesImported" for name, _ in event["modules"]]
+        for run in runs
+    ]
+    assert modules == [["torch"], ["torch", "shared", "unused"], ["torch", "shared", "unused"]]
+    reason = "refused is not preloaded: it reads RANK from the environment, and each rank has its own"
+    assert [left_out(rankdeck, run) for run in runs] == [[], [reason], []]
+    (first, second), (third, fourth) = (reports(rankdeck, run) for run in runs[:2])
+    assert first[1] != second[1]
+    assert third[1] == fourth[1]
+    assert "shared, unused" in rankdeck("plan", profile).stdout
+
+
 def test_ranks_that_start_as_processes_of_their_own_have_nothing_preloaded(rankdeck, launch):
     run = launch({}, launch={"warm": False}, ranks=1)
     assert rankdeck("wait", run).returncode == 0

@@ -44,6 +44,8 @@ patterns = ['(?P<loss>x)']
 def test_a_profile_goes_through_the_form_unchanged():
     before = profile("whole", more=WHOLE)
     assert profile_of(values_of(before, RECIPES), before, RECIPES) == before
+    automatic = profile("whole", more='[launch]\npreload = "auto"\n')
+    assert profile_of(values_of(automatic, RECIPES), automatic, RECIPES) == automatic
 
 
 def test_a_start_from_a_warm_process_is_the_default_and_only_the_other_choice_is_saved():

@@ -61,7 +61,7 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
         "launch.python": launch.python or "",
         "launch.workdir": "" if launch.workdir == "." else launch.workdir,
         "launch.warm": YES if launch.warm else NO,
-        "launch.preload": " ".join(launch.preload),
+        "launch.preload": launch.preload if launch.preload == "auto" else " ".join(launch.preload),
         "launch.on_failure": launch.on_failure,
         "env": _env_text(profile.env),
         **{f"{ARGUMENT}{name}": value for name, value in arguments.items()},
@@ -123,7 +123,8 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
         _put(data, key, values.get(key, "").strip() or None)
     data.setdefault("name", "")
     _put(data, "backend.fallback", values.get("backend.fallback", "").split() or None)
-    _put(data, "launch.preload", values.get("launch.preload", "").split() or None)
+    preload = values.get("launch.preload", "").split()
+    _put(data, "launch.preload", "auto" if preload == ["auto"] else preload or None)
     _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
     nodes = values.get("layout.nodes", "").strip()
     if base is None or nodes != _nodes_text(base):

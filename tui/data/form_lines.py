@@ -76,7 +76,7 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
               choices=((YES, "forked from a process that has imported torch once"),
                        (NO, "every rank imports torch by itself"))),
         Field(id="launch.preload", label="preload", placeholder="transformers",
-              help="Modules that are imported once, like torch, before ranks are forked."),
+              help="Modules that are imported once, like torch, before ranks are forked; auto: those that the script used in its last run."),
         Field(id="launch.on_failure", label="on failure", help="What happens when a rank fails.",
               choices=(("hold", "leave the others as they are, and wait for you"), ("stop", "end the run"),
                        ("restart", "dead ranks rejoin if the script supports it, else all ranks restart"))),

@@ -38,6 +38,9 @@ TRAINING = "train"
 """The phase of ordinary steps."""
 
 MAX_PHASE = 24
+MAX_USES = 8192
+USES = "rankdeck.uses"
+"""What `rankdeck._autoload` calls its report of modules."""
 
 
 class RankProgress(msgspec.Struct, kw_only=True):
@@ -54,6 +57,8 @@ class RankProgress(msgspec.Struct, kw_only=True):
     meeting: Literal["", "joining", "joined", "orphan"] = ""
     """The rank's last report about its process group: it waits for the others, or all have joined, or a process that it has started waits
     for a store that nobody hosts."""
+    uses: str | None = None
+    """Installed modules that the script used when its process group was made, separated by spaces."""
     last_line: str = ""
     out_size: int = 0
     err_size: int = 0
@@ -120,6 +125,8 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
     for word in ("joining", "joined"):
         if record.get(word) is True:
             progress.meeting = "orphan" if word == "joining" and record.get("orphan") is True else word
+    if isinstance(uses := record.get(USES), str):
+        progress.uses = uses[:MAX_USES]
     points = []
     for key, raw in record.items():
         if key in ("t", "step", "steps", "checkpoint", "samples", "tokens", "phase"):

@@ -154,6 +154,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     warm: bool
     preload: tuple[str, ...] = ()
     """Modules that the template imports besides torch, before it forks ranks."""
+    preload_auto: bool = False
+    """Whether `preload` comes from the last run of the script."""
     policy: FailurePolicy
     on_disconnect: Literal["keep", "stop"]
     lease: float
@@ -244,7 +246,8 @@ def build_plan(
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
         warm=launch.warm and not profile.rank.wrap and not launch.wrap,
-        preload=launch.preload,
+        preload=() if launch.preload == "auto" else launch.preload,
+        preload_auto=launch.preload == "auto",
         rank_wrap=profile.rank.wrap,
         wrap=launch.wrap,
         bind=profile.layout.bind,

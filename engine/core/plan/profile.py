@@ -114,7 +114,7 @@ class Launch(Section, frozen=True, kw_only=True):
     sync: Literal["none", "rsync"] = "none"
     warm: bool = True
     prewarm: bool = True
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] | Literal["auto"] = ()
     linger: float | Literal["off"] | None = None
     environment: Literal["torchrun", "plain"] = "torchrun"
     on_failure: Literal["hold", "stop", "restart"] = "hold"

@@ -15,6 +15,9 @@ from engine.core.plan.standby import MAX_LINGER
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Signals that a stop ladder may send: those that a training script may handle, and SIGKILL."""
 
+AUTO_PRELOAD = "auto"
+"""Value of `launch.preload`: the modules that the last run of the script used."""
+
 MAX_PRELOAD = 64
 """Modules in `launch.preload`: an import brings what it needs itself."""
 
@@ -117,17 +120,23 @@ def _check_health(health: Health, places: Places) -> None:
             raise places.error(("health", key), f"must be {least} to {most:g}, or 0 for none, not {value:g}")
 
 
+def is_module_name(name: str) -> bool:
+    """Whether Python can import something of this name."""
+    return all(part.isidentifier() for part in name.split("."))
+
+
 def _check_launch(launch: Launch, places: Places) -> None:
     _check_seconds(("launch", "lease"), launch.lease, places)
     if launch.hold_for:
         _check_seconds(("launch", "hold_for"), launch.hold_for, places)
     if isinstance(launch.linger, float) and not 0 <= launch.linger <= MAX_LINGER:
         raise places.error(("launch", "linger"), f'must be 0 to {MAX_LINGER} seconds or "off", not {launch.linger:g}')
-    for name in launch.preload:
-        if not all(part.isidentifier() for part in name.split(".")):
+    modules = () if launch.preload == AUTO_PRELOAD else launch.preload
+    for name in modules:
+        if not is_module_name(name):
             raise places.error(("launch", "preload"), f"{name!r} is not the name of a module")
-    if len(launch.preload) > MAX_PRELOAD:
-        raise places.error(("launch", "preload"), f"must have at most {MAX_PRELOAD} modules, not {len(launch.preload)}")
+    if len(modules) > MAX_PRELOAD:
+        raise places.error(("launch", "preload"), f"must have at most {MAX_PRELOAD} modules, not {len(modules)}")
     if launch.max_restarts < 0:
         raise places.error(("launch", "max_restarts"), "must not be negative")
     if not launch.stop_ladder:

@@ -1,0 +1,53 @@
+"""Which installed modules a training script uses, so that the next launch can import them before ranks are forked."""
+
+from __future__ import annotations
+
+import sys
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+MOST = 64
+"""Modules that are reported."""
+
+LEFT_OUT = frozenset({"torch", "rankdeck"})
+"""Packages that are imported before every rank."""
+
+STANDARD = f"/python{sys.version_info.major}.{sys.version_info.minor}/"
+
+
+def installed_modules() -> list[str]:
+    """The installed modules from which the script, or a module beside it, has a name: `transformers.trainer` after
+    `from transformers import Trainer`. What these modules import themselves is not named. Sorted, at most `MOST`.
+    """
+    values: list[object] = []
+    for module in list(sys.modules.values()):
+        path = _path(module)
+        if path and not _is_installed(path) and STANDARD not in path:
+            values += list(vars(module).values())
+    frame = sys._getframe()
+    while frame.f_back is not None:  # a script may import in a function
+        frame = frame.f_back
+        if not _is_installed(frame.f_code.co_filename):
+            values += list(frame.f_locals.values())
+    names = {name for name in map(_module_of, values) if name.partition(".")[0] not in LEFT_OUT}
+    return sorted(name for name in names if _is_installed(_path(sys.modules.get(name))))[:MOST]
+
+
+def _path(module: ModuleType | None) -> str:
+    """The file of a module; empty if it has none. Other objects may stand in `sys.modules` too."""
+    path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+    return path if isinstance(path, str) else ""
+
+
+def _is_installed(path: str) -> bool:
+    return "/site-packages/" in path or "/dist-packages/" in path
+
+
+def _module_of(value: object) -> str:
+    """The module that a value is, or comes from if it is a class or a function; empty for other values."""
+    if isinstance(value, ModuleType):
+        name: object = vars(value).get("__name__")
+    elif isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        name = value.__module__
+    else:
+        return ""
+    return name if isinstance(name, str) else ""
