@@ -67,7 +67,10 @@ def wait_for_standby(home: Path) -> None:
 
 
 def rankdeck(*words: str, folder: Path) -> None:
-    subprocess.run([*COMMAND, *words], check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Runs a command. Raises SystemExit with what it printed if it fails."""
+    done = subprocess.run([*COMMAND, *words], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"rankdeck {' '.join(words)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 def what_is_left(home: Path, work: Path, *folders: Path) -> set[str]:
@@ -85,7 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launches", type=int, default=1000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rd") as name:
+    with tempfile.TemporaryDirectory(prefix="rd") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         home, runtime, temporary, work = (folder / part for part in ("home", "run", "tmp", "work"))
         for path in (runtime, temporary, work):
@@ -93,6 +96,7 @@ def main() -> int:
         os.environ.update(RANKDECK_HOME=str(home), XDG_RUNTIME_DIR=str(runtime), TMPDIR=str(temporary))
         (work / "one.py").write_text("print('up')\n")
         (work / "many.toml").write_text(PROFILE)
+        stack.callback(rankdeck, "clean", "--standby", folder=work)
         rankdeck("launch", "many.toml", folder=work)
         before = what_is_left(home, work, runtime, temporary)
         seconds: list[float] = []
