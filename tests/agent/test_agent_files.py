@@ -125,7 +125,7 @@ def test_a_rank_does_not_start_with_output_into_anything_but_a_file(
 WATCH = """
 import faulthandler, os, sys
 sys.path.insert(0, sys.argv[1])
-from engine.node.template import watch_for_stacks
+from engine.node.forked import watch_for_stacks
 from rankdeck._stacks import watch
 os.environ["RANKDECK_STACKS"] = sys.argv[2]
 watch_for_stacks(sys.argv[2])
