@@ -65,7 +65,7 @@ def test_a_command_does_not_wait_for_the_end_of_the_standby_that_its_run_leaves(
 
 
 def first_pid(deck: Deck) -> int:
-    return all_standbys(deck)[0]
+    return wait_until(lambda: all_standbys(deck))[0]
 
 
 def test_another_environment_is_started_without_it_and_one_that_nobody_calls_ends_by_itself(

@@ -74,7 +74,10 @@ def main():
     if trainer.is_world_process_zero():
         print(f"final eval_loss {metrics['eval_loss']:.6f}")
     if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # an interpreter that ends with one may abort, under torchrun too
+        # torch 2.13: a thread of gloo needs the interpreter to release the tensors of the last all_gather. If the group is destroyed at this
+        # moment, both wait for ever; if the interpreter ends, the process aborts. A barrier gives the thread its turn.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
