@@ -27,9 +27,15 @@ def installed_modules() -> list[str]:
     while frame.f_back is not None:  # a script may import in a function
         frame = frame.f_back
         if not _is_installed(frame.f_code.co_filename):
-            values += list(frame.f_locals.values())
+            values += _named_in(frame.f_code.co_names)
     names = {name for name in map(_module_of, values) if name.partition(".")[0] not in LEFT_OUT}
     return sorted(name for name in names if _is_installed(_path(sys.modules.get(name))))[:MOST]
+
+
+def _named_in(names: tuple[str, ...]) -> list[object]:
+    """Modules that code names, and what it names of them. Reading `f_locals` would keep the script's objects alive before Python 3.13."""
+    modules = [found for name in names if issubclass(type(found := sys.modules.get(name)), ModuleType)]
+    return [*modules, *(vars(one)[name] for one in modules for name in names if name in vars(one))]
 
 
 def _path(module: ModuleType | None) -> str:
@@ -44,9 +50,10 @@ def _is_installed(path: str) -> bool:
 
 def _module_of(value: object) -> str:
     """The module that a value is, or comes from if it is a class or a function; empty for other values."""
-    if isinstance(value, ModuleType):
+    kind = type(value)  # isinstance would run the __class__ of proxies
+    if issubclass(kind, ModuleType):
         name: object = vars(value).get("__name__")
-    elif isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+    elif issubclass(kind, (type, FunctionType, BuiltinFunctionType)):
         name = value.__module__
     else:
         return ""

@@ -181,7 +181,11 @@ class RankdeckApp(App[None], inherit_bindings=False):
         """Tells the user of runs that end, fail or hang, whatever screen is shown."""
         watch = RunWatch(self._notify.on, time.time())
         while True:
-            for told in watch.look(await off_loop(self.engine.runs)):
+            try:
+                runs = await off_loop(self.engine.runs)
+            except (RankdeckError, OSError):  # the list of runs says it; the next reading may succeed
+                runs = None
+            for told in watch.look(runs) if runs is not None else ():
                 if self._driver is not None:
                     self._driver.write(terminal_sequences(self._notify, told))
                 if problem := await run_command(self._notify.command, told):

@@ -75,6 +75,8 @@ def _key_of(word: str) -> str | None:
     word = word.lower().replace("^", "ctrl+")
     *modifiers, last = word.split("+")
     last = _SHORT.get(last, last)
+    if modifiers == ["shift"] and len(last) == 1 and last.isalpha():
+        return _character_to_key(last.upper())  # what a terminal sends
     whole = "+".join((*modifiers, last))
     if whole in _NAMED or whole in {key for one in KEYS for key in one.keys.split(",")}:
         return next((name for name, others in KEY_ALIASES.items() if whole in others), whole)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal, cast
 
 from textual.binding import Binding
+from textual.keys import key_to_character
 
 Where = Literal[
     "app",
@@ -114,15 +115,16 @@ HelpOnly = partial(Key, footer=False, command=False)
 
 def key_name(key: str) -> str:
     """A key as a user reads it, from Textual's name of it."""
-    return key.upper() if _FUNCTION_KEY.fullmatch(key) else _NAMES.get(key, key.replace("ctrl+", "^"))
+    if _FUNCTION_KEY.fullmatch(key):
+        return key.upper()
+    sign = key_to_character(key)
+    is_shown = sign is not None and sign.isprintable() and not sign.isspace()
+    return _NAMES.get(key) or (sign if sign and is_shown else key.replace("ctrl+", "^"))
 
 
 _FUNCTION_KEY = re.compile(r"f\d+")
 _NAMES = {
-    "question_mark": "?", "colon": ":", "slash": "/", "enter": "enter", "escape": "esc", "asterisk": "*", "delete": "del", "pageup": "pgup",
-    "pagedown": "pgdn", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
-    "plus": "+", "minus": "-", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">",
-    "ampersand": "&", "left_square_bracket": "[", "right_square_bracket": "]",
+    "slash": "/", "plus": "+", "minus": "-", "escape": "esc", "delete": "del", "pageup": "pgup", "pagedown": "pgdn", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
 }  # fmt: skip
 
 KEYS: tuple[Key, ...] = (

@@ -85,8 +85,8 @@ async def run_command(command: Sequence[str], told: Telling) -> str:
         return ""
     words = {
         "RANKDECK_EVENT": told.occasion,
-        "RANKDECK_RUN": told.run,
-        "RANKDECK_PROFILE": told.name,
+        "RANKDECK_RUN": _plain(told.run),
+        "RANKDECK_PROFILE": _plain(told.name),
         "RANKDECK_TEXT": _plain(told.text),
     }
     try:

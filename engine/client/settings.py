@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -30,7 +31,10 @@ def read_settings() -> tuple[Settings, Places]:
         raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
     try:
         _check_private(path, os.fstat(descriptor))
+        _check_folder(path.parent, os.stat(path.parent))
         data = os.read(descriptor, MAX_SIZE + 1)
+    except OSError as error:
+        raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
     if len(data) > MAX_SIZE:
@@ -47,6 +51,13 @@ def _check_private(path: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise ProfileError(str(path), None, "", "belongs to another user", hint="replace it by a file of your own")
     if status.st_mode & 0o022:
-        raise ProfileError(
-            str(path), None, "", "can be written by other users", hint="it may name a command to run: chmod go-w"
-        )
+        hint = f"it may name a command that rankdeck runs: chmod go-w {shlex.quote(str(path))}"
+        raise ProfileError(str(path), None, "", "can be written by other users", hint=hint)
+
+
+def _check_folder(folder: Path, status: os.stat_result) -> None:
+    """Refuses a folder in which another user could replace the file."""
+    is_open = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+    if is_open or status.st_uid not in (os.geteuid(), 0):
+        hint = f"chmod go-w {shlex.quote(str(folder))}"
+        raise ProfileError(str(folder), None, "", "can be written by other users", hint=hint)

@@ -117,9 +117,9 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
     assert printer is not None
     printer.finish()
     narrate(end_words(snapshot))
-    await teller.close()
     if snapshot.run.state == "failed":
         show_failure(snapshot, err=True)
+    await teller.close()
     if snapshot.run.state == "stopped" and interrupts.stopping and snapshot.run.failure is None:
         return 128 + signal.SIGINT
     return exit_status(snapshot)

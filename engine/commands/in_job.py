@@ -114,12 +114,14 @@ class _Supervision:
             await asyncio.sleep(0.05)
         try:
             plan = await asyncio.to_thread(plan_here, self._profile, read_plan(paths))
-        except RankdeckError as error:
-            end_run(paths, f"it can't go on on other nodes: {error.message}")
+            write_plan(paths, plan)
+            await start_supervisor(paths)
+        except (RankdeckError, OSError) as error:
+            with contextlib.suppress(RankdeckError, OSError):  # another supervisor may have taken the run
+                reason = error.message if isinstance(error, RankdeckError) else str(error)
+                end_run(paths, f"it can't continue on other nodes: {reason}")
             self._state = "failed"
             return False
-        write_plan(paths, plan)
-        await start_supervisor(paths)
         return True
 
     async def _follow(self) -> None:

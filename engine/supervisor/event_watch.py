@@ -122,7 +122,7 @@ class EventWatch:
             is_last: whether the run is over too, so that there is time to look for files once more. Another attempt must not wait for that.
         """
         if self._ranks and is_last:
-            search = self._searching(END_TIME)
+            search = self._searching(END_TIME / 2)  # what it has found until then is kept
             search.join(END_TIME)
             self._take(search.found or {})
         until = time.monotonic() + END_TIME

@@ -73,6 +73,14 @@ def test_a_file_that_others_can_write_is_refused(file: Path):
         read_settings()
 
 
+def test_a_folder_in_which_others_could_replace_the_file_is_refused(file: Path):
+    file.write_text('theme = "rankdeck-light"\n')
+    file.chmod(0o600)
+    file.parent.chmod(0o777)
+    with pytest.raises(ProfileError, match="can be written by other users"):
+        read_settings()
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.write_bytes(b'theme = "\xff"\n')])
 def test_what_is_no_text_file_is_refused(file: Path, make):
     make(file)

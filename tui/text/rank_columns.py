@@ -80,7 +80,7 @@ class Columns(NamedTuple):
                 columns = columns._replace(**{field: 0})
         if width >= 110:
             columns = columns._replace(local=5 if node else 0, seen=6)
-        with_usage = columns._replace(cpu=5, rss=5, io=5)
+        with_usage = columns._replace(cpu=6, rss=5, io=5)
         if usage and with_usage._used() + 2 * LEAST_NOTE <= width:
             columns = with_usage
         rest = width - columns._used()
