@@ -62,9 +62,10 @@ def test_a_module_is_sent_without_docstrings_and_with_the_lines_that_it_has(path
 
 
 def run(program: bytes) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    """Runs a program, which is too long for an argument."""
+    read = "import sys; exec(sys.stdin.read())"
+    argv = [sys.executable, "-I", "-c", read]
+    return subprocess.run(argv, input=program.decode(), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_a_traceback_on_a_node_names_file_line_and_source():
