@@ -80,13 +80,12 @@ def end_standbys(*, as_json: bool) -> None:
     Raises:
         RankdeckError: one does not end.
     """
-    found = list(standbys())
-    for paths, standing in found:
-        end_standby(paths, standing)
+    found = unasked = list(standbys())
     deadline = time.monotonic() + STANDBY_TIME
     while left := [paths for paths, _ in found if has_process(paths)]:
         if time.monotonic() >= deadline:
             raise RankdeckError(f"{left[0].folder.name} has not ended", hint=f"its log: {left[0].supervisor_log}")
+        unasked = [one for one in unasked if not end_standby(*one)]  # a supervisor may only be about to become it
         time.sleep(0.02)
     remove_stale_standbys(runs_folder())
     if as_json:

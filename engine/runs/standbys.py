@@ -106,16 +106,22 @@ def has_process(paths: RunPaths) -> bool:
     return False
 
 
-def end_standby(paths: RunPaths, standing: Standing) -> None:
-    """Asks a standby to end. If it has ended already, nothing happens, even if another process has its number."""
+def end_standby(paths: RunPaths, standing: Standing) -> bool:
+    """Asks a standby to end. If it has ended already, nothing happens, even if another process has its number.
+
+    Returns:
+        Whether the process of this number is the standby. It is not yet, if a supervisor is about to replace itself by it.
+    """
     with contextlib.suppress(OSError):
         process = os.pidfd_open(standing.pid)
         try:
             if os.fsencode(paths.folder) in Path(f"/proc/{standing.pid}/cmdline").read_bytes().split(b"\0"):
                 signal.pidfd_send_signal(process, signal.SIGTERM)
                 signal.pidfd_send_signal(process, signal.SIGCONT)  # a stopped one would not see it
+                return True
         finally:
             os.close(process)
+    return False
 
 
 def remove_stale_standbys(runs: Path) -> None:
