@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from dataclasses import dataclass, field
 
 import torch
@@ -73,11 +74,10 @@ def main():
     metrics = trainer.evaluate()
     if trainer.is_world_process_zero():
         print(f"final eval_loss {metrics['eval_loss']:.6f}")
-    if torch.distributed.is_initialized():
-        # torch 2.13: a thread of gloo needs the interpreter to release the tensors of the last all_gather. If the group is destroyed at this
-        # moment, both wait for ever; if the interpreter ends, the process aborts. A barrier gives the thread its turn.
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+    # torch 2.13: a thread of gloo needs the interpreter to release the tensors of the last all_gather. If the group or the interpreter
+    # ends at this moment, the process hangs or aborts, under torchrun too.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
