@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from engine.core.errors import RankdeckError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile_checks import MAX_PRELOAD, is_module_name
 from engine.runs.paths import private_folder, state_folder
-from engine.runs.record import replace_file
+from engine.runs.record import open_regular, replace_file
 
 
 class ScriptImports(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,9 +28,14 @@ class ScriptImports(msgspec.Struct, frozen=True, kw_only=True):
 
 def recall_imports(plan: LaunchPlan) -> ScriptImports:
     """What is known of the script of a plan; nothing if it has not run yet."""
+    path = _file(plan)
+    if not path.exists():
+        return ScriptImports()
     try:
-        return msgspec.json.decode(_file(plan).read_bytes(), type=ScriptImports)
-    except (OSError, msgspec.MsgspecError):
+        private_folder(path.parent)
+        with open(open_regular(path), "rb") as file:
+            return msgspec.json.decode(file.read(), type=ScriptImports)
+    except (OSError, RankdeckError, msgspec.MsgspecError):
         return ScriptImports()
 
 
@@ -42,20 +50,21 @@ def with_automatic_preload(plan: LaunchPlan) -> LaunchPlan:
 
 def remember_modules(plan: LaunchPlan, modules: tuple[str, ...]) -> None:
     """Keeps what the script of a plan uses. Raises OSError or RankdeckError: it can't be written."""
-    known = recall_imports(plan)
-    _write(plan, known, msgspec.structs.replace(known, modules=modules))
+    _change(plan, lambda known: msgspec.structs.replace(known, modules=modules))
 
 
 def remember_refusal(plan: LaunchPlan, module: str, reason: str) -> None:
     """Keeps why a module can't be preloaded, so that the next launch does not try it. Raises as `remember_modules`."""
-    known = recall_imports(plan)
-    _write(plan, known, msgspec.structs.replace(known, refused={**known.refused, module: reason}))
+    _change(plan, lambda known: msgspec.structs.replace(known, refused={**known.refused, module: reason}))
 
 
-def _write(plan: LaunchPlan, before: ScriptImports, after: ScriptImports) -> None:
-    if after != before:
-        private_folder(_file(plan).parent)
-        replace_file(_file(plan), msgspec.json.encode(after))
+def _change(plan: LaunchPlan, change: Callable[[ScriptImports], ScriptImports]) -> None:
+    folder = private_folder(_file(plan).parent)
+    with open(folder / ".lock", "wb") as lock:  # several runs of a script may tell at the same moment
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = recall_imports(plan)
+        if (after := change(before)) != before:
+            replace_file(_file(plan), msgspec.json.encode(after))
 
 
 def _file(plan: LaunchPlan) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, is_memory_short, linger_seconds, standby_key
 from engine.node.limits import memory_left
 from engine.planning.make import make_plan
+from engine.runs.imports import remember_modules, remember_refusal
 from engine.runs.standbys import Standing, circumstances, new_standby
 from tests.support import parse_profile
 
@@ -192,3 +194,19 @@ def test_clean_removes_what_a_killed_standby_left(
     end_standbys(as_json=False)
     assert not paths.folder.exists()
     assert other.exists()
+
+
+def test_the_next_plan_preloads_what_the_last_run_used_and_no_file_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    plan = plan_of('preload = "auto"')
+    assert plan.preload == ()
+    remember_modules(plan, ("numpy", "msgspec", "not a module"))
+    remember_refusal(plan, "numpy", "starts threads")
+    assert plan_of('preload = "auto"').preload == ("msgspec",)
+    assert plan_of().preload == ()
+    (kept,) = (tmp_path / "imports").glob("*.json")
+    kept.unlink()
+    os.mkfifo(kept)
+    assert plan_of('preload = "auto"').preload == (), "a pipe in its place is not waited for"
