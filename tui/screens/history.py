@@ -18,7 +18,7 @@ from engine.core.views.history import HistoryEntry, filter_history, metric_names
 from engine.core.views.view import RunNote
 from engine.core.words import count, size_words
 from tui.data.off_loop import off_loop
-from tui.keys import bindings
+from tui.keys import bindings, first_key
 from tui.screens.confirm import AskScreen, ConfirmScreen
 from tui.screens.relaunch import PastRun, RelaunchScreen
 from tui.text.cells import plain_line
@@ -195,7 +195,8 @@ class HistoryScreen(RelaunchScreen):
             same = [one.summary.run for one in self._entries or () if one.summary.name == entry.summary.name]
             at = same.index(chosen[0]) + 1 if chosen[0] in same else len(same)
             if at >= len(same):
-                self.say("space marks another run to compare with; there is no run of this profile before it")
+                mark = first_key("past.mark", self.deck.keymap)
+                self.say(f"{mark} marks another run to compare with; there is no run of this profile before it")
                 return
             chosen = [same[at], chosen[0]]
         self.deck.open_compare(tuple(chosen))

@@ -22,7 +22,7 @@ from engine.core.errors import SupervisorElsewhereError, UsageError
 from engine.core.metrics.bench import RECIPE
 from engine.core.views.view import RunView
 from tui.data.off_loop import off_loop
-from tui.keys import bindings
+from tui.keys import bindings, first_key
 from tui.screens.run_logs import LogScreen
 from tui.screens.run_ranks import SearchLine
 from tui.screens.stacks import StacksScreen
@@ -84,7 +84,8 @@ class RunScreen(LogScreen):
             yield BenchPane(id="bench", ascii=ascii, slow=self.deck.slow)
             yield TextPane(id="why", ascii=ascii)
         yield SearchLine("filter", "show only ranks with these words: failed  gpu01  8-15  !running")
-        yield SearchLine("search", "search the log: a regular expression; n and N go from match to match")
+        on, back = (first_key(f"run.{id}", self.deck.keymap) for id in ("next", "previous"))
+        yield SearchLine("search", f"search the log: a regular expression; {on} and {back} go from match to match")
         yield SearchLine("log-filter", "show only lines that match, hide those after a !: loss & !eval")
         yield KeyBar()
 
