@@ -25,7 +25,7 @@ def read_settings() -> tuple[Settings, Places]:
     path = settings_file()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Settings(), Places(str(path), {})
     except OSError as error:
         raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
