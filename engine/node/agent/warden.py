@@ -18,6 +18,10 @@ from engine.node.agent.wire import EXIT_FAILED
 MOST_DEATHS, DEATHS_TIME = 5, 10.0
 """The warden gives up after more than 5 deaths of an agent within 10 seconds."""
 
+JOB_PAUSE = 0.5
+"""Seconds before another agent in a job of Slurm: at the end of a job Slurm kills its processes one after the other, and a process that
+is new at this moment would escape."""
+
 CHILD_STOPPED = 5
 """CLD_STOPPED, which Python 3.8 does not name."""
 
@@ -65,6 +69,8 @@ def run(listener: socket.socket, mark: str) -> None:
         deaths = [moment for moment in deaths if time.monotonic() - moment < DEATHS_TIME] + [time.monotonic()]
         if len(deaths) > MOST_DEATHS:
             break
+        if "SLURM_JOB_ID" in os.environ:
+            time.sleep(JOB_PAUSE)
         agent = start_agent(listener, warden, mark, again=True)
     sweep(warden, {warden}, [mark], 5.0)
     with contextlib.suppress(OSError), open("socket") as file:
