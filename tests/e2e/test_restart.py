@@ -246,6 +246,7 @@ def test_stop_is_told_to_ranks_as_the_ladder_says(rankdeck, write_script, write_
     run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGUSR1", 600], ["SIGKILL", 5]]}))
     rankdeck.wait_log(run, 0, b"up")
     rankdeck.wait_log(run, 1, b"up")
+    rankdeck.wait_state(run, "running")  # a rank may print before the supervisor knows of it
     assert rankdeck("stop", run).returncode == 0
     status = rankdeck.wait_state(run, "stopped")
     assert [(rank["state"], rank["exit"]) for rank in status["ranks"]] == [("stopped", 0)] * 2
