@@ -95,6 +95,7 @@ class Story:
         secondary: bool = False,
         setup_error: str = "",
         by: str = "",
+        by_itself: bool = False,
     ) -> Story:
         self.tell(
             ev.RankEnded(
@@ -106,6 +107,7 @@ class Story:
                 secondary=secondary,
                 setup_error=setup_error,
                 by=by,
+                by_itself=by_itself,
                 generation=self.state.generation_of(rank),
             )
         )

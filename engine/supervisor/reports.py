@@ -283,6 +283,7 @@ class Reports:
             status=status,
             reason=end.reason,
             generation=end.generation,
+            by_itself=isinstance(end, reports.RankEnded) and end.by_itself,
         )
         if end.attempt == self._ingest.attempt:
             try:

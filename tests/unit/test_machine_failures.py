@@ -11,6 +11,7 @@ from engine.core.run.state import (
     Holding,
     Pending,
     Stopping,
+    rank_word,
     root_cause,
     run_word,
 )
@@ -167,3 +168,27 @@ def test_a_secondary_failure_is_the_cause_while_no_other_is_known() -> None:
     cause = root_cause(Story(TWO).run().end(0, 1, secondary=True).state)
     assert cause is not None
     assert cause[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"), [("stop", "rank 2: exit 42"), ("restart", "rank 2: exit 42; restart 1 of 3")]
+)
+def test_a_rank_that_failed_by_itself_is_the_cause_although_the_run_was_being_stopped(policy: str, reason: str) -> None:
+    story = Story(TWO, policy).run().end(0, 1, secondary=True).end(2, 42, by_itself=True)
+    assert isinstance(story.state.phase, Stopping)
+    assert story.state.phase.then.reason == reason
+    story.end(1, -15)
+    cause = root_cause(story.state)
+    assert cause is not None
+    assert cause[0] == 2
+    assert [rank_word(phase) for phase in story.state.ranks] == ["failed", "stopped", "failed"]
+
+
+def test_what_ends_by_itself_while_a_user_stops_the_run_is_no_failure() -> None:
+    story = Story(TWO).run().stop().end(0, -2).end(2, 1, by_itself=True).end(1, -2)
+    assert root_cause(story.state) is None
+
+
+def test_a_rank_that_blames_another_is_not_the_cause_if_the_run_was_being_stopped() -> None:
+    story = Story(TWO, "stop").run().end(0, 1).end(2, 1, by_itself=True, secondary=True).end(1, -15)
+    assert [rank_word(phase) for phase in story.state.ranks] == ["failed", "stopped", "stopped"]

@@ -198,7 +198,8 @@ class RankEnded(Event, frozen=True, kw_only=True):
     `status`: the exit code, or minus the signal's number, as in `subprocess`. `step`: the last step that the rank reported.
     `reason`: what the status can't express, for example why the rank could not be started. `secondary`: its last output blames
     another rank ("connection closed by peer"), so it is not the root cause while another failure is known. `by`: the user whose
-    signal ended it. `setup_error`: why its process group could not be set up, if it ended before that.
+    signal ended it. `setup_error`: why its process group could not be set up, if it ended before that. `by_itself`: it was ending
+    before its agent told it to stop.
     """
 
     attempt: int
@@ -210,6 +211,7 @@ class RankEnded(Event, frozen=True, kw_only=True):
     by: str = ""
     setup_error: str = msgspec.field(name="forming", default="")
     generation: int = 0
+    by_itself: bool = False
 
 
 class RankLost(Event, frozen=True, kw_only=True):

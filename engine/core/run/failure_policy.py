@@ -7,7 +7,18 @@ from msgspec.structs import replace
 from engine.core.run.health_events import ON_NAN
 from engine.core.run.moves import Step, stop
 from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
-from engine.core.run.state import CRASHES, Done, Gone, Holding, Outcome, Restart, RunState, root_cause, status_words
+from engine.core.run.state import (
+    CRASHES,
+    Done,
+    Gone,
+    Holding,
+    Outcome,
+    Restart,
+    RunState,
+    Stopping,
+    root_cause,
+    status_words,
+)
 
 FRUITLESS_LIMIT = 2
 """Attempts in a row without progress after which automatic restarts end. If two attempts reach no later step than one before
@@ -26,13 +37,26 @@ def on_failure(state: RunState, at: float) -> Step:
     if isinstance(phase, Done) and may_fall_back(state):
         why = f"{state.backend} failed on {state.node_of(rank).name}, rank {rank}: {phase.setup_error}"
         return stop(state, Restart(reason=f"{why}; running on {state.fallback[0].backend}", falls_back=True), at)
-    reason = f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
+    reason = _cause_words(rank, phase)
     state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.start_together else (state, ())
     if isinstance(phase, Done) and _wants_replacement(state, rank, phase):
         state, actions = _rejoin_uncounted(state, at)
         return state, told + actions
     state, actions = _follow_policy(state, rank, phase, reason, at)
     return state, told + actions
+
+
+def with_cause(state: RunState, phase: Stopping) -> Stopping:
+    """Corrects the reason of what follows, where a rank that failed by itself first was seen to end after the ranks that lost it."""
+    cause = root_cause(state)
+    if not phase.cause or cause is None or (words := _cause_words(*cause)) == phase.cause:
+        return phase
+    reason = words + phase.then.reason.removeprefix(phase.cause)
+    return replace(phase, cause=words, then=replace(phase.then, reason=reason))
+
+
+def _cause_words(rank: int, phase: Done | Gone) -> str:
+    return f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
 
 
 def _wants_replacement(state: RunState, rank: int, phase: Done) -> bool:
@@ -76,7 +100,7 @@ def _follow_policy(state: RunState, rank: int, phase: Done | Gone, reason: str, 
         case "restart":
             return _restart_or_fail(state, rank, phase, reason, at)
         case _:
-            return stop(state, Outcome(word="failed", reason=reason), at)
+            return stop(state, Outcome(word="failed", reason=reason), at, cause=reason)
 
 
 def _restart_or_fail(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
@@ -84,7 +108,8 @@ def _restart_or_fail(state: RunState, rank: int, phase: Done | Gone, reason: str
     if is_incomplete and state.generation_of(rank) < state.generation and _may_rejoin_uncounted(state):
         return _rejoin_uncounted(state, at)  # several ranks died together: they count as one restart
     if state.restarts >= state.max_restarts:
-        return stop(state, Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts"), at)
+        outcome = Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts")
+        return stop(state, outcome, at, cause=reason)
     reached, fruitless = phase.step, state.fruitless
     # How far a lost rank got may be unknown; a rank that failed would have reported a step.
     if reached is not None or (state.best_step is not None and isinstance(phase, Done)):
@@ -92,12 +117,12 @@ def _restart_or_fail(state: RunState, rank: int, phase: Done | Gone, reason: str
     best = max((step for step in (reached, state.best_step) if step is not None), default=None)
     state = replace(state, best_step=best, fruitless=fruitless)
     if fruitless >= FRUITLESS_LIMIT:
-        return stop(
-            state,
-            Outcome(word="failed", reason=f"{reason}; {fruitless} attempts in a row got no further than step {best}"),
-            at,
+        outcome = Outcome(
+            word="failed", reason=f"{reason}; {fruitless} attempts in a row got no further than step {best}"
         )
+        return stop(state, outcome, at, cause=reason)
     state = replace(state, restarts=state.restarts + 1)
     if not why_no_rejoin(state):
         return rejoin(state, at)
-    return stop(state, Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}"), at)
+    restart = Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}")
+    return stop(state, restart, at, cause=reason)

@@ -184,7 +184,7 @@ def reach_soon(state: RunState) -> tuple[AnyAction, ...]:
     return tuple(act.OpenNode(node=name, patience=UNREACHABLE_PATIENCE) for name in away)
 
 
-def stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool = False) -> Step:
+def stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool = False, cause: str = "") -> Step:
     """Stops all ranks. If no rank is alive, it clears the nodes at once; that also ends processes that are just starting.
 
     Args:
@@ -192,11 +192,12 @@ def stop(state: RunState, then: Outcome | Restart, at: float, *, at_once: bool =
         then: what follows.
         at: seconds since the epoch.
         at_once: send SIGKILL at once instead of walking the stop ladder.
+        cause: see `Stopping`.
     """
     if not any_rank(state, Alive):
         return clear(state, then, at)
     stops = tuple(act.StopRanks(node=node.name, attempt=state.attempt, at_once=at_once) for node in up_nodes(state))
-    return replace(state, phase=Stopping(then=then, at_once=at_once)), stops + reach_soon(state)
+    return replace(state, phase=Stopping(then=then, at_once=at_once, cause=cause)), stops + reach_soon(state)
 
 
 def clear(state: RunState, then: Outcome | Restart, at: float) -> Step:

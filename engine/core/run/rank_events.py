@@ -7,7 +7,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from engine.core.run import events as ev
-from engine.core.run.failure_policy import may_fall_back, on_failure
+from engine.core.run.failure_policy import may_fall_back, on_failure, with_cause
 from engine.core.run.moves import Step, any_rank, clear, ignore, is_ending, set_rank, stop
 from engine.core.run.rejoin import apart, finished_before, is_forming
 from engine.core.run.state import (
@@ -107,7 +107,7 @@ def rank_ended(state: RunState, event: ev.RankEnded) -> Step:
         status=event.status,
         at=event.at,
         order=state.ends,
-        asked=is_ending(state),
+        asked=is_ending(state) and not _failed_before(state, event),
         step=event.step,
         reason=event.reason,
         secondary=event.secondary,
@@ -117,6 +117,12 @@ def rank_ended(state: RunState, event: ev.RankEnded) -> Step:
     return _take_end(
         replace(set_rank(state, event.rank, done), ends=state.ends + 1), event.at, failed=event.status != 0
     )
+
+
+def _failed_before(state: RunState, event: ev.RankEnded) -> bool:
+    """Whether a rank failed before it was told to stop, although the failure of another one, which may follow from it, was seen first."""
+    is_cause_sought = isinstance(state.phase, Stopping) and bool(state.phase.cause)
+    return is_cause_sought and event.by_itself and event.status != 0 and not event.secondary
 
 
 def rank_lost(state: RunState, event: ev.RankLost) -> Step:
@@ -149,8 +155,9 @@ def _take_end(state: RunState, at: float, *, failed: bool) -> Step:
             if any_rank(state, Alive):
                 return replace(state, phase=Running()), ()
             return clear(state, Outcome(word="succeeded", reason=""), at)
-        case Stopping(then=then):
-            return (state, ()) if any_rank(state, Alive) else clear(state, then, at)
+        case Stopping() as phase:
+            phase = with_cause(state, phase) if failed else phase
+            return (replace(state, phase=phase), ()) if any_rank(state, Alive) else clear(state, phase.then, at)
         case Holding() if failed and may_fall_back(state):
             return on_failure(state, at)  # the ranks that failed before only lost their connection
         case Opening() | Holding() | Clearing() | Closing() | Ended():

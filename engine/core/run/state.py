@@ -39,7 +39,7 @@ class Alive(Value, frozen=True, kw_only=True):
 
 
 class Done(Value, frozen=True, kw_only=True):
-    """Its process ended. `asked`: the attempt was being stopped. `order`: counts the ends in the order in which the supervisor noticed
+    """Its process ended. `asked`: it was told to stop. `order`: counts the ends in the order in which the supervisor noticed
     them. `setup_error`: why its process group could not be set up, if it ended before that."""
 
     pid: int | None
@@ -128,10 +128,12 @@ class Holding(Value, frozen=True, kw_only=True):
 
 
 class Stopping(Value, frozen=True, kw_only=True):
-    """Ranks are being stopped by the stop ladder. `at_once`: by its last step only."""
+    """Ranks are being stopped by the stop ladder. `at_once`: by its last step only. `cause`: the failure with which the reason of what
+    follows begins, in words; empty: no failure."""
 
     then: Outcome | Restart
     at_once: bool = False
+    cause: str = ""
 
 
 class Clearing(Value, frozen=True, kw_only=True):

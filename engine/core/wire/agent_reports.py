@@ -81,6 +81,7 @@ class RankEnded(RankMessage, frozen=True, kw_only=True, tag="ended"):
     """A rank's process ended: its exit code, or minus the signal. `reason`: why it could not be started.
 
     `errors` and `numbers`: the end of its stderr and metrics, where the agent relays them and not all may be stored yet.
+    `by_itself`: it was ending before the agent told the ranks of the attempt to stop.
     """
 
     status: Number
@@ -88,6 +89,7 @@ class RankEnded(RankMessage, frozen=True, kw_only=True, tag="ended"):
     generation: Number = 0
     errors: str | None = None
     numbers: str = ""
+    by_itself: bool = False
 
 
 class RankLost(RankMessage, frozen=True, kw_only=True, tag="lost"):

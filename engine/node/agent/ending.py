@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from engine.node.agent.processes import process_status
+from engine.node.agent.processes import is_exiting, process_status
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
 
@@ -100,14 +100,23 @@ class Ending:
         number, seconds = self._steps.pop(0)
         self._deadline = time.monotonic() + seconds
         for rank in alive:
+            rank.told_to_stop = rank.told_to_stop or not is_exiting(rank.pid)
             rank.signal(number)
             rank.signal(signal.SIGCONT)
 
     def ended(self, rank: Rank, status: int) -> None:
         """Tells that a rank has ended."""
         rank.status, rank.ended_at, self._state.dirty = status, time.time(), True
-        said, attempt, number, generation = self._last_words(rank), self._state.attempt, rank.number, rank.generation
-        self.send(type="ended", attempt=attempt, rank=number, status=status, reason="", generation=generation, **said)
+        self.send(
+            type="ended",
+            attempt=self._state.attempt,
+            rank=rank.number,
+            status=status,
+            reason="",
+            generation=rank.generation,
+            by_itself=not (rank.told_to_stop or rank.adopted or self._state.mpirun),
+            **self._last_words(rank),
+        )
 
     def watch_adopted(self) -> None:
         """Notices the ends of ranks that are no children of this process: the template or the warden reaps and reports them."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank. Its value is unique to the run."""
 
+PF_EXITING = 0x4
+"""Flag of a Linux task that is ending (include/linux/sched.h), in the ninth field of `/proc/PID/stat`."""
+
 
 def become_subreaper() -> None:
     """Makes orphans below this process its children instead of init's (Linux, prctl 36)."""
@@ -30,6 +33,16 @@ def process_status(pid: int) -> tuple[int, str, int] | None:
     except OSError:
         return None
     return int(fields[19]), fields[0].decode(), int(fields[1])
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether a process is on its way out: its status is fixed, so a signal does not change it. It may not be reapable yet."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in b"ZX" or bool(int(fields[6]) & PF_EXITING)
 
 
 def start_time(pid: int) -> int:

@@ -24,6 +24,8 @@ class Rank:
         self.ended_at = 0.0
         self.adopted = False
         """Whether its parent is another process: the template or the warden."""
+        self.told_to_stop = False
+        """Whether it was signalled to stop, before it was ending by itself."""
         self.reason = ""
         self.parent = 0
         """Of its process, where that is adopted; 0: not seen yet."""
