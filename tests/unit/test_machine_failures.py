@@ -192,3 +192,9 @@ def test_what_ends_by_itself_while_a_user_stops_the_run_is_no_failure() -> None:
 def test_a_rank_that_blames_another_is_not_the_cause_if_the_run_was_being_stopped() -> None:
     story = Story(TWO, "stop").run().end(0, 1).end(2, 1, by_itself=True, secondary=True).end(1, -15)
     assert [rank_word(phase) for phase in story.state.ranks] == ["failed", "stopped", "stopped"]
+
+
+def test_a_restart_by_a_user_keeps_its_reason_whatever_is_seen_to_have_failed_first() -> None:
+    story = Story(TWO, "stop").run().end(0, 1, secondary=True).restart().end(2, 42, by_itself=True)
+    assert isinstance(story.state.phase, Stopping)
+    assert story.state.phase.then.reason == "restarted by alice"

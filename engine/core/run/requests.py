@@ -102,8 +102,10 @@ def restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
         return ignore(state, reason)
     then = Restart(reason=f"restarted by {event.by}")
     match state.phase:
-        case Stopping() | Clearing():
-            return replace(state, phase=replace(state.phase, then=then)), ()
+        case Stopping() as phase:
+            return replace(state, phase=replace(phase, then=then, cause="")), ()
+        case Clearing() as phase:
+            return replace(state, phase=replace(phase, then=then)), ()
         case Ended():
             return next_attempt(replace(state, phase=Opening(), restarts=0), event.at)
     state = replace(state, restarts=0)
