@@ -294,6 +294,20 @@ class RankdeckApp(App[None], inherit_bindings=False):
         finally:
             self._launching = False
 
+    def choose_theme(self, name: str) -> None:
+        self.theme = name
+        if not self.read_only:
+            self._keep_theme(name)
+
+    @work(group="theme", exclusive=True, exit_on_error=False)
+    async def _keep_theme(self, name: str) -> None:
+        try:
+            path = await off_loop(self.engine.keep_theme, name)
+        except RankdeckError as error:
+            self.show_error(f"theme {name} is for this session only", error)
+        else:
+            self.say(f"theme {name}, kept in {path}")
+
     def copy_to_clipboard(self, text: str) -> None:
         """Copies text and says where it is; Textual's own is silent, and does nothing in most terminals of tmux."""
         self._copy(text)

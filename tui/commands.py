@@ -51,4 +51,4 @@ class DeckCommands(Provider):
         for entry in () if deck.read_only else deck.known_profiles:
             yield Command(plain_line(f"launch {entry.name}"), "A profile.", partial(deck.launch_entry, entry))
         for theme in sorted(app.available_themes):
-            yield Command(f"theme {theme}", "Colours of this session.", partial(setattr, app, "theme", theme))
+            yield Command(f"theme {theme}", "Colours.", partial(deck.choose_theme, theme))

@@ -71,6 +71,10 @@ class Deck(Protocol):
         """Launches a profile and shows the run. Does nothing while another launch is under way."""
         ...
 
+    def choose_theme(self, name: str) -> None:
+        """Changes the colours, and, unless `read_only`, keeps that in the user's settings."""
+        ...
+
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:
         """Shows a notice in place of the one before. Never markup.
 

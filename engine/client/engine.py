@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.client import trust
+from engine.client import settings, trust
 from engine.client.connection import start_supervisor
 from engine.client.jobs import runs_and_jobs
 from engine.client.protocols import Compared
@@ -83,6 +83,9 @@ class LocalEngine:
 
     def trust(self, profile: Profile) -> None:
         trust.trust(profile)
+
+    def keep_theme(self, name: str) -> Path:
+        return settings.keep_theme(name)
 
     def runs(self) -> list[RunSummary]:
         return runs_and_jobs()

@@ -142,6 +142,10 @@ class EngineClient(Protocol):
         """Remembers that the user trusts a profile in this folder. A launch does so too."""
         ...
 
+    def keep_theme(self, name: str) -> Path:
+        """Writes the app's theme into the user's settings. Returns their file. Raises ProfileError."""
+        ...
+
     def launched_profile(self, run: str) -> Profile:
         """The profile that a run was launched with; its folder and script are absolute. Raises RankdeckError."""
         ...

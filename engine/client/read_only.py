@@ -25,6 +25,9 @@ class ReadOnlyEngine(LocalEngine):
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         _refuse()
 
+    def keep_theme(self, name: str) -> Path:
+        _refuse()
+
     def trust(self, profile: Profile) -> None:
         _refuse()
 

@@ -1,4 +1,4 @@
-"""Finds and reads the user's `config.toml`. Its command is run, so nobody else may be able to write the file."""
+"""Finds, reads and changes the user's `config.toml`. Its command is run, so nobody else may be able to write the file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from engine.core.errors import ProfileError
 from engine.core.plan.key_places import Places
 from engine.core.settings import Settings, parse_settings
 from engine.runs.paths import settings_file
+from engine.runs.record import replace_file
 
 MAX_SIZE = 1 << 20
 """Largest file, in bytes."""
@@ -43,6 +44,30 @@ def read_settings() -> tuple[Settings, Places]:
         return parse_settings(data.decode(), file=str(path))
     except UnicodeDecodeError as error:
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
+
+
+def keep_theme(name: str) -> Path:
+    """Writes the theme of the app into the user's settings, whose other lines stay as they are. A new file is private.
+
+    Returns:
+        The file.
+
+    Raises:
+        ProfileError: something is wrong with the settings, which are not changed then, or they can't be written.
+    """
+    import tomlkit
+
+    read_settings()
+    path = settings_file()
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+        document["theme"] = name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
+        replace_file(path.resolve(), tomlkit.dumps(document).encode(), mode)  # a symbolic link stays one
+    except OSError as error:
+        raise ProfileError(str(path), None, "", f"can't be written: {error.strerror}") from None
+    return path
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:

@@ -349,6 +349,7 @@ class FakeEngine:
         self.launched: list[Profile] = []
         self.trusted: list[Profile] = []
         self.prewarmed: list[Profile | None] = []
+        self.theme = ""
         self.saved: list[tuple[Profile, Path | None]] = []
         self.clients: list[FakeClient] = []
         self.launch_error: RankdeckError | None = None
@@ -397,6 +398,10 @@ class FakeEngine:
         self.entries = [known for known in self.entries if known.name != profile.name]
         self.entries.append(ProfileEntry(name=profile.name, path=path, source="yours", profile=profile, error=None))
         return path
+
+    def keep_theme(self, name: str) -> Path:
+        self.theme = name
+        return self.folder / "config.toml"
 
     def is_trusted(self, profile: Profile) -> bool:
         return profile in self.trusted

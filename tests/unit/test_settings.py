@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.settings import read_settings
+from engine.client.settings import keep_theme, read_settings
 from engine.core.errors import ProfileError
 from engine.core.settings import Notify, Settings, parse_settings
 from engine.runs.paths import settings_file
@@ -88,3 +88,21 @@ def test_what_is_no_text_file_is_refused(file: Path, make):
         file.chmod(0o600)
     with pytest.raises(ProfileError, match=r"is not a file|is not UTF-8"):
         read_settings()
+
+
+def test_a_theme_that_is_kept_changes_nothing_else(file: Path):
+    keep_theme("rankdeck-light")
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text('# mine\n[keys]\nrun.kill = "X"  # not x\n')
+    file.chmod(0o640)
+    keep_theme("nord")
+    assert file.read_text() == '# mine\ntheme = "nord"\n\n[keys]\nrun.kill = "X"  # not x\n'
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert read_settings()[0] == Settings(theme="nord", keys={"run.kill": ("X",)})
+
+
+def test_settings_that_are_wrong_are_not_changed_by_a_theme(file: Path):
+    file.write_text("theme =\n")
+    with pytest.raises(ProfileError):
+        keep_theme("nord")
+    assert file.read_text() == "theme =\n"
