@@ -22,6 +22,7 @@ from engine.core.plan.profile import Profile
 from engine.planning.make import with_absolute_paths
 from engine.planning.profiles import find_profile, list_profiles, read_profile, save_profile
 from engine.planning.programs import Wanted, make_profile
+from engine.planning.recipe_arguments import help_asked_for
 from engine.planning.recipes import names, recipe
 from engine.planning.script_arguments import arguments_of
 
@@ -138,9 +139,10 @@ def run(
 ) -> None:
     """Run PROGRAM, a script or a recipe, without a profile.
 
-    Words after PROGRAM are its arguments: rankdeck run -n 2 train.py --lr 0.1. The exit status, Ctrl-C and the rest are as for
-    rankdeck launch.
+    Words after PROGRAM are its arguments: rankdeck run -n 2 train.py --lr 0.1. With --help, a recipe describes its arguments,
+    and nothing is started. The exit status, Ctrl-C and the rest are as for rankdeck launch.
     """
+    _help_with_recipe(ctx)
     profile, places = make_profile(Wanted(name=save, **wanted), _base(base))
     if save is not None:
         save_new(profile, places)
@@ -150,16 +152,30 @@ def run(
 @click.command(cls=_ProgramCommand, context_settings=PROGRAM_WORDS)
 @_with_program
 @click.option("--name", metavar="NAME", help="Of the profile; default: from PROGRAM.")
-def new(base: str | None, **wanted: Any) -> None:
+@click.pass_context
+def new(ctx: click.Context, /, *, base: str | None, **wanted: Any) -> None:
     """Save a profile that runs PROGRAM, a script or a recipe. Nothing is started.
 
-    Words after PROGRAM are its arguments: rankdeck new -n 2 train.py --lr 0.1.
+    Words after PROGRAM are its arguments: rankdeck new -n 2 train.py --lr 0.1. With --help, a recipe describes its arguments.
     """
+    _help_with_recipe(ctx)
     profile, places = make_profile(Wanted(**wanted), _base(base))
     print_line(f"wrote {save_new(profile, places)}")
     if profile.recipe.script is not None:
         _show_arguments(Path(wanted["program"]), profile.recipe.args)
     print_line(f"next: rankdeck launch {shlex.quote(profile.name)}")
+
+
+def _help_with_recipe(ctx: click.Context) -> None:
+    """Prints the help of a recipe and ends the command, if its arguments ask for it."""
+    program = ctx.params["program"]
+    if ctx.params["is_module"] or not program_is_recipe(program):
+        return
+    command = f"{ctx.command_path} {program}"
+    if said := help_asked_for(recipe(program), ctx.params["args"], command):
+        click.echo(said)
+        click.echo(f"Options such as -n come before {program}; {ctx.command_path} --help lists them.")
+        ctx.exit()
 
 
 def _show_arguments(script: Path, words: Sequence[str]) -> None:

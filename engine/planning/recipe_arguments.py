@@ -1,4 +1,4 @@
-"""Refuses what the script of a recipe would refuse: reads its command line as it does, without running it."""
+"""Reads the command line of a recipe as its script does, without running it: refuses what that would refuse, and has the same help."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from engine.backends import BACKENDS
-from engine.core.catalogue import Argument, RecipeInfo
+from engine.core.catalogue import Argument, RecipeInfo, Value
 from engine.core.errors import CheckError
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.key_places import Places
@@ -36,22 +36,64 @@ class _Help(argparse.Action):
 
 def problem_with(recipe: RecipeInfo, words: Sequence[str]) -> Problem | None:
     """What is wrong with a command line, in the words of the script; None: nothing."""
-    declared = {f"--{argument.name}": argument for argument in recipe.accepted}
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-h", "--help", action=_Help, nargs=0)
-    for flag, argument in declared.items():
-        if argument.type == "bool":
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction)
-        else:
-            parser.add_argument(flag, type=_reader(argument))
     try:
-        _, rest = parser.parse_known_args(words)
+        _, rest = _parser(recipe).parse_known_args(words)
     except _HelpAskedFor:
         return None
     except argparse.ArgumentError as error:
         name = error.argument_name or ""
-        return Problem(declared.get(name.split("/")[0]), f"{name}: {error.message}")
+        flag = name.split("/")[0]
+        return Problem(next((one for one in recipe.accepted if one.flag == flag), None), f"{name}: {error.message}")
     return Problem(None, f"there is no argument {rest[0]!r}", rest[0]) if rest else None
+
+
+def help_asked_for(recipe: RecipeInfo, words: Sequence[str], command: str) -> str:
+    """The help that a script prints for a command line with `--help`; empty: it would not print it.
+
+    Args:
+        recipe: whose script it is.
+        words: of the command line.
+        command: what the user has typed before them, for the line of usage.
+    """
+    parser = _parser(recipe, command)
+    try:
+        parser.parse_known_args(words)
+    except _HelpAskedFor:
+        return parser.format_help()
+    except argparse.ArgumentError:
+        return ""
+    return ""
+
+
+def _parser(recipe: RecipeInfo, command: str = "") -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        command,
+        description=f"{recipe.summary}\n\n{recipe.lesson}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument("-h", "--help", action=_Help, nargs=0, help="show this help message and exit")
+    for one in recipe.accepted:
+        said = _help_of(one).replace("%", "%%")
+        if one.type == "bool":
+            parser.add_argument(one.flag, action=argparse.BooleanOptionalAction, help=said)
+        else:
+            parser.add_argument(one.flag, type=_reader(one), metavar=one.type, help=said)
+    return parser
+
+
+def _help_of(argument: Argument) -> str:
+    facts = [argument.takes, argument.unit]
+    if argument.default != "":
+        facts.append(f"default {_word(argument.default)}")
+    facts += [f"{preset} {_word(value)}" for preset, value in argument.presets.items()]
+    return f"{argument.help} ({'; '.join(filter(None, facts))})"
+
+
+def _word(value: Value) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _reader(argument: Argument) -> Callable[[str], str]:
@@ -82,6 +124,8 @@ def check_arguments(profile: Profile, places: Places) -> None:
     wrong = problem.argument
     if wrong is not None:
         hint = f"--{wrong.name}: {wrong.help}" + (f" (default: {wrong.default})" if wrong.default != "" else "")
+    elif problem.word == "--":
+        hint = "leave it out: all words of recipe.args, or after the program's name, are arguments of the recipe"
     else:
         known = [f"--{argument.name}" for argument in chosen.accepted]
         near = difflib.get_close_matches(problem.word.partition("=")[0], known, 1)

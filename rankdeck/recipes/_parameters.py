@@ -100,7 +100,7 @@ def read_parameters(parameters: type[T], argv: Sequence[str] | None = None) -> T
         exit_on_error=False,
         argument_default=argparse.SUPPRESS,
     )
-    kinds: dict[str, type[Value]] = {}
+    arguments: dict[str, tuple[type[Value], Declared]] = {}
     presets: dict[str, dict[str, Value]] = {}
     for field in dataclasses.fields(parameters):  # type: ignore[arg-type]
         kind, declared = _KINDS.get(field.type), field.metadata.get("declared")
@@ -112,11 +112,12 @@ def read_parameters(parameters: type[T], argv: Sequence[str] | None = None) -> T
                 _fail(parser, f"{parameters.__name__}.{field.name}: {where} {problem}", MEND)
         for name, value in declared.presets.items():
             presets.setdefault(name, {})[field.name] = kind(value)
-        kinds[field.name] = kind
-        _add(parser, field.name, kind, declared)
+        arguments[field.name] = kind, declared
     if presets:
         choice = Declared(default="", help="values that go together", choices=tuple(presets))
-        _add(parser, PRESET, str, choice)
+        arguments = {PRESET: (str, choice), **arguments}
+    for name, (kind, declared) in arguments.items():
+        _add(parser, name, kind, declared)
     try:
         given, rest = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:

@@ -22,7 +22,7 @@ from engine.core.catalogue import RecipeInfo
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.profile_reading import parse_with_places, profile_from_data
 from engine.planning.make import make_plan
-from engine.planning.recipe_arguments import Problem, problem_with
+from engine.planning.recipe_arguments import Problem, help_asked_for, problem_with
 from engine.planning.recipes import FOLDER, read_recipe, recipes, script_of
 from rankdeck.recipes import read_parameters
 
@@ -275,6 +275,33 @@ def test_help_has_every_argument(recipe: RecipeInfo, capsys: pytest.CaptureFixtu
             assert text.replace(" ", "") in printed
 
 
+def test_the_engine_prints_the_help_of_the_script(recipe: RecipeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        read_parameters(declaration_of(script_of(recipe.name).read_text()).Parameters, ["--help"])
+    ours = help_asked_for(recipe, ["--help"], "rankdeck run x")
+    assert ours.startswith("usage: rankdeck run x [-h] ")
+    assert f"\n\n{recipe.summary}\n\n{recipe.lesson}\n" in ours
+    assert ours.partition("\noptions:\n")[2] == capsys.readouterr().out.partition("\noptions:\n")[2] != ""
+
+
+@pytest.mark.parametrize(
+    ("words", "prints"),
+    [
+        (["-h"], True),
+        (["--steps", "3", "--help"], True),
+        (["--bogus", "--help"], True),
+        ([], False),
+        (["--steps", "x", "--help"], False),
+        (["--checkpoint-dir", "help"], False),
+    ],
+)
+def test_help_is_printed_where_the_script_would_print_it(words: list[str], prints: bool) -> None:
+    linear = recipes()["linear"]
+    assert bool(help_asked_for(linear, words, "x")) is prints
+    status, _ = script_says(declaration_of(script_of("linear").read_text()).Parameters, words)
+    assert (status == 0) is prints
+
+
 def test_a_problem_without_an_argument_has_no_name() -> None:
     assert problem_with(recipes()["linear"], ["x"]) == Problem(None, "there is no argument 'x'", "x")
 
@@ -291,6 +318,11 @@ def test_a_problem_without_an_argument_has_no_name() -> None:
             "  --steps: optimizer steps in all, including those before a resume (default: 200)",
         ),
         (["--stepz=3"], "p.toml:5: recipe.args: there is no argument '--stepz=3'\n  did you mean --steps?"),
+        (
+            ["--", "--steps", "3"],
+            "p.toml:5: recipe.args: there is no argument '--'\n"
+            "  leave it out: all words of recipe.args, or after the program's name, are arguments of the recipe",
+        ),
         (
             ["stray"],
             "p.toml:5: recipe.args: there is no argument 'stray'\n"

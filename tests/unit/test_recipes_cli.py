@@ -90,6 +90,16 @@ def test_a_copy_has_a_profile_that_runs_it(rankdeck: Command, name: str) -> None
     assert "4 ranks on 1 node" in planned.out
 
 
+@pytest.mark.parametrize("words", [("run", "-n", "2", "linear", "--help"), ("new", "linear", "--steps", "3", "-h")])
+def test_help_of_a_recipe_is_printed_and_nothing_starts(rankdeck: Command, words: tuple[str, ...]) -> None:
+    said = rankdeck(*words)
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith(f"usage: rankdeck {words[0]} linear [-h] ")
+    assert all(f"--{one.name}" in said.out for one in recipe("linear").accepted)
+    assert said.out.endswith(f"\nOptions such as -n come before linear; rankdeck {words[0]} --help lists them.\n")
+    assert not Path(os.environ["RANKDECK_HOME"]).exists()
+
+
 @pytest.mark.parametrize("there", ["train.py", "train.toml"])
 def test_nothing_is_overwritten_and_no_half_is_left(rankdeck: Command, there: str) -> None:
     Path(there).write_text("mine")
