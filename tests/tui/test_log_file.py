@@ -121,6 +121,18 @@ def test_a_line_without_its_end_is_shown_and_replaced_by_the_whole(path):
     assert (texts(log), partials(log)) == (["one", "two!"], ["three"])
 
 
+def test_a_line_of_which_a_request_has_read_a_part_is_not_taken_for_one_that_is_still_being_written(path, monkeypatch):
+    monkeypatch.setattr(merged_log, "CHUNK", 100)
+    path.write_bytes(numbered(0, 50) + b"the last")
+    log = MergedLog([LogFile(path)])
+    read(log)
+    read(log, "start")
+    while not log.caught_up:
+        assert partials(log) == []
+        read(log)
+    assert (texts(log), partials(log)) == ([f"line {index}" for index in range(50)], ["the last"])
+
+
 def test_an_unfinished_line_stands_below_lines_that_arrive_later(tmp_path):
     out, err = tmp_path / "out", tmp_path / "err"
     err.write_bytes(b" 10%|#")

@@ -48,6 +48,8 @@ class LogFile:
         """Whether what was read is no longer in the file. Cleared by `tail` and `rewind`."""
         self.next_line = 0
         """Offset of the line that `newer` completes next."""
+        self.is_behind = False
+        """Whether the file had more than the last call of `newer` read."""
         self._begin = 0
         self._read = 0
         self._inode = 0
@@ -116,11 +118,11 @@ class LogFile:
         """Forgets what was read: the next lines are the file's first."""
         self._begin = self._read = self.next_line = self._inode = 0
         self.partial = b""
-        self.was_replaced = False
+        self.was_replaced = self.is_behind = False
 
     def newer(self, limit: int) -> tuple[list[Piece], bool]:
         """The lines in about `limit` bytes after what was read, and whether there is more."""
-        size = self.size()
+        size, self.is_behind = self.size(), False
         if self.was_replaced or size == self._read:
             return [], False
         data = self.read_at(self._read, min(limit, size - self._read))
@@ -131,7 +133,8 @@ class LogFile:
             self.next_line = pieces[-1].end
         self.partial = _shortened(self.partial + rest)
         self._read += len(data)
-        return pieces, bool(data) and self._read < size
+        self.is_behind = bool(data) and self._read < size
+        return pieces, self.is_behind
 
     def older(self, limit: int) -> list[Piece]:
         """The lines in about `limit` bytes before what was read."""

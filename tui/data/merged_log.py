@@ -286,12 +286,13 @@ class MergedLog:
         return lines[:end]
 
     def _partials(self) -> list[Line]:
-        """Lines that are still being written, the one that changed last at the end."""
+        """Lines that are still being written, the one that changed last at the end; not one whose end only was not read yet."""
         for index, source in enumerate(self.sources):
-            if self._pending.get(index) != source.partial:
+            partial = b"" if source.is_behind else source.partial
+            if self._pending.get(index) != partial:
                 self._pending.pop(index, None)
-                if source.partial:
-                    self._pending[index] = source.partial
+                if partial:
+                    self._pending[index] = partial
         partials = [Line(index, data, 0) for index, data in self._pending.items()]
         return self._kept(partials, older=True)[-MAX_PARTIALS:]
 
