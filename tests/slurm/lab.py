@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +24,9 @@ from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, pr
 from tests.support import PATIENCE, Process, is_alive, kill_hard, wait_until
 
 NEEDED = ("ip", "munged", "mungekey", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
+
+SILENCE = 600
+"""Seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine."""
 
 CORES, MEMORY, GPUS = 4, 1000, 2
 """Of each node; memory in MiB. The GPUs are files that Slurm counts."""
@@ -51,7 +55,7 @@ MpiDefault=none
 ReturnToService=2
 SlurmctldPort={port}
 SlurmdPort=6818
-SlurmdTimeout=10
+SlurmdTimeout={silence}
 InactiveLimit=0
 KillWait=5
 MinJobAge=300
@@ -201,10 +205,19 @@ class Slurm:
         process.terminate()
         process.wait()
 
+    def set_silence(self, seconds: int) -> None:
+        """Sets how long a slurmd may be silent before its node is down."""
+        old = self.conf.read_text()
+        new = re.sub(r"(?m)^SlurmdTimeout=.*$", f"SlurmdTimeout={seconds}", old)
+        if new != old:
+            self.conf.write_text(new)
+            self.run("scontrol", "reconfigure")
+
     def heal(self) -> None:
         """Makes the cluster what it was at the start."""
         if "slurmctld" not in self._daemons:
             self.start_controller()
+        self.set_silence(SILENCE)
         for name in self.names:
             if name not in self._daemons:
                 self.start_node(name)
@@ -251,9 +264,8 @@ class Slurm:
             size = f"CPUs={CORES} RealMemory={MEMORY} Gres=gpu:{GPUS} State=UNKNOWN"
             lines.append(f"NodeName={name} NodeAddr=10.213.{self._network}.{number} {size}")
         host = socket.gethostname().partition(".")[0]
-        self.conf.write_text(
-            CONFIG.format(host=host, address=address, folder=self.folder, port=port, nodes="\n".join(lines))
-        )
+        values = {"host": host, "address": address, "folder": self.folder, "port": port, "nodes": "\n".join(lines)}
+        self.conf.write_text(CONFIG.format(silence=SILENCE, **values))
         for number in range(GPUS):
             (self.folder / f"gpu{number}").touch()
         (self.folder / "gres.conf").write_text(GRES.format(folder=self.folder, last=GPUS - 1))

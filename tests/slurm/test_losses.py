@@ -98,6 +98,7 @@ def test_a_slurmd_that_comes_back_takes_nothing_away(slurm: Slurm, rankdeck: Dec
 def test_a_slurmd_that_stays_away_ends_the_run_in_words(slurm: Slurm, rankdeck: Deck, launched: Launched) -> None:
     pids = rankdeck.pids(launched.run)
     slurm.kill("sl2")
+    slurm.set_silence(10)
     wait_failed(rankdeck, launched.run, f"Slurm's job {launched.job} lost a node")
     wait_gone(*pids)
 
