@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -64,13 +65,27 @@ def reason_to_skip() -> str:
 
 
 def free_network() -> int:
-    """A number x for which this machine has no address in 10.213.x.0/24."""
+    """A number x for which this machine has no address in 10.213.x.0/24. It is this process's until that ends."""
     shown = subprocess.run(
         [program("ip"), "-4", "-o", "address"], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     taken = {int(number) for number in re.findall(r" 10\.213\.(\d+)\.", shown.stdout)}
-    first = os.getpid()  # two runs that start at once do not look for the same
-    return next(number for number in ((first + more) % 250 + 1 for more in range(250)) if number not in taken)
+    return next(number for number in range(1, 251) if number not in taken and _reserve(number))
+
+
+_reserved: list[socket.socket] = []
+
+
+def _reserve(number: int) -> bool:
+    """Whether no other run of these tests has this number."""
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0rankdeck-tests-network-{number}")
+    except OSError:
+        held.close()
+        return False
+    _reserved.append(held)
+    return True
 
 
 def pids_in(namespace: str) -> list[int]:
@@ -110,7 +125,7 @@ def names() -> list[str]:
     """Every namespace and link of ours, or of another run of these tests."""
     folders = [path for path in (Path("/run/netns"), Path("/sys/class/net")) if path.is_dir()]
     found = {path.name for folder in folders for path in folder.iterdir()}
-    return sorted(name for name in found if re.fullmatch(rf"{PREFIX}\d+-\d+(-\d+)?", name))
+    return sorted(name for name in found if re.fullmatch(rf"{PREFIX}\d+-\d+(-(\d+|L))?", name))
 
 
 def remove_leftovers(of_cluster: str) -> None:

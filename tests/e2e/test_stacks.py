@@ -113,9 +113,10 @@ def meet(number, port):
     print(f"met {int(total)}\\n", end="", flush=True)  # in one write: both processes share the file
     dist.destroy_process_group()
 if __name__ == "__main__":
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(meet, (port,), nprocs=2)
+    with socket.socket() as held:  # until a store listens at the port, nobody else gets it
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        torch.multiprocessing.spawn(meet, (held.getsockname()[1],), nprocs=2)
 """
 
 

@@ -28,6 +28,9 @@ NEEDED = ("ip", "munged", "mungekey", "sbatch", "setpriv", "slurmctld", "slurmd"
 SILENCE = 600
 """Seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine."""
 
+FIRST_PORT = 20000
+"""Below those that the kernel chooses."""
+
 CORES, MEMORY, GPUS = 4, 1000, 2
 """Of each node; memory in MiB. The GPUs are files that Slurm counts."""
 
@@ -256,8 +259,7 @@ class Slurm:
         self.folder.chmod(0o755)
         (self.folder / "state").mkdir()
         address = f"10.213.{self._network}.254"
-        with socket.create_server(("", 0)) as free:
-            port = free.getsockname()[1]
+        port = FIRST_PORT + self._network  # the kernel gives it to nobody, also while slurmctld is away
         lines = []
         for number, name in enumerate(self.names, 1):
             (self.folder / f"{name}.spool").mkdir()
