@@ -304,12 +304,31 @@ def export(run: str, *, kind: str, output: str | None, metric: str) -> None:
     export_run(find_run(run), kind, output, metric)
 
 
+@click.command()
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    default="127.0.0.1:9417",
+    show_default=True,
+    help="A port of the loopback network, or the path of a socket that only you can connect to.",
+)
+def prometheus(*, listen: str) -> None:
+    """Serve the metrics of your runs to a Prometheus server, until Ctrl-C.
+
+    Every user of this machine can read a port. Needs the package prometheus-client: pip install 'rankdeck[prometheus]'.
+    """
+    from engine.commands.prometheus import parse_address, serve
+
+    serve(parse_address(listen))
+
+
 COMMANDS = (
     ps,
     runs,
     status,
     compare,
     export,
+    prometheus,
     note,
     diagnose,
     logs,

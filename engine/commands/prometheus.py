@@ -1,0 +1,267 @@
+"""`rankdeck prometheus`: gives a Prometheus server what is known of this user's runs, through the package prometheus-client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, NamedTuple, get_args
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from engine.client.jobs import runs_and_jobs
+from engine.client.run import LocalRun
+from engine.commands.output import narrate
+from engine.core.errors import CheckError, RankdeckError, UsageError
+from engine.core.run.state import ENDED_WORDS, RankWord, RunWord
+from engine.core.views.view import RankView, RunSummary, Snapshot
+from engine.runs.paths import RunPaths, runs_folder
+
+TOLD_AFTER_END = 3600.0
+"""Seconds for which the state of an ended run is still told."""
+
+PATIENCE = 5.0
+"""Seconds in which a supervisor must answer, and in which a client must send its request."""
+
+_RANK_GAUGES = (
+    ("step", "Last step of the rank"),
+    ("stalled", "1 if the rank hangs"),
+    ("cpu_ratio", "Processor time a second; 1 is one core"),
+    ("memory_bytes", "Physical memory of the process"),
+    ("read_bytes_per_second", "Bytes that the process reads"),
+    ("written_bytes_per_second", "Bytes that the process writes"),
+    ("gpu_utilization_ratio", "Time in which a kernel ran on the rank's GPU"),
+    ("gpu_memory_bytes", "Memory in use on the rank's GPU"),
+)
+
+
+class Address(NamedTuple):
+    """Where to listen: a loopback address, or `path` of a Unix socket."""
+
+    host: str
+    port: int
+    path: str
+
+
+def parse_address(text: str) -> Address:
+    """Reads `PORT`, `HOST:PORT` or the path of a socket.
+
+    Raises:
+        UsageError: it is none of them, or the host is reachable from other machines.
+    """
+    if "/" in text:
+        return Address("", 0, text)
+    host, _, number = text.rpartition(":")
+    host = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host.strip("[]"))
+    if not (number.isascii() and number.isdigit() and int(number) < 1 << 16):
+        raise UsageError(
+            f"--listen: {text!r} is no address", hint="a port, 127.0.0.1:PORT, or a path with / for a socket"
+        )
+    with contextlib.suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return Address(host, int(number), "")
+    raise UsageError(
+        f"--listen: {host} is not on the loopback network; the page has no password",
+        hint="listen on 127.0.0.1, and reach it from elsewhere by ssh -L or a proxy that asks for one",
+    )
+
+
+def serve(address: Address) -> None:
+    """Answers requests until it is interrupted.
+
+    Raises:
+        CheckError: prometheus-client is missing.
+        UsageError: the address is taken.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, make_wsgi_app
+    except ImportError as error:
+        raise CheckError(
+            f"prometheus needs the package prometheus-client: {error}", hint="pip install 'rankdeck[prometheus]'"
+        ) from None
+    registry = CollectorRegistry()
+    registry.register(Runs())
+    server: WSGIServer
+    try:
+        server = _local_server(address.path) if address.path else _Server((address.host, address.port), _Handler)
+    except OSError as error:
+        where = address.path or f"{address.host}:{address.port}"
+        raise UsageError(
+            f"--listen: {where} can't be used: {error.strerror}", hint="choose another with --listen"
+        ) from None
+    server.set_app(make_wsgi_app(registry))
+    with contextlib.suppress(KeyboardInterrupt):
+        _answer(server, address)
+
+
+def _answer(server: WSGIServer, address: Address) -> None:
+    try:
+        where = address.path or f"http://{address.host}:{server.server_address[1]}/metrics"
+        narrate(f"metrics of your runs: {where} (Ctrl-C ends it)")
+        server.serve_forever()
+    finally:
+        server.server_close()
+        if address.path:
+            Path(address.path).unlink(missing_ok=True)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = PATIENCE
+
+    def address_string(self) -> str:
+        return "client"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by the base class
+        """Prints nothing."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:  # that of the base class asks for the name of the host, which may take long
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", 0
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away, or sent nothing, is no news."""
+
+
+class _LocalServer(_Server):
+    address_family = socket.AF_UNIX
+    allow_reuse_address = False
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """Gives the client a name, which wsgiref wants."""
+        return self.socket.accept()[0], ("client", 0)
+
+
+def _local_server(path: str) -> WSGIServer:
+    """Listens on a socket that only this user can connect to. One that nobody listens on any more is replaced."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):
+            os.unlink(path)
+    before = os.umask(0o177)
+    try:
+        return _LocalServer(path, _Handler)  # type: ignore[arg-type]
+    finally:
+        os.umask(before)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(PATIENCE)
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+class Runs:
+    """A collector for prometheus-client: asks the supervisors of all live runs at each request."""
+
+    def describe(self) -> list[Any]:
+        """Nothing: names are known at a request."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """The families of metrics."""
+        now = time.time()
+        found = [one for one in runs_and_jobs() if one.ended_at is None or now - one.ended_at < TOLD_AFTER_END]
+        yield from families(found, asyncio.run(_snapshots([one for one in found if _can_be_asked(one)])))
+
+
+def _can_be_asked(summary: RunSummary) -> bool:
+    """Whether a run has a supervisor on this host. One in a job of Slurm is asked through srun, too slow for this."""
+    is_here = summary.reachable and not summary.elsewhere and summary.state not in ENDED_WORDS
+    return is_here and not RunPaths(runs_folder() / summary.run).job.exists()
+
+
+async def _snapshots(summaries: Sequence[RunSummary]) -> list[Snapshot]:
+    answers = await asyncio.gather(*map(_snapshot, summaries))
+    return [answer for answer in answers if answer is not None]
+
+
+async def _snapshot(summary: RunSummary) -> Snapshot | None:
+    with contextlib.suppress(RankdeckError, OSError, TimeoutError):
+        return await asyncio.wait_for(LocalRun(RunPaths(runs_folder() / summary.run)).snapshot(), PATIENCE)
+    return None
+
+
+def families(summaries: Sequence[RunSummary], snapshots: Sequence[Snapshot]) -> Iterator[Any]:
+    """What is known of runs, as prometheus-client writes it.
+
+    Args:
+        summaries: of runs whose state is told.
+        snapshots: of those that could be asked for the rest.
+    """
+    from prometheus_client.core import GaugeMetricFamily as Gauge
+    from prometheus_client.core import StateSetMetricFamily
+
+    state = StateSetMetricFamily("rankdeck_run_state", "State of the run", labels=["run", "name", "backend"])
+    for one in summaries:
+        state.add_metric([one.run, one.name, one.backend], {word: word == one.state for word in get_args(RunWord)})
+    yield state
+    run = {
+        name: Gauge(f"rankdeck_run_{name}", text, labels=["run"])
+        for name, text in (
+            ("launched_timestamp_seconds", "When the run was launched"),
+            ("attempt", "Number of the attempt; counts restarts of all ranks"),
+            ("generation", "Number of the process group in the attempt; counts rejoins"),
+            ("step", "Last step"),
+            ("steps", "Number of steps in all"),
+        )
+    }
+    ranks = Gauge("rankdeck_run_ranks", "Ranks in each state", labels=["run", "state"])
+    rank = {name: Gauge(f"rankdeck_rank_{name}", text, labels=["run", "rank", "node"]) for name, text in _RANK_GAUGES}
+    rate = Gauge("rankdeck_rank_throughput", "Units of training a second", labels=["run", "rank", "node", "unit"])
+    metric = Gauge("rankdeck_rank_metric", "Newest value of a metric", labels=["run", "rank", "node", "metric"])
+    for snapshot in snapshots:
+        view = snapshot.run
+        for name, value in (
+            ("launched_timestamp_seconds", view.launched_at),
+            ("attempt", view.attempt),
+            ("generation", view.generation),
+            ("step", view.step),
+            ("steps", view.steps),
+        ):
+            if value is not None:
+                run[name].add_metric([view.run], value)
+        for word in get_args(RankWord):
+            ranks.add_metric([view.run, word], sum(row.state == word for row in snapshot.ranks))
+        nodes = {row.rank: row.node for row in snapshot.ranks}
+        for row in snapshot.ranks:
+            labels = [view.run, str(row.rank), row.node]
+            for (name, _), value in zip(_RANK_GAUGES, _values(row), strict=True):
+                if value is not None:
+                    rank[name].add_metric(labels, value)
+            if row.throughput is not None:
+                rate.add_metric([*labels, row.unit], row.throughput)
+        for dump in snapshot.series:
+            if dump.recent and dump.rank in nodes and dump.key != "throughput":
+                newest = dump.recent[-1][2]
+                labels = [view.run, str(dump.rank), nodes[dump.rank], dump.key]
+                metric.add_metric(labels, float("nan") if newest is None else newest)
+    yield from (*run.values(), ranks, *rank.values(), rate, metric)
+
+
+def _values(row: RankView) -> tuple[float | None, ...]:
+    """The values of `_RANK_GAUGES`."""
+    used, gpu = row.process, row.gpu
+    return (
+        row.step,
+        row.health == "stalled",
+        used.cpu / 100 if used else None,
+        used.memory if used else None,
+        used.read if used else None,
+        used.written if used else None,
+        gpu.utilisation / 100 if gpu and gpu.utilisation is not None else None,
+        gpu.memory if gpu else None,
+    )
