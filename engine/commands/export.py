@@ -1,27 +1,23 @@
-"""`rankdeck export`: curves and reports for other programs. Their libraries are imported only for their own format."""
+"""`rankdeck export`: curves and reports for other programs."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import importlib
-import io
-import json
+import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from engine.client.run import LocalRun
+from engine.commands.curves import CURVES, Curves, Value, library, refuse_existing
 from engine.commands.output import narrate
 from engine.commands.report import report_html
-from engine.core.errors import CheckError, RankdeckError, UsageError
+from engine.core.errors import RankdeckError, SupervisorLostError, UsageError
 from engine.core.metrics.chart_svg import chart_svg
-from engine.core.metrics.series import SeriesDump
-from engine.core.plan.settings import settings_of, shown_setting
+from engine.core.metrics.series import Point, SeriesDump
+from engine.core.run.state import ENDED_WORDS, RunWord
 from engine.core.views.view import Snapshot
-from engine.planning.profiles import read_profile
 from engine.runs.origin import read_origin
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_tail
@@ -30,47 +26,42 @@ from engine.runs.replay import stored_snapshot
 TAIL_LINES = 60
 """Lines of a failed rank's stderr in a report."""
 
-
-class Value(NamedTuple):
-    """A point of a curve. `value`: the newest of `merged` values; `low` and `high`: of all of them. None: not finite."""
-
-    rank: int
-    metric: str
-    time: float
-    step: int | None
-    value: float | None
-    low: float | None
-    high: float | None
-    merged: int
+FORMATS = ("csv", "jsonl", "html", "svg", "png", "tensorboard", "wandb", "mlflow")
+"""csv and jsonl go to standard output unless a file is named; html, svg and png to a file with the run's name."""
 
 
-def values_of(series: tuple[SeriesDump, ...]) -> Iterator[Value]:
-    """Every point that is kept of a run's curves: at most 256 for each metric of a rank; long runs have several values in a point."""
-    for dump in series:
-        for one in dump.buckets:
-            yield Value(dump.rank, dump.key, one.end, one.step, one.last, one.low, one.high, one.count)
+def values_of(series: Iterable[SeriesDump]) -> list[Value]:
+    """Every point that is kept of a run's curves, by step: at most 256 for each metric of a rank; long runs have several values in one."""
+    found = [
+        Value(dump.rank, dump.key, one.end, one.step, one.last, one.low, one.high, one.count)
+        for dump in series
+        for one in dump.buckets
+    ]
+    return sorted(found, key=lambda value: (value.step if value.step is not None else -1, value.time))
 
 
-def export_run(paths: RunPaths, kind: str, output: str | None, metric: str) -> None:
+def export_run(paths: RunPaths, kind: str, output: str | None, metric: str, *, follow: bool = False) -> None:
     """Writes a run in another format, and says where.
 
     Args:
         paths: of the run.
-        kind: see `FORMATS`.
+        kind: one of `FORMATS`.
         output: a file or folder, or `-`; None: `FORMATS` says which. For wandb and mlflow the name of the project or experiment.
         metric: for a chart.
+        follow: go on with what ranks report until the run ends; for curves only.
 
     Raises:
         SupervisorError: the files of the run can't be read.
-        UsageError: the output exists, or the run has no such metric.
+        UsageError: the output exists, the run has no such metric, or the format can't follow.
         CheckError: a library is missing.
         RankdeckError: writing fails.
     """
-    snapshot = stored_snapshot(paths)
-    if kind in REMOTE:
+    if kind in CURVES:
+        snapshot = stored_snapshot(paths)
         try:
-            REMOTE[kind](paths, snapshot, output)
-        except RankdeckError:
+            curves = CURVES[kind](paths, snapshot.run.launched_at, output)
+            asyncio.run(_Export(curves).run(paths, snapshot, follow=follow))
+        except (RankdeckError, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001 - of code that is not ours
             said = str(error).strip().partition("\n")[0]
@@ -79,13 +70,15 @@ def export_run(paths: RunPaths, kind: str, output: str | None, metric: str) -> N
                 hint=f"correct the settings of {kind}, which rankdeck does not change",
             ) from None
         return
-    data = _content(paths, snapshot, kind, metric)
-    name = output or ("-" if kind in ("csv", "jsonl") else f"{paths.run}.{kind}")
+    if follow:
+        raise UsageError(f"--follow is for {', '.join(CURVES)}", hint="leave out --follow, or export again later")
+    data = _content(paths, stored_snapshot(paths), kind, metric)
+    name = output or f"{paths.run}.{kind}"
     if name == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    _refuse_existing(Path(name))
+    refuse_existing(Path(name))
     try:
         with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(data)
@@ -94,25 +87,62 @@ def export_run(paths: RunPaths, kind: str, output: str | None, metric: str) -> N
     narrate(f"written: {name}")
 
 
+class _Export:
+    """Writes each point once, although a snapshot repeats those before it."""
+
+    def __init__(self, curves: Curves) -> None:
+        self._curves = curves
+        self._told: dict[tuple[int, str], float] = {}
+        """The time of the newest point of each curve."""
+
+    async def run(self, paths: RunPaths, snapshot: Snapshot, *, follow: bool) -> None:
+        """Writes what there is, and, with `follow`, what comes until the run ends."""
+        state: RunWord = snapshot.run.state
+        try:
+            self._add(values_of(snapshot.series))
+            while follow and state not in ENDED_WORDS:
+                state = await self._follow(LocalRun(paths), state)
+        finally:
+            succeeded = state == "succeeded" if state in ENDED_WORDS else None
+            self._curves.close(succeeded=succeeded)
+
+    async def _follow(self, run: LocalRun, state: RunWord) -> RunWord:
+        """Until the run ends, or its supervisor is lost: the next call connects to the one that takes over."""
+        try:
+            async for message in run.subscribe():
+                state = message.run.state if message.run is not None else state
+                if isinstance(message, Snapshot):  # the first, or one of another supervisor, or of the end
+                    self._add(self._new(values_of(message.series)))
+                else:
+                    self._add(map(_value_of, message.points))
+        except SupervisorLostError:
+            await asyncio.sleep(0.1)
+        return state
+
+    def _new(self, values: Iterable[Value]) -> list[Value]:
+        return [value for value in values if value.time > self._told.get((value.rank, value.metric), 0.0)]
+
+    def _add(self, values: Iterable[Value]) -> None:
+        for value in values:
+            self._curves.add(value)
+            curve = value.rank, value.metric
+            self._told[curve] = max(value.time, self._told.get(curve, 0.0))
+        self._curves.flush()
+
+
+def _value_of(point: Point) -> Value:
+    return Value(point.rank, point.key, point.at, point.step, point.value, point.value, point.value, 1)
+
+
 def _content(paths: RunPaths, snapshot: Snapshot, kind: str, metric: str) -> bytes:
-    match kind:
-        case "csv":
-            text = io.StringIO()
-            writer = csv.writer(text)
-            writer.writerow(("run", *Value._fields))
-            writer.writerows((paths.run, *value) for value in values_of(snapshot.series))
-            return text.getvalue().encode()
-        case "jsonl":
-            lines = (json.dumps({"run": paths.run, **value._asdict()}) for value in values_of(snapshot.series))
-            return "".join(f"{line}\n" for line in lines).encode()
-        case "html":
-            return _report(paths, snapshot).encode(errors="replace")
+    if kind == "html":
+        return _report(paths, snapshot).encode(errors="replace")
     svg = chart_svg(snapshot.series, metric, snapshot.run.launched_at)
     if svg is None:
         known = ", ".join(sorted({dump.key for dump in snapshot.series})) or "none"
         raise UsageError(f"{paths.run} has no values of {metric!r}", hint=f"--metric; its metrics: {known}")
     return (
-        svg.encode() if kind == "svg" else bytes(_library("cairosvg", "png").svg2png(bytestring=svg.encode(), scale=2))
+        svg.encode() if kind == "svg" else bytes(library("cairosvg", "png").svg2png(bytestring=svg.encode(), scale=2))
     )
 
 
@@ -124,80 +154,3 @@ def _report(paths: RunPaths, snapshot: Snapshot) -> str:
         last = "\n".join(tail.rstrip("\n").split("\n")[-TAIL_LINES:])
     origin = recorded.origin if recorded is not None else None
     return report_html(snapshot, read_plan(paths), origin, last, time.time())
-
-
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
-        raise UsageError(f"{path} exists", hint="remove it, or choose another file with --output")
-
-
-def _library(name: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise CheckError(
-            f"{extra} needs the package {name.partition('.')[0]}: {error}", hint=f"pip install 'rankdeck[{extra}]'"
-        ) from None
-
-
-# --- through the libraries of others -------------------------------------------------------------------------------------
-
-
-def _by_rank(snapshot: Snapshot) -> Iterator[tuple[str, Value, int]]:
-    """`loss/rank_3`, the value and its step, in the order of steps, as these libraries want it; without what is not finite."""
-    found = [value for value in values_of(snapshot.series) if value.value is not None]
-    found.sort(key=lambda value: (value.step if value.step is not None else -1, value.time))
-    for value in found:
-        step = value.step if value.step is not None else round(value.time - snapshot.run.launched_at)
-        yield f"{value.metric}/rank_{value.rank}", value, step
-
-
-def _settings(paths: RunPaths) -> dict[str, str]:
-    with contextlib.suppress(RankdeckError):
-        return {key: shown_setting(key, value) for key, value in settings_of(read_profile(paths.profile)).items()}
-    return {}
-
-
-def _to_tensorboard(paths: RunPaths, snapshot: Snapshot, output: str | None) -> None:
-    folder = Path(output or "tensorboard") / paths.run
-    _refuse_existing(folder)
-    writer = _library("tensorboard.summary", "tensorboard").Writer(str(folder))
-    for name, value, step in _by_rank(snapshot):
-        writer.add_scalar(name, value.value, step, wall_time=value.time)
-    writer.close()
-    narrate(f"written: {folder}; to look at it: tensorboard --logdir {folder.parent}")
-
-
-def _to_wandb(paths: RunPaths, snapshot: Snapshot, output: str | None) -> None:
-    run = _library("wandb", "wandb").init(project=output or "rankdeck", name=paths.run, config=_settings(paths))
-    steps: dict[int, dict[str, Any]] = {}
-    for name, value, step in _by_rank(snapshot):
-        steps.setdefault(step, {})[name] = value.value
-    for step in sorted(steps):
-        run.log(steps[step], step=step)
-    run.finish()
-
-
-def _to_mlflow(paths: RunPaths, snapshot: Snapshot, output: str | None) -> None:
-    client = _library("mlflow.tracking", "mlflow").MlflowClient()
-    title = output or "rankdeck"
-    experiment = client.get_experiment_by_name(title)
-    number = experiment.experiment_id if experiment is not None else client.create_experiment(title)
-    began = round(snapshot.run.launched_at * 1000)
-    run = client.create_run(number, start_time=began, run_name=paths.run).info.run_id
-    for key, text in _settings(paths).items():
-        client.log_param(run, key.lstrip("-") or key, text[:500])
-    for name, value, step in _by_rank(snapshot):
-        client.log_metric(run, name, value.value, timestamp=round(value.time * 1000), step=step)
-    client.set_terminated(run, "FINISHED" if snapshot.run.state == "succeeded" else "FAILED")
-    narrate(f"written: run {run} of experiment {title}")
-
-
-REMOTE: dict[str, Callable[[RunPaths, Snapshot, str | None], None]] = {
-    "tensorboard": _to_tensorboard,
-    "wandb": _to_wandb,
-    "mlflow": _to_mlflow,
-}
-
-FORMATS = ("csv", "jsonl", "html", "svg", "png", *REMOTE)
-"""csv and jsonl go to standard output unless a file is named; html, svg and png to a file with the run's name."""

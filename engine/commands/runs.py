@@ -293,15 +293,17 @@ def compare(runs: tuple[str, ...], *, code: bool, as_json: bool) -> None:
 )
 @click.option("--output", "-o", metavar="PATH", help="File or folder, or - for standard output; project or experiment.")
 @click.option("--metric", default="loss", show_default=True, metavar="NAME", help="For svg and png.")
-def export(run: str, *, kind: str, output: str | None, metric: str) -> None:
+@click.option("--follow", "-f", is_flag=True, help="Go on with what ranks report until the run ends.")
+def export(run: str, *, kind: str, output: str | None, metric: str, follow: bool) -> None:
     """Write a run for other programs: its curves, a chart, or an HTML report in one file.
 
-    csv and jsonl have up to 256 points of each metric and rank, with the lowest and highest value of each point. The report shows
-    curves, plan, versions, failure and events, and loads nothing. png, tensorboard, wandb and mlflow need their own packages.
+    csv and jsonl have up to 256 points of each metric and rank, with the lowest and highest value of each point; with --follow also
+    every value from then on. The report shows curves, plan, versions, failure and events, and loads nothing. png, tensorboard,
+    wandb and mlflow need their own packages.
     """
     from engine.commands.export import export_run
 
-    export_run(find_run(run), kind, output, metric)
+    export_run(find_run(run), kind, output, metric, follow=follow)
 
 
 @click.command()

@@ -1,0 +1,47 @@
+"""Curves of a run that goes on, for other programs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+
+from tests.support import PATIENCE, wait_until
+
+COUNT = """
+import os, time
+rank = os.environ["RANK"]
+for step in range(60):
+    print(f"step {step} loss {step}.5", flush=True)
+    while step == 29 and not os.path.exists("go"):
+        time.sleep(0.02)
+"""
+
+
+def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, write_script, write_profile, work):
+    run = rankdeck.launch(write_profile(write_script("count.py", COUNT), ranks=2))
+    rankdeck.wait_status(
+        run, lambda status: {rank["step"] for rank in status["ranks"]} == {29}, what="all are half way"
+    )
+    values = work / "values.jsonl"
+    with rankdeck.start("export", run, "--to", "jsonl", "--follow", "-o", str(values)) as export:
+        wait_until(lambda: values.exists() and values.stat().st_size, what="what there is was written")
+        (work / "go").touch()
+        _, said = export.communicate(timeout=PATIENCE)
+    assert (export.returncode, said) == (0, f"rankdeck: written: {values}\n")
+    lines = [json.loads(line) for line in values.read_text().splitlines()]
+    told = Counter((line["rank"], line["step"], line["value"]) for line in lines if line["metric"] == "loss")
+    assert told == Counter((rank, step, step + 0.5) for rank in range(2) for step in range(60))
+
+
+def test_a_followed_export_that_is_interrupted_keeps_what_it_has(rankdeck, write_script, write_profile, work):
+    run = rankdeck.launch(write_profile(write_script("count.py", COUNT)))
+    rankdeck.wait_status(run, lambda status: status["step"] == 29, what="it is half way")
+    values = work / "values.csv"
+    with rankdeck.start("export", run, "--to", "csv", "--follow", "-o", str(values)) as export:
+        wait_until(lambda: values.exists() and b",29," in values.read_bytes(), what="what there is was written")
+        export.send_signal(signal.SIGINT)
+        export.communicate(timeout=PATIENCE)
+    assert export.returncode == 130
+    assert len([line for line in values.read_text().splitlines() if ",loss," in line]) == 30
+    assert rankdeck("stop", run).returncode == 0
