@@ -122,7 +122,7 @@ FAULTS_OF_RUN = 12
 OURS = ("supervisor", "guard", "agent", "warden", "bridge", "template", "store")
 """Processes that rankdeck replaces when they are stopped for good."""
 
-AGENT = re.compile(r"python\S* -I -c import os,sys,zlib")
+AGENT = re.compile(r"python\S* -I -S -c import os,sys,zlib")
 
 Say = Callable[[str], None]
 

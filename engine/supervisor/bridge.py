@@ -37,9 +37,10 @@ PROGRAM = bundle.compressed("agent", "boot:boot")
 def boot_command(python: str) -> list[str]:
     """Returns the command whose stdin takes `PROGRAM` and then frames.
 
-    `-I`, because the user's PYTHONPATH is for ranks: a `socket.py` in it would break the agent.
+    `-I`, because the user's PYTHONPATH is for ranks: a `socket.py` in it would break the agent. `-S`, because it needs no installed package,
+    and what is installed may run code at each start of Python.
     """
-    return [python, "-I", "-c", bundle.BOOT, str(len(PROGRAM))]
+    return [python, "-I", "-S", "-c", bundle.BOOT, str(len(PROGRAM))]
 
 
 class BootError(Exception):

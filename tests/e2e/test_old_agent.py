@@ -35,7 +35,7 @@ def old_python(tmp_path: Path) -> Path:
     source.write_bytes(lzma.decompress(OLD_AGENT.read_bytes()))
     real, program, path = (shlex.quote(str(word)) for word in (sys.executable, BOOT_OLD, source))
     python.write_text(
-        f'#!/bin/sh\nif [ "$1 $2" = "-I -c" ]; then exec {real} -I -c {program} "$4" {path}; fi\nexec {real} "$@"\n'
+        f'#!/bin/sh\nif [ "$1 $2 $3" = "-I -S -c" ]; then exec {real} -I -S -c {program} "$5" {path}; fi\nexec {real} "$@"\n'
     )
     python.chmod(0o700)
     return python

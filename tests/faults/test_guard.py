@@ -156,7 +156,7 @@ def test_a_bridge_that_is_stopped_is_replaced(rankdeck, run):
     family = [
         process.pid
         for process in rankdeck.processes()
-        if "RANKDECK-AGENT" in process.command or " -I -c " in process.command
+        if "RANKDECK-AGENT" in process.command or " -I -S -c " in process.command
     ]
     (bridge,) = [pid for pid in family if parent_of(pid) == supervisor]
     os.kill(bridge, signal.SIGSTOP)

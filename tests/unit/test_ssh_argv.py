@@ -119,10 +119,10 @@ def test_the_command_line_of_ssh():
 
 def test_the_boot_command_needs_no_decoding():
     (line,) = ssh.argv("gpu01", boot_command("python3"), Reach())[-1:]
-    assert line.startswith("exec python3 -I -c 'import ")
+    assert line.startswith("exec python3 -I -S -c 'import ")
     (line,) = ssh.argv("gpu01", boot_command("python3"), Reach(setup="module load cuda"))[-1:]
     assert line.startswith("exec sh -c 'exec bash -lc ")
-    assert " setup python3 -I -c 'import " in line
+    assert " setup python3 -I -S -c 'import " in line
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
