@@ -15,6 +15,7 @@ from engine.node.agent.stopped import StoppedWatch
 from engine.runs.paths import RunPaths
 from engine.supervisor import guard_process
 from engine.supervisor.log import note
+from engine.supervisor.supervised import START_TIME
 
 PAUSE = 1.0
 """Seconds from the start of a guard to the next one, where it was killed before. One that lived longer is replaced at once. Also
@@ -46,11 +47,14 @@ class Guards:
 
     async def keep(self) -> None:
         """Starts the guards, and starts them again when they are killed. Runs until it is cancelled."""
-        # The guards first: until they are there, nothing starts the next supervisor.
-        rest = asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True)
         async with asyncio.TaskGroup() as guards:  # a defect in one must not leave the other behind
-            for work in (*map(self._keep_one, PATIENCE), rest):
+            for work in (*map(self._keep_one, PATIENCE), self._end_stopped()):
                 guards.create_task(work)
+
+    async def _end_stopped(self) -> None:
+        """Ends stopped guards of an earlier supervisor. It looks at every process of the machine, so it does not delay the start of ranks."""
+        await asyncio.sleep(START_TIME)
+        await asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True)
 
     async def _keep_one(self, patience: float) -> None:
         while not self._released:

@@ -104,6 +104,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         await files.wait_written()
         for chore in chores:
             chore.cancel()
+    await runner.origins.record()
     runner.events.finish(is_last=True)
     runner.ingest.drain()
     imports.look()

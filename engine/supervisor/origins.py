@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import traceback
 
-from engine.runs.origin import record_origin
 from engine.supervisor.log import note
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.supervised import START_TIME, SupervisedRun
 
 
 class Origins:
@@ -26,12 +25,24 @@ class Origins:
         self._has_begun.set()
 
     async def keep(self) -> None:
-        """Records every attempt that begins."""
+        """Records every attempt that begins, START_TIME later. Runs until it is cancelled."""
         while True:
             await self._has_begun.wait()
-            self._has_begun.clear()
-            run = self._run
-            try:
-                await asyncio.to_thread(record_origin, run.paths, run.plan, run.state.attempt)
-            except Exception:  # noqa: BLE001 - the folder may be anybody's, and no run fails for a remark about it
-                note("what the run was launched from is not recorded:\n" + traceback.format_exc())
+            await asyncio.sleep(START_TIME)
+            await self.record()
+
+    async def record(self) -> None:
+        """Records the attempt that has begun, unless that is done."""
+        if not self._has_begun.is_set():
+            return
+        self._has_begun.clear()
+        try:
+            await asyncio.to_thread(_record, self._run)
+        except Exception:  # noqa: BLE001 - the folder may be anybody's, and no run fails for a remark about it
+            note("what the run was launched from is not recorded:\n" + traceback.format_exc())
+
+
+def _record(run: SupervisedRun) -> None:
+    from engine.runs.origin import record_origin  # a tenth of the supervisor's imports, which ranks would wait for
+
+    record_origin(run.paths, run.plan, run.state.attempt)

@@ -29,6 +29,9 @@ PAUSE = 1.0
 WATCH_PERIOD = 1.0
 """Seconds between two looks of a watch. Watches count their looks instead of time, because a pause of this process is not the ranks' delay."""
 
+START_TIME = 1.0
+"""Seconds in which ranks of a template start. Work that can wait waits so long, because it would delay them."""
+
 MAX_WARNING = 400
 """Characters of a warning."""
 
