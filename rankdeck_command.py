@@ -6,8 +6,14 @@ well have an `engine.py` of its own, and it must not be taken for ours.
 
 from __future__ import annotations
 
+import gc
 import sys
+from functools import partial
 from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = str(Path(__file__).resolve().parent)
 
@@ -15,21 +21,30 @@ ROOT = str(Path(__file__).resolve().parent)
 def main() -> int:
     """Runs the command line. Returns the exit status."""
     sys.path.insert(0, ROOT)
-    if len(sys.argv) > 2 and sys.argv[1] == "supervise":
+    gc.disable()  # modules that are imported are no garbage: looking for it takes a fifteenth of the time
+    program = _program(sys.argv[1:])
+    gc.freeze()
+    gc.enable()
+    return program()
+
+
+def _program(words: list[str]) -> Callable[[], int]:
+    """Imports what the words of the command line need."""
+    if len(words) > 1 and words[0] == "supervise":
         from engine.supervisor.main import main as supervise
 
-        return supervise(*sys.argv[2:4])
-    if len(sys.argv) in (3, 6) and sys.argv[1] == "standby":
+        return partial(supervise, *words[1:3])
+    if len(words) in (2, 5) and words[0] == "standby":
         from engine.supervisor.main import main_standby
 
-        return main_standby(*sys.argv[2:])
-    if len(sys.argv) == 3 and sys.argv[1] == "in-job":
+        return partial(main_standby, *words[1:])
+    if len(words) == 2 and words[0] == "in-job":
         from engine.commands.in_job import main as run_in_job
 
-        return run_in_job(sys.argv[2])
+        return partial(run_in_job, words[1])
     from engine.commands.cli import main as command
 
-    return command()
+    return command
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.installed import COMMAND
 from engine.launchers import slurm
-from engine.node.agent.stopped import StoppedWatch
 from engine.runs.paths import RunPaths, peer_process, peer_user
 from engine.runs.record import socket_of
 from engine.runs.standbys import MARK
@@ -165,9 +164,12 @@ class Connection:
 
         A supervisor that a signal has stopped is ended, so that another one takes its place: its guards may have been killed.
         """
-        reading, watch = asyncio.ensure_future(self._reader.readline()), StoppedWatch()
+        reading, watch = asyncio.ensure_future(self._reader.readline()), None
         try:
             while not (await asyncio.wait([reading], timeout=STOPPED_CHECK))[0]:
+                from engine.node.agent.stopped import StoppedWatch  # most messages come at once
+
+                watch = watch or StoppedWatch()
                 watch.look({self._process})
             line = reading.result()
             return _replies.decode(line) if line.endswith(b"\n") else None

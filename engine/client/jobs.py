@@ -1,4 +1,7 @@
-"""Runs that were submitted as jobs: whether they wait, where they are, and what ended them."""
+"""Runs that were submitted as jobs: whether they wait, where they are, and what ended them.
+
+`engine.runs.replay` and `engine.runs.ending` are imported where a job is met: they import most of the core, and every command would wait.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,9 @@ from engine.core.run.state import ENDED_WORDS
 from engine.core.views.queue import ACTIVE, WAITING, end_words, queue_words
 from engine.core.views.view import RunSummary, Snapshot
 from engine.planning.slurm import QUEUE
-from engine.runs.ending import LIMIT, end_run
 from engine.runs.listing import summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import Submitted, read_submitted
-from engine.runs.replay import is_queued, stored_snapshot, waits_again
 
 NEW_JOB = 10.0
 """Seconds after its submission in which a job that squeue does not show may still appear."""
@@ -37,6 +38,8 @@ def runs_and_jobs() -> list[RunSummary]:
 
 
 def _with_job(summary: RunSummary, submitted: Submitted) -> RunSummary:
+    from engine.runs.replay import is_queued
+
     paths = _paths(summary.run)
     words = look(paths, submitted)
     if summary.state == "queued" and is_queued(paths):
@@ -70,6 +73,8 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
     reason = end_words(number, job)
     if read_submitted(paths) != submitted:  # it goes on in its next job since
         return reason
+    from engine.runs.ending import LIMIT, end_run
+
     again = bool(submitted.next) and number == submitted.job
     with contextlib.suppress(SupervisorError, OSError):  # another command ends it at this moment
         end_run(paths, reason, by=LIMIT if again else "", again=again)
@@ -78,11 +83,15 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
 
 def awaited_job(paths: RunPaths, submitted: Submitted) -> str:
     """The number of the job that a run is in, or waits for. Raises SupervisorError if its journal can't be read."""
+    from engine.runs.replay import waits_again
+
     return submitted.next if submitted.next and waits_again(paths) else submitted.job
 
 
 def queued_snapshot(paths: RunPaths, submitted: Submitted) -> Snapshot:
     """A run whose job waits, and why it does. It may have begun or ended since."""
+    from engine.runs.replay import stored_snapshot
+
     words = look(paths, submitted)
     snapshot = stored_snapshot(paths)
     if snapshot.run.state != "queued":

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from engine.commands.arguments import SET
 from engine.commands.output import print_line
 from engine.commands.program import PROGRAM_WORDS, save_new
-from engine.core.launch_commands.draft import Note
-from engine.planning.imports import import_command
 from engine.planning.profiles import to_toml
+
+if TYPE_CHECKING:
+    from engine.core.launch_commands.draft import Note
 
 
 @click.command("import", context_settings=PROGRAM_WORDS)
@@ -28,6 +29,8 @@ def import_(command: tuple[str, ...], *, only_print: bool, **wanted: Any) -> Non
     COMMAND is one of torchrun, python -m torch.distributed.run or launch, accelerate launch, deepspeed, mpirun or srun, best in
     quotes, or the name of an sbatch file. It is only read: no shell runs it. What has no place in a profile is printed.
     """
+    from engine.planning.imports import import_command  # it knows six launchers; other commands need none
+
     imported = import_command(command, **wanted)
     for line in _left_out(imported.notes):
         print_line(line, err=only_print)

@@ -57,6 +57,24 @@ def test_the_command_line_loads_neither_torch_nor_the_app(words, tmp_path, monke
     assert loaded(COMMAND, *words) & HEAVY == set()
 
 
+@pytest.mark.parametrize(
+    ("module", "later"),
+    [
+        (
+            "engine.commands.cli",
+            {"engine.runs.replay", "engine.core.metrics.fields", "engine.core.launch_commands.script"},
+        ),
+        ("engine.supervisor.main", {"importlib.metadata"}),
+    ],
+)
+def test_what_every_start_would_wait_for_is_imported_later(module, later):
+    report = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
+    done = subprocess.run(
+        [sys.executable, "-c", report], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert later & set(done.stdout.split()) == set()
+
+
 def test_the_rank_package_loads_the_standard_library_only():
     ours = loaded("import rankdeck") - loaded("pass")
     assert ours - set(sys.stdlib_module_names) == {"rankdeck"}
