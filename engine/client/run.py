@@ -42,8 +42,9 @@ QUEUE_PERIOD = 5.0
 JOB_TIME, JOB_PERIOD = 60.0, 0.5
 """Seconds in which the supervisor in a job that runs answers, and between two tries."""
 
-START_TIME = 10.0
-"""Seconds that a signal waits for a rank that is about to start: it may print before the supervisor knows of its process."""
+START_TIME = 60.0
+"""Seconds that a signal waits for a rank that is about to start, on a busy machine too. It may print before the supervisor knows of its
+process."""
 
 END_TIME = 10.0
 """Seconds in which a supervisor has ended after its last message. Usually it takes a tenth of one."""

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from engine.core.views.queue import FORMAT, end_words, parse_queue
 
 PATIENCE = 10.0
-"""Seconds for squeue to answer. Without an answer, the job has just ended."""
+"""Seconds for squeue to answer."""
 
-TRIES = 10
-"""Seconds in which a job that is completing gets its last state, which tells why."""
+LONGEST = 30.0
+"""Seconds in which a busy controller answers, and a job that is completing gets its last state, which tells why. After that, the job has
+just ended."""
+
+PAUSE = 1.0
+"""Seconds between two questions."""
 
 
 async def why_ended(job: str) -> str:
     """Why a job is over, in words: `Slurm's job 12 has reached its time limit`."""
-    for _ in range(TRIES):
-        found = parse_queue(await _squeue(job)).get(job)
-        if found is None or found.state != "COMPLETING":
-            break
-        await asyncio.sleep(1)
-    return end_words(job, found)
+    end = time.monotonic() + LONGEST
+    while True:
+        said = await _squeue(job)
+        found = None if said is None else parse_queue(said).get(job)
+        is_told = said is not None and (found is None or found.state != "COMPLETING")
+        if is_told or time.monotonic() > end:
+            return end_words(job, found)
+        await asyncio.sleep(PAUSE)
 
 
-async def _squeue(job: str) -> str:
-    """What squeue says of a job; empty: it does not answer."""
+async def _squeue(job: str) -> str | None:
+    """What squeue says of a job; empty: nothing, or there is no squeue; None: it does not answer in time."""
     words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={FORMAT}")
     nothing = asyncio.subprocess.DEVNULL
     try:
@@ -39,5 +46,5 @@ async def _squeue(job: str) -> str:
     except TimeoutError:
         process.kill()
         await process.wait()
-        return ""
+        return None
     return said.decode(errors="replace")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,8 @@ from engine.core.views.partitions import Partition, parse_partitions, partition_
 from engine.core.views.queue import end_words, parse_queue, queue_words
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
+from engine.supervisor import job_end
+from tests.support import PATIENCE
 
 REACH = Reach(slurm_job="1234")
 NODE = PlannedNode(name="gpu01", transport="slurm", ranks=(0,))
@@ -239,3 +244,25 @@ def test_why_a_job_is_over_is_told_in_words() -> None:
     assert end_words("18", parse_queue(QUEUE)["18"]) == "Slurm's job 18 has reached its time limit"
     assert end_words("99", None) == "Slurm's job 99 has ended: sacct -j 99"
     assert "back into the queue" in end_words("12", parse_queue(QUEUE)["12"])
+
+
+SQUEUE = """#!/bin/sh
+echo asked >> "$0.asked"
+case $(wc -l < "$0.asked") in
+1) exec sleep 600 ;;
+2) echo '18|COMPLETING|N/A|a1|None' ;;
+*) echo '18|NODE_FAIL|N/A|a1|None' ;;
+esac
+"""
+
+
+def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that_is_completing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "squeue").write_text(SQUEUE)
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(job_end, "LONGEST", PATIENCE)
+    monkeypatch.setattr(job_end, "PAUSE", 0.01)
+    monkeypatch.setattr(job_end, "PATIENCE", 0.5)  # an answer that takes longer on a busy machine is asked for again
+    assert asyncio.run(job_end.why_ended("18")) == "Slurm's job 18 lost a node"
