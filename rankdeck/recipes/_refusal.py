@@ -8,21 +8,27 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
+ARGUMENTS = 2
+"""The status of a recipe whose arguments do not fit each other, or the number of ranks."""
 
-def refuse(message: str | int) -> NoReturn:
-    """Ends this rank with status 1 and a line on stderr. Every rank of the group calls it.
+
+def refuse(message: str, status: int = 1) -> NoReturn:
+    """Ends this rank with a line on stderr. Every rank of the group calls it.
 
     The group is left first: threads of gloo that still run when the interpreter ends can abort the process.
 
     Args:
-        message: the line; 1: it was printed already.
+        message: the line; empty: it was printed already.
+        status: of this process.
 
     Raises:
         SystemExit: always.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
-    raise SystemExit(message)
+    if message:
+        print(message, file=sys.stderr)  # noqa: T201
+    raise SystemExit(status)
 
 
 def end_at_once(message: str) -> NoReturn:

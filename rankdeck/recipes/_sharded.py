@@ -132,7 +132,7 @@ class ShardedCheckpoint:
             if dist.get_rank() == 0:
                 print(f"{path} can't be loaded: {why}; delete it, or name another folder", file=sys.stderr)  # noqa: T201
             dist.barrier()
-            refuse(1)
+            refuse("")
         return True
 
     def _attempt(self, call: Any) -> str:

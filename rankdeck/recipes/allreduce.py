@@ -27,7 +27,7 @@ import torch.distributed as dist
 import rankdeck
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._collectives import COLLECTIVES, DTYPES, Case
-from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._sizes import parse_sizes, size_text
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._timings import HEADING, Timing, summarize
@@ -78,7 +78,7 @@ def check(args: Parameters) -> list[int]:
     try:
         return parse_sizes(args.sizes)
     except ValueError as error:
-        raise SystemExit(f"allreduce: --sizes {args.sizes}: {error}") from None
+        refuse(f"allreduce: --sizes {args.sizes}: {error}", ARGUMENTS)
 
 
 class Bench:

@@ -32,7 +32,6 @@ which needs numpy.
 
 import gc
 import signal
-import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +47,7 @@ from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import Digits, read_digits
 from rankdeck.recipes._seeds import seed_at
+from rankdeck.recipes._stopwatch import Stopwatch
 
 Averaged = torch.futures.Future[torch.Tensor]  # DDP reads the types of a hook: they may not be strings
 
@@ -151,19 +151,19 @@ def measure(kind: str, parameters: Parameters, digits: tuple[Digits, Digits], fi
     hook = Hook(kind, parameters)
     ddp.register_comm_hook(None, hook.__call__)
     optimizer = torch.optim.SGD(model.parameters(), lr=parameters.lr, momentum=0.9)
-    began = time.perf_counter()
-    for step in range(parameters.steps):
-        generator = torch.Generator().manual_seed(seed_at(parameters.seed, step))
-        picked = torch.randint(len(learned.labels), (world, parameters.batch), generator=generator)[rank]
-        loss = F.cross_entropy(ddp(learned.images[picked].to(device)), learned.labels[picked].to(device))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        hook.step += 1
-        rankdeck.log(step=first + step + 1, steps=steps, loss=loss, samples=parameters.batch, hook=kind)
-    took = time.perf_counter() - began
+    watch = Stopwatch()
+    with watch.running():
+        for step in range(parameters.steps):
+            generator = torch.Generator().manual_seed(seed_at(parameters.seed, step))
+            picked = torch.randint(len(learned.labels), (world, parameters.batch), generator=generator)[rank]
+            loss = F.cross_entropy(ddp(learned.images[picked].to(device)), learned.labels[picked].to(device))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            hook.step += 1
+            rankdeck.log(step=first + step + 1, steps=steps, loss=loss, samples=parameters.batch, hook=kind)
     right = (model(held_out.images.to(device)).argmax(1) == held_out.labels.to(device)).sum()
-    return Result(hook.bytes / hook.step / 1000, took / hook.step * 1000, int(right) / len(held_out.labels))
+    return Result(hook.bytes / hook.step / 1000, watch.seconds / hook.step * 1000, int(right) / len(held_out.labels))
 
 
 def main() -> None:

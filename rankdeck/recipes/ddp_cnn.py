@@ -49,7 +49,7 @@ from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._batchnorm import SyncBatchNorm2d
 from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import Digits, Moved, Sample, read_digits
-from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._stop import StopSignal, ignore_signals
 
@@ -119,7 +119,7 @@ class Training:
         workers: dict[str, Any] = {"num_workers": self.p.workers, "worker_init_fn": ignore_signals}
         self.loader = DataLoader(images, self.p.batch, sampler=self.sampler, drop_last=True, **workers)
         if not len(self.loader):
-            refuse(f"ddp-cnn: each rank has {len(self.sampler)} images: make --batch smaller")
+            refuse(f"ddp-cnn: each rank has {len(self.sampler)} images: make --batch smaller", ARGUMENTS)
         self.model = make_model(self.p, self.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9, weight_decay=1e-4)
         self.shape = {"width": self.p.width, "world": self.world, "batch": self.p.batch}
@@ -142,7 +142,7 @@ class Training:
             return copy.deepcopy(self.model.state_dict())
         found = resume(Path(self.p.weights), self.device, width=self.p.width)
         if found is None:
-            refuse(f"ddp-cnn: --weights {self.p.weights}: rank 0 finds no such file")
+            refuse(f"ddp-cnn: --weights {self.p.weights}: rank 0 finds no such file", ARGUMENTS)
         weights: dict[str, Any] = found["model"]
         return weights
 

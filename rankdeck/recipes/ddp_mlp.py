@@ -8,7 +8,9 @@ trainings need:
 - `--accumulate` adds up gradients of several parts of a batch. `no_sync`
   keeps DDP from averaging before the last part.
 - `--precision bf16`: autocast computes products in bfloat16. Parameters and
-  gradients stay in float32, so nothing is scaled.
+  their gradients stay in float32. bfloat16 has the range of float32, so
+  small gradients do not become 0. With float16 they do, and a GradScaler is
+  needed.
 - `--clip` limits the norm of the gradient, after it has been averaged: all
   ranks clip alike.
 - `--scale-lr`: with N ranks a batch is N times as large, so the learning
@@ -44,7 +46,7 @@ from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import Digits, read_digits
-from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._stop import StopSignal
 
@@ -140,7 +142,9 @@ def train(parameters: Parameters) -> None:
     size = parameters.batch * parameters.accumulate
     loader = DataLoader(dataset, size, sampler=sampler, drop_last=True)
     if not len(loader):
-        refuse(f"ddp-mlp: each rank has {len(sampler)} images, and a step takes {size}: make --batch smaller")
+        refuse(
+            f"ddp-mlp: each rank has {len(sampler)} images, and a step takes {size}: make --batch smaller", ARGUMENTS
+        )
 
     torch.manual_seed(parameters.seed)
     hidden = parameters.hidden

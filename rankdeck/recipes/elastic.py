@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -48,6 +47,7 @@ import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume_alone
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._spirals import ARMS, draw_spirals
 
@@ -156,9 +156,7 @@ def main() -> None:
     store, rank, ranks = meet()
     worlds = [int(word) for word in p.worlds.split(",")] if p.worlds else [ranks, (ranks + 1) // 2, ranks]
     if max(worlds) > ranks:
-        if rank == 0:
-            print(f"elastic: --worlds {p.worlds} needs {max(worlds)} ranks, and there are {ranks}", file=sys.stderr)
-        raise SystemExit(1)
+        refuse(f"elastic: --worlds {p.worlds} needs {max(worlds)} ranks, and there are {ranks}", ARGUMENTS)
     training = Training(p, rankdeck.device())
     if rank == 0:
         training.resume()

@@ -45,7 +45,7 @@ from torch.nn import functional as F
 import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._sharded import ShardedCheckpoint
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._text import Shard, Text, blocks_at, read_text
@@ -144,13 +144,14 @@ def main() -> None:
     """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     if p.width % p.heads:
-        raise SystemExit(f"fsdp-gpt: --width {p.width} is not a multiple of --heads {p.heads}")
+        refuse(f"fsdp-gpt: --width {p.width} is not a multiple of --heads {p.heads}", ARGUMENTS)
     rankdeck.init_process_group()
     if p.batch % dist.get_world_size():
-        refuse(f"fsdp-gpt: --batch {p.batch} is not a multiple of the {dist.get_world_size()} ranks")
+        refuse(f"fsdp-gpt: --batch {p.batch} is not a multiple of the {dist.get_world_size()} ranks", ARGUMENTS)
     text = read_text()
-    if p.block > len(text.held_out) // 2:
-        refuse(f"fsdp-gpt: --block {p.block} is too long for this text")
+    longest = len(text.held_out) // 2
+    if p.block > longest:
+        refuse(f"fsdp-gpt: --block {p.block} is too long for this text: {longest} or less is needed", ARGUMENTS)
     train(p, text)
     gc.collect()  # the sharded model stands in cycles, which hold the process group
     dist.destroy_process_group()

@@ -38,6 +38,7 @@ import rankdeck
 from rankdeck import checkpoint, elastic
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume_alone
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._stop import StopSignal
 from rankdeck.recipes._text import Shard, Text, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape, make_optimizer
@@ -88,10 +89,10 @@ def check(args: Parameters, text: Text) -> None:
         SystemExit: arguments do not fit each other or the text.
     """
     if args.width % args.heads:
-        raise SystemExit(f"gpt: --width {args.width} is not a multiple of --heads {args.heads}")
+        refuse(f"gpt: --width {args.width} is not a multiple of --heads {args.heads}", ARGUMENTS)
     longest = len(text.held_out) // 2
     if args.block > longest:
-        raise SystemExit(f"gpt: --block {args.block} is too long for this text: {longest} or less is needed")
+        refuse(f"gpt: --block {args.block} is too long for this text: {longest} or less is needed", ARGUMENTS)
 
 
 def learning_rate(args: Parameters, step: int) -> float:

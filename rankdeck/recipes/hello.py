@@ -11,8 +11,9 @@ store:
     tcp://HOST:PORT  at this address, where rank 0 listens
     file:///path     in a file on a disk that all ranks share
 
-Without a launcher, start two terminals with
+Without a launcher, run the script in two terminals with
 `--init tcp://127.0.0.1:29500 --world-size 2` and `--rank 0` or `--rank 1`.
+They use gloo: nothing says which GPU is whose (a launcher sets LOCAL_RANK).
 
 What goes wrong in practice: a rank is missing, and the others wait for it
 until the timeout. The port is taken by another job. MASTER_ADDR is an
@@ -35,6 +36,7 @@ import torch.distributed as dist
 
 import rankdeck
 from rankdeck.recipes import parameter, read_parameters
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,13 @@ def join(parameters: Parameters) -> None:
     rank = parameters.rank if parameters.rank >= 0 else int(os.environ.get("RANK", "-1"))
     world = parameters.world_size if parameters.world_size > 0 else int(os.environ.get("WORLD_SIZE", "-1"))
     if not 0 <= rank < world:
-        raise SystemExit(
+        refuse(
             f"hello: --init {parameters.init} needs to know who this is: give --rank from 0 and --world-size above it, "
-            "or use a launcher that sets RANK and WORLD_SIZE"
+            "or use a launcher that sets RANK and WORLD_SIZE",
+            ARGUMENTS,
         )
-    rankdeck.init_process_group(init_method=parameters.init, rank=rank, world_size=world)
+    backend = None if os.environ.keys() & {"LOCAL_RANK", "RANKDECK_BACKEND"} else "gloo"
+    rankdeck.init_process_group(backend, init_method=parameters.init, rank=rank, world_size=world)
 
 
 def meet_evens(rank: int, world: int, device: torch.device) -> None:

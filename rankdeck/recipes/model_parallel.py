@@ -42,6 +42,7 @@ import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._spirals import ARMS, draw_spirals
 from rankdeck.recipes._stop import StopSignal
@@ -145,7 +146,7 @@ def main() -> None:
     """Runs the recipe with the arguments of this process."""
     p = read_parameters(Parameters)
     if p.first >= p.layers:
-        raise SystemExit(f"model-parallel: --first {p.first} leaves none of --layers {p.layers} for the second device")
+        refuse(f"model-parallel: --first {p.first} leaves none of --layers {p.layers} for the second device", ARGUMENTS)
     rankdeck.init_process_group()
     train(p)
     gc.collect()  # the DDP wrapper stands in a cycle, which holds the process group

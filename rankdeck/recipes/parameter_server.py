@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -64,7 +63,7 @@ from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._digits import read_digits
 from rankdeck.recipes._objects import receive_objects_without_numpy
-from rankdeck.recipes._refusal import end_at_once
+from rankdeck.recipes._refusal import ARGUMENTS, end_at_once, refuse
 from rankdeck.recipes._seeds import seed_at
 
 RANKS = (2, None)
@@ -221,8 +220,7 @@ def main() -> None:
     p = read_parameters(Parameters)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world < RANKS[0]:
-        print("parameter-server: 2 ranks or more are needed: a server and a trainer", file=sys.stderr)
-        raise SystemExit(2)
+        refuse("parameter-server: 2 ranks or more are needed: a server and a trainer", ARGUMENTS)
     # The kernel ends a rank at once. Python's own handler of SIGINT would end the interpreter while threads of RPC still run in it,
     # which aborts the process, or makes it hang (torch 2.13).
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -52,7 +52,7 @@ from torch.nn import functional as F
 import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._sharded import ShardedCheckpoint
 from rankdeck.recipes._spirals import ARMS, draw_spirals
@@ -207,9 +207,9 @@ def main() -> None:
     rankdeck.init_process_group()
     world = dist.get_world_size()
     if p.batch % p.micro_batches:
-        refuse(f"pipeline: --batch {p.batch} is not a multiple of --micro-batches {p.micro_batches}")
+        refuse(f"pipeline: --batch {p.batch} is not a multiple of --micro-batches {p.micro_batches}", ARGUMENTS)
     if min(p.layers, p.micro_batches) < world:
-        refuse(f"pipeline: {world} ranks need --layers {world} and --micro-batches {world}, or more")
+        refuse(f"pipeline: {world} ranks need --layers {world} and --micro-batches {world}, or more", ARGUMENTS)
     names = ["by-hand", "gpipe", "1f1b"] if p.schedule == "all" else [p.schedule]
     sharded = ShardedCheckpoint(checkpoint.folder("pipeline", p.checkpoint_dir), rankdeck.device())
     saved: dict[str, Any] = {"schedule": names[0], "done": 0}

@@ -45,7 +45,7 @@ from torch.nn import functional as F
 import rankdeck
 from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
-from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._sharded import ShardedCheckpoint
 from rankdeck.recipes._spirals import ARMS, draw_spirals
@@ -168,10 +168,11 @@ def main() -> None:
     world = dist.get_world_size()
     tensor = p.tensor or (2 if world % 2 == 0 else 1)
     if world % tensor:
-        refuse(f"tensor-parallel: {world} ranks do not make rows of --tensor {tensor}")
+        refuse(f"tensor-parallel: {world} ranks do not make rows of --tensor {tensor}", ARGUMENTS)
     if p.width % tensor or p.batch % (world // tensor):
         refuse(
-            f"tensor-parallel: --width {p.width} and --batch {p.batch} must be multiples of {tensor} and {world // tensor}"
+            f"tensor-parallel: --width {p.width} and --batch {p.batch} must be multiples of {tensor} and {world // tensor}",
+            ARGUMENTS,
         )
     mesh = init_device_mesh(rankdeck.device().type, (world // tensor, tensor), mesh_dim_names=("data", "tensor"))
     train(p, mesh)

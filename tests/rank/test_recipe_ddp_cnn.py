@@ -118,11 +118,11 @@ def test_weights_of_an_earlier_run_can_be_the_beginning(tmp_path: Path):
     assert second.losses()[1] < first.losses()[1] / 2
 
     weights.write_bytes(b"PK\x03\x04")
-    for words, said in (
-        ((str(weights),), f"{weights} can't be read as a checkpoint ("),
-        ((f"{tmp_path}/none",), f"ddp-cnn: --weights {tmp_path}/none: rank 0 finds no such file\n"),
+    for path, status, said in (
+        (str(weights), 1, f"{weights} can't be read as a checkpoint ("),
+        (f"{tmp_path}/none", 2, f"ddp-cnn: --weights {tmp_path}/none: rank 0 finds no such file\n"),
     ):
-        refused = run_recipe(tmp_path / "refused", RECIPE, "--weights", *words)
-        assert refused.statuses == [1, 1]
+        refused = run_recipe(tmp_path / "refused", RECIPE, "--weights", path)
+        assert refused.statuses == [status] * 2
         assert all(output.startswith(said) for output in refused.outputs)
         assert "Traceback" not in refused.outputs[0]

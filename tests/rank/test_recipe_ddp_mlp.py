@@ -97,5 +97,5 @@ def test_every_held_out_image_counts_once_however_many_ranks_share_them(tmp_path
 
 def test_more_images_than_there_are_is_refused(tmp_path: Path):
     done = run_recipe(tmp_path, RECIPE, "--batch", "1000", launcher="python")
-    assert done.statuses == [1]
+    assert done.statuses == [2]
     assert done.outputs[0] == "ddp-mlp: each rank has 1400 images, and a step takes 2000: make --batch smaller\n"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.planning.recipes import recipes
+from rankdeck.recipes import collectives
 from tests.recipe_ranks import Gang, run_recipe, start_recipe
 
 pytestmark = pytest.mark.slow
@@ -38,7 +40,7 @@ def test_hello_ranks_meet_in_a_file_without_a_launcher(tmp_path: Path):
 
 def test_hello_says_what_it_needs_to_know(tmp_path: Path):
     done = run_recipe(tmp_path, "hello", "--init", "tcp://127.0.0.1:1", launcher="python")
-    assert done.statuses == [1]
+    assert done.statuses == [2]
     assert done.outputs[0].startswith("hello: --init tcp://127.0.0.1:1 needs to know who this is: give --rank")
     assert "Traceback" not in done.outputs[0]
 
@@ -67,9 +69,11 @@ def test_collectives_draws_one_alone_also_with_one_rank(tmp_path: Path):
     done = run_recipe(tmp_path, "collectives", "--only", "all_to_all", launcher="python")
     assert done.statuses == [0]
     assert done.outputs[0].endswith("  rank 0   [0]  ->  [0]\n\ndone: collectives drawn: 1, every result was right\n")
-    other = run_recipe(tmp_path, "collectives", "--only", "all", launcher="python")
-    assert other.statuses == [1]
-    assert other.outputs[0].startswith("collectives: --only all is not one of broadcast, scatter, ")
+
+
+def test_collectives_that_can_be_chosen_are_those_that_are_drawn():
+    only = next(argument for argument in recipes()["collectives"].arguments if argument.name == "only")
+    assert only.choices == ("all", *collectives.PICTURES)
 
 
 def test_collectives_notices_a_wrong_result(tmp_path: Path):
