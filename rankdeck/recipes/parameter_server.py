@@ -29,7 +29,9 @@ What goes wrong in practice:
 - A rank that is lost before all have joined: `init_rpc` waits half an hour
   for the store, and 24 days for a peer. See `join`.
 - Backends do not matter: RPC has its own transport, TensorPipe, and here
-  the tensors are on the CPU.
+  the tensors are on the CPU. On one node TensorPipe uses shared memory, and
+  polls it: if there are as many ranks as cores, that slows all of them.
+  Here it uses TCP.
 - Ctrl-C raises KeyboardInterrupt, and the interpreter ends while threads of
   RPC still run: it aborts or hangs. Here signals end a process at once; a
   checkpoint is whole whenever that happens.
@@ -209,7 +211,8 @@ def join(p: Parameters, rank: int, world: int) -> object:
     store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=bound))  # type: ignore[attr-defined]
     rpc.constants.DEFAULT_PROCESS_GROUP_TIMEOUT = bound
     receive_objects_without_numpy()
-    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=p.patience)
+    # TCP only. Ranks of one node would use shared memory, for which TensorPipe polls without a pause: it takes the cores that they need.
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=p.patience, _transports=["uv"])
     rpc.init_rpc(f"rank-{rank}", rank=rank, world_size=world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
     return store
 
