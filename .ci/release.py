@@ -1,7 +1,7 @@
 """Builds sdist and wheel and tries them: `python release.py [FOLDER]`, with the packages of the extras dev and release installed.
 
-What is built is the same each time, and from the sdist too; twine and check-wheel-contents find nothing; and the wheel trains beside
-a torch without numpy. FOLDER takes the files.
+What is built is the same each time, and from the sdist too; twine and check-wheel-contents find nothing; and the wheel trains, and
+runs each recipe, beside a torch without numpy. FOLDER takes the files.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def main() -> int:
         )
         run(programs / "rankdeck", "--version", cwd=work, **home)
         run(programs / "rankdeck", "launch", "--cold", "smoke", cwd=work, **home)
+        run(programs / "python", ROOT / ".ci" / "recipes.py", cwd=work, OMP_NUM_THREADS="1", **home)
     return 0
 
 
