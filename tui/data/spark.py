@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from engine.core.metrics.series import Series
+from engine.core.metrics.series import Bucket, Series
 
 Values = Sequence[float | None]
 Source = Series | Values
@@ -68,10 +68,16 @@ class _Cell(NamedTuple):
         return self.high / 2 - self.low / 2
 
 
-def _cell(group: Sequence[_Part]) -> _Cell | None:
-    lows = [part.low for part in group if part.low is not None]
-    highs = [part.high for part in group if part.high is not None]
-    return None if not lows or not highs or any(part.odd for part in group) else _Cell(min(lows), max(highs))
+def _cell(group: Iterable[_Part | Bucket]) -> _Cell | None:
+    low, high = math.inf, -math.inf
+    for part in group:  # one loop: a table draws thousands of cells a second
+        if part.odd:
+            return None
+        if part.low is not None and part.low < low:
+            low = part.low
+        if part.high is not None and part.high > high:
+            high = part.high
+    return _Cell(low, high) if low <= high else None
 
 
 def _shown(cell: _Cell, beside: _Cell | None, usual: float) -> float:
@@ -86,22 +92,24 @@ def scale_of(sources: Iterable[Source], since: float | None = None) -> Scale | N
     for source in sources:
         if isinstance(source, Series):
             for part in _parts(source, since):
-                if part.low is not None and part.high is not None:
-                    low, high = min(low, part.low), max(high, part.high)
+                if part.low is not None and part.low < low:
+                    low = part.low
+                if part.high is not None and part.high > high:
+                    high = part.high
         else:
             finite = [value for value in source if value is not None and abs(value) < math.inf]
             low, high = min([low, *finite]), max([high, *finite])
     return (low, high) if low <= high else None
 
 
-def _parts(series: Series, since: float | None) -> list[_Part]:
+def _parts(series: Series, since: float | None) -> Sequence[_Part | Bucket]:
     """Points where they are known one by one for the whole window, else buckets."""
     if since is not None:
         recent = series.recent
         if recent and (recent[0][0] <= since or len(recent) < (recent.maxlen or 0)):
             return [_point(value) for at, _, value in recent if at >= since]
-        return [_Part(one.low, one.high, one.odd) for one in series.buckets if one.end >= since]
-    return [_Part(one.low, one.high, one.odd) for one in series.buckets]
+        return [one for one in series.buckets if one.end >= since]
+    return series.buckets
 
 
 def _point(value: float) -> _Part:
