@@ -454,7 +454,7 @@ def measure_app(world: int, seconds: float) -> dict[str, Any]:
         terminal.until(f"{world}/{world} ranks", seconds=120)
         shown = time.monotonic() - began
         share = measure_share(terminal, seconds)
-        keys = percentiles(measure_keys(terminal, KEYS))
+        keys = percentiles(measure_keys(terminal, KEYS, world))
         return {"shown_seconds": shown, **share, "key_to_paint_ms": keys, "rss_mb": memory(terminal.child.pid)}
     finally:
         terminal.close()

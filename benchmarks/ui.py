@@ -32,6 +32,7 @@ import pexpect.popen_spawn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from engine.core.metrics.process_use import ProcessUse, process_use  # noqa: E402
 from engine.core.plan.key_places import Places  # noqa: E402
 from engine.core.settings import Settings  # noqa: E402
 from engine.core.views.view import Snapshot, Update  # noqa: E402
@@ -41,6 +42,9 @@ RUN = "flood-0001"
 UPDATES_HZ = 10
 STEPS_HZ = 5
 """Steps, and so points of loss and of throughput, that each rank reports in a second."""
+
+USAGE_SECONDS = 3
+"""Seconds between two reports of processor time, memory and I/O, as an agent makes them."""
 
 KEYS = 100
 STARTS = 9
@@ -79,7 +83,15 @@ async def supervise(folder: Path, ranks: int, lines: int) -> None:
             run.tick(step, loss=2 + random.random() / step, throughput=2500 + 100 * random.random(), seconds=0)
         else:
             run.change(ranks=tuple(msgspec.structs.replace(view, out_size=due, seen=run.now) for view in run.ranks))
+        if turn % (UPDATES_HZ * USAGE_SECONDS) == 0:
+            run.change(ranks=tuple(msgspec.structs.replace(view, process=_some_use()) for view in run.ranks))
         await asyncio.sleep(max(0.0, started + (turn + 1) * period - time.monotonic()))
+
+
+def _some_use() -> ProcessUse:
+    return process_use(
+        [random.randrange(80, 110), random.randrange(1 << 30, 1 << 31), 1 << 20, random.randrange(1 << 20)]
+    )
 
 
 def _opened(run: FakeRun, rank: int) -> Any:
@@ -188,13 +200,13 @@ def measure_share(terminal: Terminal, seconds: float) -> dict[str, float]:
     return {"cpu_percent": 100 * share, "kb_per_second": (terminal.bytes - sent) / elapsed / 1000}
 
 
-def measure_keys(terminal: Terminal, count: int) -> list[float]:
+def measure_keys(terminal: Terminal, count: int, ranks: int) -> list[float]:
     """Seconds from a key to the row of the table that has the cursor then."""
-    found = []
+    found, most = [], min(10, ranks - 1)
     rank = 0
     for number in range(count):
         terminal.drain(0.05 + random.random() / 10)
-        down = number % 20 < 10
+        down = number % (2 * most) < most
         rank += 1 if down else -1
         began = time.perf_counter()
         terminal.child.send("j" if down else "k")
@@ -241,7 +253,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         terminal = Terminal(__file__, "--show", "--folder", str(folder))
         terminal.until(f"{arguments.ranks}/{arguments.ranks} ranks")
         one = measure_share(terminal, arguments.seconds)
-        keys = sorted(1000 * seconds for seconds in measure_keys(terminal, KEYS))
+        keys = sorted(1000 * seconds for seconds in measure_keys(terminal, KEYS, arguments.ranks))
         terminal.child.send("a")
         terminal.until("all ")
         everything = measure_share(terminal, arguments.seconds)
