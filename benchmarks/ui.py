@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
 import random
 import select
+import signal
 import statistics
 import sys
 import tempfile
@@ -180,8 +182,15 @@ class Terminal:
             self.read(left)
 
     def close(self) -> None:
-        """Ends the process."""
-        self.child.close(force=True)
+        """Ends the process, which gets some time for it."""
+        self.child.kill(signal.SIGHUP)
+        end = time.monotonic() + 5
+        while self.child.isalive():
+            with contextlib.suppress(OSError):  # it has closed its terminal
+                self.read(0.05)
+            if time.monotonic() > end:
+                self.child.kill(signal.SIGKILL)
+        self.child.close()
 
 
 def cpu_seconds(pid: int) -> float:
