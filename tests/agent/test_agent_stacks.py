@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support import wait_until
+from pathlib import Path
+
+from tests.support import is_alive, wait_until
 
 ANSWERS = """
 import os, signal, time
@@ -122,7 +124,46 @@ def test_processes_below_a_rank_answer_one_after_the_other_and_a_stopped_one_is_
     node.spawn(bridge, PARENT)
     wait_until(lambda: node.out(0).endswith(b"\n"))
     children = node.out(0).split()[:2]
+
+    def have_answered() -> bool:
+        bridge.send(type="stacks", attempt=0)
+        said = bridge.expect("stacks")
+        assert [entry[0] for entry in said["ranks"]] == [0]
+        return bool(said["children"] == [[0, int(pid), f"{int(pid)} "] for pid in children])
+
+    wait_until(have_answered, what="both answer, on a busy machine after some questions")
+
+
+BECOMES_ANOTHER = """
+import os, signal, time
+def write(*_):
+    with open("attempt_0/rank_0.stacks", "a") as file:
+        file.write("rank")
+def is_asked(*_):
+    open("asked", "w").close()
+signal.signal(signal.SIGRTMIN + 9, write)
+children = []
+for number in range(2):
+    if not (pid := os.fork()):
+        if number == 0:
+            signal.signal(signal.SIGRTMIN + 9, is_asked)  # the next one is asked half a second later
+        while True:
+            if number == 1 and os.path.exists("asked"):
+                os.execlp("sleep", "sleep", "600")
+            time.sleep(0.001)
+    children.append(pid)
+print(*children)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_a_process_below_a_rank_that_has_become_another_program_is_not_ended_by_the_question(node):
+    bridge, _ = node.connect()
+    node.spawn(bridge, BECOMES_ANOTHER)
+    wait_until(lambda: node.out(0).endswith(b"\n"))
+    (_, other) = map(int, node.out(0).split())
     bridge.send(type="stacks", attempt=0)
-    said = bridge.expect("stacks")
-    assert [entry[0] for entry in said["ranks"]] == [0]
-    assert said["children"] == [[0, int(pid), f"{int(pid)} "] for pid in children]
+    bridge.expect("stacks")
+    wait_until(lambda: Path(f"/proc/{other}/comm").read_text() == "sleep\n", what="it is another program")
+    assert is_alive(other)

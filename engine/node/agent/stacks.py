@@ -118,7 +118,8 @@ class Stacks:
         self._asked, self._deadline = self._rounds.pop(0), time.monotonic() + CHILD_TIME
         for one in self._asked:
             one.size = file_size(one.path)  # other processes of its rank have written since
-            kill_quietly(one.child, STACKS_SIGNAL)
+            if _can_answer(one.child):  # or the signal would end it: it may have become another program since
+                kill_quietly(one.child, STACKS_SIGNAL)
 
     def _ask_collectives(self, answered: list[Rank]) -> None:
         """Asks through the ranks' pipes. Stopped ranks are left out, because they would answer later, when they continue."""
