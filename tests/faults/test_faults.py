@@ -21,6 +21,7 @@ import pytest
 from engine.core.views.view import PROTOCOL
 from engine.runs.paths import RunPaths
 from engine.runs.replay import read_journal, stored_snapshot
+from engine.supervisor.server import CLOSE_TIMEOUT
 from tests.faults.test_guard import guards_of
 from tests.support import (
     COMMAND,
@@ -700,11 +701,13 @@ def test_bytes_that_are_no_request_hurt_nobody(rankdeck, supervised, connect, da
 
 
 def test_silent_connections_hold_nobody_up(rankdeck, supervised, connect):
-    for _ in range(50):
+    count = 400
+    for _ in range(count):
         connect()
     rankdeck.wait_state(supervised, "running")
     rankdeck("stop", supervised)
-    rankdeck.wait_state(supervised, "stopped", seconds=8)
+    rankdeck.wait_state(supervised, "stopped")
+    assert CLOSE_TIMEOUT * count > PATIENCE, "it has not waited for one after the other"
 
 
 @pytest.mark.parametrize("request_words", [{"type": "kill", "by": "x", "rank": 10**30, "signal": 9}, {"type": "kill", "by": "x", "rank": 0, "signal": 10**30}, {"type": "kill", "by": "x", "rank": 0, "signal": -1}, {"type": "kill", "by": "x", "rank": -1, "signal": 9}], ids=str)  # fmt: skip
