@@ -367,6 +367,17 @@ def test_close_leaves_no_process_no_socket_and_no_lock(node, home):
     assert sockets() == []
 
 
+def test_a_bridge_knows_that_its_agent_has_ended_on_purpose_also_if_it_did_not_read_the_last_request(node):
+    bridge, _ = node.connect()
+    (rank,) = node.spawn(bridge, FOR_EVER)
+    bridge.send(type="close")
+    wait_gone(rank)  # the agent ends what there is, and reads no more
+    with contextlib.suppress(BrokenPipeError):
+        bridge.send(type="ping")
+    bridge.wait_ended()
+    assert bridge.process.wait(timeout=PATIENCE) == 0
+
+
 def test_agents_of_different_runs_do_not_see_each_other(node, tmp_path):
     bridge, hello = node.connect()
     (pid,) = node.spawn(bridge, FOR_EVER)

@@ -84,7 +84,11 @@ def bridge(link: socket.socket, wire_in: int, wire_out: int, folder: str) -> boo
                 return False
         for key, _ in ready:
             if key.fileobj is link:
-                deadline, data = None, link.recv(CHUNK)
+                deadline = None
+                try:
+                    data = link.recv(CHUNK)
+                except ConnectionResetError:  # the agent has ended, perhaps on purpose, before it had read everything
+                    data = b""
                 if not data:
                     return wait_until_gone(folder)
                 while data:
