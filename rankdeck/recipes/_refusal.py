@@ -15,7 +15,8 @@ ARGUMENTS = 2
 def refuse(message: str, status: int = 1) -> NoReturn:
     """Ends this rank with a line on stderr. Every rank of the group calls it.
 
-    The group is left first: threads of gloo that still run when the interpreter ends can abort the process.
+    The group is left first: threads of gloo that still run when the interpreter ends can abort the process. And it is left together:
+    a rank that still connects to one that has left would end with torch's traceback.
 
     Args:
         message: the line; empty: it was printed already.
@@ -25,6 +26,7 @@ def refuse(message: str, status: int = 1) -> NoReturn:
         SystemExit: always.
     """
     if dist.is_initialized():
+        dist.barrier()
         dist.destroy_process_group()
     if message:
         print(message, file=sys.stderr)  # noqa: T201

@@ -131,7 +131,6 @@ class ShardedCheckpoint:
         if why := self._attempt(lambda: load(state, checkpoint_id=path)):
             if dist.get_rank() == 0:
                 print(f"{path} can't be loaded: {why}; delete it, or name another folder", file=sys.stderr)  # noqa: T201
-            dist.barrier()
             refuse("")
         return True
 

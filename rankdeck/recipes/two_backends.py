@@ -44,7 +44,7 @@ from rankdeck import checkpoint
 from rankdeck.recipes import parameter, read_parameters
 from rankdeck.recipes._checkpoint import resume
 from rankdeck.recipes._digits import read_digits
-from rankdeck.recipes._refusal import refuse
+from rankdeck.recipes._refusal import ARGUMENTS, refuse
 from rankdeck.recipes._seeds import seed_at
 from rankdeck.recipes._stop import StopSignal
 
@@ -181,8 +181,11 @@ def main() -> None:
     p = read_parameters(Parameters)
     rankdeck.init_process_group()
     if "mpi" in dist.get_backend():
-        refuse("two-backends: mpi can't be the first backend: " + REFUSED_BACKENDS["mpi"])
-    groups = [Group(None), Group(p.second)]
+        refuse("two-backends: mpi can't be the first backend: " + REFUSED_BACKENDS["mpi"], ARGUMENTS)
+    try:
+        groups = [Group(None), Group(p.second)]
+    except RuntimeError as error:  # torch has no such backend, or the backend no library
+        refuse(f"two-backends: --second {p.second} can't be used: {str(error).splitlines()[0]}", ARGUMENTS)
     if dist.get_rank() == 0 and groups[0].name == groups[1].name:
         print(f"rank 0: both groups are over {groups[0].name}, so what differs is noise: name another with --second")
     train(p, measure(p, groups))

@@ -140,6 +140,13 @@ def test_two_groups_are_measured_and_train(tmp_path: Path, world: int, backend: 
     assert ("both groups are over" in done.outputs[0]) == (backend == second)
 
 
+def test_a_second_backend_that_is_not_there_is_refused_with_one_line(tmp_path: Path):
+    done = run_recipe(tmp_path, "two-backends", *TWO, "--second", "ucc", env={"RANKDECK_LIBUCC": "/nowhere/libucc.so"})
+    assert done.statuses == [2, 2]
+    assert all(output.startswith("two-backends: --second ucc can't be used: ") for output in done.outputs)
+    assert all(output.count("\n") == 1 for output in done.outputs)
+
+
 def test_whatever_is_chosen_two_ranks_have_the_same_losses(tmp_path: Path):
     ours = run_recipe(tmp_path / "ours", "two-backends", *TWO)
     theirs = run_recipe(tmp_path / "theirs", "two-backends", *TWO, launcher="torchrun")
