@@ -21,7 +21,7 @@ STEP = 150
 """Far enough for curves to be seen."""
 
 
-async def _wait(pilot: Pilot[None], condition: Callable[[], bool], seconds: float = 60) -> None:
+async def _wait(pilot: Pilot[None], condition: Callable[[], bool], seconds: float = 600) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await pilot.pause(0.1)
