@@ -22,7 +22,7 @@ def installed_modules() -> list[str]:
     for module in list(sys.modules.values()):
         path = _path(module)
         if path and not _is_installed(path) and STANDARD not in path:
-            values += list(vars(module).values())
+            values += list(_names(module).values())
     frame = sys._getframe()
     while frame.f_back is not None:  # a script may import in a function
         frame = frame.f_back
@@ -34,13 +34,20 @@ def installed_modules() -> list[str]:
 
 def _named_in(names: tuple[str, ...]) -> list[object]:
     """Modules that code names, and what it names of them. Reading `f_locals` would keep the script's objects alive before Python 3.13."""
-    modules = [found for name in names if issubclass(type(found := sys.modules.get(name)), ModuleType)]
-    return [*modules, *(vars(one)[name] for one in modules for name in names if name in vars(one))]
+    found = map(sys.modules.get, names)
+    modules = [one for one in found if one is not None and issubclass(type(one), ModuleType)]
+    return [*modules, *(_names(one)[name] for one in modules for name in names if name in _names(one))]
+
+
+def _names(module: ModuleType) -> dict[str, object]:
+    """The names of a module. One of `importlib.util.LazyLoader` is not loaded for this, as `vars` would do."""
+    names: dict[str, object] = ModuleType.__getattribute__(module, "__dict__")
+    return names
 
 
 def _path(module: ModuleType | None) -> str:
     """The file of a module; empty if it has none. Other objects may stand in `sys.modules` too."""
-    path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+    path = _names(module).get("__file__") if isinstance(module, ModuleType) else None
     return path if isinstance(path, str) else ""
 
 
@@ -52,7 +59,7 @@ def _module_of(value: object) -> str:
     """The module that a value is, or comes from if it is a class or a function; empty for other values."""
     kind = type(value)  # isinstance would run the __class__ of proxies
     if issubclass(kind, ModuleType):
-        name: object = vars(value).get("__name__")
+        name: object = _names(value).get("__name__")  # type: ignore[arg-type]
     elif issubclass(kind, (type, FunctionType, BuiltinFunctionType)):
         name = value.__module__
     else:

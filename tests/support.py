@@ -129,12 +129,12 @@ def wait_gone(*pids: int, seconds: float = DEADLINE) -> None:
 
 def processes_with(variable: str, value: str) -> list[Process]:
     """Every process that has this variable in its environment, zombies apart."""
-    wanted, found = os.fsencode(f"{variable}={value}"), []
+    wanted, found = os.fsencode(f"\0{variable}={value}\0"), []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and is_alive(int(name)):
+            if wanted in b"\0" + Path(f"/proc/{name}/environ").read_bytes() and is_alive(int(name)):
                 command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")[:1000]
                 found.append(Process(int(name), command.decode(errors="replace")))
     return found

@@ -3,8 +3,9 @@
 Importing torch takes two seconds of processor time, a third of it for torch._meta_registrations, and torch._dynamo, which the first
 optimizer imports, takes two more. Most of the time of all tests went there. RANKDECK_TESTS_TORCH=whole in the environment leaves torch as it is.
 
-- torch._dynamo and torch._meta_registrations are stand-ins until somebody compiles: eager training asks for nothing but what the
-  stand-in of the first has.
+- torch._dynamo, torch._meta_registrations and torch._higher_order_ops are stand-ins until somebody compiles: eager training asks for
+  nothing but what the stand-in has.
+- Modules that `import torch` imports without need are loaded when they are used.
 - Nothing is collected while torch is imported.
 - The store of a run whose script mentions neither torch nor rankdeck.elastic is asked for nothing, and does without torch.
 - Any other store is torch's own, without the Python around it.
@@ -54,6 +55,43 @@ class Unhurried:
         return spec
 
 
+class LazyFinder:
+    """Finds modules of torch that are loaded when something is asked of them. Most programs ask nothing."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Part of the protocol of `sys.meta_path`."""
+        if name not in LAZY:
+            return None
+        from importlib.machinery import PathFinder
+        from importlib.util import LazyLoader
+
+        spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+LAZY = frozenset(
+    "torch." + name
+    for name in (
+        *(
+            "_native",
+            "ao",
+            "distributions",
+            "export",
+            "fx.passes",
+            "hub",
+            "masked",
+            "profiler",
+            "quantization",
+            "testing",
+        ),
+        *("nn.intrinsic", "nn.qat", "nn.quantizable", "nn.quantized"),
+    )
+)
+"""What `import torch` imports and most training does not use: a sixth of its time, with what has a stand-in."""
+
+
 class StandInFinder:
     """Finds the stand-ins, which the real modules replace when more is asked of them."""
 
@@ -95,11 +133,20 @@ class StandInFinder:
                 sys.modules.pop(standin, None)
                 sys.modules["torch"].__dict__.pop(standin.rpartition(".")[2], None)
             importlib.import_module("torch._meta_registrations")
+            for user, owner, names in TAKEN:
+                for taken in names if user in sys.modules else ():
+                    setattr(sys.modules[user], taken, getattr(importlib.import_module(owner), taken))
         return importlib.import_module(name)
 
 
-STANDINS = ("torch._dynamo", "torch._meta_registrations")
-NEED_REAL = ("torch._dynamo.", "torch.distributed.tensor.")
+TAKEN = (
+    ("torch", "torch._higher_order_ops", ("cond", "while_loop")),
+    ("torch.compiler", "torch._higher_order_ops.invoke_subgraph", ("NestedCompileRegionOptions",)),
+)
+"""What modules have taken from stand-ins by `from … import …`."""
+
+STANDINS = ("torch._dynamo", "torch._meta_registrations", *(owner for _, owner, _ in TAKEN))
+NEED_REAL = ("torch._dynamo.", "torch._higher_order_ops.", "torch.distributed.tensor.")
 """Beginnings of modules that need what has a stand-in."""
 
 
@@ -108,11 +155,16 @@ class StandIn(ModuleType):
 
     disable = staticmethod(lambda fn=None, recursive=True, **options: fn)
     graph_break = staticmethod(lambda: None)
+    cond = staticmethod(lambda *args, **options: call_real("cond", *args, **options))
+    while_loop = staticmethod(lambda *args, **options: call_real("while_loop", *args, **options))
 
     class utils:
         """For DistributedDataParallel."""
 
         get_optimize_ddp_mode = staticmethod(lambda: "ddp_optimizer")
+
+    class NestedCompileRegionOptions:
+        """For an annotation of torch.compiler."""
 
     class trace_rules:
         """For init_process_group."""
@@ -123,6 +175,11 @@ class StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(FINDER.real(self.__name__), name)
+
+
+def call_real(name: str, *args: Any, **options: Any) -> Any:
+    """Calls a function that torch has taken from a stand-in."""
+    return getattr(FINDER.real("torch._higher_order_ops"), name)(*args, **options)
 
 
 def ranks_need_torch(program: str) -> bool:
@@ -167,7 +224,7 @@ def bare_torch() -> None:
 FINDER = StandInFinder()
 
 if os.environ.get("RANKDECK_TESTS_TORCH") != "whole":
-    sys.meta_path[:0] = [FINDER, Unhurried()]
+    sys.meta_path[:0] = [FINDER, Unhurried(), LazyFinder()]
     if any(_word.endswith("/template.py") for _word in sys.orig_argv[1:4]):
         __import__("quick_end").QuickEnd()
 for _word in sys.orig_argv[1:3]:

@@ -36,9 +36,10 @@ main()
 """
 
 
-def test_modules_that_a_script_imports_in_a_function_are_named_and_its_objects_are_not_kept(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+def said_by(folder: Path, text: str) -> list[str]:
+    """The lines that a script prints."""
+    script = folder / "train.py"
+    script.write_text(text)
     done = subprocess.run(
         [sys.executable, script],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -47,6 +48,27 @@ def test_modules_that_a_script_imports_in_a_function_are_named_and_its_objects_a
         timeout=PATIENCE,
         check=True,
     )
-    named, kept = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_modules_that_a_script_imports_in_a_function_are_named_and_its_objects_are_not_kept(tmp_path: Path) -> None:
+    named, kept = said_by(tmp_path, SCRIPT)
     assert named.startswith("msgspec")
     assert kept == "None"
+
+
+LAZY = """
+import importlib.util, sys
+from rankdeck._imports import installed_modules
+
+spec = importlib.util.find_spec("tomlkit")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+tomlkit = sys.modules["tomlkit"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tomlkit)
+print(*installed_modules())
+print("tomlkit.api" in sys.modules)
+"""
+
+
+def test_a_module_that_is_loaded_on_its_first_use_is_not_loaded_to_be_named(tmp_path: Path) -> None:
+    assert said_by(tmp_path, LAZY) == ["tomlkit", "False"]

@@ -59,12 +59,13 @@ def lives(pid: int, start: int) -> bool:
 
 def marked(marks: list[str]) -> list[int]:
     """Returns all processes with one of this run's marks in their environment, and so children whose parents have ended."""
-    wanted, found = {(MARK + "=" + mark).encode() for mark in marks}, []
+    wanted, found = [("\0" + MARK + "=" + mark + "\0").encode() for mark in marks], []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # ended, or another user's
-            if wanted.intersection(file.read().split(b"\0")):
+            variables = b"\0" + file.read()
+            if any(variable in variables for variable in wanted):
                 found.append(int(name))
     return found
 
