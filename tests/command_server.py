@@ -4,9 +4,13 @@ A forked process is one of its own, with the arguments, environment, working dir
 without the interpreter's clean-up. A test that needs more of the real start (another Python, variables that Python reads at its start,
 signals) runs `COMMAND` as a program, and so its supervisor is one; the guards start supervisors as programs, too.
 
+The supervisor of a run whose script uses torch is forked from a process that has imported it; its agent and template are forks, too
+(`tests/forked_node.py`).
+
 As a program, `python command_server.py FD`: FD is a socket of type SOCK_STREAM. A request is a pickled `Request` behind its length
 in four bytes, sent with the command's standard output and error. The replies: the pid, then the exit status, negative for a signal,
-as four bytes each. One request at a time. The server ends when the other end closes.
+as four bytes each. One request at a time. The server ends when the other end closes. `python command_server.py FD warm` forks supervisors
+alone, with torch imported: FD is a socket of type SOCK_SEQPACKET.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import pickle
 import signal
@@ -189,12 +194,48 @@ class Supervisor:
         self.stdout.close()
 
 
-def serve_supervisors(wire: socket.socket) -> Request | None:
-    """The same as `serve` for supervisors, whose requests have one message each. They fork again and leave no child behind."""
+class WarmServer:
+    """Forks supervisors with torch imported. The process is started when the first is asked for."""
+
+    def __init__(self) -> None:
+        self._wire: socket.socket | None = None
+
+    def takes(self, request: Request) -> bool:
+        """Whether ranks of this run are to be forked, and may do without parts of torch."""
+        try:
+            is_warm = json.loads(Path(request.words[1], "plan.json").read_bytes())["warm"] is True
+        except (OSError, ValueError, KeyError, IndexError):
+            return False
+        return is_warm and request.environment.get("RANKDECK_TESTS_TORCH") != "whole"
+
+    def send(self, data: bytes, descriptors: list[int]) -> None:
+        """Passes a request on."""
+        if self._wire is None:
+            self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                # As a template is started: -u decides what the output of ranks goes through.
+                argv = [sys.executable, "-u", str(Path(__file__).resolve()), str(theirs.fileno()), "warm", "x" * 4096]
+                env = {**os.environ, "OMP_NUM_THREADS": "1"}
+                subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, cwd="/", pass_fds=[theirs.fileno()])
+        socket.send_fds(self._wire, [data], descriptors)
+
+
+def serve_supervisors(wire: socket.socket, warm: WarmServer | None = None) -> Request | None:
+    """The same as `serve` for supervisors, whose requests have one message each. They fork again and leave no child behind.
+
+    Args:
+        wire: where requests come from.
+        warm: takes those of warm runs.
+    """
     while True:
         data, descriptors, *_ = socket.recv_fds(wire, 1 << 20, 2)
         if not data:
             return None
+        if warm is not None and warm.takes(pickle.loads(data)):
+            warm.send(data, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            continue
         pid = os.fork()
         if pid == 0:
             os.setsid()
@@ -254,23 +295,35 @@ def main() -> None:
     """Imports what commands import, and serves."""
     sys.path[0] = str(ROOT)
     import rankdeck_command  # noqa: F401
-    from engine.client import connection, engine, run  # noqa: F401
+    from engine.client import engine, run  # noqa: F401
     from engine.commands import cli  # noqa: F401
     from engine.supervisor import main as supervisor  # noqa: F401
 
-    gc.freeze()  # a collection in a forked process would copy shared memory
     wire = socket.socket(fileno=int(sys.argv[1]))
+    if sys.argv[2] == "warm":
+        from tests.forked_node import import_torch
+
+        import_torch()
+        request = serve_supervisors(wire)
+    else:
+        gc.freeze()  # a collection in a forked process would copy shared memory
+        request = serve_commands(wire)
+    if request is not None:
+        run_command(request)
+
+
+def serve_commands(wire: socket.socket) -> Request | None:
+    """Serves as the server of commands or, in another process, of supervisors. Returns as `serve`."""
+    from engine.client import connection
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         wire.close()
         ours.close()
-        request = serve_supervisors(theirs)
-    else:
-        theirs.close()
-        connection.subprocess = Forking(ours)  # type: ignore[assignment, attr-defined]
-        request = serve(wire)
-    if request is not None:
-        run_command(request)
+        return serve_supervisors(theirs, WarmServer())
+    theirs.close()
+    connection.subprocess = Forking(ours)  # type: ignore[assignment, attr-defined]
+    return serve(wire)
 
 
 if __name__ == "__main__":

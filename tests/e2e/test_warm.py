@@ -123,20 +123,26 @@ IN_COMPANY = [case for case in SAME if case not in ALONE]
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_forked_ranks_are_like_executed_ones(rankdeck, write_script, write_profile, work, part):
+def test_forked_ranks_are_like_executed_ones(rankdeck, write_script, write_profile, work, part, monkeypatch):
     (work / "neighbour.py").write_text("IT = 'beside'\n")
     cases = IN_COMPANY[part::4]
     cold, warm = (attempts_of(rankdeck, write_script, write_profile, cases, warm) for warm in (False, True))
     assert [case for case in cases if warm[case] != cold[case]] == [], (cold, warm)
+    monkeypatch.delenv("RANKDECK_TESTS_TORCH")  # tests/forked_node.py
+    cases = [case for case in cases if case != "environment"]
+    forked = attempts_of(rankdeck, write_script, write_profile, cases, True, threads=1)
+    assert [case for case in cases if forked[case] != cold[case]] == [], (cold, forked)
 
 
-def attempts_of(rankdeck, write_script, write_profile, cases: list[str], warm: bool) -> dict[str, tuple[Any, ...]]:
+def attempts_of(
+    rankdeck, write_script, write_profile, cases: list[str], warm: bool, threads: int | None = None
+) -> dict[str, tuple[Any, ...]]:
     """Runs each case as an attempt of one run. Returns what became of rank 0 by case: its exit, what it printed, and its errors."""
     script = write_script("script.py", "")
     launch = {"warm": warm, "on_failure": "hold", "stop_ladder": [["SIGKILL", 5]]}
-    threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}  # as for a rank that is alone
+    env = {"OMP_NUM_THREADS": str(threads or len(os.sched_getaffinity(0)))}  # as for a rank that is alone
     recipe = {"script": str(script), "args": ["--a", "b c"]}
-    profile, run, exits = write_profile(recipe, ranks=2, launch=launch, env=threads), "", []
+    profile, run, exits = write_profile(recipe, ranks=2, launch=launch, env=env), "", []
     for attempt, case in enumerate(cases):
         script.write_text(SAY + SECOND_RANK + SAME[case], encoding="utf-8")
         if attempt == 0:
