@@ -23,11 +23,11 @@ from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.series import Point, SeriesSet
-from engine.core.wire.agent import LARGEST
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
-from engine.runs.paths import RunPaths, Stream
-from engine.runs.record import read_tail, replace_file
+from engine.runs.paths import RunPaths
+from engine.runs.record import replace_file
 from engine.runs.replay import SavedSeries
+from engine.supervisor.last_output import LastOutput
 from engine.supervisor.own_patterns import OwnPatterns
 from engine.supervisor.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
 
@@ -98,8 +98,7 @@ class Ingest:
         self._partial: dict[int, bytes] = {}
         self._tracked: dict[str, int] = {}
         """How far files of trackers were read."""
-        self.told_errors: dict[int, bytes] = {}
-        """The end of ranks' stderr as their nodes reported it, because not all of it may be stored here yet."""
+        self.last = LastOutput(paths, lambda rank: self.progress[rank])
         self._stored: dict[int, list[int]] = {}
         self._grown: deque[tuple[int, Kind]] = deque()
         self._wake = asyncio.Event()
@@ -111,7 +110,7 @@ class Ingest:
 
     def _load(self, saved: SavedSeries) -> None:
         self.attempt, self.progress, self.series = saved.attempt, saved.progress, SeriesSet(saved.series)
-        self._tracked = saved.files
+        self._tracked, self.last.attempt = saved.files, saved.attempt
         self._order = OrderWriter(self._paths.order(self.attempt))
         for name, offset in saved.offsets.items():
             rank, _, suffix = name.partition(".")
@@ -151,7 +150,7 @@ class Ingest:
         self._readers.clear()
         self._partial.clear()
         self._stored.clear()
-        self.told_errors.clear()
+        self.last.start_attempt(attempt)
         self._grown.clear()
         self.progress = [
             RankProgress(
@@ -360,47 +359,6 @@ class Ingest:
         if reader is None:
             reader = self._readers[rank, kind] = MetricReader(self._patterns, self._formats, self._own_patterns.find)
         return take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys)
-
-    def tail(self, rank: int, stream: Stream) -> bytes:
-        """The last bytes of what a rank of this attempt wrote."""
-        return read_tail(self._paths.log(self.attempt, rank, stream))
-
-    def last_errors(self, rank: int) -> bytes:
-        """The end of a rank's stderr: as its node reported it, else as it is stored here."""
-        return self.told_errors.get(rank) or self.tail(rank, "err")
-
-    def is_joining(self, rank: int, told: bytes = b"") -> bool:
-        """Whether a rank was setting up its process group when it last reported; the arguments are those of `last_step`."""
-        for line in reversed(self._end_of_records(rank, told)):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict):
-                for word in ("joined", "joining"):
-                    if record.get(word) is True:
-                        return word == "joining"
-        return self.progress[rank].meeting == "joining"
-
-    def _end_of_records(self, rank: int, told: bytes) -> list[bytes]:
-        end = told or read_tail(self._paths.metrics(self.attempt, rank), 4096)
-        return end.splitlines()
-
-    def last_step(self, rank: int, told: bytes = b"") -> int | None:
-        """The last step that a rank reported, from the end of its file: the regular reading may be behind.
-
-        Args:
-            rank: its number.
-            told: that end, if its node reported it.
-        """
-        for line in reversed(self._end_of_records(rank, told)):
-            try:
-                step = json.loads(line)["step"]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
-            if type(step) is int and abs(step) <= LARGEST:
-                return step
-        return self.progress[rank].step
 
 
 def _newest_line(data: bytes) -> str:

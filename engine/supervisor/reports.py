@@ -258,7 +258,7 @@ class Reports:
                 self._run.no_room.pop(self._run.plan.places[rank].node, None)
                 self._run.handle(ev.RankSpawned(at=now, attempt=attempt, rank=rank, pid=pid, generation=generation))
             case reports.RankLost(attempt=attempt, rank=rank, reason=reason, alive=alive, generation=generation):
-                step = self._ingest.last_step(rank) if attempt == self._ingest.attempt else None
+                step = self._ingest.last.step(rank) if attempt == self._ingest.attempt else None
                 self._run.handle(
                     ev.RankLost(
                         at=now,
@@ -299,11 +299,11 @@ class Reports:
         rank, numbers = end.rank, end.numbers.encode(errors="replace")
         self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
         if end.errors is not None:
-            self._ingest.told_errors[rank] = end.errors.encode(errors="replace")
+            self._ingest.last.told_errors[rank] = end.errors.encode(errors="replace")
         secondary, setup_error = self._explain(end, ended.status, numbers) if ended.status != 0 else (False, "")
         return msgspec.structs.replace(
             ended,
-            step=self._ingest.last_step(rank, numbers),
+            step=self._ingest.last.step(rank, numbers),
             secondary=secondary,
             by=self._run.kills.sender(rank, ended.status),
             setup_error=setup_error,
@@ -312,7 +312,7 @@ class Reports:
     def _explain(self, end: RankEnd, status: int, numbers: bytes) -> tuple[bool, str]:
         """Returns whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
         try:
-            tail = self._ingest.last_errors(end.rank)
+            tail = self._ingest.last.errors(end.rank)
             mpi_status = status if self._orders.has_mpirun else None
             return is_secondary(tail, mpi_status), self._why_not_formed(end, status, tail, numbers)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
@@ -327,7 +327,7 @@ class Reports:
             return ""
         # mpirun ended before the rank had a place; 126 and 127 mean that a program could not be started.
         unplaced = self._orders.has_mpirun and isinstance(state.ranks[end.rank], Pending) and status == 1
-        if not unplaced and not self._ingest.is_joining(end.rank, numbers):
+        if not unplaced and not self._ingest.last.is_joining(end.rank, numbers):
             return ""
         said = explain(end.rank, status, tail, end.reason)
         return visible(said.detail or said.headline)

@@ -88,7 +88,7 @@ class Runner:
     def _collect_tails(self) -> None:
         for rank, phase in enumerate(self.run.state.ranks):
             if rank_word(phase) in ("failed", "lost"):
-                self.run.tails[rank] = self.ingest.tail(rank, "err")
+                self.run.tails[rank] = self.ingest.last.tail(rank, "err")
 
     def start(self, tasks: asyncio.TaskGroup, restart_by: str | None) -> None:
         """Connects to the nodes of a new run, of one that had a supervisor before, or of one that is restarted after its end.
@@ -172,7 +172,7 @@ class Runner:
         for rank in itertools.compress(itertools.count(), is_changed):
             run.changed_ranks.add(rank)
             if rank_word(after.ranks[rank]) in ("failed", "lost") and rank not in run.tails:
-                run.tails[rank] = self.ingest.last_errors(rank)
+                run.tails[rank] = self.ingest.last.errors(rank)
                 self._read_traces()
 
     def _read_traces(self) -> None:
