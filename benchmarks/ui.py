@@ -127,7 +127,7 @@ class SocketEngine(FakeEngine):
 
 def show(folder: Path) -> None:
     """Shows the run in this process's terminal."""
-    from tui.app import run
+    from tui.start import run
 
     run(SocketEngine(folder), (Settings(), Places("", {})), open_run=RUN)
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -32,16 +31,14 @@ from engine.client.notify import run_command, terminal_sequences
 from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
-from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
-from engine.core.settings import QUIET, Notify, Settings
+from engine.core.settings import QUIET, Notify
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
 from engine.core.words import count
 from tui.data.clipboard import fits_terminal, to_tmux
 from tui.data.off_loop import off_loop
 from tui.data.run_watch import RunWatch
-from tui.keymap import check_theme, keymap_of
 from tui.keys import bindings, changes_something, first_key
 from tui.screens.base import DeckScreen
 from tui.screens.home import HomeScreen
@@ -253,26 +250,19 @@ class RankdeckApp(App[None], inherit_bindings=False):
 
     def _when_trusted(self, entry: ProfileEntry | None, act: Callable[[], None], *, launches: bool = False) -> None:
         """Does something with a profile; asks first if programs would run that are not trusted."""
-        from tui.text.home import programs_of, runs_before_launch
+        from tui.screens.trust import runs_programs
 
-        profile = entry.profile if entry is not None else None
-        if entry is None or profile is None or entry.source != "here":
-            act()
-        elif programs_of(profile) if launches else runs_before_launch(profile):
-            self._ask_for_trust(entry, profile, act)
+        if entry is not None and runs_programs(entry, launches=launches):
+            self._ask_for_trust(entry, act)
         else:
             act()
 
     @work(group="trust", exclusive=True, exit_on_error=False)
-    async def _ask_for_trust(self, entry: ProfileEntry, profile: Profile, act: Callable[[], None]) -> None:
-        from tui.screens.confirm import ConfirmScreen
-        from tui.text.home import trust_question
+    async def _ask_for_trust(self, entry: ProfileEntry, act: Callable[[], None]) -> None:
+        from tui.screens.trust import is_trusted
 
-        if not await off_loop(self.engine.is_trusted, profile):
-            if not await self.push_screen_wait(ConfirmScreen(*trust_question(entry, profile), do="Trust")):
-                return
-            await off_loop(self.engine.trust, profile)
-        act()
+        if await is_trusted(self, self.engine, entry):
+            act()
 
     def profile_saved(self, name: str) -> None:
         self._home.choose_later(name)
@@ -372,49 +362,3 @@ class RankdeckApp(App[None], inherit_bindings=False):
         """An unexpected error ends one worker, and is shown."""
         if event.state is WorkerState.ERROR:
             self.say(f"{event.worker.group}: {event.worker.error}", error=True)
-
-
-def run(
-    engine: EngineClient,
-    settings: tuple[Settings, Places],
-    *,
-    open_run: str | None = None,
-    open_profile: str | None = None,
-    ascii: bool = False,
-    slow: bool = False,
-    mouse: bool = True,
-    read_only: bool = False,
-) -> int:
-    """Shows the app until the user leaves it; the arguments are those of `RankdeckApp`.
-
-    Args:
-        settings: the user's, and where each is written.
-        mouse: False leaves the mouse to the terminal, for selecting text.
-
-    Returns:
-        Exit status.
-
-    Raises:
-        ProfileError: there is no such theme, id or key in the settings, or a key would have two meanings.
-    """
-    from tui.driver import RankdeckDriver
-
-    check_theme(*settings)
-    keymap = keymap_of(*settings)
-
-    app = RankdeckApp(
-        engine,
-        open_run=open_run,
-        open_profile=open_profile,
-        ascii=ascii,
-        slow=slow,
-        read_only=read_only,
-        theme=settings[0].theme,
-        keymap=keymap,
-        notify=settings[0].notify,
-        driver_class=RankdeckDriver,
-    )
-    app.run(mouse=mouse)
-    if app.parting is not None:
-        sys.stdout.write(f"{app.parting}\n")
-    return app.return_code or 0

@@ -77,7 +77,7 @@ def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profil
         raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that need none")
     settings = read_settings()
     gc.disable()  # until the first frame: garbage collection takes a tenth of the time to import and set up the app
-    from tui.app import run
+    from tui.start import run
 
     engine = LocalEngine()
     if look["read_only"]:

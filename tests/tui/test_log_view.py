@@ -21,7 +21,7 @@ from tui.data.log_file import LogFile, Piece
 from tui.data.merged_log import MergedLog
 from tui.text.cells import segments_line
 from tui.text.log import search_words
-from tui.widgets import log_pane
+from tui.widgets import drawn_log
 from tui.widgets.log_view import LogView
 
 
@@ -572,7 +572,7 @@ async def test_of_a_flood_only_the_lines_that_are_seen_are_drawn(path, monkeypat
         drawn.append(data)
         return segments_line(data, **how)
 
-    monkeypatch.setattr(log_pane, "segments_line", draw)
+    monkeypatch.setattr(drawn_log, "segments_line", draw)
     path.touch()
     log = MergedLog([LogFile(path)])
     app = LogApp(log)

@@ -8,60 +8,23 @@ repainting when it is full.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
-from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
-from textual.reactive import var
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from engine.core.log_levels import LEVELS
 from tui.data.log_file import LogFile
-from tui.data.log_folding import Line
 from tui.data.log_reader import LogReader
 from tui.data.merged_log import Batch, MergedLog, Place, Where
-from tui.text.cells import Span, segments_line
-from tui.widgets import log_lines
+from tui.widgets.drawn_log import DrawnLog
 
 CATCH_UP = 4
 """Reads in a row that may leave more behind before a pane that follows jumps to the end instead."""
 
-_PARTS = ("prefix", "stderr", "match", "current-match", "empty", *LEVELS)
 
-
-class LogPane(ScrollView, can_focus=True):
+class LogPane(DrawnLog, can_focus=True):
     """Shows a log and follows it. `LogView` adds the keys."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"log-pane--{part}" for part in _PARTS}
-
-    DEFAULT_CSS = """
-    LogPane {
-        background: $surface;
-        color: $foreground;
-        overflow-x: hidden;
-        overflow-y: scroll;
-        scrollbar-size-vertical: 1;
-
-        & > .log-pane--prefix { color: $text-muted; }
-        & > .log-pane--stderr { color: $text-warning; text-style: bold; }
-        & > .log-pane--debug { color: $text-muted; }
-        & > .log-pane--info { color: $text-accent; }
-        & > .log-pane--warning { color: $text-warning; }
-        & > .log-pane--error { color: $text-error; text-style: bold reverse; }
-        & > .log-pane--match { background: $warning 40%; text-style: underline; }
-        & > .log-pane--current-match { background: $warning; color: $background; text-style: bold underline; }
-        & > .log-pane--empty { color: $text-muted; }
-    }
-    """
-
-    wrap: var[bool] = var(False)
-    """Whether long lines go on in the next row."""
 
     class Changed(Message):
         """What `follow`, `new_lines`, `title` or a search say is different now."""
@@ -74,10 +37,8 @@ class LogPane(ScrollView, can_focus=True):
         """The reader has read something. Posted from its thread."""
 
     def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
-        self.ascii = ascii
+        super().__init__(ascii=ascii, id=id, classes=classes)
         self.title = ""
-        self._log: MergedLog | None = None
         self._reader = LogReader(self._tell)
         self._wanted: Where | Place | None = None
         self._reads_behind = 0
@@ -88,11 +49,7 @@ class LogPane(ScrollView, can_focus=True):
         self._skip = 0
         """Rows of the first visible line that are above the pane, where lines are wrapped."""
         self._column = 0
-        self._current: int | None = None
-        """Number of the line that stands out."""
-        self._drawn: LRUCache[tuple[int, bool], Sequence[Strip]] = LRUCache(1024)
         self._screen_rows: list[Strip] | None = None
-        self._styles: log_lines.Styles | None = None
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
@@ -225,15 +182,6 @@ class LogPane(ScrollView, can_focus=True):
 
     # --- where the pane stands ---------------------------------------------------------------------------------------
 
-    @property
-    def _width(self) -> int:
-        """Cells of a row, beside the scrollbar."""
-        return max(0, self.size.width - self.scrollbar_size_vertical)
-
-    @property
-    def _count(self) -> int:
-        return len(self._log.lines) + len(self._log.partials) if self._log is not None else 0
-
     def _end(self) -> tuple[int, int]:
         """(first line, rows of it that are above) of a pane whose last row is the log's last."""
         top, height = self._count, self.size.height
@@ -324,8 +272,6 @@ class LogPane(ScrollView, can_focus=True):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._drawn.clear()
-        self._styles = None
         self._screen_rows = None
 
     def render_line(self, y: int) -> Strip:
@@ -336,7 +282,7 @@ class LogPane(ScrollView, can_focus=True):
         if y == 0 and self._log is not None and self._log.caught_up and not self._count:
             style = self.get_component_rich_style("log-pane--empty")
             return Strip([Segment("The log is empty.", style)]).adjust_cell_length(self._width, style)
-        return Strip.blank(self._width, (self._styles or self._make_styles()).base)
+        return Strip.blank(self._width, self._base)
 
     def _screenful(self) -> list[Strip]:
         width, height = self._width, self.size.height
@@ -345,58 +291,5 @@ class LogPane(ScrollView, can_focus=True):
         while index < self._count and len(rows) < height:
             rows += self._rows(index)[skip:]
             index, skip = index + 1, 0
-        base = (self._styles or self._make_styles()).base
+        base = self._base
         return [row.crop_extend(self._column, self._column + width, base) for row in rows[:height]]
-
-    def _line(self, index: int) -> Line:
-        assert self._log is not None
-        lines = self._log.lines
-        return lines[index] if index < len(lines) else self._log.partials[index - len(lines)]
-
-    def _rows(self, index: int) -> Sequence[Strip]:
-        """The rows of a line: one, or as many as it takes where lines are wrapped."""
-        assert self._log is not None
-        line = self._line(index)
-        number = self._log.first + index
-        if index >= len(self._log.lines):
-            return self._draw(line, number)
-        key = (number, number == self._current)
-        rows = self._drawn.get(key)
-        if rows is None:
-            rows = self._drawn[key] = self._draw(line, number)
-        return rows
-
-    def _text(self, line: Line) -> tuple[log_lines.Prefix, str, list[Span]]:
-        """The prefix of a line, its text, and its colours."""
-        assert self._log is not None
-        head = log_lines.prefix(self._log, line, ascii=self.ascii)
-        return head, *segments_line(line.data, colour=not self.app.no_color)
-
-    def _draw(self, line: Line, number: int) -> Sequence[Strip]:
-        head, text, spans = self._text(line)
-        styles = self._styles or self._make_styles()
-        spans = [*spans, *self._marks(text, number, styles)]
-        selection = self.text_selection
-        if selection is not None and (span := selection.get_span(number)) is not None:
-            begin, end = (edge - len(head.text) if edge != -1 else len(text) for edge in span)
-            spans = [*spans, (max(0, begin), max(0, min(end, len(text))), styles.selection)]
-        return log_lines.drawn(head, text, spans, styles, width=self._width if self.wrap else 0, number=number)
-
-    def _marks(self, text: str, number: int, styles: log_lines.Styles) -> list[Span]:
-        """What stands out in a line."""
-        return []
-
-    def _make_styles(self) -> log_lines.Styles:
-        base = self.rich_style
-        parts = {part: self.get_component_rich_style(f"log-pane--{part}") for part in _PARTS}
-        self._styles = log_lines.Styles(
-            base=base,
-            prefix=base + parts["prefix"],
-            stderr=base + parts["stderr"],
-            match=parts["match"],
-            current_match=parts["current-match"],
-            levels={level: parts[level] for level in LEVELS},
-            # Only its background: the colour of its text, where a theme sets none, is that of its background (Textual 8.2.8).
-            selection=Style(bgcolor=self.screen.get_component_rich_style("screen--selection").bgcolor),
-        )
-        return self._styles

@@ -1,0 +1,56 @@
+"""Starts the app with the user's settings, in the terminal of the command."""
+
+from __future__ import annotations
+
+import sys
+
+from engine.client.protocols import EngineClient
+from engine.core.plan.key_places import Places
+from engine.core.settings import Settings
+from tui.app import RankdeckApp
+from tui.driver import RankdeckDriver
+from tui.keymap import check_theme, keymap_of
+
+
+def run(
+    engine: EngineClient,
+    settings: tuple[Settings, Places],
+    *,
+    open_run: str | None = None,
+    open_profile: str | None = None,
+    ascii: bool = False,
+    slow: bool = False,
+    mouse: bool = True,
+    read_only: bool = False,
+) -> int:
+    """Shows the app until the user leaves it; the arguments are those of `RankdeckApp`.
+
+    Args:
+        settings: the user's, and where each is written.
+        mouse: False leaves the mouse to the terminal, for selecting text.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        ProfileError: there is no such theme, id or key in the settings, or a key would have two meanings.
+    """
+    check_theme(*settings)
+    keymap = keymap_of(*settings)
+
+    app = RankdeckApp(
+        engine,
+        open_run=open_run,
+        open_profile=open_profile,
+        ascii=ascii,
+        slow=slow,
+        read_only=read_only,
+        theme=settings[0].theme,
+        keymap=keymap,
+        notify=settings[0].notify,
+        driver_class=RankdeckDriver,
+    )
+    app.run(mouse=mouse)
+    if app.parting is not None:
+        sys.stdout.write(f"{app.parting}\n")
+    return app.return_code or 0
