@@ -45,7 +45,8 @@ class DeckCommands(Provider):
             key = offered.pop(active.binding.id or "", None)
             if key is not None and active.enabled and not (deck.read_only and changes_something(key.action)):
                 act = partial(app.run_action, key.action, active.node)
-                yield Command(f"{key.label} ({rebound(key, deck.keymap).first})", key.help, act)
+                key = rebound(key, deck.keymap)
+                yield Command(f"{key.label} ({key.first})", key.help, act)
         for run in deck.known_runs:
             yield Command(plain_line(f"watch {run.run}"), "A run.", partial(deck.open_run, run.run))
         for entry in () if deck.read_only else deck.known_profiles:

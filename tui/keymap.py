@@ -114,4 +114,4 @@ def _nearest(word: str, known: Iterable[str], kind: str) -> str:
 
 def key_table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Id, keys and meaning of every line of the table of keys, with what the user has changed."""
-    return [(key.id, rebound(key, keymap).shown, key.help) for key in KEYS]
+    return [(key.id, key.shown, key.help) for key in (rebound(one, keymap) for one in KEYS)]

@@ -79,7 +79,7 @@ class Key:
     """One line of the table.
 
     `id`: its place and its name. `keys`: comma-separated, as Textual names them; the footer shows the first. `label`: a word for the
-    footer. `help`: a sentence for the help screen and the palette. `footer`: False where the footer has no room for it.
+    footer. `help`: a sentence for the help screen and the palette; it names another key as `{run.back}`. `footer`: False where the footer has no room for it.
     `command`: whether the palette offers it. `pinned`: the footer always shows it, at its end.
     """
 
@@ -123,6 +123,7 @@ def key_name(key: str) -> str:
 
 
 _FUNCTION_KEY = re.compile(r"f\d+")
+_NAMED = re.compile(r"\{([a-z_.]+)\}")
 _NAMES = {
     "slash": "/", "plus": "+", "minus": "-", "escape": "esc", "delete": "del", "pageup": "pgup", "pagedown": "pgdn", "upper_g": "G", "upper_n": "N", "upper_j": "J", "upper_k": "K",
 }  # fmt: skip
@@ -153,7 +154,7 @@ KEYS: tuple[Key, ...] = (
     Key("home.duplicate", "d", "duplicate_profile", "duplicate",
         "Start a new profile from the selected one, or from what the selected run was launched with."),
     Key("home.check", "c", "check_profile", "check", "Check every node for problems that would otherwise appear after launch; launches nothing."),
-    Key("home.filter", "slash", "filter", "filter", "Show only profiles and runs that contain a text; esc shows all again."),
+    Key("home.filter", "slash", "filter", "filter", "Show only profiles and runs that contain a text; {home.back} shows all again."),
     Key("home.history", "H", "history", "history", "Show all runs that are kept, to sort, compare, annotate and delete."),
     Key("home.change", "ctrl+r", "change_run", "change", "Launch the selected run again with a change: what it was launched with, as a form."),
     HelpOnly("home.profiles", "left,h", "list('profiles')", "profiles", "Go to the profiles."),
@@ -184,7 +185,7 @@ KEYS: tuple[Key, ...] = (
     Key("compare.close", "escape,q", "close", "close", "Go back.", command=False, pinned=True),
     # --- a run --------------------------------------------------------------------------------------------------------
     Key("ranks.log", "enter", "screen.open_log", "log",
-        "Show the log of this rank on the whole screen; esc shows the other panes again.", command=False),
+        "Show the log of this rank on the whole screen; {run.back} shows the other panes again.", command=False),
     Key("nodes.measure", "m", "measure", "measure",
         "Choose what cell height shows: throughput, loss, steps behind the furthest rank, or GPU memory.", command=False),
     HelpOnly("nodes.left", "left,h", "sideways(-1)", "previous rank", "Go to the previous rank."),
@@ -236,7 +237,7 @@ KEYS: tuple[Key, ...] = (
     HelpOnly("chart.whole", "0", "zoom(0)", "whole run", "Draw the whole run."),
     HelpOnly("chart.left", "left,h", "pan(-1)", "earlier", "Move to an earlier part."),
     HelpOnly("chart.right", "right,l", "pan(1)", "later", "Move to a later part."),
-    Key("log.errors", "e", "errors", "errors", "Go to the first error or traceback; n and N go on from there.", command=False),
+    Key("log.errors", "e", "errors", "errors", "Go to the first error or traceback; {run.next} and {run.previous} go on from there.", command=False),
     Key("log.levels", "L", "levels", "levels", "Show only warnings and errors, only errors, or all lines.", command=False),
     Key("log.fold", "z", "screen.fold", "fold", "Show lines that several ranks have printed alike once, with how many ranks it were, or all of them.", command=False),
     Key("log.save", "S", "screen.save_log", "save", "Save what is selected, or what the filter lets through, to a file.", command=False),
@@ -306,8 +307,9 @@ def changes_something(action: str) -> bool:
 
 
 def rebound(key: Key, keymap: Mapping[str, str]) -> Key:
-    """A line of the table with the keys that the user has given it. `keymap`: keys by id."""
-    return replace(key, keys=keymap[key.id]) if key.id in keymap else key
+    """A line of the table with the keys that the user has given it and those that its help names. `keymap`: keys by id."""
+    named = _NAMED.sub(lambda found: first_key(found[1], keymap), key.help)
+    return replace(key, keys=keymap.get(key.id, key.keys), help=named)
 
 
 def first_key(id: str, keymap: Mapping[str, str]) -> str:

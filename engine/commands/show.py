@@ -20,6 +20,7 @@ from engine.core.metrics.gpu_use import GpuUse
 from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, shown_shell, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
+from engine.core.plan.settings import shown_words
 from engine.core.plan.submission import SCRIPT, Submission, sbatch_argv
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
@@ -94,6 +95,9 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             env=shown_environment(plan.env),
             env_defaults=shown_environment(plan.env_defaults),
             reach=msgspec.structs.replace(plan.reach, setup=shown_shell(plan.reach.setup)),
+            program=msgspec.structs.replace(plan.program, args=tuple(shown_words(plan.program.args))),
+            rank_wrap=tuple(shown_words(plan.rank_wrap)),
+            wrap=tuple(shown_words(plan.wrap)),
         )
         print_json(shown)
         return
@@ -110,7 +114,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             *([("setup", visible(shown_shell(plan.reach.setup)))] if plan.reach.setup else []),
             *(_submission_rows(plan.submission) if plan.submission else []),
             ("workdir", plan.workdir),
-            ("command", visible(shlex.join(rank_argv(plan, "…")))),
+            ("command", visible(shlex.join(shown_words(rank_argv(plan, "…"))))),
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),
             ("failure", plan.policy.on_failure),
             *([("preload", ", ".join(plan.preload))] if plan.warm and plan.preload else []),

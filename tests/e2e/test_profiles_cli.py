@@ -377,6 +377,20 @@ def test_plan_shows_setup_lines_without_their_secrets(inside, work, words):
     assert "swordfish" not in said.out
 
 
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_plan_hides_what_looks_like_a_secret_in_the_words_of_a_rank(inside, work, words):
+    (work / "train.py").write_text("")
+    (work / "p.toml").write_text(
+        HEAD
+        + '[recipe]\nscript = "train.py"\nargs = ["--token", "swordfish", "--api-key=mackerel", "--steps", "7"]\n'
+        + '[rank]\nwrap = ["env", "--password=turbot"]\n'
+    )
+    said = inside("plan", "./p.toml", *words)
+    assert said.status == 0, said.err
+    assert all(word in said.out for word in ("--token", "--api-key=•••", "--password=•••", "--steps"))
+    assert not any(secret in said.out for secret in ("swordfish", "mackerel", "turbot"))
+
+
 # --- help and completion
 
 

@@ -34,7 +34,7 @@ async def test_a_new_user_sees_profiles_the_plan_of_the_first_and_what_to_do(eng
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=size) as pilot:
         text = await until_seen(pilot, "quickstart", "mine", "gloo", "localhost:4", "enter launch", "│ 0│ 1│ 2│ 3│")
-        assert "No runs yet. Enter launches" in text
+        assert "No runs yet: enter launches" in text
         assert "rank 0" in text
 
 
@@ -49,6 +49,16 @@ async def test_the_plan_follows_the_cursor_and_shows_the_command_of_rank_0(engin
         await until_seen(pilot, "Plan: mine (yours)", "2 ranks on 1 node", ".../rankdeck/recipes/linear.py --steps 7")
         await pilot.press("up")
         await until_seen(pilot, "Plan: quickstart (shipped)", "gpt.py")
+
+
+async def test_secret_arguments_are_not_shown(engine: FakeEngine):
+    more = 'args = ["--token", "swordfish", "--api-key=mackerel", "--steps", "7"]\n'
+    engine.entries = [entry(profile("hidden", recipe="linear", more=more), engine.folder)]
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        text = await until_seen(pilot, "--token '•••' '--api-key=•••' --steps 7")
+        assert "swordfish" not in text
+        assert "mackerel" not in text
 
 
 async def test_values_of_secret_variables_are_not_shown(engine: FakeEngine):

@@ -97,6 +97,48 @@ def test_the_help_shows_changed_keys():
     assert any(line.startswith("X ") and "SIGKILL" in line for line in str(help_text("", 200, ascii=True, keymap={"run.kill": "X"})).splitlines())  # fmt: skip
 
 
+def test_the_help_of_a_key_names_the_changed_key_that_it_speaks_of():
+    keymap = {"run.back": "B", "home.back": "Q", "run.next": "j"}
+    text = str(help_text("", 200, ascii=True, keymap=keymap))
+    assert "whole screen; B shows the other panes again." in text
+    assert "contain a text; Q shows all again." in text
+    assert "or traceback; j and N go on from there." in text
+    assert "{" not in text
+
+
+async def test_sentences_name_changed_keys(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    keymap = {
+        "profiles.launch": "f9",
+        "run.back": "B",
+        "edit.script": "f7",
+        "choice.previous": "f8",
+        "choice.next": "f10",
+    }
+    app = RankdeckApp(engine, keymap=keymap)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "No runs yet: F9 launches a profile.")
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("1", "slash", *"nothing", "enter")
+        await until_seen(pilot, "No rank matches. B shows all again.")
+        await pilot.press("B", "q", "e")
+        await until_seen(pilot, "Edit: quickstart")
+        await pilot.press("down", "down")
+        await until_seen(pilot, "(F8, F10: another")
+
+
+async def test_a_double_click_opens_a_run_although_another_key_does(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    engine.add_run("first-1111")
+    app = RankdeckApp(engine, keymap={"runs.attach": "W"})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("right")
+        await until_seen(pilot, "W          watches it")
+        await pilot.double_click("#runs", offset=(4, 1))
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+
+
 async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # fmt: skip
     monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
     engine = FakeEngine(tmp_path)

@@ -22,7 +22,7 @@ from engine.core.plan.profile import Profile
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import BACKEND, DECIDING, OWN_SCRIPT, RECIPE, fields, own_script, script_in
 from tui.data.off_loop import off_loop
-from tui.keys import bindings
+from tui.keys import bindings, first_key
 from tui.screens.confirm import LeaveScreen
 from tui.screens.edit_saving import SavingScreen
 from tui.screens.script import ScriptScreen
@@ -172,8 +172,11 @@ class EditScreen(SavingScreen):
                 )
             told = row.field.help if row.field.help.endswith(".") else f"{row.field.help};"
             text = f"{told} {value or UNSET}: {meaning}" if meaning else row.field.help
-            script = "; F6: its script" if row.field.id == RECIPE and self._recipe else ""
-            text += f" (left, right: another{script})" if row.field.choices else ""
+            before, after, read = (
+                first_key(id, self.deck.keymap) for id in ("choice.previous", "choice.next", "edit.script")
+            )
+            script = f"; {read}: its script" if row.field.id == RECIPE and self._recipe else ""
+            text += f" ({before}, {after}: another{script})" if row.field.choices else ""
             self.query_one("#hint", Static).update(plain_line(text))
 
     @property

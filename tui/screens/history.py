@@ -42,6 +42,7 @@ class HistoryList(LineList):
     """The runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("past")]
+    OPEN = "screen.watch"
 
 
 class HistoryScreen(RelaunchScreen):

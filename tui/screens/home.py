@@ -103,7 +103,8 @@ class HomeScreen(ListsScreen):
         match choice:
             case RunSummary():
                 title = f"Run: {plain_line(choice.name)}"
-                pane.show_text(lambda width: run_text(choice, width, time.time(), ascii=ascii), title=title)
+                key = first_key("runs.attach", self.deck.keymap)
+                pane.show_text(lambda width: run_text(choice, width, time.time(), key=key, ascii=ascii), title=title)
             case ProfileEntry(profile=None):
                 error = RankdeckError(
                     choice.error or "is unreadable",
@@ -123,7 +124,8 @@ class HomeScreen(ListsScreen):
         pane = self.query_one("#plan", TextPane)
         trusted = entry.source != "here" or await off_loop(self.engine.is_trusted, profile)
         if not trusted and runs_before_launch(profile):
-            pane.show_text(partial(untrusted_text, entry, profile), title=title)
+            key = first_key("profiles.launch", self.deck.keymap)
+            pane.show_text(partial(untrusted_text, entry, profile, key=key), title=title)
             return
         try:
             plan = await off_loop(self.engine.preview, profile)

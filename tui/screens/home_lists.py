@@ -34,12 +34,14 @@ class ProfileList(LineList):
     """The profiles."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("profiles")]
+    OPEN = "screen.launch"
 
 
 class RunList(LineList):
     """The runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
+    OPEN = "screen.attach"
 
 
 class FilterLine(Input):
@@ -68,12 +70,16 @@ class ListsScreen(RelaunchScreen):
         self._reading_profiles = 0
         self._filter = ""
 
+    @property
+    def _first_run(self) -> str:
+        return f"No runs yet: {first_key('profiles.launch', self.deck.keymap)} launches a profile."
+
     def compose_lists(self) -> ComposeResult:
         """The two lists, empty until they have been read."""
         profiles = ProfileList(id="profiles", empty="reading")
         profiles.border_title = "Profiles"
         yield profiles
-        runs = RunList(id="runs", empty="No runs yet. Enter launches a profile.")
+        runs = RunList(id="runs", empty=self._first_run)
         runs.border_title = "Runs"
         yield runs
 
@@ -181,8 +187,7 @@ class ListsScreen(RelaunchScreen):
                 for run, line in zip(runs, lines, strict=True)
                 if _has(line, [*words], run.run, run.state)
             ]
-            first = "No runs yet. Enter launches a profile."
-            self.run_list.say_when_empty("Nothing matches." if words and runs else first)
+            self.run_list.say_when_empty("Nothing matches." if words and runs else self._first_run)
             self.run_list.set_entries(kept)
         self._show_counts()
         self.show_choice()

@@ -67,7 +67,9 @@ class RunScreen(PanesScreen):
         ascii = self.deck.ascii
         yield RunHeader(ascii=ascii)
         yield Static(id="banner", markup=False)
-        yield RankTable(ascii=ascii, id="ranks", classes="pane")
+        table = RankTable(ascii=ascii, id="ranks", classes="pane")
+        table.none_matches = f"No rank matches. {first_key('run.back', self.deck.keymap)} shows all again."
+        yield table
         yield NodeGrid(ascii=ascii, id="nodes", classes="pane")
         with Container(id="lower"):
             yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")

@@ -97,8 +97,8 @@ def _steps(run: RunSummary) -> str:
     return f"step {run.step}" + (f"/{run.steps}" if run.steps else "")
 
 
-def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content:
-    """A run as `ps` knows it, and how to attach to it."""
+def run_text(run: RunSummary, width: int, now: float, *, key: str, ascii: bool) -> Content:
+    """A run as `ps` knows it, and how to attach to it. `key`: watches it."""
     mark = RUN_MARKS[run.state]
     lines: list[Content | str] = [
         Content.styled(f"{mark.sign(ascii=ascii)} {run.state}", mark.style),
@@ -116,13 +116,13 @@ def run_text(run: RunSummary, width: int, now: float, *, ascii: bool) -> Content
         lines += labelled("loss", number(run.loss, 7), width)
     if run.reason:
         lines += labelled("why", plain_line(run.reason), width, style="$text-error")
-    lines += ["", *labelled("enter", _enter(run), width)]
+    lines += ["", *labelled(key, _effect(run), width)]
     there = f"ssh -t {plain_line(run.host)} " if run.elsewhere else ""
     lines += labelled("command", f"{there}rankdeck attach {plain_line(run.run)}", width)
     return shown(Content("\n").join(lines), ascii=ascii)
 
 
-def _enter(run: RunSummary) -> str:
+def _effect(run: RunSummary) -> str:
     if run.state in ENDED_WORDS:
         return "shows its log, curves and events"
     if run.elsewhere:
@@ -170,14 +170,14 @@ def trust_question(entry: ProfileEntry, profile: Profile) -> tuple[str, str]:
 
 UNTRUSTED = (
     "This profile comes from the working directory and names programs of its own. Until you trust it, rankdeck runs "
-    "none of them and makes no plan. Press enter to decide."
+    "none of them and makes no plan. Press {key} to decide."
 )
 
 
-def untrusted_text(entry: ProfileEntry, profile: Profile, width: int) -> Content:
-    """In place of the plan: why the programs of a profile do not run yet, and which they are."""
+def untrusted_text(entry: ProfileEntry, profile: Profile, width: int, key: str) -> Content:
+    """In place of the plan: why the programs of a profile do not run yet, and which they are. `key`: asks whether to trust it."""
     lines: list[Content | str] = [
-        *wrapped(UNTRUSTED, width),
+        *wrapped(UNTRUSTED.format(key=key), width),
         "",
         *labelled("file", [plain_line(str(entry.path))], width),
     ]

@@ -13,6 +13,7 @@ from engine.core.catalogue import BackendInfo
 from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
+from engine.core.plan.settings import shown_words
 from engine.core.plan.submission import SCRIPT, sbatch_argv
 from engine.core.terminal_text import visible
 from engine.core.words import count
@@ -58,7 +59,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
         words = [visible(shlex.quote(word)) for word in sbatch_argv(plan.submission)]
         lines += labelled("submit", words, width, style="$text-accent")
         lines += labelled(SCRIPT, [plain_line(line) for line in plan.submission.script.splitlines()], width)
-    argv = [visible(shlex.quote(word)) for word in rank_argv(plan, FOLDER, plan.places[0])]
+    argv = [visible(shlex.quote(word)) for word in shown_words(rank_argv(plan, FOLDER, plan.places[0]))]
     lines += labelled("rank 0", argv, width, style="$text-accent")
     lines += labelled("in", [plain_line(plan.workdir)], width)
     lines += labelled("store", f"{store_address(plan)}, a free port for each attempt", width)

@@ -16,9 +16,10 @@ from tui.widgets.cursor_view import LineKeys
 
 
 class LineList(OptionList, LineKeys, inherit_bindings=False):
-    """Entries by id. A subclass binds enter."""
+    """Entries by id. A subclass binds a key to `OPEN`, the action on the entry under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
+    OPEN: ClassVar[str]
 
     DEFAULT_CSS = """
     LineList { height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; scrollbar-size-vertical: 1; padding: 0; }
@@ -69,10 +70,10 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
         if self._entries:
             self.highlighted = max(0, min(len(self._entries) - 1, (self.highlighted or 0) + lines))
 
-    def on_click(self, event: events.Click) -> None:
-        """A double click does what enter does."""
+    async def on_click(self, event: events.Click) -> None:
+        """A double click opens the entry."""
         if event.chain == 2 and self.chosen is not None and event.style.meta.get("option") == self.highlighted:
-            self.app.simulate_key("enter")
+            await self.run_action(self.OPEN)
 
     def choose(self, key: str | None, otherwise: int = 0) -> None:
         """Puts the cursor on an id, or on an index where there is no such id."""

@@ -69,6 +69,8 @@ class RankTable(RankCells):
 
     def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(ascii=ascii, id=id, classes=classes)
+        self.none_matches = "No rank matches."
+        """Shown while the filter shows no rank."""
         self._every: Sequence[RankRow] = ()
         self._rows: Sequence[RankRow] = ()
         """Those that the filter shows, in order."""
@@ -327,10 +329,8 @@ class RankTable(RankCells):
         if index >= len(self._rows):
             self._painted.pop(y, None)
             if y == 1 and self._every:
-                text = " No rank matches. esc shows all again."
-                return Strip([Segment(text, self._style("rank-table--muted"))]).adjust_cell_length(
-                    width, self.rich_style
-                )
+                text = Segment(f" {self.none_matches}", self._style("rank-table--muted"))
+                return Strip([text]).adjust_cell_length(width, self.rich_style)
             return Strip.blank(width, self.rich_style)
         cells = self._cells(index)
         self._painted[y] = cells
