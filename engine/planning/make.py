@@ -142,9 +142,9 @@ def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> Launc
             continue
         if checked and draft.is_here:
             _check_this_machine(plan)
-        spare = () if profile.backend.name == AUTO else wanted[number + 1 :]
-        fallback = draft.that_can_run(spare, plan, refused)
-        return replace(plan, backend_note=_note(profile, refused), fallback=fallback)
+        is_auto = profile.backend.name == AUTO
+        fallback = draft.that_can_run(() if is_auto else wanted[number + 1 :], plan, refused)
+        return replace(plan, backend_note=_note(profile, refused), backend_is_auto=is_auto, fallback=fallback)
     raise _none_can_run(refused)
 
 

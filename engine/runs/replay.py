@@ -97,6 +97,7 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
         start_together=plan.backend.start_together,
         backend=plan.backend.name,
         backend_note=plan.backend_note,
+        backend_is_auto=plan.backend_is_auto,
         spare_nodes=plan.spare_nodes,
         fallback=tuple(
             FallbackBackend(backend=spare.name, start_together=spare.start_together) for spare in plan.fallback

@@ -16,6 +16,7 @@ from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch, step
 from engine.core.run.state import RunState
 from engine.core.views.activity import current_activity, next_restart
+from engine.core.views.story import tell_all
 from engine.core.views.view import RunView
 from engine.supervisor.join_watch import LOOKS, JoinWatch
 
@@ -203,3 +204,13 @@ def test_it_is_reported_once_after_some_checks_in_a_row() -> None:
     (event,) = events
     assert isinstance(event, ev.NodeWarned)
     assert (event.node, event.check, event.fails) == ("gpu01", "environment", False)
+
+
+@pytest.mark.parametrize(("is_auto", "level"), [(True, "notice"), (False, "warning")])
+def test_only_a_backend_that_the_profile_names_and_that_can_not_run_is_a_warning(is_auto: bool, level: str):
+    nodes = (("a", (0, 1, 2)),)
+    first = ev.RunLaunched(
+        at=0.0, run="x-1", name="x", nodes=nodes, on_failure="hold", max_restarts=3,
+        backend="gloo", backend_note="automatic words that decide nothing", backend_is_auto=is_auto,
+    )  # fmt: skip
+    assert tell_all([first])[0].level == level

@@ -81,6 +81,7 @@ def test_auto_takes_nccl_where_every_rank_has_a_gpu(nodes: Nodes):
     plan = planned("auto")
     assert (plan.backend.name, plan.backend.device, plan.fallback) == ("nccl", "cuda", ())
     assert plan.backend_note == "auto: every node has a GPU for each rank"
+    assert plan.backend_is_auto
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,7 @@ def test_fallback_is_tried_in_order(nodes: Nodes):
     plan = planned("nccl", "gloo")
     assert (plan.backend.name, plan.fallback) == ("gloo", ())
     assert plan.backend_note == "nccl can't run: gpu01 has no NVIDIA GPU"
+    assert not plan.backend_is_auto
 
 
 def test_what_may_take_over_later_is_part_of_the_plan(nodes: Nodes):

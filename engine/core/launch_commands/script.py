@@ -91,7 +91,7 @@ class _Reader:
         """Takes `#SBATCH` lines, which come before the first command."""
         for number, line in enumerate(text.splitlines(), 1):
             if found := _DIRECTIVE.match(line):
-                words = words_of(Statement(re.sub(r"\s#.*", "", found[1]), f"{self._file}:{number}", ()), {})
+                words = words_of(Statement(re.sub(r"\s#.*", "", found[1]), f"{self._file}:{number}"), {})
                 self.take_options(words)
             elif line.strip() and not line.lstrip().startswith("#"):
                 break

@@ -20,7 +20,9 @@ class Statement(NamedTuple):
 
     text: str
     place: str
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    is_typed: bool = False
+    """Whether it is a command line, not a line of a file."""
 
 
 _PART = re.compile(
@@ -57,7 +59,7 @@ def statements(text: str, name: str = "") -> Iterator[Statement]:
         if match is None or match["end"]:
             if kept.strip():
                 place = f"{name}:{text.count(chr(10), 0, begun) + 1}" if name else "the command"
-                yield Statement(kept.strip(), place, tuple(left_out))
+                yield Statement(kept.strip(), place, tuple(left_out), is_typed=not name)
             begun, kept, left_out = -1, "", []
         elif match["redirect"] or match["pipe"]:
             left_out.append(match[0].strip())
@@ -84,7 +86,7 @@ def words_of(statement: Statement, known: Mapping[str, str]) -> list[Word]:
         raise UsageError(
             f"{statement.place}: can't be read as words: {str(error).lower()}", hint="close the quotes"
         ) from None
-    if statement.place == "the command":
+    if statement.is_typed:
         return [Word(part, f"word {number} of the command") for number, part in enumerate(parts, 1)]
     return [Word(part, statement.place) for part in parts]
 

@@ -11,12 +11,20 @@ from engine.core.launch_commands.options import (
     OUTPUT,
     SCHEDULER,
     Given,
+    Option,
     Table,
-    flag,
     left_out,
     option,
     read_options,
 )
+
+_SCHEDULING = "scheduling"
+"""Meaning of the options that only the scheduler needs."""
+
+
+def _for_scheduler(names: str, *, takes: int = 1) -> tuple[Option, ...]:
+    return tuple(option(name, _SCHEDULING, takes=takes, why=SCHEDULER) for name in names.split())
+
 
 _COMMON = (
     option("-N --nodes", "nodes"),
@@ -27,20 +35,18 @@ _COMMON = (
     option("-D --chdir", "workdir"),
     option("--export", "export"),
     option("-J --job-name", "name"),
-    *left_out(
-        SCHEDULER,
+    *_for_scheduler(
         "-p --partition -t --time -A --account -q --qos -C --constraint --mem --mem-per-cpu --mem-per-gpu -x --exclude --gres --gpus -G "
         "--gpus-per-node --gpus-per-task --gpus-per-socket -c --cpus-per-task --cpus-per-gpu --ntasks-per-socket --ntasks-per-core "
         "--reservation --tmp --dependency -d --array -a --begin -b --deadline --signal --licenses -L --nice --comment --cluster-constraint "
         "-M --clusters --threads-per-core --hint --sockets-per-node --cores-per-socket --switches --mail-type --mail-user --wckey "
         "--time-min --priority --container-image --container-mounts --container-workdir --container-name --gres-flags",
     ),
-    *left_out(
-        SCHEDULER,
+    *_for_scheduler(
         "--requeue --no-requeue -H --hold -I --immediate --overcommit -O -s --oversubscribe --container-mount-home",
         takes=0,
     ),
-    flag("--exclusive", why=SCHEDULER),
+    *_for_scheduler("--exclusive", takes=0),
     *left_out(OUTPUT, "-o --output -e --error -i --input --open-mode"),
     *left_out(BINDING, "-m --distribution --gpu-bind --mem-bind"),
 )
@@ -64,9 +70,9 @@ SBATCH = Table(
     "sbatch",
     (
         *_COMMON,
-        *left_out(SCHEDULER, "--export-file --get-user-env --wrap"),
-        *left_out(
-            SCHEDULER, "--parsable -W --wait -Q --quiet -v --verbose --test-only --spread-job --use-min-nodes", takes=0
+        *_for_scheduler("--export-file --get-user-env --wrap"),
+        *_for_scheduler(
+            "--parsable -W --wait -Q --quiet -v --verbose --test-only --spread-job --use-min-nodes", takes=0
         ),
     ),
     abbreviates=True,
@@ -109,7 +115,7 @@ class Job:
                         name, equals, text = part.partition("=")
                         if equals:
                             draft.set_env(name, text)
-                case _ if not quietly or one.option.why != SCHEDULER:
+                case key if not quietly or key != _SCHEDULING:
                     draft.leave_out(one.word.text.partition("=")[0], one.option.why)
 
     def share(self, draft: Draft) -> None:

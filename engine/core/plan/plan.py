@@ -139,6 +139,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     backend: BackendSettings
     backend_note: str = ""
     """Why this backend was chosen, if the profile leaves the choice open."""
+    backend_is_auto: bool = False
+    """Whether rankdeck chose the backend, because the profile says `auto`."""
     fallback: tuple[BackendSettings, ...] = ()
     """Backends to use, in this order, if ranks can't set up their process group."""
     timeout: float

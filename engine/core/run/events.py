@@ -39,6 +39,8 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     backend: str = ""
     backend_note: str = ""
     """Why rankdeck chose the backend, if the profile leaves the choice open."""
+    backend_is_auto: bool = False
+    """Whether the profile says `auto`; otherwise the backend is a fallback."""
     fallback: tuple[FallbackBackend, ...] = msgspec.field(name="spares", default=())
     """In the order in which they are tried."""
     spare_nodes: int = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.core.plan.backend_names import AUTO
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
@@ -45,11 +44,11 @@ def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
 
 def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[str, str]:
     match event:
-        case ev.RunLaunched(name=name, backend=backend, backend_note=note):
+        case ev.RunLaunched(name=name, backend=backend, backend_note=note, backend_is_auto=is_auto):
             launched = f"{name} launched with {len(after.ranks)} ranks"
             if not note:
                 return launched, "info"
-            return f"{launched} on {backend}; {note}", "notice" if note.startswith(AUTO) else "warning"
+            return f"{launched} on {backend}; {note}", "notice" if is_auto else "warning"
         case ev.SupervisorStarted():
             return "a new supervisor took over", "warning"
         case ev.NodeConnected(node=node, ranks=ranks):

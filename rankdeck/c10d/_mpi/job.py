@@ -26,8 +26,6 @@ from rankdeck.c10d._work import poll
 _ABORT_DELAY = 5.0
 """Seconds that other handlers of an uncaught exception have before the job is aborted."""
 
-_UNCAUGHT = "uncaught exception"
-
 _ANSWER_TIME = 1.0
 """Seconds after the deadline in which the first rank tells the others which ranks are missing."""
 
@@ -127,14 +125,14 @@ class Job(Background):
         """Aborts, because no error can be raised in a thread that hangs inside MPI."""
         self.abort(f"{why} (it hangs inside MPI, where no error can be raised)")
 
-    def abort(self, why: str) -> None:
+    def abort(self, why: str, *, is_told: bool = False) -> None:
         """Ends all ranks of the job, this one with exit status 1. In a run of rankdeck it ends only this rank: the profile decides
-        what happens to the others."""
+        what happens to the others. `is_told`: a traceback has said why."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
         if "RANKDECK_RUN" in os.environ:
-            if why != _UNCAUGHT:
+            if not is_told:
                 os.write(2, f"rankdeck: rank {self.rank} ends: {why}\n".encode())
             os._exit(1)
         os.write(2, f"rankdeck: rank {self.rank} aborts the MPI job: {why}\n".encode())
@@ -145,7 +143,7 @@ class Job(Background):
         if os.getpid() != self._pid or MPI.Is_finalized():
             return
         if self._uncaught:
-            self.abort(_UNCAUGHT)
+            self.abort("uncaught exception", is_told=True)
         with self._lock:
             members = tuple(self._members)
         for member in members:
