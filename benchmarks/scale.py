@@ -33,8 +33,6 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ui import Terminal, cpu_seconds, measure_keys, measure_share  # noqa: E402
-
 from engine import __version__  # noqa: E402
 from engine.client.connection import Connection  # noqa: E402
 from engine.core.plan.plan import Reach  # noqa: E402
@@ -319,6 +317,12 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(pid: int, field: str = "VmRSS") -> float:
     """MB of memory that a process has, or (`VmHWM`) had at most."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -448,6 +452,8 @@ async def fail(agents: subprocess.Popen[str], subscriber: Subscriber, world: int
 
 def measure_app(world: int, seconds: float) -> dict[str, Any]:
     """What the app costs on the run, and how soon it answers a key."""
+    from ui import Terminal, measure_keys, measure_share  # not in the supervisor's process, which does not know the app
+
     began = time.monotonic()
     terminal = Terminal(str(ROOT / "rankdeck_command.py"), "attach", RUN)
     try:
