@@ -92,6 +92,8 @@ class RankTable(RankCells):
         self._sparks_for: object = None
         self._painted: dict[int, _Cells] = {}
         self._strips: LRUCache[_Cells, Strip] = LRUCache(512)
+        self._known: LRUCache[int, tuple[object, _Cells]] = LRUCache(256)
+        """Cells of rows with what they were made from: a row that has changed is compared first, and then drawn."""
         self._styles: dict[str, Style] = {}
 
     # --- what is shown -----------------------------------------------------------------------------------------------
@@ -341,8 +343,14 @@ class RankTable(RankCells):
 
     def _cells(self, index: int) -> _Cells:
         row, cursor = self._rows[index], index == self._cursor
+        made_from = row, cursor, self._columns, self._now, self._sparks
+        known = self._known.get(index)
+        if known is not None and known[0] == made_from:
+            return known[1]
         parts = row_parts(row, self._columns, self._now, cursor=cursor, ascii=self.ascii, sparks=self._sparks)
-        return _Cells(row.view.state, cursor, parts)
+        cells = _Cells(row.view.state, cursor, parts)
+        self._known[index] = made_from, cells
+        return cells
 
     def _headings(self) -> list[tuple[str, str]]:
         return headings(self._columns, self._unit, ascii=self.ascii)
