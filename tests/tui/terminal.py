@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pyte
 
-from tests.support import PATIENCE, kill_hard, wait_gone
+from tests.support import PATIENCE, kill_hard, wait_until
 
 BEGUN = re.compile(rb"(?:\x1b(?:\[[^@-~]*)?)?\Z")
 """A control sequence whose end has not come yet."""
@@ -77,5 +77,6 @@ class Terminal:
         """Ends the program."""
         if self.child.isalive():
             kill_hard(self.child.pid)
-            wait_gone(self.child.pid)  # before `close`, which is not patient
+            # Before `close`, which is not patient. A process is a zombie before its threads have ended, and is reaped after that.
+            wait_until(lambda: not self.child.isalive(), what="the end of the program")
         self.child.close(force=True)
