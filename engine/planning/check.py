@@ -47,8 +47,9 @@ ssh."""
 IMPORT_TIME = 45.0
 """Seconds for the import of torch: from a cold file server it takes half a minute."""
 
-PROGRAM_TIME, QUICK_PROGRAM_TIME = 20.0, 5.0
-"""Seconds for the backend's program, in a full and in a quick check. A program that takes longer does not refuse the backend."""
+PROGRAM_TIME, QUICK_PROGRAM_TIME, LAUNCH_PROGRAM_TIME = 20.0, 15.0, 60.0
+"""Seconds for the backend's program, in a full and in a quick check, and before a launch: a busy machine needs half a minute. A program that
+takes longer does not refuse the backend."""
 
 CONNECT_TIME = 3.0
 """Seconds for a connection between nodes: enough for a lost packet or two."""
@@ -324,9 +325,9 @@ async def _ask_machine(slots: asyncio.Semaphore, wanted: _Wanted) -> NodeFacts |
                     job = await probe.ask("job", Job, **question)
             if wanted.program:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PROGRAM_TIME + QUICK):
+                    async with asyncio.timeout(LAUNCH_PROGRAM_TIME + QUICK):
                         said = await probe.ask(
-                            "run", ProgramOutput, program=wanted.program, seconds=PROGRAM_TIME, **question
+                            "run", ProgramOutput, program=wanted.program, seconds=LAUNCH_PROGRAM_TIME, **question
                         )
     except ProbeError as error:
         return error.fact, error.hint
