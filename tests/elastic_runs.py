@@ -36,7 +36,7 @@ def train():
     print("enter", state.step, flush=True)
     while state.step < steps:
         while state.step == steps - 1 and any_sees("hold"):
-            time.sleep(0.01)
+            time.sleep(0.05)
         noise = torch.Generator().manual_seed(1000 * state.step + dist.get_rank())
         state.optimizer.zero_grad()
         loss = ddp(torch.randn(8, 16, generator=noise)).square().mean()

@@ -456,7 +456,7 @@ def test_a_rank_of_a_remote_node_is_restarted(rankdeck: Deck, launch, work: Path
 def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
     rankdeck: Deck, launch, work: Path, victims: list[int]
 ) -> None:
-    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch={"warm": True}, args=("1000000", "0.004"))
+    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch={"warm": True}, args=("1000000", "0.02"))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
     for rank in victims:
         kill_hard(before[rank])
@@ -478,7 +478,7 @@ def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
 ) -> None:
     """What ranks are told after an agent was made anew reaches the store, and so the survivors on the other node."""
     policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
-    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch=policy, args=("1000000", "0.004"))
+    run = launch(elastic_runs.TRAIN, nodes="node[1-2]:2", launch=policy, args=("1000000", "0.02"))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
     for pid in [*agents(cluster.node(1)), *agents(cluster.node(2))]:
         kill_hard(pid)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import recipe_ranks
 from tests.fake_ssh import fake_ssh, fake_ssh_hosts
 from tests.support import DEADLINE, LIGHT, PATIENCE, ROOT, Deck, use_mpi, wait_until
 
@@ -97,10 +98,11 @@ def test_a_wrong_result_is_an_error_with_collective_size_and_rank(home, work, wr
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "int64"])
-def test_every_type_is_summed_right(home, work, dtype):
-    done = run_recipe(work, "--sizes", "2,1000", "--dtype", dtype, "--seconds", "0.01", launcher=TORCHRUN)
-    assert done.returncode == 0, done.stderr
-    assert "done: every result was right" in done.stdout
+def test_every_type_is_summed_right(tmp_path, dtype):
+    words = ("--sizes", "2,1000", "--dtype", dtype, "--seconds", "0.01")
+    done = recipe_ranks.run_recipe(tmp_path, "allreduce", *words, launcher="torchrun")
+    assert done.statuses == [0, 0], done.outputs
+    assert "done: every result was right" in done.outputs[0]
 
 
 # --- the command

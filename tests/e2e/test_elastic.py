@@ -46,7 +46,7 @@ def hold(work: Path) -> Path:
 def launch(rankdeck, write_script, write_profile, hold):
     """Launches an elastic training of so many ranks and steps, whose end is held."""
 
-    def launch(ranks: int = 4, steps: int = 400, pause: float = 0.004, **sections):
+    def launch(ranks: int = 4, steps: int = 120, pause: float = 0.01, **sections):
         recipe = {"script": str(write_script("train.py", TRAIN)), "args": [str(steps), str(pause)]}
         sections["launch"] = {"warm": True, **sections.get("launch", {})}
         hold.touch()
@@ -59,7 +59,7 @@ UNBROKEN: dict[int, str] = {}
 """Results of trainings that nothing interrupted, by their steps: they are the same in every run."""
 
 
-def unbroken(deck: Deck, launch: Callable[..., str], steps: int = 400) -> str:
+def unbroken(deck: Deck, launch: Callable[..., str], steps: int = 120) -> str:
     """What a training of four ranks says at its end where nothing interrupts it."""
     if steps not in UNBROKEN:
         UNBROKEN[steps] = result(deck, launch(steps=steps, pause=0))
@@ -100,9 +100,9 @@ def test_a_dead_rank_rejoins_and_no_step_is_lost(rankdeck, launch, hold, victim)
 def test_three_kills_at_random_steps_change_no_bit_of_the_result(rankdeck, launch):
     run = launch(launch={"on_failure": "restart", "max_restarts": 9})
     dice = random.Random(int(time.time()))
-    for low in (20, 120, 220):
+    for low in (10, 45, 80):
         victim = dice.randrange(4)
-        status = reached(rankdeck, run, low + dice.randrange(60))
+        status = reached(rankdeck, run, low + dice.randrange(30))
         kill_hard(pids(status)[victim])
         wait_for_another(rankdeck, run, victim, pids(status)[victim])
     assert result(rankdeck, run) == unbroken(rankdeck, launch)
@@ -151,7 +151,7 @@ def test_a_rank_that_is_stopped_is_killed_and_rejoins(rankdeck, launch):
 @pytest.mark.parametrize("script", [STUCK, STUCK_LEAVING], ids=["in a collective", "as it leaves"])
 def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profile, hold, script):
     """As when gloo misses that a connection has closed: the main thread waits for another for ever."""
-    recipe = {"script": str(write_script("stuck.py", script)), "args": ["60", "0.004"]}
+    recipe = {"script": str(write_script("stuck.py", script)), "args": ["60", "0.01"]}
     run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
     before = pids(reached(rankdeck, run, 20))
     kill_hard(before[2])
@@ -165,7 +165,7 @@ def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profil
 
 
 def test_the_only_survivor_hands_its_state_over_when_it_is_stuck(rankdeck, write_script, write_profile, hold):
-    recipe = {"script": str(write_script("stuck.py", STUCK)), "args": ["60", "0.004"]}
+    recipe = {"script": str(write_script("stuck.py", STUCK)), "args": ["60", "0.01"]}
     run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
     before = pids(reached(rankdeck, run, 20))
     kill_hard(before[0])
@@ -181,15 +181,15 @@ def test_the_only_survivor_hands_its_state_over_when_it_is_stuck(rankdeck, write
 
 def test_a_commit_is_what_every_rank_goes_back_to(rankdeck, write_script, write_profile, hold):
     """Also a rank that came later, and has no commit of its own yet."""
-    text = TRAIN.replace("rankdeck.log(", "state.step % 50 or state.commit()\n        rankdeck.log(")
-    recipe = {"script": str(write_script("commit.py", text)), "args": ["400", "0.004"]}
+    text = TRAIN.replace("rankdeck.log(", "state.step % 20 or state.commit()\n        rankdeck.log(")
+    recipe = {"script": str(write_script("commit.py", text)), "args": ["120", "0.01"]}
     run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True, "on_failure": "restart"}))
-    for victim, step in ((0, 110), (1, 130), (2, 260)):
+    for victim, step in ((0, 45), (1, 55), (2, 85)):
         before = pids(reached(rankdeck, run, step))
         kill_hard(before[victim])
         wait_for_another(rankdeck, run, victim, before[victim])
-    assert result(rankdeck, run, 3).startswith("returned 400 3200")
-    assert all(step % 50 == 0 for rank in range(3) for step in entered(rankdeck, run, rank))
+    assert result(rankdeck, run, 3).startswith("returned 120 960")
+    assert all(step % 20 == 0 for rank in range(3) for step in entered(rankdeck, run, rank))
 
 
 def test_when_all_ranks_are_dead_all_start_again(rankdeck, launch):
@@ -323,7 +323,7 @@ def shake(deck: Deck, run: str, kills: int, dice: random.Random) -> int:
 
 
 def test_fifty_kills_at_any_moment_leave_a_run_that_finishes_and_a_survivor_that_has_not_grown(rankdeck, launch, work):
-    run = launch(steps=1_000_000, pause=0.002)
+    run = launch(steps=1_000_000, pause=0.01)
     dice = random.Random(50)
     reached(rankdeck, run, 5)
     survivor = shake(rankdeck, run, 10, dice)
