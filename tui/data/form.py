@@ -13,7 +13,7 @@ from typing import Any
 from engine.core.catalogue import Argument, RecipeInfo
 from engine.core.errors import ProfileError
 from engine.core.plan.plan import is_secret
-from engine.core.plan.profile import Profile, to_toml_data
+from engine.core.plan.profile import AUTO_PRELOAD, Profile, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
 from tui.data.form_lines import ARGUMENT, BOOL, NO, OWN_MODULE, OWN_SCRIPT, YES, Values, declared_by, fields
 
@@ -61,7 +61,7 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
         "launch.python": launch.python or "",
         "launch.workdir": "" if launch.workdir == "." else launch.workdir,
         "launch.warm": YES if launch.warm else NO,
-        "launch.preload": launch.preload if launch.preload == "auto" else " ".join(launch.preload),
+        "launch.preload": launch.preload if launch.preload == AUTO_PRELOAD else " ".join(launch.preload),
         "launch.on_failure": launch.on_failure,
         "env": _env_text(profile.env),
         **{f"{ARGUMENT}{name}": value for name, value in arguments.items()},
@@ -124,7 +124,7 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
     data.setdefault("name", "")
     _put(data, "backend.fallback", values.get("backend.fallback", "").split() or None)
     preload = values.get("launch.preload", "").split()
-    _put(data, "launch.preload", "auto" if preload == ["auto"] else preload or None)
+    _put(data, "launch.preload", AUTO_PRELOAD if preload == [AUTO_PRELOAD] else preload or None)
     _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
     nodes = values.get("layout.nodes", "").strip()
     if base is None or nodes != _nodes_text(base):

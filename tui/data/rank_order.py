@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from engine.core.views.view import RankView
 
@@ -12,21 +12,7 @@ Column = Literal[
     "rank", "node", "local", "state", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"
 ]
 
-COLUMNS: tuple[Column, ...] = (
-    "rank",
-    "node",
-    "local",
-    "state",
-    "step",
-    "throughput",
-    "loss",
-    "gpu",
-    "memory",
-    "cpu",
-    "rss",
-    "io",
-    "seen",
-)
+COLUMNS: tuple[Column, ...] = get_args(Column)
 """Columns that ranks can be sorted by, from left to right."""
 
 _STATES = ("failed", "lost", "stalled", "nan", "slow", "stopped", "starting", "running", "exited")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
-from engine.core.plan.profile import Bind, Profile, Transport
+from engine.core.plan.profile import AUTO_PRELOAD, Bind, Profile, Transport
 from engine.core.plan.submission import Submission
 
 SECRET_NAME = re.compile(
@@ -248,8 +248,8 @@ def build_plan(
         env={**profile.backend.env, **profile.env},
         env_defaults=defaults,
         warm=launch.warm and not profile.rank.wrap and not launch.wrap,
-        preload=() if launch.preload == "auto" else launch.preload,
-        preload_auto=launch.preload == "auto",
+        preload=() if launch.preload == AUTO_PRELOAD else launch.preload,
+        preload_auto=launch.preload == AUTO_PRELOAD,
         rank_wrap=profile.rank.wrap,
         wrap=launch.wrap,
         bind=profile.layout.bind,

@@ -9,14 +9,11 @@ from collections.abc import Collection, Mapping
 from engine.core.plan.backend_names import AUTO, backends_in
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import MAX_NODES, MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import Backend, Health, Launch, Layout, Profile, Recipe, SlurmJob
+from engine.core.plan.profile import AUTO_PRELOAD, Backend, Health, Launch, Layout, Profile, Recipe, SlurmJob
 from engine.core.plan.standby import MAX_LINGER
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
 """Signals that a stop ladder may send: those that a training script may handle, and SIGKILL."""
-
-AUTO_PRELOAD = "auto"
-"""Value of `launch.preload`: the modules that the last run of the script used."""
 
 MAX_PRELOAD = 64
 """Modules in `launch.preload`: an import brings what it needs itself."""
