@@ -56,7 +56,7 @@ async def test_secret_arguments_are_not_shown(engine: FakeEngine):
     engine.entries = [entry(profile("hidden", recipe="linear", more=more), engine.folder)]
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
-        text = await until_seen(pilot, "--token '•••' '--api-key=•••' --steps 7")
+        text = await until_seen(pilot, "--token '•••'", "'--api-key=•••'", "--steps 7")
         assert "swordfish" not in text
         assert "mackerel" not in text
 
