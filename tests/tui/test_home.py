@@ -34,7 +34,7 @@ async def test_a_new_user_sees_profiles_the_plan_of_the_first_and_what_to_do(eng
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=size) as pilot:
         text = await until_seen(pilot, "quickstart", "mine", "gloo", "localhost:4", "enter launch", "│ 0│ 1│ 2│ 3│")
-        assert "No runs yet: enter launches" in text
+        assert "No runs yet. Launch one with enter." in text
         assert "rank 0" in text
 
 

@@ -117,7 +117,7 @@ async def test_sentences_name_changed_keys(tmp_path: Path):
     }
     app = RankdeckApp(engine, keymap=keymap)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until_seen(pilot, "Plan: quickstart", "No runs yet: F9 launches a profile.")
+        await until_seen(pilot, "Plan: quickstart", "No runs yet. Launch one with F9.")
         await pilot.press("f9")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("1", "slash", *"nothing", "enter")

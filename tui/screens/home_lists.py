@@ -72,7 +72,7 @@ class ListsScreen(RelaunchScreen):
 
     @property
     def _first_run(self) -> str:
-        return f"No runs yet: {first_key('profiles.launch', self.deck.keymap)} launches a profile."
+        return f"No runs yet. Launch one with {first_key('profiles.launch', self.deck.keymap)}."
 
     def compose_lists(self) -> ComposeResult:
         """The two lists, empty until they have been read."""
