@@ -74,7 +74,8 @@ class Form(VerticalScroll, can_focus=False, inherit_bindings=False):
         """Scrolls the line with the cursor into view, with its error and warning."""
         focused = self.screen.focused
         if focused is not None and isinstance(row := focused.parent, FormRow):
-            self.scroll_to_widget(row, animate=False)
+            # At once: a scroll that waits for the next refresh is computed for a size that may be gone by then.
+            self.scroll_to_widget(row, animate=False, immediate=True)
 
     def on_resize(self) -> None:
         """Less room may hide the line with the cursor."""
