@@ -188,6 +188,23 @@ def test_an_mpirun_that_starts_nothing_says_why(rankdeck, write_script, write_pr
     assert "mpirun ended: no slots left" in str(rankdeck.wait_state(run, "failed")["failure"])
 
 
+def test_an_mpirun_that_fails_before_it_starts_a_rank_is_started_once_more(
+    rankdeck, write_script, write_profile, tmp_path, monkeypatch
+):
+    use_mpi("openmpi", tmp_path, monkeypatch)
+    mpirun = tmp_path / "bin" / "mpirun"
+    real, once = mpirun.resolve(), tmp_path / "once"
+    mpirun.unlink()
+    mpirun.write_text(
+        f'#!/bin/sh\nif [ "$1" != --version ] && mkdir {once} 2>/dev/null; then echo no interface; exit 1; fi\nexec {real} "$@"\n'
+    )
+    mpirun.chmod(0o700)
+    script = write_script("hello.py", "import os; print('rank', os.environ['RANK'])")
+    done = rankdeck("launch", write_profile(script, ranks=2, backend={"name": "mpi"}))
+    assert done.returncode == 0, done.stderr
+    assert once.is_dir()
+
+
 def test_an_mpi4py_of_another_mpi_is_found_before_the_launch(
     rankdeck, write_script, write_profile, tmp_path, monkeypatch
 ):

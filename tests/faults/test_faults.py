@@ -569,8 +569,16 @@ class Client:
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE)
-        self.socket.connect(str(path))
+        wait_until(lambda: self._connects(path), what="the supervisor takes connections")
         self.file = self.socket.makefile("rb")
+
+    def _connects(self, path: Path) -> bool:
+        """False: so many wait already that the kernel takes no more."""
+        try:
+            self.socket.connect(str(path))
+        except BlockingIOError:
+            return False
+        return True
 
     def say(self, **message: Any) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")

@@ -43,6 +43,8 @@ class Mpirun:
         """Ranks that wait for a place: what starts each, and what ends it if there is no place."""
         self._doomed: dict[int, float] = {}
         """Ranks whose process of mpirun has ended, and the time when they are killed."""
+        self._again: Callable[[], None] | None = None
+        """Starts mpirun a second time; None: that was done, or is not wanted."""
 
     @property
     def has_waiting(self) -> bool:
@@ -66,6 +68,7 @@ class Mpirun:
     def start_for_ranks(self, wanted: Message, environment: dict[str, str]) -> None:
         """Starts mpirun if ranks wait and this is the node that starts it."""
         if self._waiting and wanted["argv"]:
+            self._again = lambda: self._start_mpirun(wanted, environment)
             self._start_mpirun(wanted, environment)
 
     def start_daemon(self, message: Message) -> None:
@@ -202,7 +205,16 @@ class Mpirun:
             self._ended("ended")
 
     def reaped(self, status: int) -> None:
-        """Handles the status of mpirun."""
+        """Handles the status of mpirun.
+
+        One that ended by itself before it had started anything is started once more: Open MPI can fail by a network interface of
+        another program, such as a container's, that comes or goes while it looks at all of them.
+        """
+        again, self._again = self._again, None
+        if again is not None and status > 0 and self._has_started_nothing():
+            self._state.mpirun = None
+            again()
+            return
         self._ended(f"was ended by signal {-status}" if status < 0 else "ended")
 
     def _ended(self, how: str) -> None:
@@ -216,6 +228,12 @@ class Mpirun:
             self.send(type="daemon_ended", attempt=state.attempt, status=status, reason=reason)
             for number in {*state.ranks, *state.starting}:
                 self._doomed.setdefault(number, time.monotonic() + ABORT_GRACE)
+
+    def _has_started_nothing(self) -> bool:
+        """Whether all ranks of the attempt wait for a place, and no other node was asked for a daemon."""
+        state, mpirun = self._state, self._state.mpirun
+        is_current = mpirun is not None and mpirun["attempt"] == state.attempt > max(state.cleared, state.stopped)
+        return is_current and self._waiting.keys() == state.starting.keys() and not self._launchers
 
     def mpirun_gone(self, message: Message) -> None:
         """`mpirun_gone`: ends ranks that wait, because without mpirun they get no place."""
