@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from engine.node.agent.stopped import StoppedWatch
@@ -54,7 +55,8 @@ class Guards:
     async def _end_stopped(self) -> None:
         """Ends stopped guards of an earlier supervisor. It looks at every process of the machine, so it does not delay the start of ranks."""
         await asyncio.sleep(START_TIME)
-        await asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True)
+        own = {guard.pid for guard in self._guards.values()}
+        await asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True, apart=own)
 
     async def _keep_one(self, patience: float) -> None:
         while not self._released:
@@ -107,16 +109,17 @@ class Guards:
             os.close(self._pipes.pop(patience))
 
 
-def end_guards(lock: str, *, only_stopped: bool) -> None:
+def end_guards(lock: str, *, only_stopped: bool, apart: Collection[int] = ()) -> None:
     """Ends guards of a run that would be left: those of an earlier supervisor that a signal has stopped, or all.
 
     Args:
         lock: path of the run's lock, which is one of their arguments.
         only_stopped: whether only stopped ones are ended.
+        apart: pids of those that are kept.
     """
     wanted, program = os.fsencode(lock), b"/" + os.fsencode(Path(guard_process.__file__).name)
     for name in os.listdir("/proc"):
-        if name.isdigit() and (not only_stopped or guard_process.is_stopped(int(name))):
+        if name.isdigit() and int(name) not in apart and (not only_stopped or guard_process.is_stopped(int(name))):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
                 is_guard = wanted in words and any(word.endswith(program) for word in words)

@@ -52,6 +52,8 @@ def test_a_run_that_is_given_up_ends_its_guards_and_no_others(tmp_path: Path) ->
     guards = [subprocess.Popen([*words, lock, *arguments[3:]], stdin=subprocess.PIPE) for lock in locks]
     end_guards(locks[0], only_stopped=True)
     assert [guard.poll() for guard in guards] == [None, None]
+    end_guards(locks[0], only_stopped=False, apart={guards[0].pid})
+    assert [guard.poll() for guard in guards] == [None, None]
     end_guards(locks[0], only_stopped=False)
     guards[0].communicate()
     guards[1].communicate()
