@@ -416,6 +416,22 @@ async def test_lines_that_are_written_during_a_search_are_counted(path):
         await seen(pilot, app.view, "another needle")
 
 
+async def test_no_match_is_passed_over_because_its_line_has_to_be_read_first(path, monkeypatch):
+    monkeypatch.setattr(merged_log, "HISTORY", 50)
+    monkeypatch.setattr(merged_log, "MAX_LINES", 120)
+    monkeypatch.setattr(merged_log, "CHUNK", 300)
+    append(path, "needle one", *steps(0, 600), "needle two", *steps(600, 1200), "needle three", "end")
+    app = LogApp(LogFile(path))
+    async with app.run_test(size=(40, 5)) as pilot:
+        await seen(pilot, app.view, "end")
+        app.view.search("needle")
+        await found(pilot, app.view, "match 3 of 3")
+        for number, word in ((2, "two"), (1, "one"), (3, "three"), (2, "two")):
+            app.view.previous_match()
+            await found(pilot, app.view, f"match {number} of 3")
+            await seen(pilot, app.view, f"needle {word}")
+
+
 async def test_every_match_is_marked_and_the_current_one_differently(path):
     append(path, "loss and loss", "Loss")
     app = LogApp(LogFile(path))

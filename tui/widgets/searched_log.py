@@ -140,8 +140,8 @@ class SearchedLog(LogPane):
         before, self.found = self.found, self._search.found
         if self.found.asked > before.asked and self.found.place is not None:
             line = self._current
-            self._go_to(self.found.place)
-            if line is not None and line == self._current and self.found.place != before.place:
+            is_there = self._go_to(self.found.place)
+            if is_there and line is not None and line == self._current and self.found.place != before.place:
                 self._ask(self._step)  # the same line, of another rank
         self._announce()
 
@@ -151,16 +151,17 @@ class SearchedLog(LogPane):
 
     # --- going to a match --------------------------------------------------------------------------------------------
 
-    def _go_to(self, place: Place) -> None:
-        """Goes to a line, which is read if it is not held."""
+    def _go_to(self, place: Place) -> bool:
+        """Goes to a line. Returns whether it is held; if not, it is read, and gone to when it arrives."""
         assert self._log is not None
         self._follow = False
         index = self._log.index(place)
         if index is None:
             self._wanted = place
             self.poll()
-        else:
-            self._go_to_line(index)
+            return False
+        self._go_to_line(index)
+        return True
 
     def _arrived_around(self, batch: Batch) -> None:
         if self.found is None or self.found.place != batch.where:
