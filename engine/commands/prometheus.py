@@ -97,10 +97,10 @@ def serve(address: Address) -> None:
         ) from None
     server.set_app(make_wsgi_app(registry))
     with contextlib.suppress(KeyboardInterrupt):
-        _answer(server, address)
+        _serve_requests(server, address)
 
 
-def _answer(server: WSGIServer, address: Address) -> None:
+def _serve_requests(server: WSGIServer, address: Address) -> None:
     try:
         where = address.path or f"http://{address.host}:{server.server_address[1]}/metrics"
         narrate(f"metrics of your runs: {where} (Ctrl-C ends it)")

@@ -81,6 +81,15 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
             return f"{noun} of {least} or more"
         return f"{noun} of {most} or less" if self.high is not None else noun
 
+    @property
+    def described(self) -> str:
+        """Its help, what it takes, and its default and presets, in words."""
+        facts = [self.takes, self.unit]
+        if self.default != "":
+            facts.append(f"default {_value_word(self.default)}")
+        facts += [f"{preset} {_value_word(value)}" for preset, value in self.presets.items()]
+        return f"{self.help} ({'; '.join(filter(None, facts))})"
+
     def problem(self, word: str) -> str:
         """What is wrong with a word as its value, in the words of the script; empty: nothing."""
         try:
@@ -99,6 +108,10 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
         least = -math.inf if self.low is None else self.low
         most = math.inf if self.high is None else self.high
         return least <= value <= most and abs(value) != math.inf
+
+
+def _value_word(value: Value) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 class RecipeInfo(msgspec.Struct, frozen=True, kw_only=True):

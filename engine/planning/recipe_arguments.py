@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from engine.backends import BACKENDS
-from engine.core.catalogue import Argument, RecipeInfo, Value
+from engine.core.catalogue import Argument, RecipeInfo
 from engine.core.errors import CheckError
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.key_places import Places
@@ -76,24 +76,12 @@ def _parser(recipe: RecipeInfo, command: str = "") -> argparse.ArgumentParser:
     )
     parser.add_argument("-h", "--help", action=_Help, nargs=0, help="show this help message and exit")
     for one in recipe.accepted:
-        said = _help_of(one).replace("%", "%%")
+        said = one.described.replace("%", "%%")
         if one.type == "bool":
             parser.add_argument(one.flag, action=argparse.BooleanOptionalAction, help=said)
         else:
             parser.add_argument(one.flag, type=_reader(one), metavar=one.type, help=said)
     return parser
-
-
-def _help_of(argument: Argument) -> str:
-    facts = [argument.takes, argument.unit]
-    if argument.default != "":
-        facts.append(f"default {_word(argument.default)}")
-    facts += [f"{preset} {_word(value)}" for preset, value in argument.presets.items()]
-    return f"{argument.help} ({'; '.join(filter(None, facts))})"
-
-
-def _word(value: Value) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _reader(argument: Argument) -> Callable[[str], str]:

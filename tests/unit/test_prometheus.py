@@ -108,7 +108,7 @@ def test_a_socket_is_private_serves_and_replaces_one_that_nobody_listens_on(
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     servers = []
-    monkeypatch.setattr(prometheus, "_answer", lambda server, address: servers.append(server))
+    monkeypatch.setattr(prometheus, "_serve_requests", lambda server, address: servers.append(server))
     prometheus.serve(Address("", 0, str(path)))
     (server,) = servers
     serving = threading.Thread(target=server.serve_forever)

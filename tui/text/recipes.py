@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.content import Content
 
-from engine.core.catalogue import Argument, RecipeInfo
+from engine.core.catalogue import RecipeInfo
 from tui.text.cells import clean, plain_line
 from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, shown
@@ -46,24 +46,12 @@ def _whole(recipe: RecipeInfo, width: int) -> list[Content]:
         lines += labelled("ranks", ", ".join(filter(None, limits)), width)
     lines += [Content(""), Content.styled("It takes", "bold")]
     for argument in recipe.accepted:
-        lines += [Content.styled(f"--{argument.name}", "$text-accent"), *_indented(_takes(argument), width)]
+        lines += [Content.styled(f"--{argument.name}", "$text-accent"), *_indented(argument.described, width)]
     for paragraph in recipe.lesson.split("\n\n"):
         is_code = paragraph.startswith(" ")
         parts = paragraph.split("\n") if is_code else [" ".join(paragraph.split())]
         lines += [Content(""), *(line for part in parts for line in sentence(part, width))]
     return lines
-
-
-def _takes(argument: Argument) -> str:
-    facts = [argument.takes, argument.unit]
-    if argument.default != "":
-        facts.append(f"default {_word(argument.default)}")
-    facts += [f"{preset} {_word(value)}" for preset, value in argument.presets.items()]
-    return f"{argument.help} ({'; '.join(filter(None, facts))})"
-
-
-def _word(value: float | str) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _indented(text: str, width: int) -> list[Content]:

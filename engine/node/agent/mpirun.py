@@ -207,8 +207,8 @@ class Mpirun:
     def reaped(self, status: int) -> None:
         """Handles the status of mpirun.
 
-        One that ended by itself before it had started anything is started once more: Open MPI can fail by a network interface of
-        another program, such as a container's, that comes or goes while it looks at all of them.
+        One that ended by itself before it had started anything is started once more. Open MPI 5.0.11 rarely fails so, with "The PMIx
+        server's listener thread failed to start", and the cause is not known.
         """
         again, self._again = self._again, None
         if again is not None and status > 0 and self._has_started_nothing():
