@@ -280,6 +280,13 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "Port",
     ),
     (
+        "jump host down whose name says what it is",
+        255,
+        "ssh: connect to host jump1 port 22: Connection refused\r\n" + CLOSED_ON_THE_WAY,
+        "at a jump host: no sshd listens on jump1, port 22",
+        "Port",
+    ),
+    (
         "jump host unknown",
         255,
         "Host key verification failed.\r\n" + CLOSED_ON_THE_WAY,

@@ -135,10 +135,9 @@ def explain(
     speaker: Speaker = "node" if status != EXIT_LAUNCHER else "slurm" if job else "ssh"
     found = find_connection_cause(text, "slurm", status, words) if job else None
     if found := found or find_connection_cause(text, speaker, status, words):
-        fact = found.detail
-        if status == EXIT_LAUNCHER and _ON_THE_WAY.search(text) and "Proxy" not in fact and "jump" not in fact:
+        fact, cause = found.detail, found.cause
+        if status == EXIT_LAUNCHER and _ON_THE_WAY.search(text) and not cause.proxied:
             fact = f"at a jump host: {fact}"
-        cause = found.cause
         return Trouble(fact=_cut(fact), hint=_cut(found.hint), retry=cause.retry, final=cause.final, gone=cause.gone)
     return _by_status(status, last, words)
 

@@ -44,3 +44,5 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Of a failed connection: whether no other try can ever succeed, because the job is over."""
     gone: bool = False
     """Of a failed connection: whether the node does not belong to the job, which goes on without it."""
+    proxied: bool = False
+    """Of a failed connection: whether `detail` says that the failure is at a jump host or on the way from it."""

@@ -209,6 +209,7 @@ CAUSES: tuple[Cause, ...] = (
         pattern=r"^channel \d+: open failed: (?P<why>.+)\n(?:.*\n)?stdio forwarding failed",
         detail="its jump host can't reach it: {why}",
         hint="check from the jump host that it is up",
+        proxied=True,
     ),
     _ssh(
         id="S25",
@@ -235,12 +236,14 @@ CAUSES: tuple[Cause, ...] = (
         pattern=r"^(?P<said>(?!kex_).+)\n(?:kex_exchange_identification: .*\n)?Connection (?:closed|reset) by UNKNOWN port",
         detail="the ProxyJump or ProxyCommand to it failed: {said}",
         hint=_BY_HAND,
+        proxied=True,
     ),
     _ssh(
         id="S28",
         pattern=r"^Connection (?:closed|reset) by UNKNOWN port",
         detail="the ProxyJump or ProxyCommand to it ended without a connection",
         hint=_BY_HAND,
+        proxied=True,
     ),
     _ssh(
         id="S29",
