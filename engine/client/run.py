@@ -250,6 +250,8 @@ class LocalRun:
             if answer is None:
                 break
             if not answer.ending:
+                if answer.refused:
+                    raise RankdeckError(f"{self.run} can't be restarted: {answer.text}")
                 return answer.text
             await asyncio.sleep(0.25)
         if self.paths.job.exists():

@@ -14,7 +14,7 @@ import msgspec
 from engine import __version__
 from engine.core.errors import RankdeckError
 from engine.core.run import events as ev
-from engine.core.run.requests import is_about_to_start
+from engine.core.run.requests import is_about_to_start, refuses_restart
 from engine.core.run.state import Ended
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
@@ -180,7 +180,7 @@ class Server:
             writer.close()
 
     def _answer(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer:
-        now, ending, early = time.time(), self._run.ended.is_set(), False
+        now, ending, early, refused = time.time(), self._run.ended.is_set(), False, False
         match request:
             case msg.Stop(by=by, at_once=at_once, again=again):
                 ignored = self._runner.handle(ev.StopRequested(at=now, by=by, at_once=at_once, again=again))
@@ -194,12 +194,13 @@ class Server:
                 ignored = self._runner.handle(
                     ev.RestartRequested(at=now, by=by, scope=scope, attempt=attempt, generation=generation)
                 )
+                refused = ignored is not None and refuses_restart(self._run.state)
             case msg.Kill(by=by, rank=rank, signal=number):
                 ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
                 text = f"signal {number} was sent to rank {rank}"
                 early = ignored is not None and is_about_to_start(self._run.state, rank)
         self._snapshots.refresh()
-        return msg.Answer(text=ignored or text, done=ignored is None, ending=ending, early=early)
+        return msg.Answer(text=ignored or text, done=ignored is None, ending=ending, early=early, refused=refused)
 
 
 def _write(writer: asyncio.StreamWriter, reply: msg.Reply) -> None:

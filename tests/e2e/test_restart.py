@@ -171,6 +171,26 @@ def test_restart_twice_in_a_row_starts_one_attempt(rankdeck, write_script, write
     assert not (rankdeck.folder(run) / "attempt_2").exists()
 
 
+def test_a_restart_that_is_refused_is_an_error_with_the_reason(rankdeck, write_script, write_profile, work):
+    """The ranks end when everybody has asked."""
+    script = write_script(
+        "slow.py",
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('up', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.01)",
+    )
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"stop_ladder": [["SIGTERM", 600], ["SIGKILL", 5]]}))
+    for rank in range(2):
+        rankdeck.wait_log(run, rank, b"up")
+    assert rankdeck("stop", run, "--no-wait").returncode == 0
+    done = rankdeck("restart", run)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"rankdeck: {run} can't be restarted: the run is ending; restart it once it has ended\n"
+    (work / "go").touch()
+    rankdeck.wait_state(run, "stopped")
+
+
 def test_a_new_attempt_gets_a_new_store(rankdeck, write_script, write_profile):
     """torch 2.13's ranks read addresses of the last attempt when the store is the same (pytorch#135712)."""
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))

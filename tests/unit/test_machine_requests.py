@@ -9,7 +9,7 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.kills import Kills
 from engine.core.run.moves import UNREACHABLE_PATIENCE
-from engine.core.run.requests import RESTART_GUARD
+from engine.core.run.requests import RESTART_GUARD, refuses_restart
 from engine.core.run.state import (
     Stopping,
     rank_word,
@@ -56,6 +56,20 @@ def test_restarting_twice_starts_one_attempt() -> None:
     story.open_store().spawn()
     story.tell(ev.RestartRequested(at=story.state.attempt_since + RESTART_GUARD / 2, by="alice"))
     assert [type(action) for action in story.actions] == [act.Ignore]
+
+
+def test_a_restart_that_is_ignored_is_under_way_already_unless_the_run_ends() -> None:
+    story = Story().run().end(1, 1).restart()
+    assert not refuses_restart(story.state)
+    story.end(0)
+    assert not refuses_restart(story.state)
+    story.clear()
+    assert not refuses_restart(story.state)
+    story = Story().run().stop()
+    assert refuses_restart(story.state)
+    story.end(0, 0)
+    story.end(1, 0)
+    assert refuses_restart(story.state)
 
 
 def test_a_run_that_has_ended_can_be_started_again() -> None:

@@ -133,6 +133,15 @@ def _why_no_restart(state: RunState, event: ev.RestartRequested) -> str:
             return "the run is ending; restart it once it has ended"
 
 
+def refuses_restart(state: RunState) -> bool:
+    """Whether the run is ending or waits for its next job. Any other restart that is ignored is under way already."""
+    match state.phase:
+        case Stopping(then=Outcome()) | Clearing(then=Outcome()) | Closing() | Ended():
+            return True
+        case _:
+            return False
+
+
 def is_about_to_start(state: RunState, rank: int) -> bool:
     """Whether a rank has no process yet and gets one now. `rank` may be one that the run does not have."""
     pending = rank < len(state.ranks) and isinstance(state.ranks[rank], Pending)
