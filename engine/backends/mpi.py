@@ -37,22 +37,23 @@ _LIBRARIES: tuple[tuple[Implementation, str], ...] = (
 
 _OTHER_HINT = "check that its module is fully loaded, and that no other mpirun comes first on PATH"
 
-_MISSING = "no mpi4py"
+_EXIT_MISSING = 64
 PROGRAM = f"""
-import importlib.util, mmap, os
+import importlib.util, mmap, os, sys
 try:
     import mpi4py
 except ImportError:
     torch = importlib.util.find_spec("torch")
     with open(os.path.join(os.path.dirname(torch.origin), "lib", "libtorch_cpu.so"), "rb") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
-            print("built in" if library.find(b"libmpi.so") >= 0 else "{_MISSING}")
+            sys.exit(0 if library.find(b"libmpi.so") >= 0 else {_EXIT_MISSING})
 else:
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
     from mpi4py import MPI
     print(MPI.Get_library_version())
 """
-"""Prints which MPI a rank would use: that of mpi4py, or of a torch that was built with MPI. It does not import torch."""
+"""Prints which MPI mpi4py uses. Exits with `_EXIT_MISSING` if there is neither mpi4py nor a torch that was built with MPI. It does not
+import torch."""
 
 
 def settings(*, one_machine: bool) -> BackendSettings:
@@ -98,7 +99,7 @@ def judge(output: ProgramOutput, plan: LaunchPlan) -> str:
     """
     mpi = plan.backend.mpi
     assert mpi is not None
-    if output.text.strip().endswith(_MISSING):
+    if output.status == _EXIT_MISSING:
         raise CheckError(
             f"{plan.python} has no mpi4py, and its torch was built without MPI",
             hint=f"{plan.python} -m pip install mpi4py",
