@@ -1,4 +1,8 @@
-"""Finds and reads the event files that TensorBoard's writers in ranks create: their names tell when, and by which process."""
+"""Finds and reads the files to which trackers in ranks write their numbers.
+
+TensorBoard's event files tell by their names when they were created, and by which process. The file of a run of Weights & Biases has a log
+beside it whose first line tells the process.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine.core.metrics import wandb_records
 from engine.core.metrics.event_records import MAX_RECORD, Scalar, complete_size, scalars
 from engine.runs.record import open_regular
 
@@ -27,9 +32,14 @@ CLOCK = 60.0
 _NAME = re.compile(r"(?:.*\.)?tfevents\.(\d{1,12})\.(?:.*?\.(\d{1,10})\.\d+(?:\.v2)?|[^/]*)\Z", re.DOTALL)
 """`events.out.tfevents.1764062046.node1.4711.0`: the time, the host, the process. Some writers leave the process out."""
 
+_WANDB = ".wandb"
+_WANDB_LOG = Path("logs/debug.log")
+_PROCESS = re.compile(rb"[^\n\[]{0,80}\w+:(\d{1,10}) \[")
+"""`2026-11-25 18:51:06,839 INFO    MainThread:4711 [wandb_setup.py…`"""
+
 
 def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: float) -> dict[Path, int]:
-    """Looks for event files that ranks have created. Hidden folders and links are left out.
+    """Looks for files of trackers that ranks have created. Hidden folders and links are left out.
 
     Args:
         folder: where the ranks run.
@@ -38,7 +48,7 @@ def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: fl
         seconds: longest time that the search takes.
 
     Returns:
-        The rank of each file. A file that does not name its process is one of rank 0.
+        The rank of each file. An event file that does not name its process is one of rank 0.
     """
     found: dict[Path, int] = {}
     waiting = deque([(folder, 0)])
@@ -55,6 +65,9 @@ def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: fl
                         rank = ranks.get(int(named[2])) if named[2] else 0
                         if rank is not None and int(named[1]) >= since - CLOCK:
                             found[Path(entry.path)] = rank
+                    elif entry.name.endswith(_WANDB) and entry.stat(follow_symlinks=False).st_mtime >= since - CLOCK:
+                        if (rank := ranks.get(_writer(Path(here, _WANDB_LOG)))) is not None:
+                            found[Path(entry.path)] = rank
                     elif depth < MAX_DEPTH and entry.name[0] != "." and entry.is_dir(follow_symlinks=False):
                         waiting.append((Path(entry.path), depth + 1))
         except OSError:
@@ -62,8 +75,29 @@ def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: fl
     return found
 
 
+def is_wandb(path: Path) -> bool:
+    """Whether a file is that of a run of Weights & Biases, not one of TensorBoard."""
+    return path.name.endswith(_WANDB)
+
+
+def _writer(log: Path) -> int:
+    """The process that writes a log of wandb; 0: unknown."""
+    try:
+        descriptor = open_regular(log)
+    except OSError:
+        return 0
+    try:
+        begin = os.pread(descriptor, 256, 0)
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)
+    named = _PROCESS.match(begin)
+    return int(named[1]) if named else 0
+
+
 def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
-    """Reads whole records of an event file.
+    """Reads whole records of a file.
 
     Args:
         path: of the file.
@@ -74,14 +108,19 @@ def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
 
     Raises:
         OSError: it can't be read.
-        ValueError: it is no file of events.
+        ValueError: it is no file of a tracker.
     """
     descriptor = open_regular(path)
     try:
         data = os.pread(descriptor, SLICE, offset)
-        whole, needed = complete_size(data)
-        if not whole and SLICE < needed <= MAX_RECORD and os.fstat(descriptor).st_size >= offset + needed:
-            return [], offset + needed  # no scalar is that large
+        size = os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
+    if is_wandb(path):
+        records = wandb_records.whole_records(data, offset)
+        is_long = records.end == offset and len(data) == SLICE
+        return list(wandb_records.scalars(records.messages)), records.reach if is_long else records.end
+    whole, needed = complete_size(data)
+    if not whole and SLICE < needed <= MAX_RECORD and size >= offset + needed:
+        return [], offset + needed  # no scalar is that large
     return list(scalars(data[:whole])), offset + whole

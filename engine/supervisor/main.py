@@ -89,7 +89,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             "the watch of ranks that join": JoinWatch(run, runner.ingest).look,
             "the watch of runs that hold": lambda: hold.look(time.time()),
             "the watch of files": files.look,
-            "the watch of TensorBoard's files": runner.events.look,
+            "the watch of trackers' files": runner.events.look,
             "the watch of imports": imports.look,
         }
         parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}

@@ -75,6 +75,18 @@ def take(progress: RankProgress, *found: tuple[str, int, float], names: Names = 
     return take_scalars(0, progress, given, names, 1e9)
 
 
+def test_a_last_value_that_is_printed_does_not_hide_the_curve_of_the_file() -> None:
+    reader, progress = MetricReader(), RankProgress()
+    take_lines(0, progress, 90.0, reader.feed(b"wandb: train/loss 0.2\n"))
+    points = take(progress, *(("train/loss", 10 * count, 1.0 / count) for count in range(1, 6)))
+    assert [(point.step, point.value) for point in points if point.key == "loss"] == [
+        (10 * n, 1.0 / n) for n in range(1, 6)
+    ]
+    for value in (b"0.2", b"0.3"):
+        take_lines(0, progress, 91.0, reader.feed(b"loss: 0.1 train/acc: " + value + b"\n"))
+    assert [point for point in take(progress, ("train/acc", 60, 0.5)) if point.key == "train/acc"] == []
+
+
 def test_steps_losses_and_a_derived_throughput_come_from_the_file_of_a_silent_rank() -> None:
     progress = RankProgress()
     points = take(progress, *(("train/loss", 10 * count, 1.0 / count) for count in range(1, 6)), ("train/acc", 50, 0.9))

@@ -84,6 +84,15 @@ def test_a_file_that_no_look_has_seen_is_read_at_the_end(
     assert [one.tag for one in taken.scalars].count("train/loss") == 6
 
 
+def test_a_rank_that_writes_with_two_trackers_is_read_once(watch: EventWatch, taken: Taken, tmp_path: Path) -> None:
+    wait_until(lambda: has_taken(watch, taken), what="scalars")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "debug.log").write_text("2026-11-25 18:51:06,839 INFO    MainThread:41 [wandb_setup.py")
+    (tmp_path / "run-x.wandb").write_text("refused if it is read")
+    watch.finish(is_last=True)
+    assert set(taken.offsets) == {tmp_path / "events.out.tfevents.1000.node.41.0"}
+
+
 @pytest.mark.parametrize("hangs", ["find_files", "read_new"])
 def test_a_file_server_that_hangs_stops_nothing(
     watch: EventWatch, taken: Taken, monkeypatch: pytest.MonkeyPatch, server: threading.Event, hangs: str

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from engine.core.metrics.protobuf import fields
+
 HEAD, FOOT = 12, 4
 """Bytes before and behind a record."""
 
@@ -73,7 +75,7 @@ def scalars(data: bytes) -> Iterator[Scalar]:
 
 def _event(message: bytes) -> list[Scalar]:
     at, step, summary = 0.0, 0, b""
-    for field, value in _fields(message):
+    for field, value in fields(message):
         if field == 1 and isinstance(value, bytes):
             (at,) = struct.unpack("<d", value)
         elif field == 2 and isinstance(value, int):
@@ -81,7 +83,7 @@ def _event(message: bytes) -> list[Scalar]:
         elif field == 5 and isinstance(value, bytes):
             summary = value
     found = []
-    for field, value in _fields(summary):
+    for field, value in fields(summary):
         if field == 1 and isinstance(value, bytes) and (one := _value(value)) is not None:
             found.append(Scalar(at, step, *one))
     return found
@@ -89,7 +91,7 @@ def _event(message: bytes) -> list[Scalar]:
 
 def _value(message: bytes) -> tuple[str, float] | None:
     tag, number = b"", None
-    for field, value in _fields(message):
+    for field, value in fields(message):
         if not isinstance(value, bytes):
             continue
         if field == 1:
@@ -104,7 +106,7 @@ def _value(message: bytes) -> tuple[str, float] | None:
 def _tensor(message: bytes) -> float | None:
     """The value of a tensor with one number, as newer writers store scalars."""
     kind, content = 0, b""
-    for field, value in _fields(message):
+    for field, value in fields(message):
         if field == 1 and isinstance(value, int):
             kind = value
         elif field in (4, 5, 6) and isinstance(value, bytes):
@@ -114,38 +116,3 @@ def _tensor(message: bytes) -> float | None:
         return None
     (number,) = struct.unpack(form, content)
     return float(number)
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message: its number, and a whole number or the bytes of anything else."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        kind = key & 7
-        if kind == 0:
-            number, at = _varint(message, at)
-            yield key >> 3, number
-            continue
-        if kind == 2:
-            size, at = _varint(message, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"a field of kind {kind}")
-        if at + size > len(message):
-            raise ValueError("a field that is cut off")
-        yield key >> 3, message[at : at + size]
-        at += size
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number & (1 << 64) - 1, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number that is too long")

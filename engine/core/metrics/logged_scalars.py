@@ -1,7 +1,7 @@
 """Takes scalars that a rank writes to a file of its tracker, where its output says nothing about them.
 
 What the output says wins: a metric that is printed is not taken from the file, and steps that are printed are those of the rank. A program
-with rich bars prints the last one only, at its end; that is not enough to win.
+with rich bars prints the last one only, at its end, and wandb prints the last value of each metric; that is not enough to win.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def take_scalars(
             continue
         _take_over(progress)
         shown = "throughput" if role == "rate" else key
-        is_printed = shown in progress.keys and shown not in progress.from_files
+        is_printed = shown in progress.keys and shown not in progress.from_files and shown not in progress.single
         at = scalar.at if math.isfinite(scalar.at) and 0 < scalar.at <= now else now
         step = _step_of(progress, scalar, key)
         values = () if is_printed else ((key, scalar.value * factor),)

@@ -68,6 +68,8 @@ class RankProgress(msgspec.Struct, kw_only=True):
     recorded: set[str] = set()
     """Metrics reported by `rankdeck.log`."""
     keys: set[str] = set()
+    single: set[str] = set()
+    """Metrics with one value so far, as in a summary at the end."""
     from_files: set[str] = set()
     """Metrics that the rank's tracker writes to a file and its output does not say."""
     epoch: float | None = None
@@ -343,6 +345,9 @@ def _admit(progress: RankProgress, key: str, most: int = MAX_KEYS) -> bool:
         ):
             return False
         progress.keys.add(key)
+        progress.single.add(key)
+    elif progress.single:
+        progress.single.discard(key)
     return True
 
 
