@@ -203,8 +203,7 @@ def train(args: Parameters, text: Text, state: elastic.State, folder: Path) -> N
     final = held_out_loss(model, text, args.batch, device)
     rankdeck.log(step=state.step, val_loss=final)
     if rank == 0:
-        prompt = [text.characters.index("\n")]
-        print(text.decode(model.sample(prompt, length=SAMPLE, seed=args.seed)).strip("\n"))
+        print(text.decode(model.sample([text.characters.index("\n")], length=SAMPLE, seed=args.seed)).strip("\n"))
         print(f"final loss {final:.4f}")
     print(f"rank {rank}: done after step {state.step}")
 
