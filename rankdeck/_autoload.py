@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from rankdeck._collectives import listen
-from rankdeck._imports import installed_modules
+from rankdeck._imports import report_imports
 from rankdeck._metrics import log
 
 
@@ -41,7 +41,7 @@ def _report_imports() -> None:
     """Rank 0 tells which installed modules the script uses."""
     if os.environ.get("RANK") == "0" and os.getsid(0) == os.getpid():
         try:
-            log(**{"rankdeck.uses": " ".join(installed_modules())})
+            log(**{"rankdeck.uses": report_imports()})
         except Exception as error:  # noqa: BLE001 - modules may be any objects
             sys.stderr.write(f"rankdeck: can't tell what the script imports: {type(error).__name__}: {error}\n")
 

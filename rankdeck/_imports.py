@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 MOST = 64
@@ -12,6 +14,67 @@ LEFT_OUT = frozenset({"torch", "rankdeck"})
 """Packages that are imported before every rank."""
 
 STANDARD = f"/python{sys.version_info.major}.{sys.version_info.minor}/"
+
+
+NOTABLE = 0.05
+"""Seconds of an import that are reported."""
+
+
+class ImportTimes:
+    """Measures imports of the main thread, as the first entry of `sys.meta_path`. It finds no module itself.
+
+    Nothing tells when an import ends. So it counts until the last import inside it has begun, and `seconds`, by module, is never too much;
+    a module that imports nothing counts as 0. To wrap loaders would be exact, and would show in the tracebacks of scripts.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._thread = threading.get_ident()
+        self._open: list[tuple[str, float, float]] = []
+        """Imports that may not have ended, from the outside: name, begin, and when the last one inside began (monotonic clock)."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Notes that an import begins."""
+        if threading.get_ident() == self._thread:
+            self._close()
+            now = time.monotonic()
+            if self._open:
+                self._open[-1] = (*self._open[-1][:2], now)
+            self._open.append((name, now, now))
+
+    def stop(self) -> None:
+        """Stops to measure."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._close()
+
+    def _close(self) -> None:
+        while self._open and not _is_importing(self._open[-1][0]):
+            name, begin, last = self._open.pop()
+            self.seconds[name] = last - begin
+            if self._open:
+                outer, begin, _ = self._open[-1]
+                self._open[-1] = outer, begin, last
+
+
+_times: ImportTimes | None = None
+
+
+def time_imports() -> None:
+    """Measures imports from now on, until `report_imports`."""
+    global _times
+    _times = ImportTimes()
+    sys.meta_path.insert(0, _times)
+
+
+def report_imports() -> str:
+    """The installed modules that the script uses, separated by spaces; `NAME=SECONDS` if the import took long."""
+    seconds: dict[str, float] = {}
+    if _times is not None:
+        _times.stop()
+        seconds = _times.seconds
+    took = ((name, seconds.get(name, 0.0)) for name in installed_modules())
+    return " ".join(f"{name}={time:.2f}" if time >= NOTABLE else name for name, time in took)
 
 
 def installed_modules() -> list[str]:
@@ -49,6 +112,12 @@ def _path(module: ModuleType | None) -> str:
     """The file of a module; empty if it has none. Other objects may stand in `sys.modules` too."""
     path = _names(module).get("__file__") if isinstance(module, ModuleType) else None
     return path if isinstance(path, str) else ""
+
+
+def _is_importing(name: str) -> bool:
+    module = sys.modules.get(name)
+    spec = _names(module).get("__spec__") if issubclass(type(module), ModuleType) else None  # type: ignore[arg-type]
+    return bool(getattr(spec, "_initializing", False))  # what importlib itself asks
 
 
 def _is_installed(path: str) -> bool:

@@ -55,7 +55,8 @@ class Checklist:
             print_json(self._grid.all())
         else:
             print_table(self._one_node() if len(self._grid.nodes) == 1 else self._many_nodes())
-            for finding in (*failures, *warnings):
+            offers = [finding for finding in self._grid.in_state("ok") if finding.hint]
+            for finding in (*failures, *warnings, *offers):
                 click.echo("")
                 print_line(f"{self._cell(finding)}  {finding.node}, {finding.check}: {finding.text}")
                 if finding.hint:

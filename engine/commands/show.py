@@ -17,7 +17,14 @@ from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.metrics.gpu_use import GpuUse
-from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, shown_shell, store_address
+from engine.core.plan.plan import (
+    LaunchPlan,
+    PlannedNode,
+    shown_environment,
+    shown_shell,
+    slow_import_words,
+    store_address,
+)
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.settings import shown_words
@@ -118,6 +125,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
             ("stop", ", then ".join(f"{name} for {seconds:g} s" for name, seconds in plan.stop_ladder)),
             ("failure", plan.policy.on_failure),
             *([("preload", ", ".join(plan.preload))] if plan.warm and plan.preload else []),
+            *([("imports", slow_import_words(plan))] if plan.slow_imports else []),
             *([("bind", f"{plan.bind}: {BIND_WORDS[plan.bind]}")] if plan.bind != "none" else []),
         ]
     )

@@ -28,6 +28,17 @@ def rank_ranges(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {words}"
 
 
+def import_words(modules: Sequence[tuple[str, float]]) -> str:
+    """`torch in 1.9 s, transformers.trainer in 4.7 s`: modules and the seconds that their imports took."""
+    return ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in modules)
+
+
+def preload_words(modules: Sequence[str]) -> str:
+    """What shares the imports of modules among ranks."""
+    names = ", ".join(f'"{name}"' for name in modules)
+    return f"launch.preload = [{names}] imports {'it' if len(modules) == 1 else 'them'} once, before ranks start"
+
+
 def limited(text: str, most: int) -> str:
     """The text, or its beginning with an ellipsis: at most `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -80,6 +80,8 @@ def become(request: Request, descriptors: list[int]) -> None:
     watch_for_stacks(request["stacks"])
     if "rankdeck._output" in sys.modules:  # it was imported when this process was no rank yet
         sys.modules["rankdeck._output"].outlive_full_disks()
+    if os.environ.get("RANK") == "0" and "rankdeck._imports" in sys.modules:
+        sys.modules["rankdeck._imports"].time_imports()
 
 
 def note_end(path: str, request: Request) -> None:

@@ -38,7 +38,7 @@ from engine.node.login import in_job
 from engine.planning import recipes
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
-from engine.runs.imports import with_automatic_preload
+from engine.runs.imports import with_known_imports
 from engine.runs.paths import utf8_path
 
 LINGER_VARIABLE = "RANKDECK_LINGER"
@@ -80,7 +80,7 @@ def make_plan(
     plan = _with_cpus(plan, checked=checked)
     from engine.backends.environment import environment_warnings  # its hundreds of variables would slow --help down
 
-    plan = with_automatic_preload(plan)
+    plan = with_known_imports(plan)
     return replace(plan, warnings=environment_warnings(profile, plan, os.environ, places), linger=_linger(profile))
 
 

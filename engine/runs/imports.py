@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,14 +16,22 @@ from engine.core.plan.profile_checks import MAX_PRELOAD, is_module_name
 from engine.runs.paths import private_folder, state_folder
 from engine.runs.record import open_regular, replace_file
 
+WORTH = 0.5
+"""Seconds of an import in each rank from which it is worth sharing."""
+
+MOST_KEPT = 256
+"""Scripts that are remembered: those that ran last."""
+
 
 class ScriptImports(msgspec.Struct, frozen=True, kw_only=True):
     """`imports/KEY.json`: of one script with one Python.
 
-    `modules`: that rank 0 of the last run used when its process group was made; `refused`: why some of them can't be preloaded.
+    `modules`: that rank 0 of the last run used when its process group was made; `seconds`: of the imports of some of them in a rank;
+    `refused`: why some of them can't be preloaded.
     """
 
     modules: tuple[str, ...] = ()
+    seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
 
 
@@ -39,18 +48,47 @@ def recall_imports(plan: LaunchPlan) -> ScriptImports:
         return ScriptImports()
 
 
-def with_automatic_preload(plan: LaunchPlan) -> LaunchPlan:
-    """The plan with the modules that its script used in its last run, if the profile leaves them to rankdeck."""
-    if not plan.preload_auto:
-        return plan
+def with_known_imports(plan: LaunchPlan) -> LaunchPlan:
+    """The plan with the modules that its script used in its last run, if the profile leaves them to rankdeck; else with those that a
+    user might add.
+    """
     known = recall_imports(plan)
+    if not plan.preload_auto:
+        return msgspec.structs.replace(plan, slow_imports=slow_imports(plan, known))
     modules = tuple(name for name in known.modules if is_module_name(name) and name not in known.refused)
     return msgspec.structs.replace(plan, preload=modules[:MAX_PRELOAD])
 
 
-def remember_modules(plan: LaunchPlan, modules: tuple[str, ...]) -> None:
-    """Keeps what the script of a plan uses. Raises OSError or RankdeckError: it can't be written."""
-    _change(plan, lambda known: msgspec.structs.replace(known, modules=modules))
+def slow_imports(plan: LaunchPlan, known: ScriptImports) -> tuple[tuple[str, float], ...]:
+    """Modules worth adding to `launch.preload`, and the seconds of their imports in a rank; none if the profile says `auto`."""
+    if plan.preload_auto or not plan.warm or plan.rank_wrap:
+        return ()
+    free = MAX_PRELOAD - len(plan.preload)
+    found = [
+        (name, known.seconds[name])
+        for name in known.modules
+        if known.seconds.get(name, 0.0) >= WORTH and name not in known.refused and name not in plan.preload
+    ]
+    return tuple(found[:free])
+
+
+def remember_modules(plan: LaunchPlan, modules: tuple[str, ...], seconds: dict[str, float]) -> None:
+    """Keeps what the script of a plan uses.
+
+    Args:
+        plan: of the run.
+        modules: that it uses.
+        seconds: of the imports that rank 0 made itself.
+
+    Raises:
+        OSError, RankdeckError: it can't be written.
+    """
+
+    def change(known: ScriptImports) -> ScriptImports:
+        merged = {name: took for name, took in {**known.seconds, **seconds}.items() if name in modules}
+        return msgspec.structs.replace(known, modules=modules, seconds=merged)
+
+    _change(plan, change)
 
 
 def remember_refusal(plan: LaunchPlan, module: str, reason: str) -> None:
@@ -62,9 +100,17 @@ def _change(plan: LaunchPlan, change: Callable[[ScriptImports], ScriptImports]) 
     folder = private_folder(_file(plan).parent)
     with open(folder / ".lock", "wb") as lock:  # several runs of a script may tell at the same moment
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = recall_imports(plan)
-        if (after := change(before)) != before:
-            replace_file(_file(plan), msgspec.json.encode(after))
+        replace_file(_file(plan), msgspec.json.encode(change(recall_imports(plan))))
+        _forget_the_oldest(folder)
+
+
+def _forget_the_oldest(folder: Path) -> None:
+    """Removes what is kept of scripts that have not run for longest, and what writers that were killed have left."""
+    files = sorted(
+        (entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if entry.is_file() and entry.name != ".lock"
+    )
+    for _, path in files[:-MOST_KEPT]:
+        os.unlink(path)
 
 
 def _file(plan: LaunchPlan) -> Path:

@@ -1,13 +1,25 @@
-"""Keeps which modules the script of a run uses, for the next launch with `launch.preload = "auto"`."""
+"""Keeps which modules the script of a run uses, and how long their imports take, for `launch.preload` of the next launch."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile_checks import is_module_name
-from engine.runs.imports import remember_modules
+from engine.core.run import events as ev
+from engine.runs.imports import recall_imports, remember_modules, slow_imports
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
 from engine.supervisor.supervised import SupervisedRun
+
+TOLD = 0.1
+"""Seconds from which an import is told."""
+
+NUMBER = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
 
 
 class ImportWatch:
@@ -23,12 +35,26 @@ class ImportWatch:
         self._kept: str | None = None
 
     def look(self) -> None:
-        """Writes a new report down."""
+        """Writes a new report down, and tells what took long."""
         told = self._ingest.progress[0].uses
         if told is None or told == self._kept:
             return
         self._kept = told
+        plan, seconds = self._run.plan, dict(_read(told))
         try:
-            remember_modules(self._run.plan, tuple(name for name in told.split() if is_module_name(name)))
+            remember_modules(plan, tuple(seconds), {name: took for name, took in seconds.items() if took})
         except (RankdeckError, OSError) as error:
             note(f"can't keep what the script imports: {error}")
+        if modules := tuple((name, took) for name, took in seconds.items() if took >= TOLD):
+            plan = replace(plan, slow_imports=slow_imports(plan, recall_imports(plan)))
+            preload = plan.offered_preload if plan.slow_imports else ()
+            at, attempt = time.time(), self._run.state.attempt
+            self._run.handle(ev.ScriptImported(at=at, attempt=attempt, modules=modules, preload=preload))
+
+
+def _read(told: str) -> Iterator[tuple[str, float]]:
+    """Modules and the seconds of their imports, 0 if the report has none."""
+    for word in told.split():
+        name, _, number = word.partition("=")
+        if is_module_name(name):
+            yield name, float(number) if NUMBER.fullmatch(number) else 0.0

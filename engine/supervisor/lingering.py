@@ -25,7 +25,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import MOST_LINGERING, can_stand_by, is_memory_short, standby_key
 from engine.installed import COMMAND
 from engine.node.limits import memory_left
-from engine.runs.imports import with_automatic_preload
+from engine.runs.imports import with_known_imports
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths, peer_user, runs_folder
 from engine.runs.record import replace_file
@@ -43,7 +43,7 @@ def stay(plan: LaunchPlan) -> None:
     """
     if not plan.linger or not can_stand_by(plan) or is_memory_low():
         return
-    plan = with_automatic_preload(plan)  # the run may have told what its script imports
+    plan = with_known_imports(plan)  # the run may have told what its script imports
     key = standby_key(plan, circumstances())
     with open(runs_folder() / ".standbys", "wb") as gate:  # runs may end at the same moment
         fcntl.flock(gate, fcntl.LOCK_EX)

@@ -226,8 +226,7 @@ class Reports:
         for module, reason in news.left_out:
             text = visible(f"{module} is not preloaded: it {reason}")
             self._run.handle(ev.NodeWarned(at=now, node=node, check="preload", text=text, fails=False))
-            if self._run.plan.preload_auto:
-                _keep_refusal(self._run.plan, module, reason)
+            _keep_refusal(self._run.plan, module, reason)
 
     def _take_no_room(self, node: str, news: reports.NoRoom) -> None:
         where = self._run.no_room[node] = visible(f"{news.path}: {news.reason}")

@@ -121,3 +121,27 @@ def test_ranks_that_start_as_processes_of_their_own_have_nothing_preloaded(rankd
     assert rankdeck("wait", run).returncode == 0
     pid = next(event["pid"] for event in rankdeck.journal(run) if event["event"] == "RankSpawned")
     assert reports(rankdeck, run, ranks=1) == [["0", str(pid), "yes"]]
+
+
+def test_what_every_rank_imports_slowly_is_told_and_offered(rankdeck, write_script, write_profile, work):
+    installed = work / "lib" / "site-packages"
+    write_script("lib/site-packages/slow.py", "import time\ntime.sleep(0.6)\nimport inner\ndef deep(): pass\n")
+    write_script("lib/site-packages/inner.py", "")
+    text = "import torch.distributed as dist\nfrom slow import deep\ndist.init_process_group('gloo')\ndist.destroy_process_group()\n"
+    profile = write_profile(
+        write_script("up.py", text), ranks=2, env={"PYTHONPATH": str(installed)}, launch={"warm": True}
+    )
+    assert "slow" not in rankdeck("plan", profile).stdout
+    told = []
+    for more in ((), ("--set", 'launch.preload=["slow"]')):
+        run = rankdeck.launch(profile, *more)
+        assert rankdeck("wait", run).returncode == 0
+        told.append([event for event in rankdeck.journal(run) if event["event"] == "ScriptImported"])
+    (first,), shared = told
+    ((name, seconds),) = first["modules"]
+    assert (name, first["preload"], shared) == ("slow", ["slow"], [])
+    assert seconds >= 0.6
+    offer = 'launch.preload = ["slow"] imports it once'
+    assert offer in rankdeck("plan", profile).stdout
+    assert offer in rankdeck("check", "--quick", profile).stdout
+    assert offer not in rankdeck("plan", profile, "--set", 'launch.preload=["slow"]').stdout

@@ -15,13 +15,14 @@ from engine.core.catalogue import ProfileEntry
 from engine.core.errors import CheckError, SupervisorElsewhereError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
-from tests.tui.fake_engine import FakeClient, FakeEngine, entry, profile
+from tests.tui.fake_engine import FakeClient, FakeEngine, entry, planned, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.confirm import NoticeScreen
 from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
+from tui.text.plan import plan_text
 
 
 @pytest.fixture
@@ -36,6 +37,13 @@ async def test_a_new_user_sees_profiles_the_plan_of_the_first_and_what_to_do(eng
         text = await until_seen(pilot, "quickstart", "mine", "gloo", "localhost:4", "enter launch", "│ 0│ 1│ 2│ 3│")
         assert "No runs yet. Launch one with enter." in text
         assert "rank 0" in text
+
+
+def test_the_plan_offers_the_modules_that_ranks_imported_slowly():
+    plan = msgspec.structs.replace(planned(profile("mine")), slow_imports=(("transformers.trainer", 4.71),))
+    text = plan_text(plan, 120).plain
+    assert "transformers.trainer in 4.7 s" in text
+    assert 'launch.preload = ["transformers.trainer"]' in text
 
 
 async def test_the_plan_follows_the_cursor_and_shows_the_command_of_rank_0(engine: FakeEngine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from engine.commands.checklist import Checklist
 from engine.core.checks.findings import CHECKS, Begun, fail, ok
@@ -31,3 +32,13 @@ def test_a_table_of_several_nodes_has_a_row_for_each_check_where_that_fits_80_co
     assert [word.lower() for word in cells[0][1:]] == list(CHECKS)
     assert [row[0] for row in cells[1:]] == list(nodes)
     assert [row[1] for row in cells[1:]] == ["● ok", "✖ fail", *["● ok"] * (count - 2)]
+
+
+def test_what_is_offered_is_printed_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    checklist = Checklist(as_json=False, ascii_only=False)
+    checklist.take(Begun(nodes=("here",)))
+    checklist.take(replace(ok("here", "script", "2 KiB"), hint="share its imports"))
+    assert checklist.show() == 0
+    assert capsys.readouterr().out.partition("\n\n")[2] == (
+        "● ok  here, script: 2 KiB\n  share its imports\n\nno problems found\n"
+    )

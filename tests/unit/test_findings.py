@@ -473,3 +473,12 @@ def test_numbers_of_things_are_words():
         "1 process",
         "2 processes",
     ]
+
+
+def test_the_first_node_offers_what_ranks_import_slowly():
+    plan = replace(planned(), preload=("numpy",), slow_imports=(("transformers.trainer", 4.71),))
+    first, second = (the(job_findings(plan, node.name, MACHINE, JOB, full=False), "script") for node in plan.nodes)
+    assert first.state == second.state == "ok"
+    assert first.text.endswith("in its last run each rank imported transformers.trainer in 4.7 s")
+    assert first.hint.startswith('launch.preload = ["numpy", "transformers.trainer"] imports them once')
+    assert not second.hint

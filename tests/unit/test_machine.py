@@ -84,6 +84,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     *(ev.RunContinued(at=5e3, job="7", nodes=nodes) for nodes in (TWO, (("c", (0,)), ("d", (1, 2))), (("c", (0,)),))),
     *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
     *(ev.ModulesImported(at=5e3, node=node, modules=(("torch", 1.5),)) for node in ("a", "z")),
+    *(ev.ScriptImported(at=5e3, attempt=attempt, modules=(("numpy", 1.5),)) for attempt in (0, 9)),
     *(
         ev.NodeCleared(at=5e3, attempt=attempt, node=node, abandoned=abandoned)
         for attempt in (-1, 0, 1, 9)
@@ -283,6 +284,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
     (
         '{"event":"ModulesImported","at":1.5,"node":"a","modules":[["torch",2.5]],"earlier":true}',
         ev.ModulesImported(at=1.5, node="a", modules=(("torch", 2.5),), earlier=True),
+    ),
+    (
+        '{"event":"ScriptImported","at":1.5,"attempt":1,"modules":[["numpy",2.5]],"preload":["numpy"]}',
+        ev.ScriptImported(at=1.5, attempt=1, modules=(("numpy", 2.5),), preload=("numpy",)),
     ),
     (
         '{"event":"NodeCleared","at":1.5,"attempt":1,"node":"a","abandoned":[7]}',

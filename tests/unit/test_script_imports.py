@@ -72,3 +72,35 @@ print("tomlkit.api" in sys.modules)
 
 def test_a_module_that_is_loaded_on_its_first_use_is_not_loaded_to_be_named(tmp_path: Path) -> None:
     assert said_by(tmp_path, LAZY) == ["tomlkit", "False"]
+
+
+TIMED = """
+import sys
+from rankdeck import _imports
+
+_imports.time_imports()
+before = list(sys.meta_path)
+import outer, quick
+
+print(*_imports.report_imports().split(), sep="\\n")
+print(before[1:] == sys.meta_path)
+"""
+
+
+def test_slow_imports_are_named_with_their_seconds_and_nothing_stays(tmp_path: Path) -> None:
+    modules = {
+        "outer": "import time, inner\ntime.sleep(0.2)\nimport quick\nfrom inner import Inner\n",
+        "inner": "import time\ntime.sleep(0.2)\nimport json.tool\nclass Inner: pass\n",
+        "quick": "",
+    }
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    for name, text in modules.items():
+        (installed / f"{name}.py").write_text(text)
+    text = f"import sys\nsys.path.insert(0, {str(installed)!r})\n{TIMED}"
+    *found, is_gone = said_by(tmp_path, text)
+    seconds = {name: float(number or 0) for name, _, number in (word.partition("=") for word in found)}
+    assert set(seconds) == {"outer", "quick"}
+    assert seconds["outer"] >= 0.4
+    assert seconds["quick"] == 0
+    assert is_gone == "True"

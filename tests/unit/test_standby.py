@@ -15,7 +15,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import LINGER, Circumstances, can_stand_by, is_memory_short, linger_seconds, standby_key
 from engine.node.limits import memory_left
 from engine.planning.make import make_plan
-from engine.runs.imports import remember_modules, remember_refusal
+from engine.runs.imports import MOST_KEPT, recall_imports, remember_modules, remember_refusal
 from engine.runs.standbys import Standing, circumstances, new_standby
 from tests.support import parse_profile
 
@@ -202,7 +202,7 @@ def test_the_next_plan_preloads_what_the_last_run_used_and_no_file_of_others(
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
     plan = plan_of('preload = "auto"')
     assert plan.preload == ()
-    remember_modules(plan, ("numpy", "msgspec", "not a module"))
+    remember_modules(plan, ("numpy", "msgspec", "not a module"), {})
     remember_refusal(plan, "numpy", "starts threads")
     assert plan_of('preload = "auto"').preload == ("msgspec",)
     assert plan_of().preload == ()
@@ -210,3 +210,31 @@ def test_the_next_plan_preloads_what_the_last_run_used_and_no_file_of_others(
     kept.unlink()
     os.mkfifo(kept)
     assert plan_of('preload = "auto"').preload == (), "a pipe in its place is not waited for"
+
+
+def test_modules_that_ranks_import_slowly_are_offered_where_they_can_be_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    plan = plan_of()
+    remember_modules(
+        plan, ("numpy", "slow", "refused", "quick"), {"numpy": 0.9, "slow": 4.7, "refused": 3.0, "quick": 0.4}
+    )
+    remember_refusal(plan, "refused", "starts a thread")
+    assert plan_of().slow_imports == (("numpy", 0.9), ("slow", 4.7))
+    assert plan_of('preload = ["numpy"]').offered_preload == ("numpy", "slow")
+    assert plan_of('preload = "auto"').slow_imports == ()
+    assert plan_of("warm = false").slow_imports == ()
+    remember_modules(plan, ("slow",), {})
+    assert plan_of().slow_imports == (("slow", 4.7),), "a run that shared it has no newer figure"
+
+
+def test_scripts_that_have_not_run_for_longest_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    plans = [msgspec.structs.replace(plan_of(), workdir=f"/work{number}") for number in range(MOST_KEPT + 1)]
+    for number, plan in enumerate(plans):
+        remember_modules(plan, ("numpy",), {})
+        if number == 0:
+            (first,) = (tmp_path / "imports").glob("*.json")
+            os.utime(first, (1, 1))
+    assert [bool(recall_imports(plan).modules) for plan in plans] == [False] + [True] * MOST_KEPT

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import BackendInfo
-from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, store_address
+from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, slow_import_words, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
 from engine.core.plan.settings import shown_words
@@ -70,6 +70,8 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
         lines += labelled("bind", [f"{plan.bind}, {BIND_WORDS[plan.bind]}", *cpus], width)
     if plan.warm and plan.preload:
         lines += labelled("preload", ", ".join(plan.preload), width)
+    if plan.slow_imports:
+        lines += labelled("imports", slow_import_words(plan), width, style="$text-accent")
     policy = plan.policy
     failure = f"restart, at most {policy.max_restarts} times" if policy.on_failure == "restart" else policy.on_failure
     lines += labelled("on failure", failure, width)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from engine.core.checks.findings import Finding, Job, Machine, Space, Torch, TorchFacts, fail, ok, skip, warn
 from engine.core.checks.node_findings import worst
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.plan import LaunchPlan, PlannedNode
-from engine.core.words import count, size_words
+from engine.core.words import count, import_words, preload_words, size_words
 
 LOW_SPACE, NO_SPACE = 1 << 30, 1 << 24
 LOW_FILES, NO_FILES = 1000, 50
@@ -54,6 +56,15 @@ def _workdir(plan: LaunchPlan, node: str, job: Job) -> Finding:
 
 
 def _script(plan: LaunchPlan, node: str, job: Job) -> Finding:
+    """What is known of the script; on the first node also what it imports slowly."""
+    found = _script_there(plan, node, job)
+    if found.state != "ok" or not plan.slow_imports or node != plan.nodes[0].name:
+        return found
+    text = f"{found.text}; in its last run each rank imported {import_words(plan.slow_imports)}"
+    return replace(found, text=text, hint=preload_words(plan.offered_preload))
+
+
+def _script_there(plan: LaunchPlan, node: str, job: Job) -> Finding:
     target = plan.program.target
     match plan.program.kind:
         case "recipe":

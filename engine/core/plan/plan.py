@@ -18,6 +18,7 @@ from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import AUTO_PRELOAD, Bind, Profile, Transport
 from engine.core.plan.submission import Submission
+from engine.core.words import import_words, preload_words
 
 SECRET_NAME = re.compile(
     r"^(?!(?:OLD)?PWD$).*?"  # the shell's own variables
@@ -158,6 +159,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Modules that the template imports besides torch, before it forks ranks."""
     preload_auto: bool = False
     """Whether `preload` comes from the last run of the script."""
+    slow_imports: tuple[tuple[str, float], ...] = ()
+    """Modules that are worth adding to `preload`, and the seconds that their imports took in a rank."""
     policy: FailurePolicy
     on_disconnect: Literal["keep", "stop"]
     lease: float
@@ -193,6 +196,11 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.places)
 
     @property
+    def offered_preload(self) -> tuple[str, ...]:
+        """The value of `launch.preload` with which no rank imports slowly."""
+        return (*self.preload, *(name for name, _ in self.slow_imports))
+
+    @property
     def rank_python(self) -> tuple[str, ...]:
         """The words that start the Python of ranks."""
         return (*self.wrap, self.python)
@@ -201,6 +209,13 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     def node_python(self) -> str:
         """The Python of a node that needs no torch: of agents."""
         return self.outer_python or self.python
+
+
+def slow_import_words(plan: LaunchPlan) -> str:
+    """What ranks imported slowly in the last run of the script, and how they share it; empty: nothing."""
+    if not plan.slow_imports:
+        return ""
+    return f"the last run imported {import_words(plan.slow_imports)}; {preload_words(plan.offered_preload)}"
 
 
 def build_plan(

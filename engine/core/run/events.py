@@ -126,6 +126,17 @@ class ModulesImported(Event, frozen=True, kw_only=True):
     earlier: bool = False
 
 
+class ScriptImported(Event, frozen=True, kw_only=True):
+    """Rank 0 has imported these modules itself, each in so many seconds, before its process group was made.
+
+    `preload`: value of `launch.preload` with which the next launch shares them; empty: nothing would be gained.
+    """
+
+    attempt: int
+    modules: tuple[tuple[str, float], ...]
+    preload: tuple[str, ...] = ()
+
+
 class NodeCleared(Event, frozen=True, kw_only=True):
     """An agent has ended all processes of this attempt, except those in `abandoned`, which it could not kill."""
 
@@ -289,6 +300,7 @@ AnyEvent = (
     | RunContinued
     | NodeWarned
     | ModulesImported
+    | ScriptImported
     | NodeCleared
     | NodeClosed
     | StoreOpened

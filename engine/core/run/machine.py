@@ -30,6 +30,7 @@ from engine.core.run.node_events import (
     node_given_up,
     node_warned,
     run_continued,
+    script_imported,
     supervisor_started,
 )
 from engine.core.run.rank_events import (
@@ -117,6 +118,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.RunContinued: run_continued,
     ev.NodeWarned: node_warned,
     ev.ModulesImported: modules_imported,
+    ev.ScriptImported: script_imported,
     ev.NodeCleared: node_cleared,
     ev.NodeClosed: node_closed,
     ev.StoreOpened: store_opened,

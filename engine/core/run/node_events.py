@@ -203,6 +203,15 @@ def modules_imported(state: RunState, event: ev.ModulesImported) -> Step:
     return set_node(state, event.node, imports=event.modules), ()
 
 
+def script_imported(state: RunState, event: ev.ScriptImported) -> Step:
+    """Notes what rank 0 has imported itself. It is shown; nothing else follows."""
+    if isinstance(state.phase, Ended):
+        return ignore(state, "the run has ended")
+    if state.imports == event.modules:
+        return ignore(state, "that is known")
+    return replace(state, imports=event.modules), ()
+
+
 def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
     """Counts the ranks of the node as lost. If there is a spare node, the run ends here, and goes on there."""
     before, state = state, set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)

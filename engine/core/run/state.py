@@ -209,6 +209,8 @@ class RunState(Value, frozen=True, kw_only=True):
     """News that the ranks of this attempt were told, in order."""
     notices: int = 0
     """Lines of the story about the ranks' health."""
+    imports: tuple[tuple[str, float], ...] = ()
+    """What rank 0 has imported itself, and in how many seconds, as it said last."""
 
     def generation_of(self, rank: int) -> int:
         """The generation that a rank's process was started for."""

@@ -9,6 +9,7 @@ from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.views.view import EventLine
+from engine.core.words import import_words, preload_words
 
 RELIEF = ("moving", "even", "restored")
 """Kinds of notices about health that need no action of a user."""
@@ -65,8 +66,10 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
         case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
             return f"{node}, {check}: {text}", "error" if fails else "warning"
         case ev.ModulesImported(node=node, modules=modules, earlier=earlier):
-            words = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in modules)
-            return f"{node} imported {words}" + (", before the launch" if earlier else ""), "info"
+            return f"{node} imported {import_words(modules)}" + (", before the launch" if earlier else ""), "info"
+        case ev.ScriptImported(modules=modules, preload=preload):
+            told = f"rank 0 imported {import_words(modules)}"
+            return f"{told}; {preload_words(preload)}" if preload else told, "notice" if preload else "info"
         case ev.StoreOpened(node=node, port=port):
             return f"attempt {after.attempt}: the store listens on {node} port {port}", "info"
         case ev.StoreLost(reason=reason):
