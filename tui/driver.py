@@ -51,7 +51,7 @@ class InputDecoder(codecs.IncrementalDecoder):
         return self._utf8.decode(data[: begun.start()] if begun else data, final)
 
 
-def _leave_at_once() -> None:
+def leave_at_once() -> None:
     """Ends the process where its terminal is gone and no SIGHUP came: there is nothing to put away, and no run needs it."""
     os._exit(128 + signal.SIGHUP)
 
@@ -70,7 +70,7 @@ class RankdeckDriver(linux_driver.LinuxDriver):
 
         class Decoder(InputDecoder):
             reported = staticmethod(self._ask_for_sgr_mouse)
-            ended = staticmethod(_leave_at_once)
+            ended = staticmethod(leave_at_once)
 
         # The decoder is looked up by this name when the thread starts; there is no other way to exchange it.
         vars(linux_driver)["getincrementaldecoder"] = lambda _encoding: Decoder

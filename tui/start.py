@@ -1,4 +1,4 @@
-"""Starts the app with the user's settings, in the terminal of the command."""
+"""Starts the app with the user's settings, in the terminal of the command or in a browser."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from engine.client.protocols import EngineClient
 from engine.core.plan.key_places import Places
 from engine.core.settings import Settings
 from tui.app import RankdeckApp
+from tui.browser import BrowserDriver
 from tui.driver import RankdeckDriver
 from tui.keymap import check_theme, keymap_of
 
@@ -22,12 +23,14 @@ def run(
     slow: bool = False,
     mouse: bool = True,
     read_only: bool = False,
+    browser: tuple[int, int] | None = None,
 ) -> int:
     """Shows the app until the user leaves it; the arguments are those of `RankdeckApp`.
 
     Args:
         settings: the user's, and where each is written.
         mouse: False leaves the mouse to the terminal, for selecting text.
+        browser: columns and lines of the browser that `rankdeck serve` connects with; None in a terminal.
 
     Returns:
         Exit status.
@@ -48,9 +51,9 @@ def run(
         theme=settings[0].theme,
         keymap=keymap,
         notify=settings[0].notify,
-        driver_class=RankdeckDriver,
+        driver_class=RankdeckDriver if browser is None else BrowserDriver,
     )
-    app.run(mouse=mouse)
-    if app.parting is not None:
+    app.run(mouse=mouse, size=browser)
+    if app.parting is not None and browser is None:
         sys.stdout.write(f"{app.parting}\n")
     return app.return_code or 0

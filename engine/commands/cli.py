@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import io
+import os
 import sys
 from typing import IO
 
@@ -25,7 +26,7 @@ from engine.commands.launching import follow_launch
 from engine.commands.nodes import nodes
 from engine.commands.output import complain, warn
 from engine.commands.recipes import recipes
-from engine.core.errors import RankdeckError, UsageError
+from engine.core.errors import CheckError, RankdeckError, UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Metrics, Profile
 from engine.planning.profiles import find_profile, list_profiles, read_with_places
@@ -72,8 +73,14 @@ cli.add_command(config)
 cli.add_command(nodes)
 
 
-def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profile: str | None = None) -> int:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+def _open_app(
+    look: dict[str, bool],
+    *,
+    open_run: str | None = None,
+    open_profile: str | None = None,
+    browser: tuple[int, int] | None = None,
+) -> int:
+    if browser is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the app needs a terminal", hint="rankdeck --help lists the commands that need none")
     settings = read_settings()
     gc.disable()  # until the first frame: garbage collection takes a tenth of the time to import and set up the app
@@ -84,7 +91,7 @@ def _open_app(look: dict[str, bool], *, open_run: str | None = None, open_profil
         from engine.client.read_only import ReadOnlyEngine
 
         engine = ReadOnlyEngine()
-    return run(engine, settings, open_run=open_run, open_profile=open_profile, **look)
+    return run(engine, settings, open_run=open_run, open_profile=open_profile, browser=browser, **look)
 
 
 def _read(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:
@@ -273,6 +280,40 @@ def bench(
     outcomes, interrupted = asyncio.run(measure.bench(wanted))
     measure.show_outcomes(outcomes, as_json=as_json)
     ctx.exit(measure.exit_status(outcomes, interrupted=interrupted))
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1; default: one that is free.")
+@click.pass_context
+def serve(ctx: click.Context, *, port: int) -> None:
+    """Open the app in a browser: prints its address, which holds a token, and serves it until Ctrl-C.
+
+    Options of the app come first: `rankdeck --read-only serve`. It listens on the loopback network only. Needs the package
+    textual-serve: pip install 'rankdeck[serve]'.
+    """
+    try:
+        from engine.commands.serve import serve as serve_page
+    except ImportError as error:
+        raise CheckError(
+            f"serve needs the package textual-serve: {error}", hint="pip install 'rankdeck[serve]'"
+        ) from None
+    read_settings()  # an error in them is shown here, not in each browser
+    flags = {"ascii": "--ascii", "slow": "--slow", "read_only": "--read-only"}
+    serve_page([flag for name, flag in flags.items() if ctx.obj[name]], port)
+
+
+@cli.command(hidden=True)
+@click.argument("columns", type=int)
+@click.argument("lines", type=int)
+@click.pass_context
+def in_browser(ctx: click.Context, *, columns: int, lines: int) -> None:
+    """The app of one browser, which `serve` has started."""
+    os.environ.pop("TMUX", None)  # what is copied goes to the browser, not into the terminal of `serve`
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"
+    import textual.constants  # noqa: F401 - reads it
+
+    del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a launch would pass it on
+    ctx.exit(_open_app(ctx.obj, browser=(columns, lines)))
 
 
 @cli.command()

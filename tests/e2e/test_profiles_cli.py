@@ -135,7 +135,7 @@ MALFORMED = {
     "a pattern with a huge repeat": HEAD + RUN + "[metrics]\npatterns = ['(?P<loss>x){999999999999}']\n",
 }
 
-VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "metrics", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion", "recipes", "run", "new", "compare", "runs", "note", "gc", "export", "import", "takeover", "config", "nodes", "prometheus"]  # fmt: skip
+VERBS = ["profiles", "backends", "plan", "check", "env", "launch", "ps", "status", "diagnose", "logs", "metrics", "attach", "restart", "kill", "stacks", "stop", "wait", "bench", "clean", "completion", "recipes", "run", "new", "compare", "runs", "note", "gc", "export", "import", "takeover", "config", "nodes", "prometheus", "serve"]  # fmt: skip
 
 
 class ProgramOutput:
