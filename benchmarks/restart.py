@@ -2,7 +2,8 @@
 
 Four ranks train with DDP and checkpoint every 50 steps; one is killed with SIGKILL. `kill to step`: until every rank has finished
 a step that is further than any before, with the restart being automatic. `key to step`: rankdeck only, from the request of a user
-whose run holds. `lost`: steps that had to be done again. torchrun restarts at all only with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
+whose run holds. `all ranks restart`: the same script without `rankdeck.elastic`, so that every rank starts again from the newest
+checkpoint, as under torchrun. `lost`: steps that had to be done again. torchrun restarts at all only with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ steps = open(os.path.join(folder, "steps-" + rank), "a", buffering=1)
 @rankdeck.elastic.run(state)
 def train():
     ddp = DDP(state.model)
-    while not os.path.exists(os.path.join(folder, "finish")):
+    while True:
+        finish = torch.tensor([float(os.path.exists(os.path.join(folder, "finish")))])
+        dist.all_reduce(finish)
+        if finish.item():
+            return
         state.optimizer.zero_grad()
         ddp(torch.randn(8, 64)).square().mean().backward()
         state.optimizer.step()
@@ -52,11 +57,15 @@ def train():
             torch.save({"step": state.step, "model": model.state_dict(), "optimizer": state.optimizer.state_dict()}, saved + ".new")
             os.rename(saved + ".new", saved)
         time.sleep(0.01)
-        flag = torch.zeros(1)
-        dist.all_reduce(flag)
 
 train()
 """
+
+NOT_ELASTIC = {
+    "@rankdeck.elastic.run(state)\n": "",
+    "\ntrain()\n": "\ndist.init_process_group('gloo')\ntrain()\ndist.destroy_process_group()\n",
+}
+"""What makes `SCRIPT` one without `rankdeck.elastic`."""
 
 
 def rows(folder: Path, rank: int) -> list[tuple[int, float, int]]:
@@ -154,6 +163,11 @@ def rankdeck(script: Path, ranks: int, victim: int, folder: Path, *, on_failure:
     return asyncio.run(run())
 
 
+def plain_of(script: Path) -> Path:
+    """The script without `rankdeck.elastic`, beside the one with it."""
+    return script.with_name("plain.py")
+
+
 def main() -> None:
     """Prints a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -165,11 +179,16 @@ def main() -> None:
         "torchrun, kill to step": torchrun,
         "rankdeck, kill to step": lambda *words: rankdeck(*words, on_failure="restart"),
         "rankdeck, key to step": lambda *words: rankdeck(*words, on_failure="hold"),
+        "rankdeck, all ranks restart": lambda script, *words: rankdeck(plain_of(script), *words, on_failure="restart"),
     }
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory(prefix="restart") as folder:
         script = Path(folder) / "train.py"
         script.write_text(SCRIPT)
+        plain = SCRIPT
+        for elastic, without in NOT_ELASTIC.items():
+            plain = plain.replace(elastic, without)
+        plain_of(script).write_text(plain)
         for turn in range(options.repeat):
             for name, way in ways.items():
                 with tempfile.TemporaryDirectory(prefix="restart") as own:
@@ -185,7 +204,7 @@ def main() -> None:
     peer = medians["torchrun, kill to step"]["seconds"]
     for name, found in medians.items():
         print(
-            f"  {name:24} {found['seconds']:7.3f} s, {found['lost']:3.0f} steps lost, {found['survivors']:.0f} of "
+            f"  {name:27} {found['seconds']:7.3f} s, {found['lost']:3.0f} steps lost, {found['survivors']:.0f} of "
             f"{options.ranks} processes kept, {peer / found['seconds']:6.1f} times as fast as torchrun"
         )
 
