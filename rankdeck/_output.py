@@ -23,22 +23,27 @@ class PatientFile(io.FileIO):
 
     def write(self, data: object) -> int | None:  # type: ignore[override]
         """Writes bytes. Returns how many were taken, the lost ones too; None if the descriptor would block."""
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        try:
-            if self._lost:
-                note = f"\nrankdeck: {self._lost} bytes of output are lost here: the disk was full\n".encode()
-                if super().write(note) != len(note):
-                    return self._lose(view)
-                self._lost = 0
-            return super().write(view)
+        try:  # with `python -u`, each `print` comes here: keep it short
+            if self._lost and not self._tell_loss():
+                return self._lose(data)
+            return super().write(data)  # type: ignore[arg-type]
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            return self._lose(view)
+            return self._lose(data)
 
-    def _lose(self, view: memoryview) -> int:
-        self._lost += len(view)
-        return len(view)
+    def _tell_loss(self) -> bool:
+        """Writes how much was lost. Returns whether there was room for it."""
+        note = f"\nrankdeck: {self._lost} bytes of output are lost here: the disk was full\n".encode()
+        if super().write(note) != len(note):
+            return False
+        self._lost = 0
+        return True
+
+    def _lose(self, data: object) -> int:
+        size = memoryview(data).nbytes  # type: ignore[arg-type]
+        self._lost += size
+        return size
 
 
 def outlive_full_disks() -> None:

@@ -70,3 +70,12 @@ def test_a_line_that_is_built_otherwise_stays() -> None:
 def test_an_exponent_belongs_to_its_number() -> None:
     lines = flood("step {step} loss={loss}", [1.0, 100.0, 1.0], ".3e")
     assert b"1.000e+02" in thin(b"".join(lines), losses)
+
+
+@pytest.mark.parametrize("number", ["007.5", "+7.5", "7."])
+def test_numbers_may_be_written_in_other_ways_than_in_json(number: str) -> None:
+    lines = [f"step {step} loss={number}\n".encode() for step in range(5000)]
+    lines[1234] = lines[1234].replace(b"7", b"9")
+    lines[2345] = lines[2345].replace(b"7", b"1")
+
+    assert {lines[1234], lines[2345]} <= set(thin(b"".join(lines), losses).splitlines(keepends=True))
