@@ -9,6 +9,7 @@ highest value. Values that are not finite are kept separately.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -70,8 +71,10 @@ class _Column:
     def add(self, bucket: Bucket) -> None:
         if bucket.low is None or bucket.high is None:
             return
-        self.low = min(self.low, bucket.low)
-        self.high = max(self.high, bucket.high)
+        if bucket.low < self.low:  # faster than `min`; a chart of many ranks has thousands of buckets
+            self.low = bucket.low
+        if bucket.high > self.high:
+            self.high = bucket.high
         self.count += 1
         # Updated with each value, because the sum of large floats can be infinite.
         self.mean = self.mean * ((self.count - 1) / self.count) + (bucket.low / 2 + bucket.high / 2) / self.count
@@ -94,23 +97,26 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
     by_step = not look.by_time and bool(every) and all(bucket.step is not None for bucket in every)
     begin = min((bucket.begin for bucket in every), default=0.0)
 
-    def place(bucket: Bucket) -> float:
-        return float(bucket.step) if by_step and bucket.step is not None else bucket.end - begin
+    def places(buckets: Iterable[Bucket]) -> list[float]:
+        if by_step:
+            return [float(bucket.step) for bucket in buckets if bucket.step is not None]
+        return [bucket.end - begin for bucket in buckets]
 
-    if look != Look():
-        parts, every = _looked_at(parts, look, place)
+    if look.log or (look.begin, look.end) != (0.0, 1.0):
+        parts = _looked_at(parts, look, places)
+        every = [bucket for _, buckets in parts for bucket in buckets]
     low = min((bucket.low for bucket in every if bucket.low is not None), default=None)
     high = max((bucket.high for bucket in every if bucket.high is not None), default=None)
     if low is None or high is None:
         return None
-    left = min(map(place, every))
-    right = max(map(place, every))
+    every_place = places(every)
+    left, right = min(every_place), max(every_place)
     width = (right - left) / max(1, columns - 1) or 1.0
 
-    def columns_of(buckets: Iterable[Bucket]) -> list[tuple[float, _Column]]:
-        by_index: dict[int, _Column] = {}
-        for bucket in buckets:
-            by_index.setdefault(round((place(bucket) - left) / width), _Column()).add(bucket)
+    def columns_of(buckets: Sequence[Bucket]) -> list[tuple[float, _Column]]:
+        by_index: defaultdict[int, _Column] = defaultdict(_Column)
+        for place, bucket in zip(places(buckets), buckets, strict=True):
+            by_index[round((place - left) / width)].add(bucket)
         return [(left + index * width, column) for index, column in sorted(by_index.items()) if column.count]
 
     if len(parts) > MOST_CURVES:
@@ -126,22 +132,21 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
         drawn = [_curve(name, columns_of(buckets)) for name, buckets in parts]
     if look.smoothing:
         drawn = [_smoothed(curve, look.smoothing) for curve in drawn]
-    odd = sorted({place(bucket) for bucket in every if bucket.odd})
-    restarts = sorted({at for _, _, begun in found for at in map(place, begun) if left <= at <= right})
+    odd = sorted(set(places(bucket for bucket in every if bucket.odd)))
+    restarts = sorted({at for _, _, begun in found for at in places(begun) if left <= at <= right})
     return Curves(drawn, len(parts) > MOST_CURVES, odd, restarts, by_step, (left, right), (low, high))
 
 
 def _looked_at(
-    parts: list[tuple[str, list[Bucket]]], look: Look, place: Callable[[Bucket], float]
-) -> tuple[list[tuple[str, list[Bucket]]], list[Bucket]]:
+    parts: list[tuple[str, list[Bucket]]], look: Look, places: Callable[[Iterable[Bucket]], list[float]]
+) -> list[tuple[str, list[Bucket]]]:
     """The buckets in the part of the run that is drawn, with logarithms where they are asked for."""
-    places = [place(bucket) for _, buckets in parts for bucket in buckets]
-    first, last = min(places, default=0.0), max(places, default=0.0)
+    placed = [(name, list(zip(places(buckets), buckets, strict=True))) for name, buckets in parts]
+    every = [place for _, pairs in placed for place, _ in pairs]
+    first, last = min(every, default=0.0), max(every, default=0.0)
     left, right = first + (last - first) * look.begin, first + (last - first) * look.end
-    kept = [(name, [one for one in buckets if left <= place(one) <= right]) for name, buckets in parts]
-    if look.log:
-        kept = [(name, [_logged(one) for one in buckets]) for name, buckets in kept]
-    return kept, [bucket for _, buckets in kept for bucket in buckets]
+    kept = [(name, [bucket for place, bucket in pairs if left <= place <= right]) for name, pairs in placed]
+    return [(name, [_logged(one) for one in buckets]) for name, buckets in kept] if look.log else kept
 
 
 def _logged(bucket: Bucket) -> Bucket:

@@ -45,45 +45,36 @@ def spark_values(source: Source, width: int, since: float | None = None) -> list
     parts = _parts(source, since)
     if width <= 0 or not parts:
         return []
-    count = min(width, len(parts))
-    cells = [_cell(parts[at * len(parts) // count : (at + 1) * len(parts) // count]) for at in range(count)]
-    usual = statistics.median([cell.spread for cell in cells if cell]) if any(cells) else 0.0
+    count, size = min(width, len(parts)), len(parts)
+    cells = [_cell(parts[at * size // count : (at + 1) * size // count]) for at in range(count)]
+    spreads = [cell[1] / 2 - cell[0] / 2 for cell in cells if cell]
+    most = OUTSTANDING * statistics.median(spreads) if spreads else 0.0
     values: list[float | None] = []
     for at, cell in enumerate(cells):
+        if cell is None:
+            values.append(None)
+            continue
+        low, high = cell
         beside = cells[at - 1] if at else (cells[1] if count > 1 else None)
-        values.append(None if cell is None else _shown(cell, beside, usual))
+        if beside is None or high / 2 - low / 2 <= most:
+            values.append(low / 2 + high / 2)
+        else:
+            middle = beside[0] / 4 + beside[1] / 4
+            values.append(low if abs(low / 2 - middle) >= abs(high / 2 - middle) else high)
     return values
 
 
-class _Cell(NamedTuple):
-    low: float
-    high: float
-
-    @property
-    def middle(self) -> float:
-        return self.low / 2 + self.high / 2
-
-    @property
-    def spread(self) -> float:
-        return self.high / 2 - self.low / 2
-
-
-def _cell(group: Iterable[_Part | Bucket]) -> _Cell | None:
+def _cell(group: Sequence[_Part | Bucket]) -> tuple[float, float] | None:
+    """The lowest and the highest value of a cell; None if it has none, or one that is not finite."""
     low, high = math.inf, -math.inf
-    for part in group:  # one loop: a table draws thousands of cells a second
+    for part in group:  # one loop over plain numbers: a table draws thousands of cells a second
         if part.odd:
             return None
         if part.low is not None and part.low < low:
             low = part.low
         if part.high is not None and part.high > high:
             high = part.high
-    return _Cell(low, high) if low <= high else None
-
-
-def _shown(cell: _Cell, beside: _Cell | None, usual: float) -> float:
-    if beside is None or cell.spread <= OUTSTANDING * usual:
-        return cell.middle
-    return max(cell.low, cell.high, key=lambda value: abs(value / 2 - beside.middle / 2))
+    return (low, high) if low <= high else None
 
 
 def scale_of(sources: Iterable[Source], since: float | None = None) -> Scale | None:
