@@ -56,7 +56,7 @@ class Parameters:
     """What the command line may set."""
 
     epochs: int = parameter(
-        10, "times that all images are seen", low=1, presets={"small": 2, "minute": 100, "big": 1000}
+        10, "times that all images are seen", low=1, presets={"small": 2, "minute": 300, "big": 1000}
     )
     batch: int = parameter(16, "images per rank and part of a step", low=1, unit="images")
     accumulate: int = parameter(2, "parts of a step whose gradients are added up", low=1)

@@ -46,7 +46,7 @@ class Parameters:
         "optimizer steps in all, including those before a resume",
         low=1,
         unit="steps",
-        presets={"small": 20, "minute": 20000, "big": 200000},
+        presets={"small": 20, "minute": 12000, "big": 200000},
     )
     batch: int = parameter(32, "samples per rank and step", low=1, unit="samples")
     lr: float = parameter(0.05, "learning rate", low=0.0)

@@ -55,7 +55,7 @@ class Parameters:
         "optimizer steps in all, including those before a resume",
         low=1,
         unit="steps",
-        presets={"small": 100, "minute": 10000, "big": 20000},
+        presets={"small": 100, "minute": 20000, "big": 20000},
     )
     every: int = parameter(10, "steps between averages", low=1, unit="steps")
     batch: int = parameter(32, "images per rank and step", low=1, presets={"big": 256})

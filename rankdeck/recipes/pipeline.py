@@ -70,7 +70,7 @@ class Parameters:
 
     schedule: str = parameter("all", "how batches go through", choices=("all", "by-hand", "gpipe", "1f1b"))
     steps: int = parameter(
-        60, "optimizer steps of each schedule", low=1, unit="steps", presets={"small": 40, "minute": 100, "big": 1000}
+        60, "optimizer steps of each schedule", low=1, unit="steps", presets={"small": 40, "minute": 200, "big": 1000}
     )
     batch: int = parameter(
         1024, "points a step, a multiple of micro-batches", low=1, presets={"small": 128, "big": 8192}
