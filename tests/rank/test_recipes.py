@@ -19,7 +19,7 @@ from rankdeck.recipes._text import Shard, blocks_at, read_text
 from rankdeck.recipes._transformer import GPT, Shape
 from rankdeck.recipes.gpt import Parameters, check, learning_rate
 from tests.recipe_ranks import KILLED_AT, RECIPES, Gang, Launcher
-from tests.support import PATIENCE, ROOT
+from tests.support import LIGHT, PATIENCE, ROOT
 from tests.warm_ranks import template
 
 SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "16", "--warmup", "2")
@@ -257,7 +257,9 @@ def test_a_checkpoint_of_another_shape_is_refused_without_a_traceback(start: Sta
 def test_a_recipe_runs_without_rankdeck(launcher: list[str], tmp_path: Path):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     env = {name: value for name, value in os.environ.items() if not name.startswith("RANKDECK_") and name not in names}
-    env.update(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    # Alone it has the whole torch. torchrun and its ranks would each import it.
+    path = f"{LIGHT}{os.pathsep}{ROOT}" if launcher else str(ROOT)
+    env.update(PYTHONPATH=path, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     done = subprocess.run(
         [sys.executable, *launcher, str(RECIPES / "linear.py"), "--checkpoint", "50"],
         cwd=tmp_path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -64,13 +65,22 @@ def test_under_torchrun_it_has_the_same_losses(recipe: str, unbroken: Ran, tmp_p
     assert [other.losses(rank) for rank in (0, 1)] == [unbroken.losses(rank) for rank in (0, 1)]
 
 
-def test_four_ranks_resume_what_two_have_written(recipe: str, unbroken: Ran, tmp_path: Path):
+def test_a_killed_training_resumes_as_if_unbroken_with_four_ranks_too(recipe: str, unbroken: Ran, tmp_path: Path):
     words = ("--checkpoint-every", str(KEPT))
     assert run(tmp_path, recipe, *words, killed_at=KEPT + 5).statuses.count(-9)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{KEPT}"]
+    shutil.copytree(tmp_path / "checkpoints", tmp_path / "two" / "checkpoints")
+    two = run(tmp_path / "two", recipe, *words)
+    assert two.statuses == [0, 0], two.outputs
+    left = range(KEPT + 1, STEPS[recipe] + 1)
+    assert [two.losses(rank) for rank in (0, 1)] == [
+        {step: unbroken.losses(rank)[step] for step in left} for rank in (0, 1)
+    ]
+    assert two.final(FIGURE[recipe]) == unbroken.final(FIGURE[recipe])
+
     resumed = run(tmp_path, recipe, *words, world=4)
     assert resumed.statuses == [0] * 4, resumed.outputs
-    assert sorted(resumed.losses(3)) == list(range(KEPT + 1, STEPS[recipe] + 1))
+    assert sorted(resumed.losses(3)) == list(left)
     assert resumed.final(FIGURE[recipe]) == pytest.approx(unbroken.final(FIGURE[recipe]), abs=2e-3)
 
     if recipe == "fsdp-gpt":
