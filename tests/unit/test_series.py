@@ -119,7 +119,9 @@ def test_a_loaded_series_goes_on_as_if_it_had_never_been_stored(before: list[flo
     loaded = Series.load(series_of(before).dump())
     for step, value in enumerate(after, len(before)):
         loaded.append(float(step), step, value)
-    assert loaded.dump() == series_of(before + after).dump()
+    never_stored = series_of(before + after)
+    assert loaded.dump() == never_stored.dump()
+    assert (loaded.low, loaded.high) == (never_stored.low, never_stored.high)
 
 
 def test_a_loaded_series_shares_nothing_with_its_dump() -> None:

@@ -81,7 +81,9 @@ def scale_of(sources: Iterable[Source], since: float | None = None) -> Scale | N
     """The lowest and the highest finite value of several curves; None if there is none."""
     low, high = math.inf, -math.inf
     for source in sources:
-        if isinstance(source, Series):
+        if isinstance(source, Series) and since is None:
+            low, high = min(low, source.low), max(high, source.high)
+        elif isinstance(source, Series):
             for part in _parts(source, since):
                 if part.low is not None and part.low < low:
                     low = part.low

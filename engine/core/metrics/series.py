@@ -66,6 +66,8 @@ class Series:
         self.per_bucket = 1
         self.buckets: list[Bucket] = []
         self.recent: deque[tuple[float, int | None, float]] = deque(maxlen=RECENT)
+        self.low, self.high = math.inf, -math.inf
+        """The extremes of all finite values; infinite if there is none."""
 
     def append(self, at: float, step: int | None, value: float) -> None:
         """Adds a point. Costs constant time on average.
@@ -77,6 +79,8 @@ class Series:
         """
         self.recent.append((at, step, value))
         finite = math.isfinite(value)
+        if finite:
+            self.low, self.high = min(self.low, value), max(self.high, value)
         if not self.buckets or self.buckets[-1].count >= self.per_bucket:
             if len(self.buckets) == CAPACITY:
                 self.buckets = [_merged(*self.buckets[index : index + 2]) for index in range(0, CAPACITY, 2)]
@@ -114,6 +118,8 @@ class Series:
         series.per_bucket = dump.per_bucket
         series.buckets = [msgspec.structs.replace(bucket) for bucket in dump.buckets]
         series.recent.extend((at, step, math.nan if value is None else value) for at, step, value in dump.recent)
+        series.low = min((bucket.low for bucket in series.buckets if bucket.low is not None), default=math.inf)
+        series.high = max((bucket.high for bucket in series.buckets if bucket.high is not None), default=-math.inf)
         return series
 
 
