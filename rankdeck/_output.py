@@ -13,6 +13,9 @@ import sys
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
+_write = io.FileIO.write
+"""Found faster than by `super()`."""
+
 
 class PatientFile(io.FileIO):
     """An open descriptor that drops what a full disk does not take, and says how much when there is room again."""
@@ -26,7 +29,7 @@ class PatientFile(io.FileIO):
         try:  # with `python -u`, each `print` comes here: keep it short
             if self._lost and not self._tell_loss():
                 return self._lose(data)
-            return super().write(data)  # type: ignore[arg-type]
+            return _write(self, data)  # type: ignore[arg-type]
         except OSError as error:
             if error.errno not in FULL:
                 raise
