@@ -64,7 +64,7 @@ class Parameters:
         "optimizer steps in all, including those before a resume",
         low=1,
         unit="steps",
-        presets={"small": 60, "minute": 1500, "big": 3000},
+        presets={"small": 60, "minute": 1000, "big": 3000},
     )
     tensor: int = parameter(
         0, "ranks that share one copy of the model; 0: two if their number is even, else one", low=0
