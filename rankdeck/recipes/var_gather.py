@@ -51,7 +51,7 @@ class Parameters:
     )
     columns: int = parameter(64, "numbers in a row", low=1)
     skew: float = parameter(5.0, "how many times as many rows the last rank has", low=0.0)
-    repeat: int = parameter(20, "measured calls of each way", low=1, presets={"small": 3, "minute": 1000})
+    repeat: int = parameter(20, "measured calls of each way", low=1, presets={"small": 3, "minute": 3000})
     seed: int = parameter(0, "decides the numbers")
 
 
