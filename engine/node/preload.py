@@ -112,6 +112,16 @@ def _import(name: str) -> tuple[bool, str]:
     return False, _reads_of_ranks() or _children_since(children) or _try(handlers) or _threads_since(threads)
 
 
+def sources_of(before: set[str]) -> list[str]:
+    """The files of all modules but those that were imported before: if one changes, a new process would import something else. Those of
+    rankdeck never change, and their folder moves.
+    """
+    names = [name for name in sys.modules if name not in before and name.partition(".")[0] != "rankdeck"]
+    modules = [sys.modules.get(name) for name in names]
+    files = [getattr(module, "__dict__", {}).get("__file__") for module in modules]
+    return sorted({os.path.abspath(path) for path in files if isinstance(path, str)})
+
+
 # --- the environment ------------------------------------------------------------------------------------------------------
 
 _reads: set[str] = set()

@@ -5,7 +5,7 @@ SOCK_SEQPACKET with messages in JSON, and descriptors; the modules are imported 
 
     agent -> template   {"argv", "env", "cwd", "stacks", "library", "cores"} with descriptors: stdout, stderr, and further
                         ones, which the program receives from number 3 on; or {"spares": n}, which is not answered
-    template -> agent   {"importing": module} for each, {"left_out": [[module, reason], …]}; {"ready": version, "imports": [[module,
+    template -> agent   {"importing": module} for each, {"left_out": [[module, reason], …]}; {"sources": [path, …]}; {"ready": version, "imports": [[module,
                         seconds], …]} or {"unfit": reason}, once; {"forked": pid, "start": …} or {"failed": reason} for each
                         request; {"ended": pid, "status": …} for each death
 
@@ -49,10 +49,16 @@ WARM = (
 """Imports of a rank before its first step. Optimizers import `torch._dynamo` when the first one is created. The files of rankdeck
 on a node have no bytecode: each rank would compile them."""
 
+INSTALLED = ("site-packages", "dist-packages")
+"""Names of folders that change when a package is installed, upgraded or removed."""
+
 Spares = Dict[int, socket.socket]  # noqa: UP006
 """Pre-forked processes by pid, each with the socket for its request."""
 
 MAX_MESSAGE = 1 << 20
+
+MAX_SOURCES = 100
+"""Paths in one message."""
 
 
 def load_beside(name: str, folder: str) -> ModuleType:
@@ -111,6 +117,7 @@ def preload(wire: socket.socket, modules: list[str], environment: dict[str, str]
     """
     here = os.path.dirname(os.path.abspath(library))
     judge = load_beside("preload", here)
+    before = set(sys.modules)
     imports = judge.import_all(modules, lambda name: say(wire, {"importing": name}))
     if imports.refused:
         say(wire, {"left_out": imports.refused})
@@ -121,7 +128,15 @@ def preload(wire: socket.socket, modules: list[str], environment: dict[str, str]
         environment["PYTHONPATH"] = os.pathsep.join([os.path.abspath(library), *paths[1:]])
         argv = [sys.executable, "-u", os.path.join(here, "template.py"), str(wire.fileno()), *kept]
         os.execve(sys.executable, argv, environment)
+    tell_sources(wire, judge.sources_of(before))
     return imports
+
+
+def tell_sources(wire: socket.socket, paths: list[str]) -> None:
+    """Tells which files and folders decide what imports find."""
+    while paths:
+        say(wire, {"sources": paths[:MAX_SOURCES]})
+        paths = paths[MAX_SOURCES:]
 
 
 def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Request, list[int]] | None:
@@ -136,6 +151,7 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
     environment, moved_library = dict(os.environ), os.path.relpath(library)
     begin = time.monotonic()
     reason, imported, changes = warm(), [("torch", time.monotonic() - begin)], {}
+    tell_sources(wire, [entry for entry in sys.path if os.path.basename(entry) in INSTALLED])
     if modules and not reason:
         imports = preload(wire, modules, environment, moved_library)
         imported, changes = imported + imports.seconds, imports.changes

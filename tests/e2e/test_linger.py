@@ -54,6 +54,25 @@ def test_the_next_launch_takes_what_stayed_and_clean_ends_what_stays_after_it(ra
     assert rankdeck("clean", "--standby").stdout == "there is no standby\n"
 
 
+def test_a_module_that_was_edited_since_its_import_is_never_old(rankdeck, write_script, write_profile, work):
+    write_script("own/shared.py", "WHAT = 'old'")
+    script = write_script("say.py", "import shared\nprint('up', shared.WHAT)")
+    env = {"PYTHONPATH": str(work / "own")}
+    profile = write_profile(script, ranks=2, launch={**STAY, "preload": ["shared"]}, env=env)
+    told = []
+    for text in ("old", "old", "newer"):
+        if text == "newer":
+            write_script("own/shared.py", "WHAT = 'newer'")
+        assert rankdeck("launch", profile).returncode == 0
+        wait_until(lambda: len(templates(rankdeck)) == 4)  # it has imported, and forked ranks and store ahead
+        run = rankdeck.status("-")["run"]
+        (imported,) = [event for event in rankdeck.journal(run) if event["event"] == "ModulesImported"]
+        told.append((rankdeck.log(run, 0), imported["earlier"]))
+    assert told == [(b"up old\n", False), (b"up old\n", True), (b"up newer\n", False)]
+    assert rankdeck("clean", "--standby").stdout == "ended 1 standby\n"
+    wait_quiet(rankdeck)
+
+
 def test_a_command_does_not_wait_for_the_end_of_the_standby_that_its_run_leaves(
     rankdeck, write_script, write_profile, monkeypatch
 ):

@@ -145,3 +145,24 @@ def test_what_every_rank_imports_slowly_is_told_and_offered(rankdeck, write_scri
     assert offer in rankdeck("plan", profile).stdout
     assert offer in rankdeck("check", "--quick", profile).stdout
     assert offer not in rankdeck("plan", profile, "--set", 'launch.preload=["slow"]').stdout
+
+
+@pytest.mark.parametrize("folder", ["own", "lib/site-packages"])
+def test_what_was_edited_or_installed_since_the_import_is_imported_again(
+    rankdeck, write_script, write_profile, work, folder
+):
+    write_script(f"{folder}/shared.py", "WHAT = 'old'")
+    script = write_script(
+        "up.py", "import shared, time\nprint('up', shared.WHAT, flush=True)\nwhile True: time.sleep(0.1)"
+    )
+    env = {"PYTHONPATH": str(work / folder)}
+    run = rankdeck.launch(write_profile(script, ranks=2, env=env, launch={"warm": True, "preload": ["shared"]}))
+    assert reports(rankdeck, run) == [["old"]] * 2
+    template = parent_of(rankdeck.pids(run)[0])
+    if folder == "own":
+        write_script("own/shared.py", "WHAT = 'newer'")
+    else:
+        (work / folder / "another-1.0.dist-info").mkdir()
+    rankdeck("restart", run)
+    assert reports(rankdeck, run, attempt=1) == [["newer" if folder == "own" else "old"]] * 2
+    assert parent_of(rankdeck.pids(run)[0]) != template

@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import socket
+import stat
 import struct
 import time
 
@@ -21,6 +22,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+PACKAGE = (".dist-info", ".egg-info", ".egg-link", ".pth")
+"""Ends of the names of what tells in a folder of packages which ones are there."""
+
+MAX_MESSAGE = 1 << 20
+"""Bytes of a message."""
 
 MOST_DEATHS, DEATHS_TIME = 3, 60.0
 """Deaths of templates within so many seconds after which ranks are started cold."""
@@ -53,6 +60,9 @@ class Template:
         """The module that it imports now."""
         self.imports: list[Any] = []
         """What it has imported: names and seconds."""
+        self.sources: dict[str, Any] = {}
+        """Files and folders that decide what it has imported, and what was seen of them then."""
+        self.began = time.time_ns()
         self.has_jobs = self.is_used_warm = False
         """Whether it has had a job, and whether it was ready before."""
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -75,6 +85,17 @@ class Template:
             ours.pop(name, None)
             theirs.pop(name, None)
         return self.argv[0] == python and ours == theirs and self.preload == preload
+
+    def note_sources(self, paths: list[str]) -> None:
+        """Notes the state of files. One that was changed while this template imported is taken for changed: it may have the old content."""
+        for path in paths:
+            seen = source_state(path)
+            is_older = not seen or seen[-1][0] < self.began
+            self.sources[path] = seen if is_older else None
+
+    def is_stale(self) -> bool:
+        """Whether a new process would import something else."""
+        return any(source_state(path) != seen for path, seen in self.sources.items())
 
     def prefork(self, count: int) -> None:
         """Requests this number of processes that are forked before their jobs come."""
@@ -102,6 +123,18 @@ class Template:
                 self.current = job
             except OSError:  # too long for one message, or the template has just died
                 job.refused()
+
+
+def source_state(path: str) -> list[tuple[int, str]]:
+    """What changes with a file, or with the packages in a folder: times in nanoseconds, the newest last. Empty if it can't be read."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            return [(status.st_mtime_ns, f"{status.st_size} {status.st_ino}")]
+        with os.scandir(path) as entries:
+            return sorted((one.stat().st_mtime_ns, one.name) for one in entries if one.name.endswith(PACKAGE))
+    except OSError:
+        return []
 
 
 class Templates:
@@ -165,13 +198,19 @@ class Templates:
     def _template_for(self, message: Message, environment: dict[str, str]) -> Template | None:
         """The template that can fork what a message asks for; it is started if need be. None where there can be none."""
         python, preload = message["argv"][0], message.get("preload", [])
-        if self._template is not None and self._template.serves(python, environment, preload):
-            return self._template
+        current = self._template
+        if current is not None and current.serves(python, environment, preload) and not self._is_outdated(current):
+            return current
         if any(template.serves(python, environment, preload) for template in self._unfit):
             return None
         self.end()
         source = os.path.join(os.path.dirname(message["library"]), "template.py")
         return self._start_template([python, "-u", source], environment, preload, [])
+
+    def _is_outdated(self, template: Template) -> bool:
+        """Whether files have changed that a template has imported. An attempt that has begun has the old ones, and what joins it gets them too."""
+        has_begun = self.is_busy or self._state.store is not None or self._state.running()
+        return not has_begun and template.is_stale()
 
     def _start_template(
         self, argv: list[str], environment: dict[str, str], preload: list[str], left_out: list[list[str]]
@@ -189,7 +228,7 @@ class Templates:
         if template is None:
             return
         try:
-            data = template.wire.recv(1 << 16)
+            data = template.wire.recv(MAX_MESSAGE)
         except BlockingIOError:
             return
         except OSError:
@@ -203,6 +242,8 @@ class Templates:
         elif "left_out" in message:
             template.left_out += message["left_out"]
             template.importing = ""
+        elif "sources" in message:
+            template.note_sources(message["sources"])
         elif "ready" in message:
             template.ready, template.importing, template.imports = True, "", message["imports"]
             if template.has_jobs:
