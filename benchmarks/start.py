@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from launches import own_processes
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from benchmarks.launches import own_processes  # noqa: E402
 
 COMMAND = [sys.executable, str(ROOT / "rankdeck_command.py")]
 

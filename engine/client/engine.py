@@ -32,6 +32,7 @@ from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
 from engine.planning import profiles, recipes
 from engine.planning.script_arguments import arguments_of
+from engine.planning.training_python import is_of_folder
 from engine.runs.listing import find_run, new_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, read_plan, replace_file, write_note
@@ -141,7 +142,9 @@ class LocalEngine:
             wanted = None
             if profile is not None and profile.launch.warm and profile.launch.prewarm:
                 plan = planning.make_plan(profile)
-                if can_stand_by(plan):  # nobody asked for a connection to another node yet
+                code = planning.with_absolute_paths(profile)
+                is_strange = is_of_folder(code, plan.python, plan.workdir) and not trust.is_trusted(profile)
+                if can_stand_by(plan) and not is_strange:  # nobody asked for a connection to another node yet
                     wanted = plan
             if self._standby is not None and not (wanted and self._standby.serves(wanted) and self._standby.keep()):
                 self._standby.drop()

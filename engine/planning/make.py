@@ -38,6 +38,7 @@ from engine.node.login import in_job
 from engine.planning import recipes
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
+from engine.planning.training_python import training_python
 from engine.runs.imports import with_known_imports
 from engine.runs.paths import utf8_path
 
@@ -215,6 +216,7 @@ class _Draft:
             profile = replace(profile, layout=replace(profile.layout, transport="slurm"))
         self._profile = profile
         self._workdir = _absolute(profile.launch.workdir)
+        self._python = training_python(profile, self._workdir)
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
         """Facts by node name: of this machine, and of the nodes that were asked."""
@@ -225,7 +227,7 @@ class _Draft:
                         f"{node.name} is not this machine",
                         hint='leave layout.transport out, or set it to "ssh", to reach it',
                     )
-                self._known[node.name] = local.facts(node.name)
+                self._known[node.name] = replace(local.facts(node.name), python=self._python)
         self._here = frozenset(self._known)
 
     @property
@@ -260,7 +262,7 @@ class _Draft:
         return self._planned(settings)
 
     def _planned(self, settings: BackendSettings) -> LaunchPlan:
-        unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=sys.executable) for slot in self._slots)
+        unknown = (NodeFacts(name=slot.node, cores=0, gpus=0, python=self._python) for slot in self._slots)
         facts = tuple(self._known.get(fact.name, fact) for fact in unknown)
         return build_plan(self._profile, self._slots, facts, settings, workdir=self._workdir, slurm_job=self._slurm_job)
 
