@@ -1,7 +1,7 @@
 """Builds sdist and wheel and tries them: `python release.py [FOLDER]`, with the packages of the extras dev and release installed.
 
-What is built is the same each time, and from the sdist too; twine and check-wheel-contents find nothing; and the wheel trains, and
-runs each recipe, beside a torch without numpy. FOLDER takes the files.
+What is built is the same each time, and from the sdist too; twine and check-wheel-contents find nothing; and the wheel trains beside a
+torch with numpy and without, where it also runs each recipe. FOLDER takes the files.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_THERE = ("numpy", "rankdeck", "__editable__", "_rankdeck", "__pycache__")
-"""What a bare environment lacks; it has the rest of this one."""
+NOT_THERE = ("rankdeck", "__editable__", "_rankdeck", "__pycache__")
+"""What a bare environment lacks; it has the rest of this one, with or without numpy."""
 
 
 def run(*words: str | Path, cwd: Path = ROOT, **environment: str) -> None:
@@ -34,12 +34,13 @@ def build(source: Path, folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def bare_environment(folder: Path, wheel: Path) -> Path:
-    """Makes an environment with the wheel and what this one has, but for numpy. Returns its folder of programs."""
+def bare_environment(folder: Path, wheel: Path, *, has_numpy: bool) -> Path:
+    """Makes an environment with the wheel and what this one has. Returns its folder of programs."""
+    without = NOT_THERE if has_numpy else (*NOT_THERE, "numpy")
     venv.create(folder, with_pip=False, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith(NOT_THERE):
+        if not entry.name.startswith(without):
             (site / entry.name).symlink_to(entry)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
@@ -63,7 +64,7 @@ def main() -> int:
             return 1
         run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
         run(sys.executable, "-m", "check_wheel_contents", wheel)
-        programs = bare_environment(work / "bare", wheel)
+        programs = bare_environment(work / "bare", wheel, has_numpy=False)
         home = {"RANKDECK_HOME": str(work / "home"), "PYTHONPATH": ""}
         run(
             programs / "python",
@@ -74,6 +75,9 @@ def main() -> int:
         )
         run(programs / "rankdeck", "--version", cwd=work, **home)
         run(programs / "rankdeck", "launch", "--cold", "smoke", cwd=work, **home)
+        with_numpy = bare_environment(work / "numpy", wheel, has_numpy=True)
+        run(with_numpy / "python", "-c", "import numpy, torch; torch.zeros(1).numpy()", cwd=work, **home)
+        run(with_numpy / "rankdeck", "launch", "--cold", "smoke", cwd=work, **home)
         run(programs / "python", ROOT / ".ci" / "recipes.py", cwd=work, OMP_NUM_THREADS="1", **home)
     return 0
 
