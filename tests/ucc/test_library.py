@@ -27,13 +27,20 @@ from tests.support import ROOT
 
 
 def test_the_library_is_looked_for_where_the_user_says_then_in_the_environment_then_in_the_system(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert candidates({}, str(tmp_path)) == [NAME]
     (tmp_path / "lib").mkdir()
     own = tmp_path / "lib" / NAME
     own.touch()
     assert candidates({}, str(tmp_path)) == [str(own), NAME]
+    hpcx = tmp_path / "hpcx" / "lib" / NAME
+    assert candidates({"HPCX_UCC_DIR": str(tmp_path / "hpcx")}, str(tmp_path)) == [str(own), NAME]
+    hpcx.parent.mkdir(parents=True)
+    hpcx.touch()
+    assert candidates({"HPCX_UCC_DIR": str(tmp_path / "hpcx")}, str(tmp_path)) == [str(own), NAME, str(hpcx)]
+    monkeypatch.setattr(ucc_library, "HPCX", str(tmp_path / "hpcx"))
+    assert candidates({}, str(tmp_path)) == [str(own), NAME, str(hpcx)]
     assert candidates({"RANKDECK_LIBUCC": "/opt/ucc/lib/libucc.so.1"}, str(tmp_path)) == ["/opt/ucc/lib/libucc.so.1"]
 
 

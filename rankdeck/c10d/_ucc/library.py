@@ -38,6 +38,9 @@ contain more than the log messages of both libraries."""
 INTERFACE = "RANKDECK_INTERFACE"
 """Variable with the network interface by which this node reaches the others, if a check found it."""
 
+HPCX = "/opt/hpcx/ucc"
+"""Where HPC-X lies in NVIDIA's containers, if nothing has loaded it."""
+
 SIGN = "ucc: "
 """The program's output begins with this, because other output of Python's start-up on a node may precede it."""
 
@@ -69,8 +72,9 @@ def candidates(environment: Mapping[str, str], prefix: str) -> list[str]:
     """
     if environment.get(VARIABLE):
         return [environment[VARIABLE]]
-    own = os.path.join(prefix, "lib", NAME)
-    return [own, NAME] if os.path.exists(own) else [NAME]
+    hpcx = [environment.get("HPCX_UCC_DIR") or "", HPCX]
+    first, *last = (os.path.join(folder, "lib", NAME) for folder in (prefix, *filter(None, hpcx)))
+    return [name for name in (first, NAME, *last) if name == NAME or os.path.exists(name)]
 
 
 def load() -> Library:
