@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -24,7 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from engine.node import bundle, template
+from engine.node import template
+from engine.supervisor.bridge import boot_command
 from tests.command_server import INTERPRETER, show
 from tests.light.quick_end import QuickEnd
 
@@ -67,7 +69,7 @@ class ForkedNode:
 
     def __init__(self) -> None:
         own = {sys.path[0], *os.environ["PYTHONPATH"].split(os.pathsep)}
-        self._path = [entry for entry in sys.path if entry not in own]
+        self._path = list(itertools.dropwhile(own.__contains__, sys.path))  # site-packages may lead to the same folders
         self._finders = list(sys.meta_path)
         self._variables = startup_variables(os.environ)
         self._alive: list[object] = []
@@ -100,8 +102,8 @@ class ForkedNode:
         """What a fork runs in place of a program; None: it can't."""
         if words[0] != sys.executable:
             return None
-        if words[1:4] == ["-I", "-c", bundle.BOOT]:
-            return lambda: run_main(["-c", *words[4:]], self._path, words[3], {})
+        if words == boot_command(words[0]):
+            return lambda: run_main(["-c", words[-1]], self._path, words[-2], {})
         is_template = len(words) == 4 and words[1] == "-u" and words[2].endswith("/template.py")
         if is_template and startup_variables(environment) == self._variables:
             return lambda: self._run_template(words[2:], environment)

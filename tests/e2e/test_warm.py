@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.command_server import ROOM
 from tests.support import kill_hard
 
 SAY = "import json, sys\ndef say(**what): print('SAID ' + json.dumps(what, default=str), flush=True)\n"
@@ -153,6 +155,7 @@ def attempts_of(
         exits.append(status["ranks"][0]["exit"])
         kill_hard(status["ranks"][1]["pid"])
         rankdeck.wait_state(run, "holding")
+    assert is_fork(rankdeck.agent(run)) == (threads is not None)
     rankdeck("stop", run)
     rankdeck.wait_state(run, "stopped")
     assert (rankdeck.folder(run) / "nodes" / "localhost" / "template.log").exists() == warm
@@ -161,6 +164,11 @@ def attempts_of(
         for attempt in range(len(cases))
     ]
     return {case: (exits[number], *said[number]) for number, case in enumerate(cases)}
+
+
+def is_fork(pid: int) -> bool:
+    """Whether a process was not executed: it keeps the room for the variables of whatever was forked."""
+    return len(Path(f"/proc/{pid}/environ").read_bytes()) > len(ROOM["ROOM"])
 
 
 def has_ended(attempt: int) -> Callable[[dict[str, Any]], bool]:
