@@ -70,11 +70,12 @@ def home(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     yield folder
     monkeypatch.setenv("RANKDECK_HOME", str(folder))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    if processes_with("RANKDECK_HOME", str(folder)):
+    if left := processes_with("RANKDECK_HOME", str(folder)):
         Deck(folder).stop_everything()
     end = time.monotonic() + GRACE
-    while (left := processes_with("RANKDECK_HOME", str(folder))) and time.monotonic() < end:
+    while left and time.monotonic() < end:
         time.sleep(0.02)
+        left = processes_with("RANKDECK_HOME", str(folder))
     for process in left:
         kill_hard(process.pid)
     shutil.rmtree(runtime, ignore_errors=True)
