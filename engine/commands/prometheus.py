@@ -19,6 +19,7 @@ from engine.client.jobs import runs_and_jobs
 from engine.client.run import LocalRun
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError, UsageError
+from engine.core.metrics.resources import RESOURCES
 from engine.core.run.state import ENDED_WORDS, RankWord, RunWord
 from engine.core.views.view import RankView, RunSummary, Snapshot
 from engine.runs.paths import RunPaths, runs_folder
@@ -245,7 +246,7 @@ def families(summaries: Sequence[RunSummary], snapshots: Sequence[Snapshot]) -> 
             if row.throughput is not None:
                 rate.add_metric([*labels, row.unit], row.throughput)
         for dump in snapshot.series:
-            if dump.recent and dump.rank in nodes and dump.key != "throughput":
+            if dump.recent and dump.rank in nodes and dump.key not in ("throughput", *RESOURCES):
                 newest = dump.recent[-1][2]
                 labels = [view.run, str(dump.rank), nodes[dump.rank], dump.key]
                 metric.add_metric(labels, float("nan") if newest is None else newest)

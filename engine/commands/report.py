@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from engine.core.metrics.chart_svg import chart_svg
+from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import final_values
 from engine.core.plan.plan import LaunchPlan, shown_environment
 from engine.core.plan.rank import rank_argv
@@ -110,7 +111,7 @@ def _failure(snapshot: Snapshot, last_lines: str) -> list[str]:
 
 
 def _charts(snapshot: Snapshot) -> list[str]:
-    keys = sorted({dump.key for dump in snapshot.series}, key=lambda key: (key != "loss", key))
+    keys = sorted({dump.key for dump in snapshot.series}, key=lambda key: (key in RESOURCES, key != "loss", key))
     drawn = [chart_svg(snapshot.series, key, snapshot.run.launched_at) for key in keys[:MOST_CHARTS]]
     found = [one for one in drawn if one is not None]
     return ["<h2>Curves</h2>", "<p>Strong: the mean over ranks. x: not finite.</p>", *found] if found else []

@@ -17,6 +17,7 @@ from engine.core.catalogue import BackendInfo, ProfileEntry
 from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.metrics.gpu_use import GpuUse
+from engine.core.metrics.resources import RESOURCES
 from engine.core.plan.plan import (
     LaunchPlan,
     PlannedNode,
@@ -234,7 +235,11 @@ def _metrics(snapshot: Snapshot) -> dict[str, float]:
     """The mean over ranks of the newest value of every other metric, where it is finite."""
     newest: dict[str, list[float]] = {}
     for dump in snapshot.series:
-        if dump.key not in ("loss", "throughput") and dump.recent and (value := dump.recent[-1][2]) is not None:
+        if (
+            dump.key not in ("loss", "throughput", *RESOURCES)
+            and dump.recent
+            and (value := dump.recent[-1][2]) is not None
+        ):
             newest.setdefault(dump.key, []).append(value)
     return {key: sum(values) / len(values) for key, values in sorted(newest.items())}
 

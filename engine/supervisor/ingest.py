@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from engine.core.metrics.logged_scalars import take_scalars
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
+from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths
@@ -287,11 +288,14 @@ class Ingest:
                 self._on_waiting(rank, generation)
 
     def _add(self, rank: int, points: list[Point]) -> None:
+        self._keep(points)
+        self._on_change(rank)
+
+    def _keep(self, points: list[Point]) -> None:
         for point in points:
             self.series.append(point)
         self.points.extend(points)
         self.points_seen += len(points)
-        self._on_change(rank)
 
     def file_offset(self, path: Path) -> int:
         """How far a file of a tracker was read."""
@@ -311,6 +315,13 @@ class Ingest:
         self._add(
             rank, take_scalars(rank, self.progress[rank], found, self._formats.names, time.time(), self._most_keys)
         )
+
+    def take_resources(self, rank: int, values: Mapping[str, int | None]) -> None:
+        """Takes what a rank uses now of its node, unless there are too many ranks for such curves."""
+        if len(self.progress) <= MOST_RANKS:
+            now = time.time()
+            self._changed_since_save = True
+            self._keep([Point(rank, key, now, None, value) for key, value in values.items() if value is not None])
 
     def catch_up(self) -> None:
         """Reads the rest of all metrics files, as far as it was reported; they are short."""

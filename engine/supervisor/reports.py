@@ -15,6 +15,7 @@ from engine.core.errors import RankdeckError
 from engine.core.failures.diagnosis import explain, is_secondary
 from engine.core.metrics.gpu_use import read_use
 from engine.core.metrics.process_use import process_use
+from engine.core.metrics.resources import values_of_gpu, values_of_process
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.rejoin import is_forming
@@ -347,6 +348,7 @@ class Reports:
         for rank, *said in news.ranks:
             self._run.check_rank(node, rank)
             use = process_use(said)
+            self._ingest.take_resources(rank, values_of_process(use))
             if use != known.get(rank):
                 known[rank] = use
                 self._run.changed_ranks.add(rank)
@@ -358,6 +360,8 @@ class Reports:
         for rank, *said in news.ranks:
             self._run.check_rank(node, rank)
             use = read_use(said)
+            if use is not None:
+                self._ingest.take_resources(rank, values_of_gpu(use))
             if use == known.get(rank):
                 continue
             self._run.changed_ranks.add(rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from typing import Any
 
 from tests.support import PATIENCE, wait_until
 
@@ -32,6 +33,31 @@ def test_every_value_is_exported_once_while_the_run_goes_on(rankdeck, write_scri
     lines = [json.loads(line) for line in values.read_text().splitlines()]
     told = Counter((line["rank"], line["step"], line["value"]) for line in lines if line["metric"] == "loss")
     assert told == Counter((rank, step, step + 0.5) for rank in range(2) for step in range(60))
+
+
+WORK = """
+import time
+end = time.monotonic() + 300
+while time.monotonic() < end:
+    sum(range(10_000))
+"""
+
+
+def test_what_ranks_use_of_their_node_is_exported_and_is_no_result(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("work.py", WORK)))
+
+    def told() -> dict[str, Any]:
+        lines = map(json.loads, rankdeck("export", run, "--to", "jsonl").stdout.splitlines())
+        return {line["metric"]: line for line in lines}
+
+    wait_until(lambda: len(told()) == 3, what="curves of the process")
+    values = told()
+    assert {"process.cpu", "process.memory", "process.io"} == set(values)
+    assert values["process.cpu"]["high"] > 0
+    assert values["process.memory"]["low"] > 1 << 20
+    assert rankdeck("stop", run, "--now").returncode == 0
+    summary = json.loads((rankdeck.folder(run) / "summary.json").read_bytes())
+    assert not summary.get("metrics")
 
 
 def test_a_followed_export_that_is_interrupted_keeps_what_it_has(rankdeck, write_script, write_profile, work):

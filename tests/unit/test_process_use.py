@@ -39,6 +39,22 @@ def test_what_a_rank_uses_is_rounded_so_that_small_changes_are_no_news(runner: R
     assert runner.run.changed_ranks == {0}
 
 
+def test_what_a_rank_uses_is_kept_as_curves_whether_it_has_changed_or_not(runner: Runner):
+    for cpu in (98, 98, 12):
+        say(runner, [0, cpu, 512 << 20, 1_000, 200], [1, 1, 1 << 20, None, None])
+    series = runner.ingest.series
+    assert [value for _, _, value in series.dump()[0].recent] == [98, 98, 12]
+    assert series.keys() == ["process.cpu", "process.io", "process.memory"]
+    assert (series.get(0, "process.io").last, series.get(1, "process.io")) == (1200, None)  # type: ignore[union-attr]
+    assert runner.ingest.points_seen == 3 * 5
+
+
+def test_a_run_with_very_many_ranks_has_no_such_curves(runner: Runner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("engine.supervisor.ingest.MOST_RANKS", 3)
+    say(runner, [0, 98, 512 << 20, 0, 0])
+    assert runner.ingest.series.keys() == []
+
+
 def test_news_of_another_attempt_are_passed_over(runner: Runner):
     say(runner, [0, 98, 0, 0, 0], attempt=1)
     assert runner.run.process_use == {}

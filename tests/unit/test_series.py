@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.metrics.series import CAPACITY, RECENT, Bucket, Point, Series, SeriesDump, SeriesSet
+from engine.core.metrics.series import (
+    CAPACITY,
+    RECENT,
+    RESOURCE_CAPACITY,
+    Bucket,
+    Point,
+    Series,
+    SeriesDump,
+    SeriesSet,
+    final_values,
+)
 
 VALUES = st.lists(st.floats() | st.floats(-10, 10), max_size=3 * CAPACITY)
 
@@ -68,6 +78,24 @@ def test_a_million_points_fit_into_the_capacity() -> None:
     assert CAPACITY // 2 <= len(series.buckets) <= CAPACITY
     assert (series.buckets[0].begin, series.buckets[-1].end) == (0, 999_999)
     assert series.buckets[-1].step == 999_999
+
+
+def test_curves_of_resources_are_coarser_and_no_result() -> None:
+    series = Series(0, "process.cpu")
+    for second in range(10_000):
+        series.append(second, None, 100.0)
+    assert RESOURCE_CAPACITY // 2 <= len(series.buckets) <= RESOURCE_CAPACITY < CAPACITY
+    assert final_values([series.dump(), series_of([0.5]).dump()]) == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("stored", [CAPACITY, CAPACITY - 1])
+def test_a_curve_that_was_stored_with_more_buckets_goes_on(stored: int) -> None:
+    dump = msgspec.structs.replace(series_of([0.0] * stored).dump(), key="process.cpu")
+    series = Series.load(dump)
+    for second in range(1000):
+        series.append(second, None, 1.0)
+    assert len(series.buckets) <= RESOURCE_CAPACITY
+    assert sum(bucket.count for bucket in series.buckets) == stored + 1000
 
 
 def test_a_bucket_without_a_finite_value_has_no_extremes_and_is_marked() -> None:

@@ -124,7 +124,8 @@ class RunModel:
     def _add_point(self, point: Point) -> None:
         self.points += 1
         self.series.append(point)
-        self._stale.add(point.rank)
+        if point.key in (LOSS, THROUGHPUT):
+            self._stale.add(point.rank)
         if point.step is not None:
             self._note_step(point.at, point.step)
 

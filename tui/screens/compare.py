@@ -13,6 +13,7 @@ from textual.binding import BindingType
 from engine.client.protocols import Compared
 from engine.core.errors import RankdeckError
 from engine.core.metrics.overlay import overlay
+from engine.core.metrics.resources import RESOURCES
 from engine.core.views.comparison import code_difference, compare
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
@@ -64,7 +65,7 @@ class CompareScreen(DeckScreen):
             self.query_one(TextPane).show_text(partial(error_text, error), title="Compare")
             return
         keys = {dump.key for one in self._compared for dump in one.series}
-        self._metrics = sorted(keys, key=lambda key: (key != "loss", key))
+        self._metrics = sorted(keys, key=lambda key: (key in RESOURCES, key != "loss", key))
         self._show()
 
     def _show(self) -> None:
@@ -89,7 +90,7 @@ class CompareScreen(DeckScreen):
             if (curve := overlay(one.series, metric, one.side.launched_at)) is not None
         ]
         others = f" (of the first {MOST_CURVES} runs)" if len(self._compared) > MOST_CURVES else ""
-        self.query_one(Chart).set_series(f"{plain_line(metric)}{others}", curves)
+        self.query_one(Chart).set_series(f"{RESOURCES.get(metric) or plain_line(metric)}{others}", curves)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 
+from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import Series
 from tui.data.curves import Look
 from tui.data.model import LOSS, THROUGHPUT, RunModel
@@ -107,8 +108,13 @@ class RunCharts(Container, can_focus=True):
 
 
 def metrics_of(keys: list[str]) -> list[str]:
-    """Loss, throughput, other losses, then what else was logged."""
-    others = sorted((key for key in keys if key not in (LOSS, THROUGHPUT)), key=lambda key: ("loss" not in key, key))
+    """Loss, throughput, other losses, what else was logged, then what ranks use of their nodes."""
+    resources = list(RESOURCES)
+
+    def order(key: str) -> tuple[int, bool, str]:
+        return (resources.index(key) + 1 if key in RESOURCES else 0, "loss" not in key, key)
+
+    others = sorted((key for key in keys if key not in (LOSS, THROUGHPUT)), key=order)
     return [LOSS, THROUGHPUT, *others]
 
 
@@ -126,7 +132,9 @@ def look_words(look: Look) -> list[str]:
 
 def _title(model: RunModel, key: str) -> str:
     unit = plain_line(model.run.unit) if model.run is not None else ""
-    return (f"{unit}/s" if unit else key) if key == THROUGHPUT else plain_line(key)
+    if key == THROUGHPUT:
+        return f"{unit}/s" if unit else key
+    return RESOURCES.get(key) or plain_line(key)
 
 
 def _series(model: RunModel, key: str) -> list[tuple[str, Series]]:

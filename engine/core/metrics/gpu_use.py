@@ -1,4 +1,4 @@
-"""Utilisation and memory of a rank's GPU, as its node reports them every two seconds. Not stored."""
+"""Utilisation and memory of a rank's GPU, as its node reports them every two seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processor time, memory and I/O of a rank's process, as its node reports them every few seconds. Not stored."""
+"""Processor time, memory and I/O of a rank's process, as its node reports them every few seconds."""
 
 from __future__ import annotations
 

@@ -13,8 +13,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from engine.core.metrics.resources import RESOURCES
+
 CAPACITY = 256
 """Buckets of one series: twice the columns of a wide chart, so that merging is not visible."""
+
+RESOURCE_CAPACITY = 64
+"""The same for what ranks use of their nodes: it comes every few seconds in every run."""
 
 RECENT = 64
 """Newest points that are kept individually: the width of the widest sparkline."""
@@ -64,6 +69,7 @@ class Series:
         self.rank = rank
         self.key = key
         self.per_bucket = 1
+        self._capacity = RESOURCE_CAPACITY if key in RESOURCES else CAPACITY
         self.buckets: list[Bucket] = []
         self.recent: deque[tuple[float, int | None, float]] = deque(maxlen=RECENT)
         self.low, self.high = math.inf, -math.inf
@@ -82,8 +88,9 @@ class Series:
         if finite:
             self.low, self.high = min(self.low, value), max(self.high, value)
         if not self.buckets or self.buckets[-1].count >= self.per_bucket:
-            if len(self.buckets) == CAPACITY:
-                self.buckets = [_merged(*self.buckets[index : index + 2]) for index in range(0, CAPACITY, 2)]
+            if len(self.buckets) >= self._capacity:  # more, if another version has stored them
+                pairs = (self.buckets[index : index + 2] for index in range(0, len(self.buckets), 2))
+                self.buckets = [_merged(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
                 self.per_bucket *= 2
             one = value if finite else None
             self.buckets.append(Bucket(at, at, step, one, one, one, 1, int(not finite)))
@@ -168,6 +175,8 @@ def final_values(dumps: Iterable[SeriesDump]) -> dict[str, float | None]:
     """The newest value of each metric, the mean over ranks. None: a rank's newest value is not finite, or it has none."""
     found: dict[str, list[float | None]] = {}
     for dump in dumps:
+        if dump.key in RESOURCES:
+            continue
         found.setdefault(dump.key, []).append(dump.recent[-1][2] if dump.recent else None)
     return {
         key: None if None in values else sum(value for value in values if value is not None) / len(values)
