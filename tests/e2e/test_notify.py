@@ -1,0 +1,45 @@
+"""What a followed launch tells the user's command of the end of a run."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+TELL = """#!/bin/sh
+{ printf '%s\\n' "$#" "$1" "$RANKDECK_EVENT" "$RANKDECK_RUN" "$RANKDECK_PROFILE" "$RANKDECK_TEXT"; } >> told
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "told"),
+    [
+        ("print('loss 0.5')", 0, ["end", "succeeded"]),
+        (
+            "print('loss 0.5'); raise SystemExit('$(touch pwned) \\x1b]52;c;eA==\\x07')",
+            1,
+            ["failure", "failed: rank 0 exited with 1"],
+        ),
+    ],
+    ids=["succeeded", "failed"],
+)
+def test_the_users_command_is_told_once_in_its_environment_how_a_run_ended(
+    rankdeck, home, write_script, write_profile, work, script, status, told
+):
+    tell = write_script("tell", TELL)
+    tell.chmod(0o700)
+    home.mkdir(exist_ok=True)
+    settings = home / "config.toml"
+    settings.write_text(f'[notify]\ncommand = ["{tell}", "a b; $HOME"]\n')
+    settings.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+    done = rankdeck("launch", write_profile(write_script("job.py", script), launch={"on_failure": "stop"}))
+
+    assert done.returncode == status, done.stderr
+    run = next((home / "runs").iterdir()).name
+    lines = (work / "told").read_text().splitlines()
+    assert lines[:5] == ["1", "a b; $HOME", told[0], run, "job"]
+    assert len(lines) == 6, "told once, in one line"
+    assert lines[5].startswith(told[1])
+    assert "\x1b" not in lines[5]
+    assert not (work / "pwned").exists()
