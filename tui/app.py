@@ -298,6 +298,11 @@ class RankdeckApp(App[None], inherit_bindings=False):
         else:
             self.say(f"theme {name}, kept in {path}")
 
+    def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
+        from tui.commands import choices
+
+        self._open_palette(f"part of the name of {what}", [choices(options, act)])
+
     def copy_to_clipboard(self, text: str) -> None:
         """Copies text and says where it is; Textual's own is silent, and does nothing in most terminals of tmux."""
         self._copy(text)
@@ -339,9 +344,13 @@ class RankdeckApp(App[None], inherit_bindings=False):
             self.push_screen(HelpScreen())
 
     def action_command_palette(self) -> None:
-        """Opens the palette. Textual's own placeholder is not ASCII."""
+        """Opens the palette."""
+        self._open_palette("part of a command's name")
+
+    def _open_palette(self, placeholder: str, providers: Sequence[type[Provider]] | None = None) -> None:
+        """Textual's own placeholder is not ASCII."""
         if not isinstance(self.screen, CommandPalette):
-            self.push_screen(CommandPalette(placeholder="part of a command's name", id="--command-palette"))
+            self.push_screen(CommandPalette(providers, placeholder=placeholder, id="--command-palette"))
 
     def action_hint(self) -> None:
         """Explains which key leaves: ctrl+c ends nothing."""

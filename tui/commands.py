@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -22,8 +22,8 @@ class Command(NamedTuple):
     act: Callable[[], object]
 
 
-class DeckCommands(Provider):
-    """What can be done on the screen that the palette was opened from."""
+class Commands(Provider):
+    """A list of commands that a part of a name finds."""
 
     async def discover(self) -> Hits:
         """Everything, while nothing is typed."""
@@ -37,6 +37,13 @@ class DeckCommands(Provider):
             # `Matcher.highlight` and `help` take text for markup (8.2.8), so names are plain here and help is ours.
             if (score := matcher.match(command.name)) > 0:
                 yield Hit(score, Content(command.name), command.act, text=command.name, help=command.help)
+
+    def _commands(self) -> Iterable[Command]:
+        raise NotImplementedError
+
+
+class DeckCommands(Commands):
+    """What can be done on the screen that the palette was opened from."""
 
     def _commands(self) -> Iterator[Command]:
         app, deck = self.app, cast("Deck", self.app)
@@ -53,3 +60,18 @@ class DeckCommands(Provider):
             yield Command(plain_line(f"launch {entry.name}"), "A profile.", partial(deck.launch_entry, entry))
         for theme in sorted(app.available_themes):
             yield Command(f"theme {theme}", "Colours.", partial(deck.choose_theme, theme))
+
+
+def choices(options: Mapping[str, str], act: Callable[[str], object]) -> type[Provider]:
+    """A list to choose from.
+
+    Args:
+        options: what is chosen, and a line about it.
+        act: called with what was chosen.
+    """
+
+    class Choices(Commands):
+        def _commands(self) -> Iterable[Command]:
+            return [Command(plain_line(name), about, partial(act, name)) for name, about in options.items()]
+
+    return Choices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from engine.client.protocols import EngineClient
@@ -73,6 +73,16 @@ class Deck(Protocol):
 
     def choose_theme(self, name: str) -> None:
         """Changes the colours, and, unless `read_only`, keeps that in the user's settings."""
+        ...
+
+    def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
+        """Shows a list that a part of a name filters.
+
+        Args:
+            options: what is chosen, and a line about it.
+            act: called with what was chosen.
+            what: an option, in words.
+        """
         ...
 
     def say(self, text: str, *, error: bool = False, seconds: float | None = None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
+from engine.core.metrics.series import Point
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
@@ -117,8 +118,16 @@ async def test_the_code_of_two_runs_is_compared(engine: FakeEngine):
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 30)) as pilot:
         await until_seen(pilot, "gpt-aaaa")
+        for run in ("gpt-aaaa", "gpt-bbbb"):
+            for key in ("loss", "grad_norm"):
+                engine.live[run].series.append(Point(0, key, 1.0, 1, 1.0))
         app.open_compare(("gpt-aaaa", "gpt-bbbb"))
         await until_seen(pilot, "--lr")
+        await pilot.press("p")
+        await until_seen(pilot, "part of the name of a metric")
+        await pilot.press(*"norm", "enter")
+        await until_gone(pilot, "part of the name of a metric")
+        await until_seen(pilot, "grad_norm")
         await pilot.press("d")
         await until_seen(pilot, "uncommitted changes of the code are the same")
         await pilot.press("d")

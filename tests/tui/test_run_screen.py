@@ -13,6 +13,7 @@ from textual import events
 from textual.widgets import Input
 
 from engine.core.errors import SupervisorError
+from engine.core.metrics.series import Point
 from engine.core.views.view import Activity, StallView
 from tests.tui.fake_engine import FakeEngine, FakeRun
 from tests.tui.seen import run_screen, text_of, until, until_gone, until_seen
@@ -139,6 +140,50 @@ async def test_a_loss_that_is_not_a_number_is_shown_and_ends_nothing(app: Rankde
         await until_seen(pilot, "Chart")
         run.tick(3, loss=1.5)
         await until_seen(pilot, "1.50")
+
+
+async def test_any_metric_is_drawn_that_a_part_of_its_name_finds(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        keys = ("loss", "grad_norm", "[red]lr", "process.cpu")
+        run.change(points=tuple(Point(0, key, run.now, step, float(step)) for step in range(3) for key in keys))
+        await pilot.press("2")
+        await until_seen(pilot, "Chart", "loss")
+        await pilot.press("p")
+        await until_seen(pilot, "part of the name of a metric", "[red]lr", "processor time, % of one core")
+        await pilot.press(*"norm", "enter")
+        await until_seen(pilot, "grad_norm")
+        await until_gone(pilot, "part of the name")
+        await pilot.press("p")
+        await until_seen(pilot, "part of the name of a metric")
+        await pilot.press(*"cpu", "enter")
+        await until_seen(pilot, "processor time, % of one core")
+
+
+async def test_a_chart_is_saved_with_two_keys(
+    app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("2")
+        await until_seen(pilot, "Chart")
+        await pilot.press("S")
+        await until_seen(pilot, "Save the chart as", "quickstart-7f3a-loss.svg")
+        await pilot.press("enter")
+        await until_seen(pilot, "there are no values of loss yet")
+        run.tick(1, loss=2.0)
+        run.change(points=(Point(0, "../a b", run.now, 1, 1.0),))
+        await until(pilot, lambda: run_screen(app).model.points > 1, "a value")
+        await pilot.press("S", "enter")
+        await until_seen(pilot, "1 chart")
+        path = tmp_path / "quickstart-7f3a-loss.svg"
+        assert path.read_text().startswith("<svg")
+        assert path.stat().st_mode & 0o777 == 0o600
+        await pilot.press("S", "enter")
+        await until_seen(pilot, "nothing")  # was written; where the line breaks depends on the path
+        await pilot.press("m", "S")
+        await until_seen(pilot, "quickstart-7f3a-.._a_b.svg")
 
 
 # --- what ends something asks first ----------------------------------------------------------------------------------

@@ -99,7 +99,11 @@ def test_the_chosen_rank_is_drawn_above_the_band_and_over_time_repeated_steps_ar
 
 
 def test_every_metric_has_its_page():
-    assert pages_of(metrics_of(["lr", "loss", "val_loss"])) == [("loss", "throughput"), ("val_loss", "lr")]
-    assert metrics_of(["gpu.memory", "process.cpu", "zeta", "loss"]) == ["loss", "throughput", "zeta", "process.cpu", "gpu.memory"]  # fmt: skip
+    assert pages_of(metrics_of(["lr", "loss", "val_loss", "throughput"])) == [
+        ("loss", "throughput"),
+        ("val_loss", "lr"),
+    ]
+    assert metrics_of(["gpu.memory", "process.cpu", "zeta", "loss"]) == ["loss", "zeta", "process.cpu", "gpu.memory"]
+    assert metrics_of([]) == ["loss", "throughput"]
     assert look_words(Look(log=True, smoothing=0.6, begin=0.5)) == ["log", "smoothed 0.6", "50%-100% of the run"]
     assert look_words(Look()) == []

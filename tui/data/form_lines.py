@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from engine.core.catalogue import PRESET, Argument, BackendInfo, RecipeInfo
 
@@ -39,7 +40,7 @@ DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One line of the form. `choices`: the values with their meanings; empty: free text."""
+    """One line of the form. `choices`: the values with their meanings; empty: free text. `path`: what a path in it leads to."""
 
     id: str
     label: str
@@ -47,6 +48,7 @@ class Field:
     placeholder: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     begins_group: bool = False
+    path: Literal["", "file", "folder", "script"] = ""
 
 
 def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
@@ -68,9 +70,9 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
               choices=(*((recipe.name, recipe.summary) for recipe in own_script(recipes, ())),
                        (OWN_SCRIPT, "a Python script of yours"), (OWN_MODULE, "a Python module, as python -m does"))),
         *_program_fields(values, recipes),
-        Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True,
+        Field(id="launch.python", label="python", placeholder="the one that rankdeck runs with", begins_group=True, path="file",
               help="The interpreter of the ranks; it needs torch."),
-        Field(id="launch.workdir", label="folder", placeholder=".",
+        Field(id="launch.workdir", label="folder", placeholder=".", path="folder",
               help="The folder that ranks start in; the path of a script is relative to it."),
         Field(id="launch.warm", label="warm start", help="How ranks start.",
               choices=((YES, "forked from a process that has imported torch once"),
@@ -96,7 +98,7 @@ def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field
         help="Its command-line arguments, quoted as in a shell. {rank} becomes its number.",
     )
     if kind == OWN_SCRIPT:
-        script = Field(id="recipe.script", label="script", placeholder="train.py", help="A Python file.")
+        script = Field(id="recipe.script", label="script", placeholder="train.py", path="script", help="A Python file.")
         return [script, *(_argument_field(argument, (), "") for argument in declared_by(kind, recipes)), more]
     if kind == OWN_MODULE:
         return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]

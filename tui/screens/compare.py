@@ -96,7 +96,7 @@ class CompareScreen(DeckScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offers only keys that do something now."""
-        if action == "next_metric":
+        if action in ("next_metric", "choose_metric"):
             return len(self._metrics) > 1
         return bool(self._compared) if action == "code" else True
 
@@ -104,6 +104,14 @@ class CompareScreen(DeckScreen):
         if self._metrics:
             self._metric = (self._metric + by) % len(self._metrics)
             self._show_curves()
+
+    def action_choose_metric(self) -> None:
+        if self._metrics:
+            self.deck.choose_from({key: RESOURCES.get(key, "") for key in self._metrics}, self._choose, "a metric")
+
+    def _choose(self, metric: str) -> None:
+        self._metric = self._metrics.index(metric)
+        self._show_curves()
 
     def action_code(self) -> None:
         self._shows_code = not self._shows_code

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
@@ -20,8 +21,9 @@ from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
-from tui.data.form_lines import BACKEND, DECIDING, OWN_SCRIPT, RECIPE, fields, own_script, script_in
+from tui.data.form_lines import BACKEND, DECIDING, OWN_SCRIPT, RECIPE, Field, fields, own_script, script_in
 from tui.data.off_loop import off_loop
+from tui.data.path_lines import PathSuggester, scripts_below
 from tui.keys import bindings, first_key
 from tui.screens.confirm import LeaveScreen
 from tui.screens.edit_saving import SavingScreen
@@ -119,9 +121,20 @@ class EditScreen(SavingScreen):
             if stays:
                 above = rows[[field.id for field in group][-1]]
                 continue
-            new = [FormRow(field, self._values.get(field.id, ""), ascii=self.deck.ascii) for field in group]
+            new = [self._row(field) for field in group]
             await form.mount(*new, after=above) if above is not None else await form.mount(*new, before=0)
             above = new[-1]
+
+    def _row(self, field: Field) -> FormRow:
+        ending = {"script": ".py", "file": "", "folder": None}.get(field.path, "")
+        suggester = PathSuggester(self._folder_of(field), ending) if field.path else None
+        return FormRow(field, self._values.get(field.id, ""), ascii=self.deck.ascii, suggester=suggester)
+
+    def _folder_of(self, field: Field) -> Callable[[], Path]:
+        """Where a relative path in a line begins."""
+        if field.path == "script":
+            return lambda: Path(self._values.get("launch.workdir", "").strip() or ".").expanduser()
+        return Path.cwd
 
     # --- typing -------------------------------------------------------------------------------------------------------
 
@@ -177,6 +190,12 @@ class EditScreen(SavingScreen):
             )
             script = f"; {read}: its script" if row.field.id == RECIPE and self._recipe else ""
             text += f" ({before}, {after}: another{script})" if row.field.choices else ""
+            text += (
+                f" ({first_key('edit.choose_script', self.deck.keymap)}: choose one)"
+                if row.field.path == "script"
+                else ""
+            )
+            text += " (right: take what is offered)" if row.field.path else ""
             self.query_one("#hint", Static).update(plain_line(text))
 
     @property
@@ -321,6 +340,25 @@ class EditScreen(SavingScreen):
             self.app.push_screen(ScriptScreen(recipe, await off_loop(self.engine.script, recipe)))
         else:
             self.say("only the script of a recipe is shown", error=True)
+
+    @work(group="script", exclusive=True, exit_on_error=False)
+    async def action_choose_script(self) -> None:
+        """Asks for one of the scripts in the working directory."""
+        row = next((row for row in self.query(FormRow) if row.field.path == "script"), None)
+        if row is None or not isinstance(line := row.line, Input):
+            self.say(f"set {RECIPE.partition('.')[0]} to {OWN_SCRIPT} first", error=True)
+            return
+        folder = self._folder_of(row.field)()
+        found = await off_loop(scripts_below, folder)
+        if not found:
+            self.say(f"there is no Python file in {plain_line(str(folder.absolute()))}", error=True)
+            return
+
+        def choose(path: str) -> None:
+            line.value = path
+            line.focus()
+
+        self.deck.choose_from(dict.fromkeys(found, ""), choose, "a script")
 
     def action_launch(self) -> None:
         """Launches the profile in the form. The form stays open."""

@@ -118,21 +118,26 @@ class LogScreen(RanksScreen):
         def answered(name: str | None) -> None:
             if name:
                 path = Path(name).expanduser().absolute()
-                self._write_log(
-                    path,
-                    partial(save_text, path, selected) if selected else partial(save_lines, path, copied, log.head),
-                )
+                write = partial(save_text, path, selected) if selected else partial(save_lines, path, copied, log.head)
+                self.write_file(path, write, "line")
 
         self.app.push_screen(AskScreen("Save the log as", f"{self.run_id}.log", detail), answered)
 
-    @work(group="save log", exit_on_error=False)
-    async def _write_log(self, path: Path, write: Callable[[], int]) -> None:
+    @work(group="save", exit_on_error=False)
+    async def write_file(self, path: Path, write: Callable[[], int], what: str) -> None:
+        """Writes a file and says so.
+
+        Args:
+            path: of the file.
+            write: writes it, and returns how much it has of `what`.
+            what: in the singular.
+        """
         name = plain_line(str(path))
         try:
-            lines = await off_loop(write)
+            written = await off_loop(write)
         except FileExistsError:
             self.say(f"{name} exists already; nothing was written", error=True)
         except OSError as error:
             self.say(f"{name} can't be written: {error.strerror}", error=True)
         else:
-            self.say(f"{count(lines, 'line')} written to {name}")
+            self.say(f"{count(written, what)} written to {name}")

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Literal
 
 from textual import on
 from textual.widget import Widget
 from textual.widgets import Input
 
+from engine.core.metrics.chart_svg import chart_svg
+from tui.data.log_saving import save_text
+from tui.screens.confirm import AskScreen
 from tui.screens.run_logs import LogScreen
 from tui.screens.run_ranks import SearchLine
+from tui.text.cells import plain_line
 from tui.widgets.bench_pane import BenchPane
 from tui.widgets.cursor_view import CursorView
 from tui.widgets.node_grid import NodeGrid
 from tui.widgets.rank_table import RankTable
+from tui.widgets.run_charts import RunCharts
 from tui.widgets.run_log import RunLog
+
+_NO_NAME = re.compile(r"[^\w.-]", re.ASCII)
+"""Characters of a metric's name that do not become part of a file's."""
 
 Pane = Literal["ranks", "chart", "log", "events", "bench", "why"]
 LOWER: tuple[Pane, ...] = ("chart", "log", "events", "bench")
@@ -55,6 +65,25 @@ class PanesScreen(LogScreen):
         if self.focused is not None and not self.focused.display:
             self.set_focus(self._widget(self.zoom or "ranks"))  # now: a key pressed meanwhile moves on from here
         self.refresh_bindings()
+
+    def action_save_chart(self) -> None:
+        """Asks for a file, and writes the first chart that is shown into it."""
+        run, metric = self.model.run, self.query_one(RunCharts).metric
+        if run is None:
+            return
+        series, begin = self.model.series.dump(), run.launched_at
+
+        def answered(name: str | None) -> None:
+            if not name:
+                return
+            path = Path(name).expanduser().absolute()
+            if (svg := chart_svg(series, metric, begin)) is None:
+                self.say(f"there are no values of {plain_line(metric)} yet", error=True)
+            else:
+                self.write_file(path, lambda: save_text(path, svg) and 1, "chart")
+
+        name = f"{self.run_id}-{_NO_NAME.sub('_', metric)}.svg"
+        self.app.push_screen(AskScreen("Save the chart as", name, f"Writes {plain_line(metric)} as SVG."), answered)
 
     def action_pane(self, name: Pane) -> None:
         """Goes to a pane; in the pane itself, switches it between full screen and its place."""

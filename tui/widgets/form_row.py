@@ -6,6 +6,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
+from textual.suggester import Suggester
 from textual.widgets import Input, Label, Static
 
 from tui.data.form_lines import Field
@@ -20,7 +21,7 @@ class FormRow(Horizontal):
         height: auto; layout: grid; grid-size: 2; grid-columns: 17 1fr; grid-rows: 1 auto auto;
         Label { color: $text-muted; width: 16; }
         Input { width: 1fr; background: $surface; }
-        Input:focus { background: $block-cursor-blurred-background; }
+        Input:focus { background: $block-cursor-blurred-background; &>.input--suggestion { text-style: italic; } }
         Static.problem { column-span: 2; color: $text-error; padding-left: 17; display: none; height: auto; }
         Static.warning { column-span: 2; color: $text-warning; padding-left: 17; display: none; height: auto; }
         &.-warned Static.warning { display: block; }
@@ -33,7 +34,7 @@ class FormRow(Horizontal):
     class Resized(Message):
         """The row needs more lines or fewer, or has moved."""
 
-    def __init__(self, field: Field, value: str, *, ascii: bool) -> None:
+    def __init__(self, field: Field, value: str, *, ascii: bool, suggester: Suggester | None = None) -> None:
         super().__init__(classes="-group" if field.begins_group else None)
         self.field = field
         self.line: Input | Choice
@@ -41,7 +42,7 @@ class FormRow(Horizontal):
             self.line = Choice([option for option, _ in field.choices], value, ascii=ascii)
         else:
             placeholder = f"({field.placeholder})" if field.placeholder else ""  # no value, with and without colours
-            self.line = Input(value, placeholder=placeholder, compact=True, select_on_focus=False)
+            self.line = Input(value, placeholder=placeholder, compact=True, select_on_focus=False, suggester=suggester)
             self.line.cursor_blink = False
         self._problem = Static(classes="problem", markup=False)
         self._warning = Static(classes="warning", markup=False)

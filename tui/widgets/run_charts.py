@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -13,6 +13,7 @@ from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import Series
 from tui.data.curves import Look
 from tui.data.model import LOSS, THROUGHPUT, RunModel
+from tui.deck import Deck
 from tui.keys import bindings
 from tui.text.cells import plain_line
 from tui.widgets.chart import Chart
@@ -74,9 +75,27 @@ class RunCharts(Container, can_focus=True):
         words = [f"metrics {self._page % len(pages) + 1}/{len(pages)}"] if len(pages) > 1 else []
         self.border_subtitle = Content(", ".join([*words, *look_words(self._look)]))
 
+    @property
+    def metric(self) -> str:
+        """The metric of the first chart that is shown."""
+        pages = pages_of(metrics_of(self._model.series.keys() if self._model is not None else []))
+        return pages[self._page % len(pages)][0]
+
     def action_metrics(self, direction: int) -> None:
         """Shows the next metrics, or those before."""
         self._page += direction
+        self._draw()
+
+    def action_choose(self) -> None:
+        """Asks for a metric, and shows the page with it."""
+        if self._model is not None:
+            keys = metrics_of(self._model.series.keys())
+            cast("Deck", self.app).choose_from({key: RESOURCES.get(key, "") for key in keys}, self._choose, "a metric")
+
+    def _choose(self, metric: str) -> None:
+        assert self._model is not None
+        pages = pages_of(metrics_of(self._model.series.keys()))
+        self._page = next((number for number, page in enumerate(pages) if metric in page), self._page)
         self._draw()
 
     def action_log(self) -> None:
@@ -108,14 +127,14 @@ class RunCharts(Container, can_focus=True):
 
 
 def metrics_of(keys: list[str]) -> list[str]:
-    """Loss, throughput, other losses, what else was logged, then what ranks use of their nodes."""
+    """Loss, throughput, other losses, what else was logged, then what ranks use of their nodes: what there is of it."""
     resources = list(RESOURCES)
 
     def order(key: str) -> tuple[int, bool, str]:
         return (resources.index(key) + 1 if key in RESOURCES else 0, "loss" not in key, key)
 
     others = sorted((key for key in keys if key not in (LOSS, THROUGHPUT)), key=order)
-    return [LOSS, THROUGHPUT, *others]
+    return [*(key for key in (LOSS, THROUGHPUT) if key in keys or not others), *others]
 
 
 def pages_of(metrics: list[str]) -> list[tuple[str, ...]]:

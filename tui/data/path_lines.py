@@ -1,0 +1,98 @@
+"""Paths that a form's line may mean: the rest of one that is being typed, and the scripts of a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from textual.suggester import Suggester
+
+from tui.data.off_loop import off_loop
+
+MOST_SCRIPTS = 500
+DEEPEST = 3
+"""Levels of folders below the working directory in which scripts are looked for."""
+
+MOST_ENTRIES = 10_000
+"""Entries that are read of all these folders, and of one whose names are completed: a data set may have millions."""
+
+_NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
+
+
+def completed(text: str, folder: Path, *, ending: str | None = "") -> str | None:
+    """A path that begins with `text`; the first by name. May wait for a file system.
+
+    Args:
+        text: what has been typed.
+        folder: where a relative path begins.
+        ending: of the names of files; None: only folders.
+
+    Returns:
+        Folders end with `/`. None: there is none, or nothing has been typed.
+    """
+    if not text or text.endswith("/") or (ending == "" and "/" not in text):  # `python3` is no path
+        return None
+    above, _, begun = text.rpartition("/")
+    try:
+        names = dict(_entries(folder / os.path.expanduser(f"{above}/" if "/" in text else ""), MOST_ENTRIES))
+    except (OSError, ValueError):
+        return None
+    fitting = sorted(
+        name
+        for name, is_folder in names.items()
+        if name.startswith(begun) and name.isprintable() and (is_folder or _ends(name, ending))
+        if begun.startswith(".") or not name.startswith(".")
+    )
+    return f"{text}{fitting[0][len(begun) :]}{'/' if names[fitting[0]] else ''}" if fitting else None
+
+
+def _ends(name: str, ending: str | None) -> bool:
+    return ending is not None and name.endswith(ending)
+
+
+def _entries(folder: Path, most: int) -> Iterator[tuple[str, bool]]:
+    """Names in a folder, and whether each is a folder."""
+    with os.scandir(folder) as entries:
+        for _, entry in zip(range(most), entries, strict=False):
+            yield entry.name, entry.is_dir()
+
+
+def scripts_below(folder: Path) -> list[str]:
+    """Python files of a folder and of those below it, nearest first, as paths relative to it. May wait for a file system."""
+    found: list[str] = []
+    level, read = [""], 0
+    for _ in range(DEEPEST + 1):
+        below: list[str] = []
+        for prefix in level:
+            try:
+                entries = sorted(_entries(folder / prefix, MOST_ENTRIES - read))
+            except (OSError, ValueError):
+                continue
+            read += len(entries)
+            for name, is_folder in entries:
+                if name.startswith(".") or name in _NO_SOURCES or not name.isprintable():
+                    continue
+                if is_folder:
+                    below.append(f"{prefix}{name}/")
+                elif name.endswith(".py"):
+                    found.append(f"{prefix}{name}")
+        level = below
+    return found[:MOST_SCRIPTS]
+
+
+class PathSuggester(Suggester):
+    """Offers the rest of a path while it is typed; the key for the right takes it.
+
+    Args:
+        folder: gives the folder in which a relative path begins.
+        ending: see `completed`.
+    """
+
+    def __init__(self, folder: Callable[[], Path], ending: str | None) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._folder, self._ending = folder, ending
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The whole path, or None."""
+        return await off_loop(lambda: completed(value, self._folder(), ending=self._ending))
