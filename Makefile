@@ -41,6 +41,7 @@ picture: $(READY)
 
 # torch first and by itself: with a torch that satisfies everything in place, nothing pulls another build of it.
 $(READY): pyproject.toml constraints.txt
+	@echo "Installing torch and rankdeck into $(VENV); this takes some minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -59,16 +59,16 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
     if chosen and not yes:
         if not sys.stdin.isatty():
             raise UsageError(
-                f"nothing was removed: there is no terminal to confirm the removal of {len(chosen)} run(s)",
+                f"nothing was removed: there is no terminal to confirm the removal of {count(len(chosen), 'run')}",
                 hint="add --yes to remove them without a question",
             )
         click.echo("\n".join(paths.run for paths in chosen))
-        click.confirm(f"Remove {len(chosen)} run(s) with their logs and checkpoints?", default=False, abort=True)
+        click.confirm(f"Remove {count(len(chosen), 'run')} with logs and checkpoints?", default=False, abort=True)
     removed = [paths.run for paths in chosen if _remove(paths, is_chosen=named)]
     if as_json:
         click.echo(msgspec.json.encode(removed).decode())
     else:
-        click.echo(f"removed {len(removed)} run(s)" if chosen else "there is no run to remove")
+        click.echo(f"removed {count(len(removed), 'run')}" if chosen else "there is no run to remove")
 
 
 def end_standbys(*, as_json: bool) -> None:

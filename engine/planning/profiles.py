@@ -69,7 +69,7 @@ def find_profile(word: str) -> Path:
     for _, folder in profile_folders():
         if word in names and (folder / f"{word}.toml").is_file():
             return folder / f"{word}.toml"
-    near = difflib.get_close_matches(word, names, 1, 0.5)
+    near = difflib.get_close_matches(word, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(names)}"
     raise UsageError(f"there is no profile {word!r}", hint=hint)
 

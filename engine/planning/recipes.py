@@ -53,7 +53,7 @@ def find_recipe(word: str) -> RecipeInfo:
     """
     if word in names():
         return recipe(word)
-    near = difflib.get_close_matches(word, names(), 1, 0.5)
+    near = difflib.get_close_matches(word, names(), 1)
     hint = f"did you mean {near[0]}?" if near else "rankdeck recipes lists them"
     raise UsageError(f"there is no recipe {word!r}", hint=hint)
 

@@ -15,7 +15,7 @@ from engine import __version__
 from engine.core.errors import RankdeckError
 from engine.core.run import events as ev
 from engine.core.run.requests import is_about_to_start, refuses_restart
-from engine.core.run.state import Ended
+from engine.core.run.state import Ended, status_words
 from engine.core.views.view import PROTOCOL
 from engine.core.wire import front_end as msg
 from engine.runs.paths import peer_user
@@ -197,7 +197,7 @@ class Server:
                 refused = ignored is not None and refuses_restart(self._run.state)
             case msg.Kill(by=by, rank=rank, signal=number):
                 ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
-                text = f"signal {number} was sent to rank {rank}"
+                text = f"{status_words(-number)} was sent to rank {rank}"
                 early = ignored is not None and is_about_to_start(self._run.state, rank)
         self._snapshots.refresh()
         return msg.Answer(text=ignored or text, done=ignored is None, ending=ending, early=early, refused=refused)

@@ -61,7 +61,7 @@ class Parameters:
     batch: int = parameter(32, "images per rank and step", low=1, presets={"big": 256})
     hidden: int = parameter(64, "units of the hidden layer", low=1, presets={"big": 1024})
     lr: float = parameter(0.2, "learning rate", low=0.0)
-    sorted: bool = parameter(False, "give each rank digits of its own, instead of a mix")
+    sorted: bool = parameter(False, "give each rank other digits (0 to 9) than the others, instead of a mix of all")
     seed: int = parameter(0, "decides the initial parameters and the order of the images")
     checkpoint_every: int = parameter(0, "averages between checkpoints; 0: never", low=0)
     checkpoint_dir: str = parameter(

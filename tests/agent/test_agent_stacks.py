@@ -58,7 +58,7 @@ def test_collectives_are_asked_for_once_the_stacks_are_written(node):
     wait_until(lambda: node.out(0) == node.out(1) == b"up\n")
     bridge.send(type="stacks", attempt=0)
     said = bridge.expect("stacks")
-    assert said["ranks"] == [[0, "stacks", ""], [1, "", "its Python was not prepared for it"]]
+    assert said["ranks"] == [[0, "stacks", ""], [1, "", "it has no handler for the signal that asks for stacks"]]
     assert said["collectives"] == [[0, "told"]]
     bridge.send(type="stacks", attempt=0)
     assert bridge.expect("stacks")["collectives"] == [[0, "told"]]

@@ -415,7 +415,7 @@ def test_clean_without_a_terminal_removes_nothing_unless_yes_is_given(rankdeck, 
         assert "nothing was removed" in refused.stderr
         assert "--yes" in refused.stderr
     assert rankdeck.status(run)["state"] == "succeeded"
-    assert rankdeck("clean", run, "--yes").stdout == "removed 1 run(s)\n"
+    assert rankdeck("clean", run, "--yes").stdout == "removed 1 run\n"
     assert rankdeck("clean").returncode == 0  # nothing to remove, nothing to ask
 
 

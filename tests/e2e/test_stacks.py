@@ -143,7 +143,7 @@ def test_the_rank_that_others_wait_for_in_a_collective_is_named(rankdeck, write_
     assert lines[1:3] == ["", "ranks 0, 2: waiting in all_reduce"]
     assert not any("other thread" in line for line in lines)
     (work / "go").touch()
-    sentence = "ranks call different things as #4 of default_pg: "
+    sentence = "ranks call different operations as #4 of default_pg: "
     assert wait_sentence(rankdeck, run, sentence)["sentence"] == (
         f"{sentence}rank 0 broadcast(5 x float32), ranks 1, 2 all_reduce(3 x float32)"
     )

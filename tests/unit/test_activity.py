@@ -66,12 +66,12 @@ def after(*events: AnyEvent, on_failure: str = "hold") -> RunState:
         (
             (UP, STORE, *STARTED, *JOINED, dies(2), REJOIN, BACK),
             "rejoining",
-            "generation 1 forms; ranks 0, 1, 2 not in it yet",
+            "rejoining; ranks 0, 1, 2 not in generation 1 yet",
         ),
         (
             (UP, STORE, *STARTED, *JOINED, dies(2), REJOIN, BACK, *WAITING),
             "rejoining",
-            "generation 1 forms; ranks 0, 1, 2 not in it yet, rank 1 still in an earlier one",
+            "rejoining; ranks 0, 1, 2 not in generation 1 yet, rank 1 still in an earlier one",
         ),
         ((UP, STORE, *STARTED, STOP), "stopping", "stopping (stopped by alice)"),
         ((UP, STORE, *STARTED, AGAIN), "restarting", "restarting as attempt 1 (restarted by alice)"),

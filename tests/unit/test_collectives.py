@@ -104,14 +104,14 @@ def test_ranks_that_are_silent_are_told() -> None:
 def test_different_operations_are_set_side_by_side() -> None:
     one, other = line(entry(57)), line(entry(57, "gloo:broadcast", size=7))
     assert said(one, other, one, one) == [
-        "ranks call different things as #57 of default_pg: ranks 0, 2, 3 all_reduce(4 x float32), rank 1 broadcast(7 x float32)"
+        "ranks call different operations as #57 of default_pg: ranks 0, 2, 3 all_reduce(4 x float32), rank 1 broadcast(7 x float32)"
     ]
 
 
 def test_the_other_operation_may_be_over_where_it_waited_for_nobody() -> None:
     gone = line(entry(57, "gloo:broadcast", size=7, done=True), entry(58))
     assert said(line(entry(57)), gone, line(entry(57)), behind(56)) == [
-        "ranks call different things as #57 of default_pg: ranks 0, 2 all_reduce(4 x float32), rank 1 broadcast(7 x float32); "
+        "ranks call different operations as #57 of default_pg: ranks 0, 2 all_reduce(4 x float32), rank 1 broadcast(7 x float32); "
         "rank 3 has not called it"
     ]
 
@@ -120,7 +120,7 @@ def test_the_other_operation_may_be_over_where_it_waited_for_nobody() -> None:
 def test_sizes_and_types_that_differ_are_told(size: int, kind: str, shown: str) -> None:
     one, other = line(entry(57)), line(entry(57, size=size, kind=kind))
     assert said(one, one, one, other) == [
-        f"ranks call different things as #57 of default_pg: ranks 0, 1, 2 all_reduce(4 x float32), rank 3 all_reduce({shown})"
+        f"ranks call different operations as #57 of default_pg: ranks 0, 1, 2 all_reduce(4 x float32), rank 3 all_reduce({shown})"
     ]
 
 

@@ -76,7 +76,7 @@ def test_the_changelog_begins_with_the_version_that_the_package_has() -> None:
 # --- architecture.md -------------------------------------------------------------------------------------------------
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-WALKS = ARCHITECTURE[ARCHITECTURE.index("## Three walks") : ARCHITECTURE.index("## Where to put what")]
+WALKS = ARCHITECTURE[ARCHITECTURE.index("## Four walks") : ARCHITECTURE.index("## Where to put what")]
 
 
 @pytest.mark.slow

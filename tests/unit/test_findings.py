@@ -131,6 +131,8 @@ def test_a_clock_is_judged_by_what_is_certain(ahead: float, uncertain: float, st
         ("limits", "ok", "open files", {"cpu_limit": 2.0}, {}),
         ("leftovers", "ok", "none", {}, {}),
         ("leftovers", "ok", "none; mine-ab2c is active there", {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7,), owned=True),)}, {}),
+        ("leftovers", "ok", "none; a-1, b-2 are active there",
+         {"leftovers": tuple(Leftover(mark="m", run=run, pids=(7,), owned=True) for run in ("a-1", "b-2"))}, {}),
         ("leftovers", "warn", "2 processes of mine-ab2c, with no agent: 7 9",
          {"leftovers": (Leftover(mark="m", run="mine-ab2c", pids=(7, 9), owned=False), Leftover(mark="n", run="", pids=(1,), owned=True))}, {}),
         ("leftovers", "warn", "1 process of m, with no agent: 7; and of 1 more run",

@@ -270,6 +270,7 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
         ("python -c 'print(1)'", "python -c", "into a file"),
         ("bash run.sh", "bash runs commands of its own", "rankdeck import run.sh"),
         ("uv run torchrun t.py", "does not know 'uv'", "leave it out"),
+        ("'torchrun t.py' --print", "more words follow a command in quotes", "before the command"),
         ("rankdeck launch x", "command of rankdeck", "rankdeck new"),
         ("export A=b", "starts no program", "it reads torchrun"),
         ("", "starts no program", "it reads torchrun"),

@@ -355,7 +355,7 @@ SAID: list[tuple[str, int, str, str, str]] = [
         "configuration of another user",
         255,
         "Bad owner or permissions on /home/ann/.ssh/config\r\n",
-        "ssh refuses /home/ann/.ssh/config: it belongs to another user, or others can write it",
+        "ssh refuses /home/ann/.ssh/config: it belongs to another user, or others can write to it",
         "chmod 600 '/home/ann/.ssh/config'",
     ),
     (

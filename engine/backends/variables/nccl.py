@@ -212,13 +212,13 @@ NCCL = Family(
             "NCCL_ALGO",
             "auto",
             "Which algorithms: Ring, Tree, CollnetChain, NVLS, …; ^Tree: all others",
-            when="you measure algorithms; never permanently",
+            when="you compare algorithms, and only while you do",
         ),
         Variable(
             "NCCL_PROTO",
             "auto",
             "Which protocols: LL, LL128, Simple",
-            when="you measure algorithms; never permanently",
+            when="you compare algorithms, and only while you do",
         ),
         Variable(
             "NCCL_MIN_NCHANNELS", "auto", "Minimum of channels, each of which uses a block of the GPU", takes=WHOLE

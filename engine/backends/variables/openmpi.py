@@ -121,9 +121,17 @@ OPENMPI = Family(
             "none",
             "Prints settings of Open MPI at the start: all, default, file, enviro",
         ),
-        Variable("OMPI_MCA_btl_base_verbose", "0", "How much the choice of the transport of bytes logs", takes=_LEVELS),
         Variable(
-            "OMPI_MCA_pml_base_verbose", "0", "How much the choice of the transport of messages logs", takes=_LEVELS
+            "OMPI_MCA_btl_base_verbose",
+            "0",
+            "How much is logged about the choice of the byte transport (BTL)",
+            takes=_LEVELS,
+        ),
+        Variable(
+            "OMPI_MCA_pml_base_verbose",
+            "0",
+            "How much is logged about the choice of the message transport (PML)",
+            takes=_LEVELS,
         ),
         Variable("OMPI_MCA_coll_base_verbose", "0", "How much the choice of collectives logs", takes=_LEVELS),
         Variable("OMPI_MCA_pml_ucx_tls", "InfiniBand and GPUs", "UCX transports for which UCX is used; any: always"),

@@ -171,8 +171,9 @@ def login_finding(node: PlannedNode, ends_with: Login) -> Finding:
 def _leftovers(node: str, machine: Machine) -> Finding:
     left = [one for one in machine.leftovers if not one.owned]
     if not left:
-        runs = ", ".join(one.run or one.mark for one in machine.leftovers)
-        return ok(node, "leftovers", f"none; {runs} is active there" if runs else "none")
+        runs = [one.run or one.mark for one in machine.leftovers]
+        active = f"{', '.join(runs)} {'is' if len(runs) == 1 else 'are'} active there"
+        return ok(node, "leftovers", f"none; {active}" if runs else "none")
     first, *more = left
     pids = " ".join(map(str, first.pids))
     text = f"{count(len(first.pids), 'process', 'processes')} of {first.run or first.mark}, with no agent: {pids}"

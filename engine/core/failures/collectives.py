@@ -134,7 +134,7 @@ def _different(here: Mapping[int, Operation], which: str) -> str:
     for rank, one in known.items():
         calls.setdefault(f"{one.name}({one.tensors})", []).append(rank)
     said = ", ".join(f"{rank_words(ranks, MAX_NAMED)} {call}" for call, ranks in calls.items())
-    return f"ranks call different things as {which}: {said}"
+    return f"ranks call different operations as {which}: {said}"
 
 
 def _waits_in_transfers(

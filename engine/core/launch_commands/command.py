@@ -102,7 +102,12 @@ def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
 
 def _read_program(draft: Draft, words: list[Word], outer: str) -> None:
     first, rest = words[0], words[1:]
-    name = program_of(first.text)
+    name, quoted = program_of(first.text), first.text.split()
+    if rest and len(quoted) > 1 and is_program(quoted[0]):
+        raise UsageError(
+            f"{first.place}: more words follow a command in quotes",
+            hint="write options of rankdeck import, such as --print, before the command",
+        )
     if name == "torchrun":
         read_torchrun(draft, rest)
     elif name == "deepspeed":

@@ -133,6 +133,8 @@ def take_record(rank: int, progress: RankProgress, record: Mapping[str, Any]) ->
     for key, raw in record.items():
         if key in ("t", "step", "steps", "checkpoint", "samples", "tokens", "phase"):
             continue
+        if key == "generation" and "elastic" in record:  # where a rank is in a rejoin: no metric of the script
+            continue
         value = _number(raw)
         if value is not None and _admit(progress, key):
             progress.recorded.add(key)

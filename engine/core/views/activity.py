@@ -92,7 +92,7 @@ def _nodes_not_up(state: RunState) -> str:
 def _rejoining_words(state: RunState) -> str:
     """The ranks that a rejoin waits for, in words."""
     missing = [rank for rank in range(len(state.ranks)) if rank not in state.joined]
-    words = f"generation {state.generation} forms; {rank_words(missing)} not in it yet"
+    words = f"rejoining; {rank_words(missing)} not in generation {state.generation} yet"
     late = apart(state)
     return f"{words}, {rank_words(late)} still in an earlier one" if late else words
 

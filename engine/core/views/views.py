@@ -15,6 +15,7 @@ from engine.core.metrics.process_use import ProcessUse
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.holding import hold_ends_at
+from engine.core.run.rejoin import is_forming
 from engine.core.run.state import (
     Alive,
     Done,
@@ -90,7 +91,7 @@ def _rank_view(
         generation=max(state.generation_of(rank), state.generation if rank in state.joined else 0),
         step=progress.step,
         loss=_finite(progress.loss),
-        throughput=_finite(progress.throughput) if is_alive and not is_stalled else None,
+        throughput=_finite(progress.throughput) if is_alive and not is_stalled and not _rejoins(state) else None,
         unit=progress.unit,
         gpu=gpu if is_alive else None,
         process=process if is_alive else None,
@@ -113,6 +114,11 @@ def _rank_view(
         health_since=health.since if health is not None else None,
         phase=progress.phase if is_alive else "",
     )
+
+
+def _rejoins(state: RunState) -> bool:
+    """Whether living ranks wait for a rejoin, so that none of them makes steps."""
+    return state.elastic and (isinstance(state.phase, Holding) or is_forming(state))
 
 
 def _waiting_note(state: RunState) -> str:
@@ -239,7 +245,12 @@ def _unit(progress: Sequence[RankProgress]) -> str:
 
 
 def _throughput(state: RunState, progress: Sequence[RankProgress], stall: StallView | None) -> float | None:
-    """The throughput of the run: the sum over its ranks, or their mean for iterations, which all ranks do together. Units per second."""
+    """The throughput of the run: the sum over its ranks, or their mean for iterations, which all ranks do together. Units per second.
+
+    None while ranks wait for a rejoin.
+    """
+    if _rejoins(state):
+        return None
     stalled = set(stall.ranks) if stall is not None else ()
     rates = [one.throughput for rank, one in _alive(state, progress) if one.throughput and rank not in stalled]
     return _finite(sum(rates) / (len(rates) if _unit(progress) == "it" else 1)) if rates else None

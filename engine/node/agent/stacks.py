@@ -92,7 +92,11 @@ class Stacks:
     def _take_stacks(self, asked: list[Asked], texts: list[str]) -> None:
         self._answers, self._answered, self._children = [], [], []
         for one, text in zip(asked, texts):  # noqa: B905
-            reason = "it does not answer; it may be stopped" if one.path else "its Python was not prepared for it"
+            reason = (
+                "it does not answer; it may be stopped"
+                if one.path
+                else "it has no handler for the signal that asks for stacks"
+            )
             self._answers.append([one.rank.number, text, "" if text else reason])
             if text or not one.path:
                 self._answered.append(one.rank)

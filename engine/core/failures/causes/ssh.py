@@ -72,7 +72,7 @@ CAUSES: tuple[Cause, ...] = (
     _ssh(
         id="S15",
         pattern=r"^Bad owner or permissions on (?P<file>[^'\n]+)",
-        detail="ssh refuses {file}: it belongs to another user, or others can write it",
+        detail="ssh refuses {file}: it belongs to another user, or others can write to it",
         hint="chmod 600 '{file}', and check its owner",
     ),
     _ssh(

@@ -1,0 +1,45 @@
+"""What front ends see of ranks that wait for a rejoin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.core.metrics.progress import RankProgress, take_record
+from engine.core.run import events as ev
+from engine.core.run.events import AnyEvent
+from engine.core.run.machine import step
+from engine.core.views.views import rank_views, run_view
+from tests.played_run import play_run
+
+
+def test_ranks_that_wait_for_a_rejoin_have_no_throughput(tmp_path: Path):
+    with play_run(tmp_path) as runner:
+        state, plan = runner.run.state, runner.run.plan
+    progress = [RankProgress(throughput=100.0, unit="tok") for _ in range(4)]
+
+    def shown_after(*events: AnyEvent) -> tuple[list[float | None], float | None]:
+        """The throughput of every rank, and that of the run."""
+        nonlocal state
+        for event in events:
+            state, _ = step(state, event)
+        views = rank_views(state, plan, range(4), progress, {})
+        return [view.throughput for view in views], run_view(state, plan, progress, {}).throughput
+
+    joined, joined_again = (
+        [ev.RankJoined(at=4.0, attempt=0, rank=rank, generation=generation, step=7) for rank in range(4)]
+        for generation in (0, 1)
+    )
+    assert shown_after(*joined) == ([100.0] * 4, 400.0)
+    waiting = ([None] * 4, None)
+    assert shown_after(ev.RankEnded(at=5.0, attempt=0, rank=2, status=-9, generation=0)) == waiting
+    restart = ev.RestartRequested(at=6.0, by="ann")
+    assert shown_after(restart, ev.RankSpawned(at=7.0, attempt=0, rank=2, pid=20, generation=1)) == waiting
+    assert shown_after(*joined_again[:3]) == waiting
+    assert shown_after(joined_again[3]) == ([100.0] * 4, 400.0)
+
+
+def test_the_generation_that_a_rank_reports_in_a_rejoin_is_no_metric():
+    progress = RankProgress()
+    assert take_record(0, progress, {"t": 4.0, "step": 7, "elastic": "joined", "generation": 1}) == []
+    points = take_record(0, progress, {"t": 5.0, "step": 8, "generation": 3})
+    assert [(point.key, point.value) for point in points] == [("generation", 3.0)]
