@@ -99,7 +99,8 @@ class Template:
                 start_new_session=True,
             )
         atexit.register(self.close)
-        assert "ready" in self._receive(), self._log.read_text()
+        while "ready" not in (message := self._receive()):
+            assert "unfit" not in message, f"{message}: {self._log.read_text()}"
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path | str, out: Path, err: Path | None = None
