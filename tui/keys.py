@@ -197,7 +197,7 @@ KEYS: tuple[Key, ...] = (
     Key("run.kill", "x", "kill", "kill", "Send SIGKILL to the selected rank; asks first."),
     Key("run.stop", "s", "stop", "stop", "Stop the run by its stop ladder; if it is stopping already, end it at once. Asks first."),
     Key("run.stacks", "t", "stacks", "stacks", "Show who waits for whom in collectives, and where every rank is in its Python code; ends nothing."),
-    Key("run.editor", "E", "editor", "edit script", "Open the script in your editor ($VISUAL, $EDITOR), at the line where the traceback ends.", footer=False),
+    Key("run.editor", "E", "editor", "edit script", "Open the script in your editor ($VISUAL, $EDITOR), at the line where the traceback ends, or where ranks hang.", footer=False),
     Key("run.change", "ctrl+r", "change_run", "change", "Launch this run again with a change: what it was launched with, as a form.", footer=False),
     Key("run.arguments", "A", "change_arguments", "arguments", "Launch this run again with other arguments.", footer=False),
     Key("run.compare", "C", "compare", "compare", "Compare this run with the run of its profile before it.", footer=False),

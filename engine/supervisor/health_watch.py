@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from engine.core.failures.stacks import RankStack, fold, waits
+from engine.core.failures.stacks import Fold, fold, own_frame, waits
 from engine.core.metrics.health import Health, Limits, RankHealth, RankMark
 from engine.core.run import events as ev
 from engine.core.run.state import Alive, Running
@@ -114,7 +115,9 @@ class HealthWatch:
         try:
             stacks = await self._questions.stacks()
             found = waits(stacks)
-            doing = _places(stacks)
+            groups = sorted(
+                fold({one.rank: one.text for one in stacks if one.text}), key=lambda group: len(group.ranks)
+            )
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.take_failed_reading(run.head, "who waits for whom is unknown", error)
             return
@@ -122,7 +125,9 @@ class HealthWatch:
             return
         late = tuple(sorted({rank for wait in found for rank in wait.late}))
         sentences = tuple(wait.sentence for wait in found)
-        run.stall = msgspec.structs.replace(run.stall, waits=sentences, doing=doing, late=late)
+        run.stall = msgspec.structs.replace(
+            run.stall, waits=sentences, doing=_doing(groups), late=late, place=_place(groups, late)
+        )
         for rank in run.health.keys() & set(late):
             run.health[rank] = run.health[rank]._replace(words="others wait for it")
             run.changed_ranks.add(rank)
@@ -136,7 +141,13 @@ def _words(mark: RankMark) -> str:
     return f"{mark.seconds:.3g} s a step, others {mark.usual:.3g} s" if mark.mark == "slow" else ""
 
 
-def _places(stacks: tuple[RankStack, ...]) -> tuple[str, ...]:
+def _doing(groups: Sequence[Fold]) -> tuple[str, ...]:
     """Where the ranks are in their code, the smallest group first: it has the rank that others wait for."""
-    groups = sorted(fold({one.rank: one.text for one in stacks if one.text}), key=lambda group: len(group.ranks))
     return tuple(f"{rank_ranges(group.ranks)}: {group.doing}" for group in groups[:MOST_LINES])
+
+
+def _place(groups: Sequence[Fold], late: Sequence[int]) -> tuple[str, int] | None:
+    """See `StallView.place`."""
+    blamed = next((group for group in groups if set(late[:1]) & set(group.ranks)), groups[0] if groups else None)
+    own = own_frame(blamed.frames) if blamed is not None else None
+    return None if own is None else (own.file, own.line)

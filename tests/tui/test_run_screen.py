@@ -78,7 +78,7 @@ async def test_a_failed_rank_shows_its_signal_and_the_card_with_the_next_step(ap
 async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on(
     app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    script, editor = tmp_path / "train.py", tmp_path / "vim"
+    script, editor, asked = tmp_path / "train.py", tmp_path / "vim", tmp_path / "asked"
     script.touch()
     editor.write_text(f'#!/bin/sh\nprintf "%s " "$@" > {tmp_path}/asked\n')
     editor.chmod(0o755)
@@ -88,6 +88,12 @@ async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "● running")
         await pilot.press("E")  # nothing has failed
+        run.change(stall=StallView(ranks=(2,), since=run.now, late=(2,), place=(str(script), 7)))
+        await until_seen(pilot, "Stalled")
+        await pilot.press("E")
+        await until(pilot, lambda: asked.exists() and asked.read_text() == f"+7 {script} ", "the editor at the hang")
+        run.change(stall=None)
+        asked.unlink()
         run.fail(2, traceback=f'Traceback:\n  File "{script}", line 3, in main\nValueError: boom')
         await until_seen(pilot, "✖ failed")
         await pilot.press("E")

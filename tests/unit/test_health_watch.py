@@ -131,6 +131,8 @@ async def test_a_hang_is_shown_with_where_the_ranks_are_and_goes_when_they_go_on
     assert view.stall is not None
     assert view.stall.ranks == (0, 1, 2, 3)
     assert view.stall.doing == ("rank 2: in load (train.py:17)", "ranks 0-1, 3: waiting in all_reduce")
+    assert view.stall.place is not None
+    assert (Path(view.stall.place[0]).name, view.stall.place[1]) == ("train.py", 17)
     assert {rank.health for rank in snapshots.snapshot().ranks} == {"stalled"}
     assert {rank.throughput for rank in snapshots.snapshot().ranks} == {None}
     assert [line.text for line in runner.run.story[-1:]] == ["ranks 0, 1, 2, 3: no step for 11 s; usual: 1 s"]

@@ -13,7 +13,7 @@ from engine.client.protocols import RunClient
 from engine.core.errors import RankdeckError
 from engine.core.views.view import RankView, RunView
 from engine.core.words import rank_words
-from tui.data.editor import frame_to_edit
+from tui.data.editor import Frame, frame_to_edit
 from tui.data.model import RunModel
 from tui.data.off_loop import off_loop
 from tui.data.run_link import RunLink
@@ -125,7 +125,7 @@ class ActingScreen(RelaunchScreen):
         """Whether `restart`, `stop`, `kill` or `editor` would do something now."""
         run = self.model.run
         if action == "editor":
-            return run is not None and run.failure is not None and frame_to_edit(run.failure.traceback) is not None
+            return self._frame_to_edit() is not None
         if run is None or self.link.client is None or self._requesting:
             return False
         if action == "restart":
@@ -177,13 +177,18 @@ class ActingScreen(RelaunchScreen):
             self._ask(stop_act(self.model.run, self.link.client, again=self.is_stopping))
 
     def action_editor(self) -> None:
-        """Opens the file in which the failure's traceback ends, in the user's editor; the app waits for it."""
-        run = self.model.run
-        frame = None if run is None or run.failure is None else frame_to_edit(run.failure.traceback)
-        if frame is None:
+        """Opens the file in which the failure's traceback ends, or in which ranks hang, in the user's editor; the app waits for it."""
+        if (frame := self._frame_to_edit()) is None:
             return
         said = open_in_editor(self.app, frame, f"; {first_key('run.restart', self.deck.keymap)} restarts")
         self.say(said.text, error=said.is_error)
+
+    def _frame_to_edit(self) -> Frame | None:
+        run = self.model.run
+        if run is not None and run.failure is not None:
+            return frame_to_edit(run.failure.traceback)
+        place = run.stall.place if run is not None and run.stall is not None else None
+        return None if place is None else Frame(*place)
 
     def _ask(self, act: Act) -> None:
         asked = self.model.run

@@ -106,10 +106,15 @@ def doing(frames: Sequence[Frame]) -> str:
             return "waiting for the data loader"
         if frame.function == "synchronize" and "/torch/cuda/" in frame.file:
             return "waiting for the GPU"
-    own = next((frame for frame in frames if "/site-packages/" not in frame.file), None)
+    own = own_frame(frames)
     if own is None:
         return "in no Python code" if not frames else f"in {frames[0].function}"
     return f"in {own.function} ({own.file.rsplit('/', 1)[-1]}:{own.line})"
+
+
+def own_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost call in a file of the user's; None: there is none."""
+    return next((frame for frame in frames if "/site-packages/" not in frame.file), None)
 
 
 def fold(stacks: Mapping[int, str]) -> list[Fold]:

@@ -160,6 +160,8 @@ class StallView(msgspec.Struct, frozen=True, kw_only=True):
     """Where the ranks are in their code, one line for each group of them: raw."""
     late: tuple[int, ...] = ()
     """Ranks that others wait for."""
+    place: tuple[str, int] | None = None
+    """File and line of the user's code in which the first of these is, else a rank that does something else than most: raw."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
