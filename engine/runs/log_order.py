@@ -15,7 +15,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +32,9 @@ _BATCH = 4096 * _RECORD.size
 """Bytes that are read at a time."""
 _BLOCK = 65_536 * _RECORD.size
 """Bytes that an index reads at a time."""
+_KEPT = 16 * _BLOCK
+"""Bytes of the newest records that an index keeps, a quarter of an hour of 64 ranks that always print. It forgets older ones that nobody
+has asked for."""
 
 
 class Growth(NamedTuple):
@@ -122,8 +125,11 @@ class OrderIndex:
         self._lock = threading.Lock()
         self._begin = self._end = 0
         """Offsets of what was read."""
+        self._kept = _KEPT
         self._files: dict[int, tuple[array[int], array[int]]] = {}
-        """Of each file, numbers of records, and its size in them."""
+        """Of each file, numbers of records, and its size in them; the first may be from before `_begin`."""
+        self._late: set[int] = set()
+        """Files all of whose records are in `_files`, or that have none."""
 
     def refresh(self) -> bool:
         """Takes in what is new.
@@ -138,6 +144,7 @@ class OrderIndex:
                 return bool(self._files)
             if size < self._end:
                 self._files.clear()
+                self._late.clear()
                 self._begin = self._end = 0
             if not self._end:
                 self._begin = self._end = max(0, size - _BLOCK)
@@ -146,28 +153,35 @@ class OrderIndex:
                 known[0].extend(numbers)
                 known[1].extend(sizes)
             self._end = max(self._end, size)
+            if self._end - self._begin > 2 * self._kept:
+                self._forget(self._end - self._kept)
             return bool(self._files)
 
     def position(self, rank: int, stream: Stream, end: int) -> float:
         """When a file had a size of at least `end` bytes, as a number that grows with time; infinite: nobody has seen it yet."""
         with self._lock:
-            while True:
-                numbers, sizes = self._of(rank, stream)
-                place = bisect_left(sizes, end)
-                if place or not self._extend():
-                    return numbers[place] if place < len(numbers) else math.inf
+            numbers, _, place = self._find(rank, stream, lambda _, sizes: bisect_left(sizes, end))
+            return numbers[place] if place < len(numbers) else math.inf
 
     def size(self, rank: int, stream: Stream, position: float) -> int:
         """The bytes that a file had before a position."""
         with self._lock:
-            while True:
-                numbers, sizes = self._of(rank, stream)
-                place = bisect_left(numbers, position)
-                if place or not self._extend():
-                    return sizes[place - 1] if place else 0
+            _, sizes, place = self._find(rank, stream, lambda numbers, _: bisect_left(numbers, position))
+            return sizes[place - 1] if place else 0
 
-    def _of(self, rank: int, stream: Stream) -> tuple[array[int], array[int]]:
-        return self._files.get(rank << 1 | _STREAMS.index(stream), (array("Q"), array("Q")))
+    def _find(
+        self, rank: int, stream: Stream, search: Callable[[array[int], array[int]], int]
+    ) -> tuple[array[int], array[int], int]:
+        """The records of a file, and a place in them. Reads back as long as the place may be before what was read."""
+        file, nothing = rank << 1 | _STREAMS.index(stream), (array("Q"), array("Q"))
+        numbers, sizes = self._files.get(file, nothing)
+        while not (place := search(numbers, sizes)) and file not in self._late and self._extend():
+            numbers, sizes = self._files.get(file, nothing)
+        if place:
+            self._kept = max(self._kept, self._end - self._begin)
+        elif not numbers and not self._begin:
+            self._late.add(file)
+        return numbers, sizes, place
 
     def _extend(self) -> bool:
         """Reads the block before what was read. False: there is none."""
@@ -176,9 +190,19 @@ class OrderIndex:
         begin = max(0, self._begin - _BLOCK)
         for file, (numbers, sizes) in self._read(begin, self._begin).items():
             known = self._files.get(file, (array("Q"), array("Q")))
-            self._files[file] = (numbers + known[0], sizes + known[1])
+            place = bisect_left(known[0], self._begin // _RECORD.size)
+            self._files[file] = (numbers + known[0][place:], sizes + known[1][place:])
         self._begin = begin
         return True
+
+    def _forget(self, begin: int) -> None:
+        """Drops what was read from before an offset, but for each file's last record there: it tells of files that do not grow any more."""
+        for file, (numbers, sizes) in self._files.items():
+            place = max(0, bisect_left(numbers, begin // _RECORD.size) - 1)
+            self._files[file] = (numbers[place:], sizes[place:])
+            if place:
+                self._late.discard(file)
+        self._begin = begin
 
     def _read(self, begin: int, end: int) -> dict[int, tuple[array[int], array[int]]]:
         found: dict[int, tuple[array[int], array[int]]] = {}

@@ -108,3 +108,60 @@ def test_the_positions_of_sizes_grow_in_the_order_of_writing(
     writer.flush()
     assert index.refresh()
     assert index.position(2, "out", 7) == 10
+
+
+def test_an_index_forgets_what_nobody_asks_for_and_finds_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_order, "_BLOCK", 64)
+    monkeypatch.setattr(log_order, "_KEPT", 160)
+    writer, whole = OrderWriter(tmp_path / "order"), OrderIndex(tmp_path / "order")
+    index, reads = OrderIndex(tmp_path / "order"), list[int]()
+    for step in range(1, 101):
+        if step < 5:
+            writer.note(2, 1, step, step)
+        writer.note(0, 0, 10 * step, step)
+        writer.note(1, 0, 20 * step, step)
+        writer.flush()
+        assert index.refresh()
+        reads.append(index._end - index._begin)
+    assert max(reads) <= 2 * 160
+    real = index._read
+    monkeypatch.setattr(index, "_read", lambda begin, end: pytest.fail("reads back"))
+    assert index.size(2, "err", math.inf) == 4, "of a file that does not grow any more"
+    assert index.position(2, "err", 5) == math.inf
+    monkeypatch.setattr(index, "_read", real)
+    assert whole.refresh()
+    for end in (1000, 990, 505, 1, 700):
+        for rank, factor in ((0, 1), (1, 2)):
+            assert index.position(rank, "out", end * factor) == whole.position(rank, "out", end * factor)
+        for position in (0, 1, 7, 8, 9, 50, 203):
+            assert [index.size(rank, "out", position) for rank in range(3)] == [
+                whole.size(rank, "out", position) for rank in range(3)
+            ]
+            assert index.size(2, "err", position) == whole.size(2, "err", position)
+        assert index.refresh()
+
+
+def test_a_file_that_nobody_has_written_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_order, "_BLOCK", 64)
+    monkeypatch.setattr(log_order, "_KEPT", 160)
+    writer, index = OrderWriter(tmp_path / "order"), OrderIndex(tmp_path / "order")
+
+    def grow(steps: range, *ranks: int) -> None:
+        for step in steps:
+            for rank in ranks:
+                writer.note(rank, 0, step, step)
+        writer.flush()
+        assert index.refresh()
+
+    grow(range(1, 100), 0, 1)
+    assert (index.position(2, "out", 1), index.size(3, "out", math.inf)) == (math.inf, 0)
+    grow(range(100, 101), 0, 1)
+    assert index._end - index._begin <= 2 * 160, "what was looked through in vain is forgotten"
+    with monkeypatch.context() as patched:
+        patched.setattr(index, "_read", lambda begin, end: pytest.fail("reads back again"))
+        assert (index.position(2, "out", 1), index.size(3, "out", math.inf)) == (math.inf, 0)
+    grow(range(1, 50), 2, 0)
+    assert index.position(2, "out", 1) == 200
+    assert index.size(2, "out", 200) == 0
