@@ -64,6 +64,7 @@ def test_the_first_environment_of_conda_counts_only_where_rankdeck_has_no_torch(
     base = environment(tmp_path / "conda")
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
     monkeypatch.setenv("CONDA_DEFAULT_ENV", "base")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert chosen() == sys.executable
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert chosen() == base
