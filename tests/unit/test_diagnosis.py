@@ -502,6 +502,7 @@ BITS = (
         "Original Traceback (most recent call last):\n",
         "what(): ",
         "Exception ignored in: x\n",
+        "Exception ignored while calling deallocator <function A.__del__ at 0x7f1239e38670>:\n",
         "unable to write ",
         "\x1b[",
     ),

@@ -25,7 +25,7 @@ _CHAINED = (
 )
 _OF_CHILD = re.compile(r"-- Process \d+ terminated with the following error:$")
 """In the message of torch.multiprocessing.spawn, before the traceback of a process that it has started."""
-_HARMLESS = ("Exception ignored in", "Exception in thread", "Error in atexit.")
+_HARMLESS = ("Exception ignored ", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
 _OF_ANOTHER_PROCESS = re.compile(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
 """The first frame of a traceback of the process that removes shared memory which workers have left: it goes on."""
