@@ -60,6 +60,9 @@ def cli(
     """
     ctx.obj = {"ascii": ascii_only, "slow": slow, "mouse": not no_mouse, "read_only": read_only}
     if ctx.invoked_subcommand is None:
+        if profile is not None and profile not in (entry.name for entry in list_profiles()):
+            find_profile(profile)  # says what is wrong
+            raise UsageError(f"the app lists profiles by name, and there is no profile {profile!r}")
         ctx.exit(_open_app(ctx.obj, open_profile=profile))
 
 

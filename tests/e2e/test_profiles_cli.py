@@ -313,6 +313,14 @@ def test_a_name_that_does_not_exist_has_the_nearest_one(inside):
     assert "did you mean quickstart?" in said.err
 
 
+def test_the_app_does_not_open_on_another_profile_than_the_one_that_is_asked_for(inside, work):
+    said = inside("--profile", "quikstart")
+    assert (said.status, "did you mean quickstart?" in said.err) == (2, True)
+    (work / "mine.toml").write_text(GOOD)
+    said = inside("--profile", "mine.toml")
+    assert (said.status, "lists profiles by name" in said.err) == (2, True)
+
+
 @pytest.mark.parametrize("word", ["", "no/such/file", "x.toml", "/", "..", "\x1b[2J", "a" * 5000, "quickstart.toml"])
 def test_a_profile_that_is_not_there_is_a_usage_error(inside, word):
     said = inside("plan", "--", word)

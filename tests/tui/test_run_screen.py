@@ -89,7 +89,7 @@ async def test_the_script_is_opened_where_the_traceback_ends_and_the_app_goes_on
         await until_seen(pilot, "● running")
         await pilot.press("E")  # nothing has failed
         run.change(stall=StallView(ranks=(2,), since=run.now, late=(2,), place=(str(script), 7)))
-        await until_seen(pilot, "Stalled")
+        await until_seen(pilot, "Stalled", "E  open the script where ranks hang")
         await pilot.press("E")
         await until(pilot, lambda: asked.exists() and asked.read_text() == f"+7 {script} ", "the editor at the hang")
         run.change(stall=None)

@@ -177,6 +177,7 @@ def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str]) -> Cont
     clock = time.strftime("%H:%M:%S", time.localtime(stall.since))
     lines += ["", *sentence(f"no steps since {clock}: {rank_ranges(stall.ranks)}", width, MUTED)]
     keys = (
+        *([("run.editor", "open the script where ranks hang")] if stall.place else []),
         ("run.stacks", "take the stacks of all ranks again"),
         ("run.kill", "kill the selected rank"),
         ("run.restart", "restart the run"),
