@@ -122,6 +122,13 @@ async def test_a_constant_curve_and_the_largest_values_are_drawn(value):
         await drawn(pilot, app.chart)
 
 
+def test_values_that_are_close_together_have_labels_that_differ():
+    picture = plot.picture(plot.Request((("r", series([2.43568, 2.43571])),), 60, 11, True, False))
+    assert picture is not None
+    labels = [line.partition("┤")[0].strip() for line, *_ in picture.lines if "┤" in line]
+    assert labels == ["2.43571", "2.4357", "2.43569", "2.43568"]
+
+
 def test_the_largest_span_is_drawn():
     picture = plot.picture(plot.Request((("r", series([-1.7e308, 0.0, 1.7e308])),), 60, 11, True, False))
     assert picture is not None

@@ -23,6 +23,7 @@ from tui.screens.edit import EditScreen
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.text.plan import plan_text
+from tui.widgets.line_list import LineList
 
 
 @pytest.fixture
@@ -382,6 +383,22 @@ async def test_a_tiny_terminal_is_no_reason_to_end(engine: FakeEngine, size: tup
         await pilot.press("j", "tab", "slash", "x", "escape")
         await pilot.resize_terminal(120, 40)
         await until_seen(pilot, "quickstart", "● quickstart")
+
+
+async def test_the_cursor_stays_visible_when_the_terminal_becomes_lower(engine: FakeEngine):
+    engine.entries = [entry(profile(f"p{number:02}"), Path("/profiles")) for number in range(20)]
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "p00")
+        await pilot.press("G")
+        await until_seen(pilot, "p19")
+        await pilot.resize_terminal(120, 60)
+        await until_seen(pilot, "p00")
+        await pilot.resize_terminal(80, 24)
+        profiles = app.screen.query_one("#profiles", LineList)
+        await until(
+            pilot, lambda: profiles.size.height < 20 <= profiles.scroll_offset.y + profiles.size.height, "the cursor"
+        )
 
 
 async def test_h_and_l_point_at_a_list_and_enter_in_the_runs_never_launches(engine: FakeEngine):

@@ -222,7 +222,7 @@ class HistoryScreen(RelaunchScreen):
         try:
             await off_loop(self.engine.write_note, entry.summary.run, note)
         except RankdeckError as error:
-            self.deck.show_error("The note was not written", error)
+            self.deck.show_error("The note was not saved", error)
         self._read()
 
     def action_remove(self) -> None:

@@ -60,7 +60,7 @@ def kill_act(view: RankView, client: RunClient) -> Act:
     """SIGKILL to one rank."""
     detail = (
         f"SIGKILL goes to the process group of pid {view.pid}: it can't save anything. "
-        "The run then does what launch.on_failure in its profile says."
+        "launch.on_failure of the profile decides what follows."
     )
     kill = partial(client.kill, view.rank, signal.SIGKILL)
     return Act(f"Kill rank {view.rank} on {view.node}?", detail, "Kill", kill)
@@ -82,9 +82,8 @@ def stop_act(run: RunView, client: RunClient, *, again: bool) -> Act:
                 "It is stopping already, and none of its ranks is alive. Its other processes are killed immediately."
             )
         return Act(f"End {run.name} at once?", detail, "End at once", partial(client.stop, at_once=True), stops=True)
-    gets = f"{_ranks('Its', run.alive)} {'gets' if run.alive == 1 else 'get'} the signals of its stop ladder"
-
-    detail = f"{gets}, of which SIGKILL is the last. You can restart it."
+    gets = f"{_ranks('Its', run.alive)} {'gets' if run.alive == 1 else 'get'}"
+    detail = f"{gets} the signals of launch.stop_ladder one after the other; the last is SIGKILL. You can restart it."
     if run.alive == 0:
         detail = "None of its ranks is alive, so it ends immediately. You can restart it."
     return Act(f"Stop {run.name}?", detail, "Stop", client.stop, stops=True)

@@ -73,7 +73,9 @@ def history_heading(entries: Sequence[HistoryEntry], look: Look) -> Content:
         text = f"{arrow}{column.heading}" if is_sorted else column.heading
         style = "bold $foreground" if is_sorted else MUTED
         parts += [(cell_fit(text, column.width, ascii=look.ascii, right=column.right), style), "  "]
-    parts.append(("changed, note", MUTED))
+    last = "changed, note"
+    left = look.width - sum(cell_len(part if isinstance(part, str) else part[0]) for part in parts)
+    parts.append((last if cell_len(last) <= left else "changed", MUTED))
     return Content.assemble(*parts)
 
 

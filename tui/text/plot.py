@@ -146,10 +146,21 @@ def _linear_ticks(found: Curves, request: Request, x_axis: _Axis, y_axis: _Axis)
     span = x_axis.high - x_axis.low
     parts = min(4, max(1, round(span))) if found.by_step else 4
     steps = [x_axis.value(part / parts) for part in range(parts + 1)]
+    labels = _value_labels([10**value if request.look.log else value for value in values])
     return Ticks(
         [(step, str(round(step)) if found.by_step else duration(step)) for step in steps],
-        [(value, number(10**value if request.look.log else value, AXIS)) for value in values],
+        list(zip(values, labels, strict=True)),
     )
+
+
+def _value_labels(values: Sequence[float]) -> list[str]:
+    """Labels of an axis, with more digits where different values would have the same one and more fit."""
+    labels = [number(value, AXIS) for value in values]
+    for digits in (4, 5, 6):
+        longer = [f"{value:.{digits}g}".rjust(AXIS) for value in values]
+        if len(set(labels)) < len(set(values)) and max(map(len, longer)) == AXIS:
+            labels = longer
+    return labels
 
 
 def _placed(ticks: Sequence[tuple[float, str]], axis: _Axis) -> tuple[list[float], list[str]]:

@@ -66,6 +66,10 @@ class LineList(OptionList, LineKeys, inherit_bindings=False):
         self.set_options([Option(content, id=key) for key, content in entries])
         self.choose(before, place)
 
+    def on_resize(self) -> None:
+        """Keeps the cursor visible: a list that becomes lower may hide it."""
+        self.scroll_to_highlight()
+
     def _move(self, lines: int) -> None:
         if self._entries:
             self.highlighted = max(0, min(len(self._entries) - 1, (self.highlighted or 0) + lines))
