@@ -26,6 +26,9 @@ SHARED = ("../__init__.py", "__init__.py", "cores.py", "limits.py", "login.py", 
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)
 """Docstrings as this project writes them: text begins on the first line, and nothing follows on the last."""
 
+COMMENT = re.compile(r"^ *# .*$", re.MULTILINE)
+"""Lines of comment. No string of the modules has one."""
+
 LOADER = '''\
 import sys
 if sys.version_info < (3, 8):
@@ -61,8 +64,8 @@ sys.meta_path.insert(0, Bundle)
 
 
 def without_docstrings(source: str) -> str:
-    """Removes docstrings, which are a third of a module. Lines keep their numbers."""
-    return DOCSTRING.sub(lambda found: "\n" * found[0].count("\n"), source)
+    """Removes docstrings, which are a third of a module, and lines of comment. Lines keep their numbers."""
+    return COMMENT.sub("", DOCSTRING.sub(lambda found: "\n" * found[0].count("\n"), source))
 
 
 @cache
