@@ -56,20 +56,25 @@ def remove_run(paths: RunPaths, *, end_rest: Callable[[RunPaths], object] | None
 
 
 def _lock_of_ended(paths: RunPaths, *, may_be_abandoned: bool) -> int:
-    """The lock of a run, taken. The supervisor of an ended run needs a moment to exit. Raises ActiveRunError.
+    """The lock of a run, taken. The supervisor of an ended run needs a moment to exit, and so does one that a guard has started on a run
+    without a plan. Raises ActiveRunError.
 
     `may_be_abandoned`: a run without plan and supervisor counts as ended.
     """
+
+    def may_go() -> bool:
+        return has_ended(paths) or (may_be_abandoned and not paths.plan.exists())
+
     deadline = time.monotonic() + CLOSING_TIME
     while True:
         try:
             lock = take_lock(paths)
         except SupervisorError:
-            if not has_ended(paths) or time.monotonic() >= deadline:
+            if not may_go() or time.monotonic() >= deadline:
                 raise active_error(paths) from None
             time.sleep(0.05)
             continue
-        if has_ended(paths) or (may_be_abandoned and not paths.plan.exists()):
+        if may_go():
             return lock
         os.close(lock)
         raise active_error(paths)

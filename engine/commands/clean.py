@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
@@ -11,11 +10,10 @@ import msgspec
 
 from engine.client.removal import ActiveRunError, active_error, has_ended, remove_run
 from engine.commands.output import narrate
-from engine.core.errors import RankdeckError, SupervisorElsewhereError, SupervisorError, UsageError
+from engine.core.errors import RankdeckError, SupervisorElsewhereError, UsageError
 from engine.core.run.state import ENDED_WORDS
 from engine.core.words import count
 from engine.runs.listing import all_runs, summarise, unplanned_runs
-from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_note, refuse_elsewhere
 from engine.runs.standbys import end_standby, has_process, remove_stale_standbys, standbys
@@ -54,7 +52,7 @@ def clean_runs(chosen: list[RunPaths], *, named: bool, yes: bool, as_json: bool)
     for paths in chosen:
         if named:
             refuse_elsewhere(paths, "clean")
-            if not has_ended(paths) and not _is_abandoned(paths):
+            if not has_ended(paths) and paths.plan.exists():  # without a plan, no command can continue it
                 raise active_error(paths)
     if chosen and not yes:
         if not sys.stdin.isatty():
@@ -107,14 +105,3 @@ def _remove(paths: RunPaths, *, is_chosen: bool) -> bool:
             raise
         narrate(f"{error.message}; it was not removed")
     return False
-
-
-def _is_abandoned(paths: RunPaths) -> bool:
-    """Whether a run has lost its plan and its supervisor: no command can continue it, so removing it ends what is left of it here."""
-    if paths.plan.exists():
-        return False
-    try:
-        os.close(take_lock(paths))
-    except SupervisorError:
-        return False
-    return True

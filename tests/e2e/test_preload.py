@@ -31,6 +31,12 @@ def launch(rankdeck, write_script, write_profile, work):
     return launch
 
 
+@pytest.fixture
+def executed(monkeypatch):
+    """Templates are executed: modules and frames of a fork of tests would count as what the script has imported. See tests/forked_node.py."""
+    monkeypatch.setenv("RANKDECK_TESTS_EXECUTED", "yes")
+
+
 def reports(deck: Deck, run: str, attempt: int = 0, ranks: int = 2) -> list[list[str]]:
     """What each rank has printed after `up`."""
     return [deck.wait_log(run, rank, b"up", attempt=attempt).decode().split()[1:] for rank in range(ranks)]
@@ -89,6 +95,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.usefixtures("executed")
 def test_auto_preloads_what_the_script_used_in_its_last_run(rankdeck, write_script, write_profile, work):
     installed = work / "lib" / "site-packages"
     write_script("lib/site-packages/shared.py", f"{SHARED}\ndef deep(): pass\n")
@@ -123,6 +130,7 @@ def test_ranks_that_start_as_processes_of_their_own_have_nothing_preloaded(rankd
     assert reports(rankdeck, run, ranks=1) == [["0", str(pid), "yes"]]
 
 
+@pytest.mark.usefixtures("executed")
 def test_what_every_rank_imports_slowly_is_told_and_offered(rankdeck, write_script, write_profile, work):
     installed = work / "lib" / "site-packages"
     write_script("lib/site-packages/slow.py", "import time\ntime.sleep(0.6)\nimport inner\ndef deep(): pass\n")

@@ -179,7 +179,7 @@ def test_a_stopped_rank_does_not_say_what_it_is_at(rankdeck, write_script, write
 def test_a_rank_that_was_executed_has_stacks_where_it_imports_rankdeck(rankdeck, write_script, write_profile, imports):
     run = rankdeck.launch(write_profile(write_script("nap.py", imports + PLAIN)))
     up(rankdeck, run, 1)
-    told(rankdeck, run, "in nap (nap.py" if imports else "no stack: its Python was not prepared")
+    told(rankdeck, run, "in nap (nap.py" if imports else "no stack: it has no handler")
     rankdeck.wait_state(run, "running")
 
 
