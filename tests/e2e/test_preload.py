@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Deck, parent_of
+from tests.support import Deck, parent_of, wait_until
 
 SHARED = "import os\nWHO = os.getpid()\nos.environ['FROM_IMPORT'] = 'yes'\n"
 REPORT = """
@@ -135,17 +135,25 @@ def test_what_every_rank_imports_slowly_is_told_and_offered(rankdeck, write_scri
     installed = work / "lib" / "site-packages"
     write_script("lib/site-packages/slow.py", "import time\ntime.sleep(0.6)\nimport inner\ndef deep(): pass\n")
     write_script("lib/site-packages/inner.py", "")
-    text = "import torch.distributed as dist\nfrom slow import deep\ndist.init_process_group('gloo')\ndist.destroy_process_group()\n"
+    text = (
+        "import os, time, torch.distributed as dist\nfrom slow import deep\ndist.init_process_group('gloo')\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\ndist.destroy_process_group()\n"
+    )
     profile = write_profile(
         write_script("up.py", text), ranks=2, env={"PYTHONPATH": str(installed)}, launch={"warm": True}
     )
     assert "slow" not in rankdeck("plan", profile).stdout
-    told = []
-    for more in ((), ("--set", 'launch.preload=["slow"]')):
-        run = rankdeck.launch(profile, *more)
-        assert rankdeck("wait", run).returncode == 0
-        told.append([event for event in rankdeck.journal(run) if event["event"] == "ScriptImported"])
-    (first,), shared = told
+
+    def told(run: str) -> list[dict[str, Any]]:
+        return [event for event in rankdeck.journal(run) if event["event"] == "ScriptImported"]
+
+    run = rankdeck.launch(profile)
+    (first,) = wait_until(lambda: told(run), what="what was imported")
+    (work / "go").touch()
+    assert rankdeck("wait", run).returncode == 0
+    run = rankdeck.launch(profile, "--set", 'launch.preload=["slow"]')
+    assert rankdeck("wait", run).returncode == 0
+    shared = told(run)
     ((name, seconds),) = first["modules"]
     assert (name, first["preload"], shared) == ("slow", ["slow"], [])
     assert seconds >= 0.6

@@ -341,7 +341,8 @@ def test_an_active_run_whose_plan_is_removed_stays(rankdeck, write_script, write
 
     assert f"{run} is unreadable" in without_plan("ps").stderr
     assert json.loads(without_plan("clean", "--yes", "--json").stdout) == []
-    done = without_plan("clean", run, "--yes")
+    plan.unlink(missing_ok=True)
+    done = rankdeck("clean", run, "--yes")
     assert done.returncode == 2
     assert f"rankdeck stop {run} ends it" in done.stderr
     wait_until(plan.exists, what="the plan comes back")
