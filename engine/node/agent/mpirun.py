@@ -45,6 +45,8 @@ class Mpirun:
         """Ranks whose process of mpirun has ended, and the time when they are killed."""
         self._again: Callable[[], None] | None = None
         """Starts mpirun a second time; None: that was done, or is not wanted."""
+        self._child = 0
+        """The mpirun that this process has started, and whose status `reaped` gets."""
 
     @property
     def has_waiting(self) -> bool:
@@ -105,6 +107,7 @@ class Mpirun:
             self.end_waiting(127, reason)
             self.send(type="daemon_ended", attempt=state.attempt, status=1, reason=reason)
             return
+        self._child = pid
         state.mpirun = {"attempt": state.attempt, "pid": pid, "start": start_time(pid)}
         state.mpirun.update(log=wanted["log"], name=wanted["name"])
         state.dirty = True
@@ -201,14 +204,14 @@ class Mpirun:
                 del self._doomed[number]
             elif rank is not None and time.monotonic() > deadline:
                 rank.signal(signal.SIGKILL)
-        if state.mpirun is not None and not state.mpirun_lives():
+        if state.mpirun is not None and state.mpirun["pid"] != self._child and not state.mpirun_lives():
             self._ended("ended")
 
     def reaped(self, status: int) -> None:
         """Handles the status of mpirun.
 
-        One that ended by itself before it had started anything is started once more. Open MPI 5.0.11 rarely fails so, with "The PMIx
-        server's listener thread failed to start", and the cause is not known.
+        One that ended by itself before it had started anything is started once more: Open MPI 5 fails with "The PMIx server's listener
+        thread failed to start" where an mpirun that was killed, and had the same process number, has left its folder in TMPDIR.
         """
         again, self._again = self._again, None
         if again is not None and status > 0 and self._has_started_nothing():
