@@ -150,6 +150,7 @@ def test_a_run_is_launched_watched_rescued_left_and_found_again(
     same = [old == new for old, new in zip(before, after, strict=True)]
     assert same == [rank not in replaced(rankdeck, run, [2]) for rank in range(4)]
     kill_all(after)
+    terminal.wait_for("0/4 ranks")  # the question says what holds when it is asked
     terminal.wait_for(r" 3 .*✖ failed.*SIGKILL")
     terminal.press("r")
     terminal.wait_for("start +attempt 1 +of +all +4 +ranks")
