@@ -23,8 +23,8 @@ NOTABLE = 0.05
 class ImportTimes:
     """Measures imports of the main thread, as the first entry of `sys.meta_path`. It finds no module itself.
 
-    Nothing tells when an import ends. So it counts until the last import inside it has begun, and `seconds`, by module, is never too much;
-    a module that imports nothing counts as 0. To wrap loaders would be exact, and would show in the tracebacks of scripts.
+    Python does not report the end of an import. So the time of a module ends where the last import inside it begins: `seconds`, by module, is
+    never too large, and 0 for a module that imports nothing. Wrapped loaders would measure it exactly, but appear in tracebacks of scripts.
     """
 
     def __init__(self) -> None:

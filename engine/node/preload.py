@@ -113,8 +113,8 @@ def _import(name: str) -> tuple[bool, str]:
 
 
 def sources_of(before: set[str]) -> list[str]:
-    """The files of all modules but those that were imported before: if one changes, a new process would import something else. Those of
-    rankdeck never change, and their folder moves.
+    """The files of modules, without those that were imported before. If one of them changes, a new process would import something else.
+    rankdeck's own are left out: they never change, and their folder moves.
     """
     names = [name for name in sys.modules if name not in before and name.partition(".")[0] != "rankdeck"]
     modules = [sys.modules.get(name) for name in names]

@@ -32,7 +32,9 @@ def is_of_folder(profile: Profile, python: str, workdir: str) -> bool:
 
 
 def _active() -> Iterator[Path]:
-    """Environments that the user has activated. Conda's first one is active in every shell of many users, so it counts only for want of another."""
+    """Environments that the user has activated. Conda's `base` is often active in every shell, so it counts only if rankdeck's own environment
+    has no torch.
+    """
     variables = ["VIRTUAL_ENV"]
     if os.environ.get("CONDA_DEFAULT_ENV") != "base" or importlib.util.find_spec("torch") is None:
         variables.append("CONDA_PREFIX")
@@ -42,7 +44,7 @@ def _active() -> Iterator[Path]:
 
 
 def _beside(profile: Profile, workdir: str) -> list[Path]:
-    """Where an environment may lie beside the code of ranks. Recipes bring their own code, so a folder has no say in them."""
+    """Where an environment may lie beside the code of ranks. None for recipes: their code is rankdeck's."""
     recipe, work = profile.recipe, Path(workdir)
     if recipe.script is not None:
         folder = Path(recipe.script).parent

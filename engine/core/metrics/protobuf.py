@@ -1,4 +1,4 @@
-"""Reads the fields of protobuf messages, without the library: the supervisor needs a handful of fields."""
+"""Reads the fields of protobuf messages, without the library: the supervisor needs few fields."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PACKAGE = (".dist-info", ".egg-info", ".egg-link", ".pth")
-"""Ends of the names of what tells in a folder of packages which ones are there."""
+"""Endings of names in a folder of packages: they change when a package is installed or removed."""
 
 MAX_MESSAGE = 1 << 20
 """Bytes of a message."""
