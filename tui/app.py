@@ -27,7 +27,7 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import Input
 from textual.worker import Worker, WorkerState
 
-from engine.client.notify import run_command, terminal_sequences
+from engine.client.notify import send, terminal_sequences
 from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
@@ -185,7 +185,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
             for told in watch.look(runs) if runs is not None else ():
                 if self._driver is not None:
                     self._driver.write(terminal_sequences(self._notify, told))
-                if problem := await run_command(self._notify.command, told):
+                for problem in await send(self._notify, told):
                     self.say(plain_line(problem), error=True)
             await asyncio.sleep(TELL_SECONDS)
 

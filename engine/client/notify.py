@@ -1,4 +1,4 @@
-"""Tells the user that a run needs them: bell, desktop notification of the terminal, a command of theirs."""
+"""Tells the user that a run needs them: bell, desktop notification of the terminal, a command of theirs, a webhook."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
+
+import msgspec
 
 from engine.core.settings import Desktop, Notify, Occasion
 from engine.core.terminal_text import terminal_line
@@ -16,7 +21,7 @@ LONGEST = 200
 """Characters of a notification."""
 
 COMMAND_SECONDS = 10.0
-"""Seconds that the user's command may take."""
+"""Seconds that the user's command, or their webhook, may take."""
 
 
 class Telling(NamedTuple):
@@ -73,6 +78,16 @@ def _plain(text: str) -> str:
     return "".join(one for one in line if one.isprintable()).replace(";", ",")[:LONGEST]
 
 
+async def send(notify: Notify, told: Telling) -> list[str]:
+    """Runs the user's command and posts to their webhook, at once, and waits for both.
+
+    Returns:
+        Why they did not do their work, in words; empty: they did.
+    """
+    problems = await asyncio.gather(run_command(notify.command, told), post(notify.webhook, told))
+    return [problem for problem in problems if problem]
+
+
 async def run_command(command: Sequence[str], told: Telling) -> str:
     """Runs the user's command, without a shell, and waits until it has ended.
 
@@ -89,25 +104,86 @@ async def run_command(command: Sequence[str], told: Telling) -> str:
         "RANKDECK_PROFILE": _plain(told.name),
         "RANKDECK_TEXT": _plain(told.text),
     }
+    ended = await _run("notify.command", command, environment=words)
+    if isinstance(ended, str):
+        return ended
+    return f"notify.command ended with status {ended.status}" if ended.status else ""
+
+
+async def post(url: str, told: Telling) -> str:
+    """Posts what the user is told to their webhook, as JSON, and waits for the answer.
+
+    Args:
+        url: may be a secret: it is in no argument and in no answer. Empty: nothing is posted.
+        told: what is said.
+
+    Returns:
+        Why it was not taken, in words; empty: it was.
+    """
+    if not url:
+        return ""
+    run, reason = _plain(told.run), _plain(told.text)
+    body = {
+        "event": told.occasion,
+        "run": run,
+        "profile": _plain(told.name),
+        "reason": reason,
+        "text": f"{run}: {reason}".translate(_NO_MENTIONS),
+    }
+    program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("webhook.py"))]
+    ended = await _run("notify.webhook", program, msgspec.json.encode({"url": url, "body": body}))
+    if isinstance(ended, str):
+        return ended
+    problem = _plain(ended.said.decode(errors="replace"))
+    if ended.status:
+        return "notify.webhook: it was not posted"
+    return f"notify.webhook: {problem}" if problem else ""
+
+
+_NO_MENTIONS = str.maketrans("<>@", "\u2039\u203a\uff20")
+"""Programs for chat read `<!channel>`, `<http://...|words>` and `@all` as orders; what a rank prints must not be able to give any."""
+
+
+class _Ended(NamedTuple):
+    """How a program ended, and what it said on stdout."""
+
+    status: int
+    said: bytes
+
+
+async def _run(
+    what: str, command: Sequence[str], given: bytes = b"", environment: Mapping[str, str] = MappingProxyType({})
+) -> _Ended | str:
+    """Runs a program without a shell, and ends it with its children after `COMMAND_SECONDS`.
+
+    Args:
+        what: its name in messages.
+        command: program and arguments.
+        given: to its stdin. With it, what it says is read; without, it goes nowhere: its children may keep it open.
+        environment: in addition to that of this process.
+
+    Returns:
+        How it ended; in words, where it could not be run or had to be ended.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **words},
+            env={**os.environ, **environment},
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return f"notify.command can't be run: {error}"
+        return f"{what} can't be run: {error}"
     try:
         async with asyncio.timeout(COMMAND_SECONDS):
-            status = await process.wait()
+            said = (await process.communicate(given))[0] if given else b""
+            return _Ended(await process.wait(), said)
     except TimeoutError:
-        return f"notify.command was ended: it took over {COMMAND_SECONDS:.0f} s"
+        return f"{what} was ended: it took over {COMMAND_SECONDS:.0f} s"
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    return f"notify.command ended with status {status}" if status else ""

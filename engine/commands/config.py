@@ -34,10 +34,12 @@ def config(*, all_keys: bool, as_json: bool) -> None:
             print_table([("id", "keys", "what it does"), *rows])
         return
     if as_json:
-        print_json({"path": str(path), "exists": path.exists(), **msgspec.to_builtins(settings)})
+        shown = msgspec.structs.replace(settings, notify=msgspec.structs.replace(notify, webhook=notify.shown_webhook))
+        print_json({"path": str(path), "exists": path.exists(), **msgspec.to_builtins(shown)})
         return
     print_line(str(path) if path.exists() else f"{path} (does not exist; these are the defaults)")
     words = [("theme", settings.theme), *((f"keys.{id}", keys) for id, keys, _ in rows if id in settings.keys)]
     words += [("notify.on", " ".join(notify.on)), ("notify.bell", "true" if notify.bell else "false")]
     words += [("notify.desktop", notify.desktop), ("notify.command", shlex.join(notify.command) or "-")]
+    words += [("notify.webhook", notify.shown_webhook or "-")]
     print_table(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from engine.client.notify import Telling, run_command, terminal_sequences
+from engine.client.notify import Telling, send, terminal_sequences
 from engine.commands.output import make_room, narrate
 from engine.core.settings import Notify
 from engine.core.views.occasions import Standing, occasion_of, standing, telling
@@ -18,7 +18,7 @@ class RunTeller:
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
         self._before = Standing()
-        self._commands: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
 
     def look(self, run: RunView) -> None:
         """Tells what has happened since the last look."""
@@ -32,14 +32,14 @@ class RunTeller:
             make_room()
             stream.write(sequences)
             stream.flush()
-        task = asyncio.create_task(self._run_command(told))
-        self._commands.add(task)
-        task.add_done_callback(self._commands.discard)
+        task = asyncio.create_task(self._send(told))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
 
-    async def _run_command(self, told: Telling) -> None:
-        if problem := await run_command(self._notify.command, told):
+    async def _send(self, told: Telling) -> None:
+        for problem in await send(self._notify, told):
             narrate(problem)
 
     async def close(self) -> None:
-        """Returns once the commands that were begun have ended."""
-        await asyncio.gather(*self._commands)
+        """Returns once the command and the webhook have been told."""
+        await asyncio.gather(*self._sending)

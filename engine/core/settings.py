@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -25,11 +26,19 @@ class Notify(Section, frozen=True, kw_only=True):
     desktop: Desktop = "off"
     command: tuple[str, ...] = ()
     """A program and its arguments, run without a shell."""
+    webhook: str = ""
+    """An address of http or https to which JSON is posted. It may be a secret: `shown_webhook` is what others may see."""
 
     @property
     def is_on(self) -> bool:
         """Whether anything would happen."""
-        return bool(self.on) and (self.bell or self.desktop != "off" or bool(self.command))
+        return bool(self.on) and (self.bell or self.desktop != "off" or bool(self.command) or bool(self.webhook))
+
+    @property
+    def shown_webhook(self) -> str:
+        """The webhook without what may be secret in it: its scheme and its host. Empty: there is none."""
+        found = _ADDRESS.fullmatch(self.webhook)
+        return f"{found[1]}/..." if found is not None else ""
 
 
 QUIET = Notify()
@@ -58,7 +67,15 @@ def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
     places.lines |= {_id_path(path): line for path, line in places.lines.items() if path[0] == "keys"}
     if isinstance(keys := data.get("keys"), dict):
         data["keys"] = dict(_flat(keys, ("keys",), places))
-    return section_from_data(data, Settings, places), places
+    settings = section_from_data(data, Settings, places)
+    if settings.notify.webhook and _ADDRESS.fullmatch(settings.notify.webhook) is None:
+        hint = 'for example: "https://chat.example.org/hooks/k3f9"'
+        raise places.error(("notify", "webhook"), "must be an address of http or https", hint=hint)
+    return settings, places
+
+
+_ADDRESS = re.compile(r"(https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?)(?:[/?][!-~]*)?", re.ASCII)
+"""An address to which something can be posted; the first group is what of it is no secret. It names no user: urllib can't send one."""
 
 
 def _id_path(path: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from engine.client import notify
-from engine.client.notify import Telling, desktop_of, run_command, terminal_sequences
+from engine.client.notify import Telling, desktop_of, post, run_command, send, terminal_sequences
 from engine.core.run.state import RunWord
 from engine.core.settings import Desktop, Notify, Occasion
 from engine.core.views.occasions import Standing, occasion_of, telling
@@ -129,6 +134,106 @@ async def test_a_command_ends_with_the_app(tmp_path: Path):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not _lives(int((tmp_path / "pid").read_text()))
+
+
+class Hooks(ThreadingHTTPServer):
+    """A server for webhooks. `status`: of its answers. `asked`: path, kind and document of each request; what arguments there were meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hook)
+        self.status = 200
+        self.asked: list[tuple[str, str | None, object]] = []
+        self.arguments = b""
+
+    def address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+
+class Hook(BaseHTTPRequestHandler):
+    server: Hooks
+
+    def do_POST(self) -> None:
+        document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, self.headers["Content-Type"], document))
+        self.server.arguments = b"".join(_bytes(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+        self.send_response(self.server.status)
+        self.send_header("Location", self.server.address("/elsewhere"))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hooks() -> Iterator[Hooks]:
+    with Hooks() as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        yield server
+        server.shutdown()
+
+
+SECRET = "/hooks/k3f9-secret"
+
+
+async def test_a_webhook_gets_one_document_and_its_address_is_in_no_argument(hooks: Hooks):
+    told = TOLD._replace(text="failed: <!channel> @all\x1b[2J")
+    assert await post(hooks.address(SECRET), told) == ""
+    assert await post("", told) == ""
+    assert hooks.asked == [
+        (
+            SECRET,
+            "application/json",
+            {
+                "event": "failure",
+                "run": "gpt-k3f9",
+                "profile": "gpt",
+                "reason": "failed: <!channel> @all",
+                "text": "gpt-k3f9: failed: \u2039!channel\u203a \uff20all",
+            },
+        )
+    ]
+    assert b"webhook.py" in hooks.arguments
+    assert b"k3f9-secret" not in hooks.arguments
+
+
+@pytest.mark.parametrize("status", [301, 307, 404, 500])
+async def test_what_a_webhook_refuses_is_said_without_its_address_and_no_redirection_is_followed(
+    hooks: Hooks, status: int
+):
+    hooks.status = status
+    assert await post(hooks.address(SECRET), TOLD) == f"notify.webhook: the server answered with status {status}"
+    assert [path for path, _, _ in hooks.asked] == [SECRET]
+
+
+async def test_a_webhook_that_can_not_be_reached_is_said_without_its_address():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        said = await post(f"http://127.0.0.1:{taken.getsockname()[1]}{SECRET}", TOLD)
+    assert said.startswith("notify.webhook: the server can't be reached: ")
+    assert "secret" not in said
+
+
+async def test_a_webhook_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notify, "COMMAND_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        said = await post(f"http://127.0.0.1:{silent.getsockname()[1]}{SECRET}", TOLD)
+    assert said == "notify.webhook was ended: it took over 1 s"
+
+
+async def test_command_and_webhook_are_both_told_and_both_say_what_is_wrong(hooks: Hooks):
+    hooks.status = 404
+    wanted = Notify(command=("false",), webhook=hooks.address(SECRET))
+    assert await send(wanted, TOLD) == [
+        "notify.command ended with status 1",
+        "notify.webhook: the server answered with status 404",
+    ]
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _lives(pid: int) -> bool:

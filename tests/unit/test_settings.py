@@ -36,6 +36,10 @@ def test_keys_may_be_bare_or_quoted_one_or_several():
         ('[notify]\nbell = "yes"\n', "config.toml:2: notify.bell: must be true or false, not a string"),
         ('[notify]\non = ["fail"]\n', "config.toml:2: notify.on: there is no choice 'fail'\n  it takes: list of end"),
         ('[notify]\ncommand = "beep 1"\n', "config.toml:2: notify.command: must be a list, not a string"),
+        ('[notify]\nwebhook = "file:///etc"\n', "config.toml:2: notify.webhook: must be an address of http or https"),
+        ('[notify]\nwebhook = "http://"\n', "config.toml:2: notify.webhook: must be an address of http or https"),
+        ('[notify]\nwebhook = "https://me:pw@x.org/"\n', "config.toml:2: notify.webhook: must be an address of http"),
+        ('[notify]\nwebhook = "https://x.org/a b"\n', "config.toml:2: notify.webhook: must be an address of http or"),
         ("[keys]\nrun.kill = 3\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
         ("[keys]\nrun.kill = []\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
         ("keys = 3\n", "config.toml:1: keys: must be a table, not a whole number"),
@@ -44,6 +48,18 @@ def test_keys_may_be_bare_or_quoted_one_or_several():
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, said: str):
     assert wrong(text).startswith(said)
+
+
+def test_of_a_webhook_only_its_host_is_shown():
+    for address in ("https://x.org:8443/hooks/secret?a=b", "https://x.org:8443?secret"):
+        settings, _ = parse_settings(f'[notify]\nwebhook = "{address}"\n', file="config.toml")
+        assert settings.notify.is_on
+        assert settings.notify.shown_webhook == "https://x.org:8443/..."
+    assert (
+        parse_settings('[notify]\nwebhook = "http://[::1]:80/s"', file="")[0].notify.shown_webhook
+        == "http://[::1]:80/..."
+    )
+    assert Notify().shown_webhook == ""
 
 
 @pytest.fixture
