@@ -232,6 +232,16 @@ class RankdeckApp(App[None], inherit_bindings=False):
             return
         self._when_trusted(entry, partial(self._push_once, lambda: EditScreen(entry, duplicate=duplicate)))
 
+    @work(group="import", exclusive=True, exit_on_error=False)
+    async def open_command(self, command: str) -> None:
+        from tui.screens.edit import EditScreen
+        from tui.screens.import_command import entry_of_command
+
+        below = self.screen
+        if (entry := await entry_of_command(self, self, command)) is not None and self.screen is below:
+            form = EditScreen(entry)
+            await (self.switch_screen(form) if isinstance(below, EditScreen) else self.push_screen(form))
+
     def open_check(self, entry: ProfileEntry) -> None:
         from tui.screens.check import CheckScreen
 

@@ -55,6 +55,10 @@ class Deck(Protocol):
         """
         ...
 
+    def open_command(self, command: str) -> object:
+        """Shows what a command of another launcher does as a form, in place of a form that is open. Asks as `open_form` does."""
+        ...
+
     def open_check(self, entry: ProfileEntry) -> None:
         """Checks the nodes of a profile for problems that would otherwise appear after launch. Asks as `open_form` does."""
         ...

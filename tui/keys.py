@@ -156,6 +156,7 @@ KEYS: tuple[Key, ...] = (
     Key("home.check", "c", "check_profile", "check", "Check every node for problems that would otherwise appear after launch; launches nothing."),
     Key("home.filter", "slash", "filter", "filter", "Show only profiles and runs that contain a text; {home.back} shows all again."),
     Key("home.history", "H", "history", "history", "Show all runs that are kept, to sort, compare, annotate and delete."),
+    Key("home.import", "i", "import_command", "import", "Make a profile of a command of torchrun, mpirun, srun or others, or of an sbatch file. A command that is pasted does so without this key."),
     Key("home.change", "ctrl+r", "change_run", "change", "Launch the selected run again with a change: what it was launched with, as a form."),
     HelpOnly("home.profiles", "left,h", "list('profiles')", "profiles", "Go to the profiles."),
     HelpOnly("home.runs", "right,l", "list('runs')", "runs", "Go to the runs."),
@@ -300,7 +301,7 @@ FOOTER_FIRST: dict[Where, tuple[str, ...]] = {
 
 CHANGING = frozenset({
     "launch", "launch_again", "change_run", "change_arguments", "restart", "kill", "stop", "editor", "save", "save_as", "remove", "star",
-    "log_editor", "note", "new_profile", "edit_profile", "duplicate_profile",
+    "log_editor", "note", "new_profile", "import_command", "edit_profile", "duplicate_profile",
 })  # fmt: skip
 """Actions that start, change or end something, or lead to that: an app that only watches has none of them."""
 

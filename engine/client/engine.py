@@ -20,7 +20,7 @@ from engine.client.jobs import runs_and_jobs
 from engine.client.protocols import Compared
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
-from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import Begun, Finding
 from engine.core.errors import RankdeckError
 from engine.core.plan.key_places import Places
@@ -75,6 +75,13 @@ class LocalEngine:
     def preview(self, profile: Profile, places: Places | None = None) -> LaunchPlan:
         """`places`: file and line of the profile's keys, for warnings."""
         return planning.make_plan(profile, places=places)
+
+    def imported(self, command: str) -> ImportedCommand:
+        from engine.core.launch_commands.draft import left_out
+        from engine.planning.imports import import_command  # it knows six launchers
+
+        found = import_command([command], is_whole=False)
+        return ImportedCommand(found.profile, tuple(left_out(found.notes)))
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         return profiles.save_profile(planning.as_saved(profile, path), path)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import Begun, Finding
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import SeriesDump
@@ -127,6 +127,14 @@ class EngineClient(Protocol):
 
     def preview(self, profile: Profile) -> LaunchPlan:
         """The plan of a launch. Raises ProfileError or CheckError."""
+        ...
+
+    def imported(self, command: str) -> ImportedCommand:
+        """Reads a command of another launcher, the text of a batch file, or the name of one. Nothing is started.
+
+        Raises:
+            RankdeckError: it can't be read.
+        """
         ...
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:

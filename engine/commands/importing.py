@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +11,6 @@ from engine.commands.arguments import SET
 from engine.commands.output import print_line
 from engine.commands.program import PROGRAM_WORDS, save_new
 from engine.planning.profiles import to_toml
-
-if TYPE_CHECKING:
-    from engine.core.launch_commands.draft import Note
 
 
 @click.command("import", context_settings=PROGRAM_WORDS)
@@ -29,10 +25,11 @@ def import_(command: tuple[str, ...], *, only_print: bool, **wanted: Any) -> Non
     COMMAND is one of torchrun, python -m torch.distributed.run or launch, accelerate launch, deepspeed, mpirun or srun, best in
     quotes, or the name of an sbatch file. It is only read: no shell runs it. What has no place in a profile is printed.
     """
+    from engine.core.launch_commands.draft import left_out
     from engine.planning.imports import import_command  # it knows six launchers; other commands need none
 
     imported = import_command(command, **wanted)
-    for line in _left_out(imported.notes):
+    for line in left_out(imported.notes):
         print_line(line, err=only_print)
     if only_print:
         for line in to_toml(imported.profile).splitlines():
@@ -40,11 +37,3 @@ def import_(command: tuple[str, ...], *, only_print: bool, **wanted: Any) -> Non
         return
     print_line(f"wrote {save_new(imported.profile, imported.places)}")
     print_line(f"next: rankdeck launch {shlex.quote(imported.profile.name)}")
-
-
-def _left_out(notes: list[Note]) -> list[str]:
-    """A line for each reason."""
-    by_reason: defaultdict[str, list[str]] = defaultdict(list)
-    for note in notes:
-        by_reason[note.why].append(note.what)
-    return [f"left out: {', '.join(what)}: {why}" for why, what in by_reason.items()]

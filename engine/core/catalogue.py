@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -21,10 +21,17 @@ PRESET = "preset"
 _READERS: dict[str, Callable[[str], Value]] = {"int": int, "float": float, "str": str}
 
 
+class ImportedCommand(NamedTuple):
+    """The profile that a command of another launcher becomes, and a sentence for each reason for which something of it is left out."""
+
+    profile: Profile
+    left_out: tuple[str, ...]
+
+
 class ProfileEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A profile file. Exactly one of `profile` and `error` is set.
 
-    `source`: here, yours or shipped. `line`: where in the file the error is; None: not known.
+    `source`: here, yours or shipped; run or command where there is no file, but what a run was launched with, or a command that was read. `line`: where in the file the error is; None: not known.
     """
 
     name: str

@@ -30,7 +30,12 @@ class Imported(NamedTuple):
 
 
 def import_command(
-    words: Sequence[str], *, name: str | None = None, nodes: str | None = None, overrides: Sequence[str] = ()
+    words: Sequence[str],
+    *,
+    name: str | None = None,
+    nodes: str | None = None,
+    overrides: Sequence[str] = (),
+    is_whole: bool = True,
 ) -> Imported:
     """Reads a command, relative to the current directory.
 
@@ -39,6 +44,7 @@ def import_command(
         name: of the profile; None: that of the job, or of the script.
         nodes: where it runs; None: as the command says.
         overrides: as `--set` takes them; they win.
+        is_whole: False notes what the command lacks, for a form in which the user adds it.
 
     Raises:
         UsageError: the command can't be read.
@@ -49,7 +55,7 @@ def import_command(
     file, options = (text, []) if len(words) == 1 and os.path.isfile(text) else job or ("", None)
     draft, found = read_script(_read(file) if file else text, file, options)
     chosen = name or profile_name(found or draft.target, is_module=not found and draft.kind == "module")
-    data = profile_data(draft, chosen, nodes, folder=str(Path.cwd()))
+    data = profile_data(draft, chosen, nodes, folder=str(Path.cwd()), is_whole=is_whole)
     places = Places(file or "the command", {})
     return Imported(profile_with_overrides(data, places, overrides, choices()), places, draft.notes)
 

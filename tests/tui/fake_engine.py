@@ -16,9 +16,10 @@ import msgspec
 
 from engine.backends.environment import environment_warnings
 from engine.client.protocols import Compared, EngineClient, LogOrder, RunClient
-from engine.core.catalogue import Argument, BackendInfo, ProfileEntry, RecipeInfo
+from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import CHECKS, Begun, Finding, ok
 from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
+from engine.core.launch_commands.draft import left_out
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.plan.layout import parse_nodes
@@ -39,6 +40,7 @@ from engine.core.views.view import (
     Snapshot,
     Update,
 )
+from engine.planning.imports import import_command
 from engine.runs.log_order import OrderIndex, OrderWriter
 from tests.support import parse_profile
 
@@ -391,6 +393,10 @@ class FakeEngine:
 
     def preview(self, profile: Profile) -> LaunchPlan:
         return planned(profile)
+
+    def imported(self, command: str) -> ImportedCommand:
+        found = import_command([command], is_whole=False)
+        return ImportedCommand(found.profile, tuple(left_out(found.notes)))
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         self.saved.append((profile, path))

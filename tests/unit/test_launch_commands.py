@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.errors import UsageError
+from engine.core.launch_commands.command import looks_like_launch
 from engine.core.launch_commands.draft import Word, profile_data
 from engine.core.launch_commands.script import batch_file, read_script
 from engine.core.launch_commands.shell import statements, words_of
 from engine.core.plan.layout import Place
 from engine.core.plan.rank_words import literal, names_rank, with_place
+from engine.planning.imports import import_command
 
 BITS = """
 torchrun mpirun srun accelerate launch deepspeed python -m torch.distributed.run -n 4 -np --nnodes 2 --host a:2,b:2 train.py --
@@ -320,3 +322,30 @@ def test_an_argument_that_is_meant_literally_reaches_every_rank(argument: str) -
     place = Place(rank=1, node="a", local_rank=0, group_rank=0, local_world_size=1)
     assert with_place(literal(argument), place, 2) == argument
     assert names_rank(literal(argument)) or literal(argument) == argument
+
+
+@pytest.mark.parametrize(
+    ("text", "is_launch"),
+    [
+        ("torchrun train.py", True),
+        ("OMP_NUM_THREADS=1 /opt/bin/mpirun -np 2 a.out", True),
+        ("python -m torch.distributed.run train.py", True),
+        ("#!/bin/bash\n#SBATCH --nodes=2\nhostname\n", True),
+        ("sbatch job.sh", True),
+        ("torchrun", False),
+        ("train.py --lr 1", False),
+        ("my torchrun job", False),
+        ("", False),
+    ],
+)
+def test_a_pasted_launch_is_told_from_other_text(text: str, is_launch: bool):
+    assert looks_like_launch(text) == is_launch
+
+
+def test_what_a_command_lacks_is_noted_for_a_form():
+    found = import_command(["torchrun --nnodes 2 --nproc-per-node 4 t.py"], is_whole=False)
+    assert [note.what for note in found.notes] == ["2 nodes"]
+    assert found.profile.layout.ranks_per_node == 4
+    assert [note.what for note in import_command(["srun -N 2 -n 3 python t.py"], is_whole=False).notes] == [
+        "3 ranks on 2 nodes"
+    ]

@@ -98,6 +98,7 @@ class AskScreen(ModalScreen[str | None]):
     """Asks for one line of text, which begins as `value`; `detail` says what happens with it. `empty`: it may be empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("ask")]
+    LINE: ClassVar[type[Input]] = Input
 
     def __init__(self, question: str, value: str, detail: str, *, empty: bool = False) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class AskScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(clean(self._question), markup=False, classes="question")
-            line = Input(self._value, compact=True, select_on_focus=False)
+            line = self.LINE(self._value, compact=True, select_on_focus=False)
             line.cursor_blink = False
             yield line
             yield Static(clean(self._detail), markup=False, classes="detail")

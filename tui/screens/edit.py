@@ -25,7 +25,7 @@ from tui.data.form_lines import BACKEND, DECIDING, OWN_SCRIPT, RECIPE, Field, fi
 from tui.data.off_loop import off_loop
 from tui.data.path_lines import PathSuggester, scripts_below
 from tui.keys import bindings, first_key
-from tui.screens.confirm import LeaveScreen
+from tui.screens.confirm import ConfirmScreen, LeaveScreen
 from tui.screens.edit_saving import SavingScreen
 from tui.screens.script import ScriptScreen
 from tui.text.cells import plain_line
@@ -33,6 +33,7 @@ from tui.text.lines import error_text
 from tui.text.plan import backends_text, plan_text
 from tui.text.recipes import recipes_text
 from tui.widgets.choice import UNSET, Choice
+from tui.widgets.command_line import CommandLine
 from tui.widgets.form_row import Form, FormRow
 from tui.widgets.headers import TitleBar
 from tui.widgets.key_bar import KeyBar
@@ -54,8 +55,10 @@ class EditScreen(SavingScreen):
 
     def __init__(self, entry: ProfileEntry | None, *, duplicate: bool = False) -> None:
         is_here = entry is not None and duplicate and entry.source == "here"  # a duplicate stays beside its original
-        super().__init__(None if duplicate else entry, entry.path.parent if entry is not None and is_here else None)
+        is_new = duplicate or (entry is not None and entry.source == "command")
+        super().__init__(None if is_new else entry, entry.path.parent if entry is not None and is_here else None)
         self._base = entry.profile if entry is not None else None
+        self._suffix = "-copy" if duplicate else ""
         self._recipes: list[RecipeInfo] = []
         self._backends: list[BackendInfo] = []
         self._available: list[BackendInfo] = []
@@ -90,7 +93,7 @@ class EditScreen(SavingScreen):
         self._values = values_of(self._base, self._recipes)
         if self.entry is None:
             taken = {entry.name for entry in await off_loop(self.engine.profiles)}
-            self._values["name"] = free_name(f"{self._base.name[:56]}-copy" if self._base else "my-run", taken)
+            self._values["name"] = free_name(f"{self._base.name[:56]}{self._suffix}" if self._base else "my-run", taken)
         # A form without input can be left without a question.
         self._saved = dict(self._values)
         self._show_title()
@@ -128,13 +131,28 @@ class EditScreen(SavingScreen):
     def _row(self, field: Field) -> FormRow:
         ending = {"script": ".py", "file": "", "folder": None}.get(field.path, "")
         suggester = PathSuggester(self._folder_of(field), ending) if field.path else None
-        return FormRow(field, self._values.get(field.id, ""), ascii=self.deck.ascii, suggester=suggester)
+        value, is_new = self._values.get(field.id, ""), self.entry is None
+        return FormRow(field, value, ascii=self.deck.ascii, suggester=suggester, takes_commands=is_new)
 
     def _folder_of(self, field: Field) -> Callable[[], Path]:
         """Where a relative path in a line begins."""
         if field.path == "script":
             return lambda: Path(self._values.get("launch.workdir", "").strip() or ".").expanduser()
         return Path.cwd
+
+    @on(CommandLine.Pasted)
+    def _command_pasted(self, message: CommandLine.Pasted) -> None:
+        """Fills the form from a launch command; asks first if something would be lost."""
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.deck.open_command(message.text)
+
+        if self.is_changed:
+            detail = "A form of the pasted command takes the place of this one. Your changes are lost."
+            self.app.push_screen(ConfirmScreen("Fill the form again?", detail, do="Fill"), answered)
+        else:
+            self.deck.open_command(message.text)
 
     # --- typing -------------------------------------------------------------------------------------------------------
 
@@ -207,7 +225,7 @@ class EditScreen(SavingScreen):
     def _show_title(self) -> None:
         name = plain_line(self._values.get("name", "")) or "new run"
         if self.entry is None:
-            title, note = f"New: {name}", "not saved yet"
+            title, note = f"New: {name}", "not saved yet; paste a launch command to fill it in"
         else:
             source = self.entry.source
             origin = "as a run was launched" if source == "run" else f"{source}: {self.entry.path}"

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import ClassVar, Literal
 
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
@@ -176,6 +176,23 @@ class HomeScreen(ListsScreen):
 
     def action_new_profile(self) -> None:
         self.deck.open_form(None)
+
+    def action_import_command(self) -> None:
+        """Asks for a command of another launcher, and shows it as a form."""
+        from tui.screens.import_command import ImportScreen
+
+        self.app.push_screen(ImportScreen(), lambda text: self._import(text or ""))
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Takes text that is pasted for a command of another launcher."""
+        if self.deck.read_only:
+            self.say("rankdeck can't change anything: it was opened with --read-only", error=True)
+        else:
+            self._import(event.text)
+
+    def _import(self, command: str) -> None:
+        if command.strip():
+            self.deck.open_command(command.strip())
 
     def action_edit_profile(self) -> None:
         """Opens the profile under the cursor as a form, or the profile of the run under the cursor. One that is not valid is

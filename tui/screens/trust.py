@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def runs_programs(entry: ProfileEntry, *, launches: bool) -> bool:
-    """Whether a profile of the working directory would run programs.
+    """Whether a profile of the working directory, or of a command, would run programs.
 
     Args:
         entry: the profile.
         launches: it is launched; else it is only looked at.
     """
     profile = entry.profile
-    if profile is None or entry.source != "here":
+    if profile is None or entry.source not in ("here", "command"):
         return False
     return bool(programs_of(profile) if launches else runs_before_launch(profile))
 

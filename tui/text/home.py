@@ -162,9 +162,12 @@ def runs_before_launch(profile: Profile) -> bool:
 
 
 def trust_question(entry: ProfileEntry, profile: Profile) -> tuple[str, str]:
-    """The question before a profile of the working directory runs its own programs, and its details."""
+    """The question before a profile of the working directory, or of a command, runs its own programs, and its details."""
     programs = "\n".join(f"{key}  {value}" for key, value in programs_of(profile).items())
-    detail = f"{entry.path} is a profile of this folder that you have not launched yet. It runs:\n{programs}"
+    what = f"{entry.path} is a profile of this folder that you have not launched yet. It runs:"
+    if entry.source == "command":
+        what = "To plan this command, rankdeck runs what it names:"
+    detail = f"{what}\n{programs}"
     return f"Trust {entry.name}?", detail
 
 

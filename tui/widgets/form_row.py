@@ -11,10 +11,11 @@ from textual.widgets import Input, Label, Static
 
 from tui.data.form_lines import Field
 from tui.widgets.choice import Choice
+from tui.widgets.command_line import CommandLine
 
 
 class FormRow(Horizontal):
-    """A line of a form. Its widget is `line`."""
+    """A line of a form. Its widget is `line`. `takes_commands`: a pasted launch command is a message, not text."""
 
     DEFAULT_CSS = """
     FormRow {
@@ -34,7 +35,9 @@ class FormRow(Horizontal):
     class Resized(Message):
         """The row needs more lines or fewer, or has moved."""
 
-    def __init__(self, field: Field, value: str, *, ascii: bool, suggester: Suggester | None = None) -> None:
+    def __init__(
+        self, field: Field, value: str, *, ascii: bool, suggester: Suggester | None = None, takes_commands: bool = False
+    ) -> None:
         super().__init__(classes="-group" if field.begins_group else None)
         self.field = field
         self.line: Input | Choice
@@ -42,7 +45,8 @@ class FormRow(Horizontal):
             self.line = Choice([option for option, _ in field.choices], value, ascii=ascii)
         else:
             placeholder = f"({field.placeholder})" if field.placeholder else ""  # no value, with and without colours
-            self.line = Input(value, placeholder=placeholder, compact=True, select_on_focus=False, suggester=suggester)
+            line = CommandLine if takes_commands else Input
+            self.line = line(value, placeholder=placeholder, compact=True, select_on_focus=False, suggester=suggester)
             self.line.cursor_blink = False
         self._problem = Static(classes="problem", markup=False)
         self._warning = Static(classes="warning", markup=False)

@@ -61,6 +61,13 @@ def starts_ranks(words: list[Word]) -> bool:
     )
 
 
+def looks_like_launch(text: str) -> bool:
+    """Whether a text that was pasted is a command or a batch file that starts ranks, and not just any text."""
+    words = [Word(word, "") for word in text.split()]
+    is_batch = any(line.startswith("#SBATCH") for line in text.splitlines())
+    return is_batch or (len(words) > 1 and (starts_ranks(words) or program_of(words[0].text) == "sbatch"))
+
+
 def read_words(draft: Draft, words: list[Word], job: Job) -> None:
     """Reads a command.
 

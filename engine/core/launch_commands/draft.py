@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +25,14 @@ class Note(NamedTuple):
 
     what: str
     why: str
+
+
+def left_out(notes: Iterable[Note]) -> list[str]:
+    """A sentence for each reason for which something is not in the profile."""
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for note in notes:
+        by_reason[note.why].append(note.what)
+    return [f"left out: {', '.join(what)}: {why}" for why, what in by_reason.items()]
 
 
 SET_BY_RANKDECK = frozenset(
@@ -98,7 +108,9 @@ def whole_number(word: Word, meaning: str) -> int:
     raise UsageError(f"{word.place}: {meaning} is {word.text!r}", hint=hint)
 
 
-def profile_data(draft: Draft, name: str, nodes: str | None = None, *, folder: str = "") -> dict[str, Any]:
+def profile_data(
+    draft: Draft, name: str, nodes: str | None = None, *, folder: str = "", is_whole: bool = True
+) -> dict[str, Any]:
     """The tables of the profile.
 
     Args:
@@ -106,9 +118,10 @@ def profile_data(draft: Draft, name: str, nodes: str | None = None, *, folder: s
         name: of the profile.
         nodes: where it runs, instead of what the command says; None: as the command says.
         folder: from which its relative paths count.
+        is_whole: False notes what the command lacks, for a form in which the user adds it.
 
     Raises:
-        UsageError: the command does not name the nodes that it needs, or its ranks can't be shared evenly.
+        UsageError: `is_whole`, and the command does not name the nodes that it needs, or its ranks can't be shared evenly.
     """
 
     def found(path: str) -> str:
@@ -119,7 +132,7 @@ def profile_data(draft: Draft, name: str, nodes: str | None = None, *, folder: s
         "schema": 1,
         "name": name,
         "backend": {"name": draft.backend},
-        "layout": _layout(draft, nodes),
+        "layout": _layout(draft, nodes, is_whole=is_whole),
         "recipe": {draft.kind: found(draft.target) if draft.kind == "script" else draft.target, "args": draft.args},
         "launch": {
             **({"python": found(draft.python)} if draft.python else {}),
@@ -139,7 +152,7 @@ def _setup(draft: Draft, folder: str) -> list[str]:
     return draft.setup
 
 
-def _layout(draft: Draft, nodes: str | None) -> dict[str, Any]:
+def _layout(draft: Draft, nodes: str | None, *, is_whole: bool) -> dict[str, Any]:
     names = [nodes] if nodes else draft.nodes
     count = draft.node_count or max(1, len(names))
     if nodes:
@@ -150,6 +163,9 @@ def _layout(draft: Draft, nodes: str | None) -> dict[str, Any]:
         layout = {"hostfile": draft.hostfile}
     elif draft.slurm is not None:
         layout = {"slurm": draft.slurm}
+    elif count > 1 and not is_whole:
+        draft.leave_out(f"{count} nodes", "the command does not name them: write their names into the line nodes")
+        layout = {}
     elif count > 1:
         raise UsageError(
             f"the command runs on {count} nodes and does not name them",
@@ -160,7 +176,10 @@ def _layout(draft: Draft, nodes: str | None) -> dict[str, Any]:
     ranks = draft.ranks
     if ranks is None and draft.total is not None and not draft.hostfile:
         ranks, left = divmod(draft.total, count)
-        if left or not ranks:
+        if (left or not ranks) and not is_whole:
+            draft.leave_out(f"{draft.total} ranks on {count} nodes", "write gpu01:4,gpu02:2 into the line nodes")
+            ranks = None
+        elif left or not ranks:
             raise UsageError(
                 f"the command starts {draft.total} ranks on {count} nodes, a different number on some of them",
                 hint="name the ranks of each node: --nodes gpu01:4,gpu02:2",
