@@ -16,8 +16,9 @@ from engine.node.agent.state import NodeState, Rank
 from tests.support import PATIENCE
 
 
+@pytest.mark.parametrize("adopted", [False, True])
 def test_a_rank_that_is_ending_when_the_ladder_begins_has_ended_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopted: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     state, told = NodeState("mark", os.getpid()), list[dict[str, Any]]()
@@ -27,7 +28,7 @@ def test_a_rank_that_is_ending_when_the_ladder_begins_has_ended_by_itself(
     stopped = subprocess.Popen(["sleep", str(PATIENCE)], start_new_session=True)
     for number, process in enumerate((failed, stopped)):
         rank = state.ranks[number] = Rank(number, ["out", "err", "metrics"])
-        rank.pid, rank.start = process.pid, start_time(process.pid)
+        rank.pid, rank.start, rank.adopted = process.pid, start_time(process.pid), adopted
     os.waitid(os.P_PID, failed.pid, os.WEXITED | os.WNOWAIT)
     ending.start_ladder(at_once=False)
     for rank, process in zip(state.ranks.values(), (failed, stopped), strict=True):

@@ -114,7 +114,7 @@ class Ending:
             status=status,
             reason="",
             generation=rank.generation,
-            by_itself=not (rank.told_to_stop or rank.adopted or self._state.mpirun),
+            by_itself=not (rank.told_to_stop or self._state.mpirun),
             **self._last_words(rank),
         )
 

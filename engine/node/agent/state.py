@@ -136,6 +136,7 @@ class NodeState:
             rank = self.ranks[number] = Rank(number, files)
             rank.pid, rank.start, rank.status, rank.reason, rank.adopted = pid, start, status, reason, True
             rank.ended_at, rank.generation = ended_at, generation
+            rank.told_to_stop = True  # an earlier agent may have done so
         store, mpirun = data["store"], data.get("mpirun")
         if store and is_same_boot and (process_status(store["pid"]) or (None,))[0] == store["start"]:
             self.store = store
