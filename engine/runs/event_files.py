@@ -1,7 +1,7 @@
 """Finds and reads the files to which trackers in ranks write their numbers.
 
 TensorBoard's event files tell by their names when they were created, and by which process. The file of a run of Weights & Biases has a log
-beside it whose first line tells the process.
+beside it whose first line tells the process. What transformers' Trainer keeps with its checkpoints comes from rank 0.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from engine.core.metrics import wandb_records
 from engine.core.metrics.event_records import MAX_RECORD, Scalar, complete_size, scalars
+from engine.runs import trainer_states
 from engine.runs.record import open_regular
+
+Tracker = Literal["tensorboard", "wandb", "trainer"]
+"""What has written a file."""
 
 SLICE = 1 << 17
 """Bytes that are read from one file at once: about 20 milliseconds of work."""
@@ -68,6 +73,9 @@ def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: fl
                     elif entry.name.endswith(_WANDB) and entry.stat(follow_symlinks=False).st_mtime >= since - CLOCK:
                         if (rank := ranks.get(_writer(Path(here, _WANDB_LOG)))) is not None:
                             found[Path(entry.path)] = rank
+                    elif entry.name == trainer_states.NAME:
+                        if entry.stat(follow_symlinks=False).st_mtime >= since:
+                            found[trainer_states.watched(Path(entry.path))] = 0
                     elif depth < MAX_DEPTH and entry.name[0] != "." and entry.is_dir(follow_symlinks=False):
                         waiting.append((Path(entry.path), depth + 1))
         except OSError:
@@ -75,9 +83,11 @@ def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: fl
     return found
 
 
-def is_wandb(path: Path) -> bool:
-    """Whether a file is that of a run of Weights & Biases, not one of TensorBoard."""
-    return path.name.endswith(_WANDB)
+def tracker_of(path: Path) -> Tracker:
+    """What has written a file."""
+    if path.name == trainer_states.NAME:
+        return "trainer"
+    return "wandb" if path.name.endswith(_WANDB) else "tensorboard"
 
 
 def _writer(log: Path) -> int:
@@ -101,7 +111,7 @@ def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
 
     Args:
         path: of the file.
-        offset: of the first record to read.
+        offset: of the first record to read; of a Trainer, the step after which to read.
 
     Returns:
         Their scalars, and the offset of the next record.
@@ -110,13 +120,15 @@ def read_new(path: Path, offset: int) -> tuple[list[Scalar], int]:
         OSError: it can't be read.
         ValueError: it is no file of a tracker.
     """
+    if tracker_of(path) == "trainer":
+        return trainer_states.read_states(path, offset)
     descriptor = open_regular(path)
     try:
         data = os.pread(descriptor, SLICE, offset)
         size = os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
-    if is_wandb(path):
+    if tracker_of(path) == "wandb":
         records = wandb_records.whole_records(data, offset)
         is_long = records.end == offset and len(data) == SLICE
         return list(wandb_records.scalars(records.messages)), records.reach if is_long else records.end

@@ -1,4 +1,4 @@
-"""Reads the scalars that ranks write with TensorBoard or Weights & Biases, where the supervisor sees the working directory.
+"""Reads the scalars that ranks write with TensorBoard, Weights & Biases or the Trainer, where the supervisor sees the working directory.
 
 All of it happens in threads that nothing waits for long: the working directory may be on a file server that hangs.
 """
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from engine.core.metrics.event_records import Scalar
 from engine.core.run.state import Alive
-from engine.runs.event_files import find_files, is_wandb, read_new
+from engine.runs.event_files import Tracker, find_files, read_new, tracker_of
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
 from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
@@ -86,7 +86,7 @@ class EventWatch:
         self._failed: set[Path] = set()
         self._ranks: dict[int, int] = {}
         """By pid."""
-        self._use_wandb: dict[int, bool] = {}
+        self._trackers: dict[int, Tracker] = {}
         """Of each rank with a file. A rank that writes the same numbers with two trackers is read once."""
         self._search: _Work[dict[Path, int]] | None = None
         self._reading: _Work[list[_Slice]] | None = None
@@ -114,7 +114,7 @@ class EventWatch:
 
     def _take(self, found: dict[Path, int]) -> None:
         for path, rank in found.items():
-            is_of_tracker = self._use_wandb.setdefault(rank, is_wandb(path)) == is_wandb(path)
+            is_of_tracker = self._trackers.setdefault(rank, tracker_of(path)) == tracker_of(path)
             if is_of_tracker and path not in self._failed and len(self._files) < MOST_FILES:
                 self._files.setdefault(path, rank)
 
@@ -138,7 +138,7 @@ class EventWatch:
         self._files.clear()
         self._failed.clear()
         self._ranks.clear()
-        self._use_wandb.clear()
+        self._trackers.clear()
         self._pause = self._due = FIRST_PAUSE
 
     def _has_read(self, until: float) -> bool:

@@ -24,6 +24,7 @@ from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
+from engine.runs.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
@@ -312,9 +313,8 @@ class Ingest:
         """
         self._tracked[str(path)] = offset
         self._changed_since_save = True
-        self._add(
-            rank, take_scalars(rank, self.progress[rank], found, self._formats.names, time.time(), self._most_keys)
-        )
+        progress, names, is_echo = self.progress[rank], self._formats.names, tracker_of(path) == "trainer"
+        self._add(rank, take_scalars(rank, progress, found, names, time.time(), self._most_keys, is_echo=is_echo))
 
     def take_resources(self, rank: int, values: Mapping[str, int | None]) -> None:
         """Takes what a rank uses now of its node, unless there are too many ranks for such curves."""

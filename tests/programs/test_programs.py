@@ -52,6 +52,14 @@ def test_transformers_trainer(programs):
     assert max(ran.steps("loss")) >= 32
 
 
+def test_a_trainer_that_prints_nothing(programs):
+    ran = killed_and_restarted(programs, "hf_trainer.py", *TRAINER, "--silent", rank=1, step=30)
+    assert ran.summary["step"] == 40
+    assert ran.status["metrics"]["val_loss"] == pytest.approx(float(ran.final.split()[-1]), rel=0.01)
+    assert {"lr", "grad_norm"} <= set(ran.curves)
+    assert set(range(4, 41, 4)) <= ran.steps("loss")
+
+
 def test_tqdm_nested_over_epochs(programs):
     ran = programs.beside_torchrun("tqdm_epochs.py")
     assert (ran.summary["step"], ran.summary["steps"], ran.status["epoch_step"]) == (120, 120, 40)

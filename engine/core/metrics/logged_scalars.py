@@ -24,7 +24,14 @@ LAST_BARS = 2
 
 
 def take_scalars(
-    rank: int, progress: RankProgress, found: Iterable[Scalar], names: Names, now: float, most_keys: int = MAX_KEYS
+    rank: int,
+    progress: RankProgress,
+    found: Iterable[Scalar],
+    names: Names,
+    now: float,
+    most_keys: int = MAX_KEYS,
+    *,
+    is_echo: bool = False,
 ) -> list[Point]:
     """Adds scalars of a rank's files.
 
@@ -35,6 +42,7 @@ def take_scalars(
         names: what the profile says about names.
         now: seconds since the epoch; a program's time that can't be true is replaced by it.
         most_keys: curves of this rank, besides the main ones.
+        is_echo: a program whose output says anything about a metric says all of it.
 
     Returns:
         New points of curves.
@@ -47,7 +55,8 @@ def take_scalars(
             continue
         _take_over(progress)
         shown = "throughput" if role == "rate" else key
-        is_printed = shown in progress.keys and shown not in progress.from_files and shown not in progress.single
+        is_told = shown in progress.keys and shown not in progress.from_files
+        is_printed = is_told and (is_echo or shown not in progress.single)
         at = scalar.at if math.isfinite(scalar.at) and 0 < scalar.at <= now else now
         step = _step_of(progress, scalar, key)
         values = () if is_printed else ((key, scalar.value * factor),)

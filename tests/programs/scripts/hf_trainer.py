@@ -16,6 +16,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 
@@ -24,6 +25,7 @@ class ModelArguments:
     layers: int = field(default=2, metadata={"help": "Blocks of the model."})
     width: int = field(default=32, metadata={"help": "Size of the embeddings."})
     fatal_step: int = field(default=0, metadata={"help": "Step at which the last rank of the first attempt is killed."})
+    silent: bool = field(default=False, metadata={"help": "Print nothing while it trains."})
 
 
 class Killer(TrainerCallback):
@@ -69,6 +71,9 @@ def main():
         eval_dataset=Counting(64, 1),
         callbacks=[Killer(model_args.fatal_step)],
     )
+    if model_args.silent:
+        trainer.remove_callback(ProgressCallback)
+        trainer.remove_callback(PrinterCallback)
     checkpoint = get_last_checkpoint(training_args.output_dir) if os.path.isdir(training_args.output_dir) else None
     trainer.train(resume_from_checkpoint=checkpoint)
     metrics = trainer.evaluate()
