@@ -313,6 +313,43 @@ async def test_a_yes_to_a_rejoin_that_is_none_any_more_does_nothing(app: Rankdec
         await until_seen(pilot, "Restart quickstart?", "no rejoin: the store is lost")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_question_that_is_open_says_what_holds_now(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    run.fail(2)
+    run.offer_rejoin(2)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "◆ holding")
+        await pilot.press("r")
+        await until_seen(pilot, "Bring back rank 2 of quickstart?", "rejoin rank 2; the other 3 keep running")
+        run.fail(3)
+        run.change(restart="rejoin ranks 2, 3; the other 2 keep running", restart_ranks=(2, 3))
+        await until_seen(pilot, "Bring back ranks 2", "rejoin ranks 2, 3; the other 2 keep running")
+        await pilot.press("y")
+        await until(pilot, lambda: run.asked == [("restart",)], "the request")
+        await until_seen(pilot, "restart: done")
+        await pilot.press("r")
+        await until_seen(pilot, "Bring back ranks 2")
+        run.change(restart="stop the 2 that run and start attempt 1 of all 4 ranks", restart_kind="attempt")
+        await until_seen(pilot, "What a restart does has changed in the meantime")
+        await pilot.press("y")
+        await until_gone(pilot, "Cancel (n)")
+        assert run.asked == [("restart",)]
+
+
+async def test_a_question_about_a_stop_says_that_it_stops_already(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "● running")
+        await pilot.press("s")
+        await until_seen(pilot, "Its 4 ranks get the signals")
+        run.change(alive=3)
+        await until_seen(pilot, "Its 3 ranks get the signals")
+        run.change(activity="stopping")
+        await until_seen(pilot, "What it does has changed in the meantime")
+        await pilot.press("y")
+        await until_gone(pilot, "Stop quickstart?")
+        assert run.asked == []
+
+
 async def test_an_answer_to_a_generation_that_is_over_does_nothing(app: RankdeckApp, run: FakeRun):
     async with app.run_test(notifications=True, size=(120, 40)) as pilot:
         await until_seen(pilot, "● running")

@@ -47,6 +47,14 @@ class ConfirmScreen(ModalScreen[Answer]):
                     yield Button(label, id=id, compact=True)
         yield KeyBar()
 
+    def show(self, question: str, detail: str) -> None:
+        """Asks with other words, because something has changed meanwhile."""
+        if (question, detail) != (self._question, self._detail):
+            self._question, self._detail = question, detail
+            if self.is_mounted:
+                self.query_one(".question", Static).update(clean(question))
+                self.query_one(".detail", Static).update(clean(detail))
+
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(self.ANSWERS[event.button.id or "no"])
 

@@ -136,6 +136,7 @@ class RunScreen(PanesScreen):
         if not self.is_seen or model.run is None:
             return
         now = time.time()
+        self.update_question()
         self.query_one(RunHeader).show(model.header(now, self._title))
         self._paint_table(now)
         if self._changed("failure", (model.run.failure, model.run.restart, model.run.stall)):

@@ -94,6 +94,26 @@ def _ranks(whose: str, count: int) -> str:
     return f"{whose} rank" if count == 1 else f"{whose} {count} ranks"
 
 
+class _Asking(NamedTuple):
+    """A question that is open, the run as it was then, and what makes the question for the run as it is now."""
+
+    screen: ConfirmScreen
+    run: RunView
+    act: Act
+    make: Callable[[RunView], Act]
+
+
+def _changed(asked: RunView, now: RunView, before: Act, act: Act) -> str:
+    """Why an answer no longer is one to the question that was asked; empty: it is."""
+    if now.attempt != asked.attempt:
+        return f"attempt {now.attempt} has begun"
+    if now.generation != asked.generation:
+        return f"generation {now.generation} has begun"
+    if act.restarts and now.restart_kind != asked.restart_kind:
+        return "what a restart does has changed"
+    return "what it does has changed" if act.do != before.do else ""
+
+
 class ActingScreen(RelaunchScreen):
     """A screen that is attached to a run and can change it."""
 
@@ -104,6 +124,8 @@ class ActingScreen(RelaunchScreen):
         self.link = RunLink(self.engine, run, self.model, self.link_changed)
         self._requesting = False
         """Whether a request is unanswered: no other is made meanwhile."""
+        self._asking: _Asking | None = None
+        """The question that is open."""
         self._stopped: int | None = None
         """The attempt that was stopped from here, before the supervisor reports that it is stopping."""
 
@@ -141,7 +163,7 @@ class ActingScreen(RelaunchScreen):
         if run.state == "succeeded":
             self.app.push_screen(again_question(run), self._again_answered)
         else:
-            self._ask(restart_act(run, self.link.client))
+            self._ask(partial(restart_act, client=self.link.client))
 
     def _again_answered(self, yes: bool | None) -> None:
         if yes:
@@ -168,12 +190,14 @@ class ActingScreen(RelaunchScreen):
     def action_kill(self) -> None:
         view = self.model.rank(self.rank)
         if view is not None and self.link.client is not None:
-            self._ask(kill_act(view, self.link.client))
+            act = kill_act(view, self.link.client)
+            self._ask(lambda _: act)
 
     def action_stop(self) -> None:
         """Asks, then stops the run; one that is stopping already is ended at once."""
         if self.model.run is not None and self.link.client is not None:
-            self._ask(stop_act(self.model.run, self.link.client, again=self.is_stopping))
+            client = self.link.client
+            self._ask(lambda run: stop_act(run, client, again=self.is_stopping))
 
     def action_editor(self) -> None:
         """Opens the file in which the failure's traceback ends, or in which ranks hang, in the user's editor; the app waits for it."""
@@ -189,24 +213,37 @@ class ActingScreen(RelaunchScreen):
         place = run.stall.place if run is not None and run.stall is not None else None
         return None if place is None else Frame(*place)
 
-    def _ask(self, act: Act) -> None:
+    def _ask(self, make: Callable[[RunView], Act]) -> None:
+        """Asks. `make`: the question and the request for the run as it is now."""
         asked = self.model.run
         assert asked is not None
+        act = make(asked)
 
         def answered(yes: bool | None) -> None:
+            self._asking = None
             now = self.model.run
             if not yes or now is None:
                 return
-            if now.attempt != asked.attempt:
-                self.say(f"attempt {now.attempt} has begun in the meantime; nothing was changed", error=True)
-            elif now.generation != asked.generation:
-                self.say(f"generation {now.generation} has begun in the meantime; nothing was changed", error=True)
-            elif act.restarts and now.restart_kind != asked.restart_kind:
-                self.say("what a restart does has changed in the meantime; nothing was changed", error=True)
+            if change := _changed(asked, now, act, make(now)):
+                self.say(f"{change} in the meantime; nothing was changed", error=True)
             else:
-                self._request(act)
+                self._request(make(now))
 
-        self.app.push_screen(act.screen(), answered)
+        self._asking = _Asking(act.screen(), asked, act, make)
+        self.app.push_screen(self._asking.screen, answered)
+
+    def update_question(self) -> None:
+        """Lets a question that is open say what holds now: another rank may have failed since it was asked."""
+        asking, now = self._asking, self.model.run
+        if asking is None or now is None:
+            return
+        act = asking.make(now)
+        if change := _changed(asking.run, now, asking.act, act):
+            asking.screen.show(
+                asking.act.question, f"{change.capitalize()} in the meantime: a yes changes nothing. Ask again."
+            )
+        else:
+            asking.screen.show(act.question, act.detail)
 
     @work(group="request", exit_on_error=False)
     async def _request(self, act: Act) -> None:
