@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support import PATIENCE
 from tui.data import log_search
@@ -69,6 +71,23 @@ def test_the_lines_that_match_are_found_in_a_block(text, more):
     flags = re.IGNORECASE if text != "Needle" else 0
     expected = [offset for offset, line in zip(offsets, shown, strict=True) if re.search(text, line, flags)]
     assert list(Pattern(text).lines("\n".join(lines).encode())) == expected
+
+
+PARTS = ["a", "ab", "B", " ", ".", ".*", "a?", "x*", "^", "$", r"\b", r"\d", r"\d+", r"\w+", r"\S", r"\s", r"\W", "[^a]", "[a-c]", "(a)", "(?:b|$)", "|", r"\.", "(?!a)", r"\n", r"\B"]  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map("".join),
+    st.lists(st.text("aAbB1. ", max_size=6), min_size=1, max_size=40),
+)
+def test_a_block_has_the_matches_of_its_lines(text: str, lines: list[str]):
+    try:
+        pattern = Pattern(text)
+    except PatternError:
+        return
+    begins = [len("\n".join([*lines[:index], ""])) for index in range(len(lines))]
+    expected = [begin for begin, line in zip(begins, lines, strict=True) if pattern.has(line.encode())]
+    assert list(pattern.lines("\n".join(lines).encode())) == expected
 
 
 @pytest.mark.parametrize("text", ["(a+)+", "([a-z]+)*x", r"(\d+){2,}", "a[", "(", "x{2,1}", "a" * 1500])

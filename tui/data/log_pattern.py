@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, compress, count
+from operator import add
 
 from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS
 from engine.core.terminal_text import terminal_line
@@ -18,6 +20,12 @@ _ESCAPED = re.compile(r"\\(?:[xuUN][0-9A-Fa-f]*|.)", re.DOTALL)
 
 _NESTED = re.compile(r"\((?:[^()]*[^()\\])?(?:[*+]|\{\d*,\})[^()]*\)(?:[*+]|\{\d*,\})")
 """A repeat without a bound inside another one: `(a+)+`."""
+
+_CROSSES_LINES = re.compile(r"\\[^bdwS.\-/:=\[\](){}*+?^$|]|\\$|\[\^|\(\?(?!:)|[^ -~]")
+"""What may match a line feed, look past it, or mean something else in the middle of a text. Not all of it does."""
+
+RARE = 8
+"""A word in less than one of so many lines is looked for by itself, and the expression then only in its lines."""
 
 _LITERAL = re.compile(r"[\w ,:;=/\"'<>%&@~-]{2,}(?![*?{])", re.ASCII)
 
@@ -50,6 +58,8 @@ class Pattern:
         try:
             self._expression = re.compile(text, re.MULTILINE)
             self._marked = re.compile(text, re.IGNORECASE if self._any_case else 0)
+            # To the end of the line, so that each line is found once; None: a match could go on in the next line.
+            self._in_line = None if _CROSSES_LINES.search(text) else re.compile(f"(?:{text}).*", re.MULTILINE)
         except (re.error, RecursionError, OverflowError) as error:
             raise PatternError(str(error)) from error
         parts = [part.lower() if self._any_case else part for part in text.split("|")]
@@ -65,28 +75,46 @@ class Pattern:
         """The matches in a line as it is shown, (begin, end); none that are empty."""
         return (match.span() for match in self._marked.finditer(text) if match.end() > match.start())
 
-    def lines(self, block: bytes) -> Iterator[int]:
+    def lines(self, block: bytes) -> Iterable[int]:
         """Finds the lines of a block that match.
 
         Args:
             block: whole lines.
 
-        Yields:
+        Returns:
             The offset of the beginning of each, in bytes.
         """
         if not block.isascii() or _CONTROLS.search(block) is not None:
-            offset = 0
-            for line in block.split(b"\n"):
-                if self.has(line):
-                    yield offset
-                offset += len(line) + 1
-            return
+            return self._line_by_line(block)
         text = block.decode("ascii")
         text = text.lower() if self._any_case else text
         if self._words and not any(word in text for word in self._words):
-            return
+            return ()
+        found = text.count(self._literal) if self._literal else -1
+        if found == 0:
+            return ()
+        if self._in_line is None or 0 < found * RARE < text.count("\n"):
+            return self._one_by_one(text)
+        if self._literal == self.text:
+            lines = text.split("\n")
+            begins = map(add, accumulate(map(len, lines), initial=0), count())
+            return compress(begins, [self._literal in line for line in lines])
+        before = text.rfind
+        # An expression that matches nothing matches twice in a line.
+        return dict.fromkeys([before("\n", 0, match.start()) + 1 for match in self._in_line.finditer(text)])
+
+    def _line_by_line(self, block: bytes) -> Iterator[int]:
+        """The same where a terminal would not show a block as it is."""
+        offset = 0
+        for line in block.split(b"\n"):
+            if self.has(line):
+                yield offset
+            offset += len(line) + 1
+
+    def _one_by_one(self, text: str) -> Iterator[int]:
+        """The same, going from one place that may match to the next."""
         place = 0
-        while place < len(text) and (begin := self._next(text, place)) >= 0:
+        while place <= len(text) and (begin := self._next(text, place)) >= 0:
             start = text.rfind("\n", 0, begin) + 1
             end = text.find("\n", begin)
             end = len(text) if end < 0 else end

@@ -11,7 +11,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Literal, NamedTuple
 
@@ -82,7 +82,7 @@ class _Searched(Sequence[int]):
         else:
             self._search_on(pattern)
 
-    def _matches(self, pattern: Pattern, data: bytes) -> Iterator[int]:
+    def _matches(self, pattern: Pattern, data: bytes) -> Iterable[int]:
         """Where lines of a block begin that match and that the filter of the log lets through."""
         if self._filter.is_empty:
             return pattern.lines(data)
