@@ -232,6 +232,7 @@ KEYS: tuple[Key, ...] = (
     Key("chart.next", "m", "metrics(1)", "metrics", "Draw the next metrics: everything that the script logs.", command=False),
     HelpOnly("chart.previous", "M", "metrics(-1)", "previous metrics", "Draw the previous metrics."),
     Key("chart.choose", "p", "choose", "choose metric", "Choose a metric by a part of its name.", command=False),
+    Key("chart.panels", "P", "panels", "panels", "Draw one, two, four or six metrics at once.", command=False),
     Key("chart.log", "y", "log", "log scale", "Draw values on a logarithmic axis, or on a linear one.", command=False),
     Key("chart.time", "b", "by_time", "by time", "Draw over time, or over steps.", command=False),
     Key("chart.smooth", "u", "smooth", "smooth", "Smooth the curves: 0.6, 0.9, not at all.", command=False),

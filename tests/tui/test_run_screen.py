@@ -166,6 +166,23 @@ async def test_any_metric_is_drawn_that_a_part_of_its_name_finds(app: RankdeckAp
         await until_seen(pilot, "processor time, % of one core")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_one_key_draws_more_metrics_at_once(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running")
+        keys = [f"metric{number}" for number in range(7)]
+        run.change(points=tuple(Point(0, key, run.now, step, float(step)) for step in range(3) for key in keys))
+        await pilot.press("2", "2")
+        for shown, page in ((2, "1/4"), (4, "1/2"), (6, "1/2"), (1, "1/7"), (2, "1/4")):
+            titles = [f"{key}  ● r0" for key in keys[:shown]]
+            text = await until_seen(pilot, *titles, f"metrics {page}")
+            assert text.count("● r0") == shown
+            await pilot.press("P")
+        await until_seen(pilot, "metric3  ● r0")
+        await pilot.press("m")
+        await until_seen(pilot, "metric4  ● r0", "metric6  ● r0", "metrics 2/2")
+
+
 async def test_a_chart_is_saved_with_two_keys(
     app: RankdeckApp, run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -99,7 +99,7 @@ def test_the_chosen_rank_is_drawn_above_the_band_and_over_time_repeated_steps_ar
 
 
 def test_every_metric_has_its_page():
-    assert pages_of(metrics_of(["lr", "loss", "val_loss", "throughput"])) == [
+    assert pages_of(metrics_of(["lr", "loss", "val_loss", "throughput"]), 2) == [
         ("loss", "throughput"),
         ("val_loss", "lr"),
     ]

@@ -23,13 +23,16 @@ LIGHT = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (170, 80, 130), (120, 114, 
 ALARM = (213, 94, 0)
 """A colour of the same palette. It marks where a value was not finite."""
 
-MARKERS = {"braille": "⣤", "hd": "▟", "+": "+", "o": "o", "x": "x", "#": "#"}
-ASCII_MARKERS = {"*": "*", "+": "+", "o": "o", ".": ".", "x": "x", "#": "#"}
-"""How each curve is drawn, so that colour is not the only difference, and how the legend shows it."""
+MARKER, SWATCH = "braille", "⣤"
+ASCII_MARKER = "."
+"""How every curve is drawn, and how the legend shows it."""
 
-BAND_MARKERS = {"hd": "▟", "braille": "⣤", "+": "+"}
-ASCII_BAND_MARKERS = {"*": "*", ".": ".", "+": "+"}
-"""The mean, then its band, which encloses it, then a curve that was chosen."""
+SIGNS = ("●", "▲", "■", "◆", "+", "#")
+ASCII_SIGNS = ("*", "+", "o", "x", "#", "@")
+"""Each curve has a sign at a few places, so that colour is not the only difference."""
+
+SIGNED = 5
+"""Places of a curve that have its sign."""
 
 RESTART = "┊"
 ASCII_RESTART = ":"
@@ -96,20 +99,28 @@ def draw_curves(found: Curves, request: Request, ticks: Ticks | None = None) -> 
     if request.ascii:
         text = text.translate(_ASCII_FRAME)
     names = [
-        (markers[1], curve.name, Style(color=f"rgb({','.join(map(str, colour))})"))
-        for curve, markers, colour in _drawn_as(found, request)
+        (
+            sign or (ASCII_MARKER if request.ascii else SWATCH),
+            curve.name,
+            Style(color=f"rgb({','.join(map(str, colour))})"),
+        )
+        for curve, sign, colour in _drawn_as(found, request)
     ]
     return Picture([segments_line(line) for line in text.splitlines()][: request.height], names)
 
 
-def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, tuple[str, str], tuple[int, int, int]]]:
-    """Each curve with its (marker, swatch) and its colour."""
+def _drawn_as(found: Curves, request: Request) -> Iterable[tuple[Curve, str, tuple[int, int, int]]]:
+    """Each curve with its sign and its colour. The edges of a band have none: the mean is between them."""
+    own: tuple[str, ...] = ASCII_SIGNS if request.ascii else SIGNS
     if found.is_band:
-        line, edge, one = (ASCII_BAND_MARKERS if request.ascii else BAND_MARKERS).items()
-        markers = [line, edge, edge, one]
-    else:
-        markers = list((ASCII_MARKERS if request.ascii else MARKERS).items())
-    return zip(found.curves, markers, DARK if request.dark else LIGHT, strict=False)
+        own = (own[0], "", "", *own[1:])
+    return zip(found.curves, own, DARK if request.dark else LIGHT, strict=False)
+
+
+def _spread(values: Sequence[float], curve: int) -> Sequence[float]:
+    """A few of the points of a curve, at other places than those of other curves. `curve`: its number."""
+    step = max(1, len(values) // SIGNED)
+    return values[min(len(values) - 1, step * (1 + 2 * curve % 7) // 8) :: step]
 
 
 def _plotted(found: Curves, request: Request, ticks: Ticks | None) -> str:
@@ -126,9 +137,14 @@ def _plotted(found: Curves, request: Request, ticks: Ticks | None) -> str:
         mark = ASCII_RESTART if request.ascii else RESTART
         figure.draw(_signal([x_axis.place(step)] * len(high), high, mark, QUIET, lines=False))
     # The first curve is the one to see: it is drawn last.
-    for curve, (marker, _), colour in reversed(list(_drawn_as(found, request))):
-        if curve.x:
-            figure.draw(_signal(map(x_axis.place, curve.x), map(y_axis.place, curve.y), marker, colour))
+    marker = ASCII_MARKER if request.ascii else MARKER
+    drawn = [one for one in _drawn_as(found, request) if one[0].x]
+    for curve, _, colour in reversed(drawn):
+        figure.draw(_signal(map(x_axis.place, curve.x), map(y_axis.place, curve.y), marker, colour))
+    for index, (curve, sign, colour) in reversed(list(enumerate(drawn))):
+        if sign:
+            x, y = _spread(curve.x, index), _spread(curve.y, index)
+            figure.draw(_signal(map(x_axis.place, x), map(y_axis.place, y), sign, colour, lines=False))
     if found.odd:
         top = [1.0] * len(found.odd)
         mark = signs(ascii=request.ascii).odd

@@ -1,13 +1,15 @@
-"""The curves of a run: two metrics of its ranks at once, side by side or one above the other; keys go through all metrics."""
+"""The curves of a run: some metrics of its ranks at once, beside and above each other; keys go through all metrics."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
+from textual.message import Message
 
 from engine.core.metrics.resources import RESOURCES
 from engine.core.metrics.series import Series
@@ -21,28 +23,41 @@ from tui.widgets.chart import Chart
 SMOOTHINGS = (0.0, 0.6, 0.9)
 """Values that one key sets in turn."""
 
+PANELS = (1, 2, 4, 6)
+"""Numbers of charts that one key sets in turn."""
+
 ZOOM = 0.5
 LEAST_PART = 0.02
 """Smallest part of a run that is drawn."""
 
 
 class RunCharts(Container, can_focus=True):
-    """Two charts of the same ranks."""
+    """Charts of the same ranks."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("chart")]
 
     DEFAULT_CSS = """
-    RunCharts { layout: horizontal; }
-    RunCharts > Chart { width: 1fr; height: 1fr; background: $background; margin: 0 1; }
-    .-narrow RunCharts { layout: vertical; }
+    RunCharts { layout: grid; grid-size: 2; }
+    RunCharts > Chart { background: $background; margin: 0 1; }
+    .-narrow RunCharts { grid-size: 1; }
+    RunCharts.-charts-1 { grid-size: 1; }
+    RunCharts.-charts-4 { grid-size: 2; }
+    RunCharts.-charts-6 { grid-size: 3; }
+    .-narrow RunCharts.-charts-6 { grid-size: 2; }
     """
+
+    class Changed(Message):
+        """The user wants another number of charts."""
+
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.count = count
 
     def __init__(self, *, ascii: bool, slow: bool, id: str, classes: str) -> None:
         super().__init__(id=id, classes=classes)
-        self._charts = (
-            Chart(ascii=ascii, slow=slow, id="chart-loss"),
-            Chart(ascii=ascii, slow=slow, id="chart-throughput"),
-        )
+        self._new_chart = partial(Chart, ascii=ascii, slow=slow)
+        self._charts = [self._new_chart() for _ in range(2)]
+        self._count = len(self._charts)
         self._page = 0
         self._look = Look()
         self._model: RunModel | None = None
@@ -65,9 +80,9 @@ class RunCharts(Container, can_focus=True):
         model = self._model
         if model is None:
             return
-        pages = pages_of(metrics_of(model.series.keys()))
+        pages = pages_of(metrics_of(model.series.keys()), self._count)
         shown = pages[self._page % len(pages)]
-        for chart, key in zip(self._charts, (*shown, ""), strict=False):
+        for chart, key in zip(self._charts, [*shown, *[""] * len(self._charts)], strict=False):
             chart.display = bool(key)
             if key:
                 chart.look = self._look
@@ -78,13 +93,30 @@ class RunCharts(Container, can_focus=True):
     @property
     def metric(self) -> str:
         """The metric of the first chart that is shown."""
-        pages = pages_of(metrics_of(self._model.series.keys() if self._model is not None else []))
+        pages = pages_of(metrics_of(self._model.series.keys() if self._model is not None else []), self._count)
         return pages[self._page % len(pages)][0]
 
     def action_metrics(self, direction: int) -> None:
         """Shows the next metrics, or those before."""
         self._page += direction
         self._draw()
+
+    def show_panels(self, count: int) -> None:
+        """Shows so many charts at once, the first of those that were shown among them; fewer where there are fewer metrics."""
+        first = self._page * self._count
+        self._count, self._page = count, first // count
+        new = [self._new_chart() for _ in range(len(self._charts), count)]
+        self._charts += new
+        if self.is_attached:
+            self.mount(*new)
+        for one in PANELS:
+            self.set_class(one == count, f"-charts-{one}")
+        self._draw()
+
+    def action_panels(self) -> None:
+        """More charts at once; after the most, one."""
+        self.show_panels(PANELS[(PANELS.index(self._count) + 1) % len(PANELS)])
+        self.post_message(self.Changed(self._count))
 
     def action_choose(self) -> None:
         """Asks for a metric, and shows the page with it."""
@@ -94,7 +126,7 @@ class RunCharts(Container, can_focus=True):
 
     def _choose(self, metric: str) -> None:
         assert self._model is not None
-        pages = pages_of(metrics_of(self._model.series.keys()))
+        pages = pages_of(metrics_of(self._model.series.keys()), self._count)
         self._page = next((number for number, page in enumerate(pages) if metric in page), self._page)
         self._draw()
 
@@ -137,9 +169,9 @@ def metrics_of(keys: list[str]) -> list[str]:
     return [*(key for key in (LOSS, THROUGHPUT) if key in keys or not others), *others]
 
 
-def pages_of(metrics: list[str]) -> list[tuple[str, ...]]:
-    """Two metrics at a time."""
-    return [tuple(metrics[first : first + 2]) for first in range(0, len(metrics), 2)]
+def pages_of(metrics: list[str], size: int) -> list[tuple[str, ...]]:
+    """So many metrics at a time."""
+    return [tuple(metrics[first : first + size]) for first in range(0, len(metrics), size)]
 
 
 def look_words(look: Look) -> list[str]:
