@@ -8,8 +8,16 @@ reports them by `rankdeck.log` with the names in `docs/bench.md`.
 
 Compare the small sizes, where latency decides, with the large ones, where
 bandwidth does: a training with many small gradients depends on the first
-part of the table. On a machine that does other work, the times of one run
-mean little.
+part of the table.
+
+Change: `--collectives all`, `--dtype bfloat16`, the number of ranks, the
+backend.
+
+What goes wrong in practice: on a machine that does other work, or with more
+ranks than cores, the times of one run mean little. On a GPU a call returns
+before it is done, so a clock that does not wait for the GPU measures
+nothing. The first call of a size sets up connections and buffers, and is
+slower: it does not count here.
 
 It keeps no checkpoint: a restart measures everything again, since times
 from before and after it could not be compared.

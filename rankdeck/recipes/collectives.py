@@ -22,6 +22,7 @@ It keeps no checkpoint: a restart draws all of them again.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ class Picture(NamedTuple):
     expected: Any
 
 
+Draw = Callable[[int, int], Picture]
+"""Runs one collective, given this rank and the number of ranks."""
+
+
 def tensor(*values: int) -> torch.Tensor:
     """Numbers on this rank's device."""
     return torch.tensor(values, device=rankdeck.device())
@@ -66,11 +71,6 @@ def tensor(*values: int) -> torch.Tensor:
 def blank(count: int) -> list[torch.Tensor]:
     """Room for one number of each rank."""
     return [tensor(-1) for _ in range(count)]
-
-
-def numbers(tensors: list[torch.Tensor]) -> list[int]:
-    """The numbers in some tensors."""
-    return [int(one) for one in tensors]
 
 
 def broadcast(rank: int, world: int) -> Picture:
@@ -86,14 +86,14 @@ def scatter(rank: int, world: int) -> Picture:
     parts = [tensor(10 * one) for one in range(world)] if rank == 0 else None
     mine = tensor(-1)
     dist.scatter(mine, parts, src=0)
-    return Picture(numbers(parts) if parts else None, int(mine), 10 * rank)
+    return Picture(torch.cat(parts).tolist() if parts else None, int(mine), 10 * rank)
 
 
 def gather(rank: int, world: int) -> Picture:
     """Rank 0 gets one tensor of each rank: the opposite of scatter."""
     parts = blank(world) if rank == 0 else None
     dist.gather(tensor(10 * rank), parts, dst=0)
-    after = numbers(parts) if parts else None
+    after = torch.cat(parts).tolist() if parts else None
     return Picture(10 * rank, after, [10 * one for one in range(world)] if rank == 0 else None)
 
 
@@ -101,7 +101,7 @@ def all_gather(rank: int, world: int) -> Picture:
     """Every rank gets one tensor of each rank."""
     parts = blank(world)
     dist.all_gather(parts, tensor(10 * rank))
-    return Picture(10 * rank, numbers(parts), [10 * one for one in range(world)])
+    return Picture(10 * rank, torch.cat(parts).tolist(), [10 * one for one in range(world)])
 
 
 def reduce(rank: int, world: int) -> Picture:
@@ -111,14 +111,15 @@ def reduce(rank: int, world: int) -> Picture:
     return Picture(rank + 1, int(mine) if rank == 0 else "?", world * (world + 1) // 2 if rank == 0 else "?")
 
 
-def reduced(operation: dist.ReduceOp.RedOpType, combine: Callable[[list[int]], int]) -> Callable[[int, int], Picture]:
-    """All ranks get a sum, product, smallest or largest of all of them."""
+def reduced(says: str, operation: dist.ReduceOp.RedOpType, combine: Callable[[list[int]], int]) -> Draw:
+    """An all_reduce of a small number of each rank; `says` describes it."""
 
     def picture(rank: int, world: int) -> Picture:
         mine = tensor(rank % 4 + 1)  # products stay small
         dist.all_reduce(mine, operation)
         return Picture(rank % 4 + 1, int(mine), combine([one % 4 + 1 for one in range(world)]))
 
+    picture.__doc__ = says
     return picture
 
 
@@ -179,16 +180,16 @@ def all_gather_object(rank: int, world: int) -> Picture:
     return Picture("x" * (rank + 1), found, ["x" * (one + 1) for one in range(world)])
 
 
-PICTURES: dict[str, Callable[[int, int], Picture]] = {
+PICTURES: dict[str, Draw] = {
     "broadcast": broadcast,
     "scatter": scatter,
     "gather": gather,
     "all_gather": all_gather,
     "reduce": reduce,
-    "all_reduce_sum": reduced(dist.ReduceOp.SUM, sum),
-    "all_reduce_product": reduced(dist.ReduceOp.PRODUCT, lambda values: int(torch.tensor(values).prod())),
-    "all_reduce_min": reduced(dist.ReduceOp.MIN, min),
-    "all_reduce_max": reduced(dist.ReduceOp.MAX, max),
+    "all_reduce_sum": reduced("All ranks get the sum. DDP adds up gradients so.", dist.ReduceOp.SUM, sum),
+    "all_reduce_product": reduced("All ranks get the product.", dist.ReduceOp.PRODUCT, math.prod),
+    "all_reduce_min": reduced("All ranks get the smallest: 1 if all of them say 1 for yes.", dist.ReduceOp.MIN, min),
+    "all_reduce_max": reduced("All ranks get the largest: 1 if any of them says 1 for yes.", dist.ReduceOp.MAX, max),
     "all_reduce_average": all_reduce_average,
     "reduce_scatter": reduce_scatter,
     "all_to_all": all_to_all,
@@ -217,7 +218,7 @@ def show(name: str, rank: int, world: int) -> bool:
     before, after = ("-" if one is None else str(one) for one in picture[:2])
     lines = lines_of_all(f"{before}\t{after}{verdict}", world)
     if rank == 0:
-        print(f"\n{name}: {PICTURES[name].__doc__ or reduced.__doc__}")
+        print(f"\n{name}: {PICTURES[name].__doc__}")
         width = max(len(line.partition("\t")[0]) for line in lines)
         for number, line in enumerate(lines):
             left, _, right = line.partition("\t")

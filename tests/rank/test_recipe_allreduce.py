@@ -125,9 +125,9 @@ def test_median_and_p95_are_of_the_repetitions():
 
 
 @pytest.mark.slow
-def test_it_measures_every_collective(tmp_path: Path):
+def test_it_measures_every_collective_under_torchrun_too(tmp_path: Path):
     words = ("--collectives", "all", "--sizes", "4,4K", "--seconds", "0.01")
-    done = run_recipe(tmp_path, "allreduce", *words)
+    done = run_recipe(tmp_path, "allreduce", *words, launcher="torchrun")
     assert done.statuses == [0, 0], done.outputs
     assert "2 ranks, gloo on cpu" in done.outputs[0]
     assert {name for name in COLLECTIVES if name in done.outputs[0]} == set(COLLECTIVES)

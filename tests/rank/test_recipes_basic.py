@@ -6,19 +6,23 @@ import re
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from engine.planning.recipes import recipes
 from rankdeck.recipes import collectives
-from tests.recipe_ranks import Gang, run_recipe, start_recipe
+from tests.recipe_ranks import Gang, Launcher, run_recipe, start_recipe
 
 pytestmark = pytest.mark.slow
 
 # --- hello
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_hello_says_who_is_there(tmp_path: Path, world: int):
-    done = run_recipe(tmp_path, "hello", world=world)
+@pytest.mark.parametrize(("world", "launcher"), [(2, "torchrun"), (4, "rankdeck")])
+def test_hello_says_who_is_there(tmp_path: Path, world: int, launcher: Launcher):
+    # Two ranks meet where torchrun says, four at an address.
+    store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    words = ("--init", f"tcp://127.0.0.1:{store.port}") if launcher == "rankdeck" else ()
+    done = run_recipe(tmp_path, "hello", *words, world=world, launcher=launcher)
     assert set(done.statuses) == {0}, done.outputs
     for rank, output in enumerate(done.outputs):
         assert f"rank {rank} of {world} on " in output
@@ -48,9 +52,9 @@ def test_hello_says_what_it_needs_to_know(tmp_path: Path):
 # --- collectives
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_collectives_draws_every_one_and_all_are_right(tmp_path: Path, world: int):
-    done = run_recipe(tmp_path, "collectives", world=world)
+@pytest.mark.parametrize(("world", "launcher"), [(2, "torchrun"), (4, "rankdeck")])
+def test_collectives_draws_every_one_and_all_are_right(tmp_path: Path, world: int, launcher: Launcher):
+    done = run_recipe(tmp_path, "collectives", world=world, launcher=launcher)
     assert set(done.statuses) == {0}, done.outputs
     assert done.outputs[0].rstrip().endswith("done: collectives drawn: 16, every result was right")
     assert "arning" not in "".join(done.outputs)
