@@ -348,6 +348,23 @@ def test_the_python_line_of_a_crash_is_shown_where_faulthandler_has_printed_it(t
     assert explain(1, 1, tail.encode()).traceback == ""
 
 
+def test_the_python_line_of_a_crash_is_that_of_the_thread_that_crashed() -> None:
+    other = (
+        'Thread 0x00007f8b40000b80 (most recent call first):\n  File "/opt/python/threading.py", line 982 in run\n\n'
+    )
+    frame, start = (
+        '  File "/home/ada/train.py", line 3 in forward\n',
+        '  File "/runs/x/library/4b83/forked.py", line 185 in run_program\n',
+    )
+    begin, current = (
+        "Fatal Python error: Segmentation fault\n\n",
+        "Current thread 0x00007f8b47063b80 (most recent call first):\n",
+    )
+    said = explain(1, -signal.SIGSEGV, f"{begin}{other}{current}{frame}{start}".encode())
+    assert said.traceback == f"Stack of the thread that crashed (most recent call first):\n{frame.rstrip()}"
+    assert "PYTHONFAULTHANDLER" in explain(1, -signal.SIGSEGV, f"{begin}{other}{other}".encode()).fix
+
+
 def test_unknown_signals_and_statuses_are_told_as_numbers() -> None:
     assert explain(2, -99, b"").headline == f"rank 2 was killed by {status_words(-99)}"
     assert explain(0, 3, b"").headline == "rank 0 exited with 3"

@@ -29,11 +29,12 @@ _HARMLESS = ("Exception ignored ", "Exception in thread", "Error in atexit.")
 """Beginnings of the line before a traceback that did not end the process."""
 _OF_ANOTHER_PROCESS = re.compile(r'^  File "[^"\n]*/multiprocessing/resource_tracker\.py", line \d')
 """The first frame of a traceback of the process that removes shared memory which workers have left: it goes on."""
-_CRASH = re.compile(
-    r"^Fatal Python error: .*\n(?:.*\n){0,3}(?:Current t|T)hread 0x.*\n(?P<frames>(?:  File .*(?:\n|$)){1,100})",
-    re.MULTILINE,
-)
-"""What faulthandler prints when a signal ends the process."""
+_CRASH = re.compile(r"^Fatal Python error: ", re.MULTILINE)
+"""What faulthandler prints first when a signal ends the process."""
+_THREAD = re.compile(r"^(?P<current>Current t|T)hread 0x.*\n(?P<frames>(?:  File .*(?:\n|$)){1,100})", re.MULTILINE)
+"""A thread in what follows."""
+_STARTS = re.compile(r'  File "[^"\n]*/library/[0-9a-f]+/(?:template|forked)\.py"')
+"""A frame of the code that starts the program."""
 _UNCOMPILED = re.compile(r'^  File "[^"\n]*", line \d+$')
 """First line of a syntax error, which has no traceback."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
@@ -135,8 +136,11 @@ def _traceback(lines: list[str], head: int, end: int, *, chained: bool) -> Trace
 
 def crash_frames(text: str) -> list[str]:
     """The frames that faulthandler prints for the thread in which a signal ended the process, innermost first; empty: it printed none."""
-    found = _CRASH.search(text)
-    return found["frames"].rstrip("\n").split("\n") if found else []
+    crashes = list(_CRASH.finditer(text))
+    threads = list(_THREAD.finditer(text, crashes[-1].end())) if crashes else []
+    current = [found for found in threads if found["current"] != "T"] or (threads if len(threads) == 1 else [])
+    frames = current[0]["frames"].rstrip("\n").split("\n") if current else []
+    return [frame for frame in frames if not _STARTS.match(frame)]
 
 
 def exception_line(raised: Traceback) -> str:
