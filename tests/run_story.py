@@ -32,6 +32,7 @@ class Story:
         restarts: int = 3,
         backends: tuple[str, ...] = (),
         spare_nodes: int = 0,
+        spare_names: tuple[str, ...] = (),
     ) -> None:
         first = ev.RunLaunched(
             at=0.0,
@@ -43,7 +44,8 @@ class Story:
             start_together="mpirun starts and ends all ranks together" if backends[:1] == ("mpi",) else "",
             backend="".join(backends[:1]),
             fallback=tuple(ev.FallbackBackend(backend=backend) for backend in backends[1:]),
-            spare_nodes=spare_nodes,
+            spare_nodes=max(spare_nodes, len(spare_names)),
+            spare_names=spare_names,
         )
         self.journal: list[AnyEvent] = [first]
         self.state, self.actions = launch(first)
@@ -174,9 +176,9 @@ def given_up(story: Story) -> Story:
     return story
 
 
-def rejoining(on_failure: str = "hold", restarts: int = 9) -> Story:
+def rejoining(on_failure: str = "hold", restarts: int = 9, spare_names: tuple[str, ...] = ()) -> Story:
     """Four ranks that can rejoin, all of them in the first generation."""
-    return Story((("a", (0, 1)), ("b", (2, 3))), on_failure, restarts).run().join()
+    return Story((("a", (0, 1)), ("b", (2, 3))), on_failure, restarts, spare_names=spare_names).run().join()
 
 
 def check_words(state: RunState) -> None:

@@ -191,8 +191,11 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
     nodes = Nodes(slots[: job.nodes], number)
     plan = make_plan(msgspec.structs.replace(profile, layout=layout, launch=launch), nodes=nodes)
     program = submitted.program if submitted.program.kind == "script" else plan.program
-    spare = len(slots) - job.nodes
-    return msgspec.structs.replace(plan, submission=submitted.submission, program=program, spare_nodes=spare)
+    spare = tuple(slot.node for slot in slots[job.nodes :])
+    return msgspec.structs.replace(
+        plan, submission=submitted.submission, program=program, spare_nodes=len(spare),
+        spare_names=spare if plan.sync == "none" else (),
+    )  # fmt: skip
 
 
 def write_plan(paths: RunPaths, plan: LaunchPlan) -> None:

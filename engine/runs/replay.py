@@ -12,10 +12,10 @@ import msgspec
 from engine.core.errors import SupervisorError
 from engine.core.metrics.progress import RankProgress
 from engine.core.metrics.series import SeriesDump
-from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.plan import LaunchPlan, with_backend, with_nodes
 from engine.core.run.events import AnyEvent, FallbackBackend, RunLaunched
 from engine.core.run.machine import replay
-from engine.core.run.state import rank_word, waits_for_job
+from engine.core.run.state import RunState, rank_word, waits_for_job
 from engine.core.views.story import tell_all
 from engine.core.views.view import Snapshot
 from engine.core.views.views import rank_views, run_view
@@ -99,10 +99,23 @@ def first_event(paths: RunPaths, plan: LaunchPlan, at: float) -> RunLaunched:
         backend_note=plan.backend_note,
         backend_is_auto=plan.backend_is_auto,
         spare_nodes=plan.spare_nodes,
+        spare_names=plan.spare_names,
         fallback=tuple(
             FallbackBackend(backend=spare.name, start_together=spare.start_together) for spare in plan.fallback
         ),
     )
+
+
+def plan_now(launched: LaunchPlan, state: RunState) -> LaunchPlan:
+    """The plan of the current attempt, which may have another backend, and nodes that spare ones have replaced.
+
+    Args:
+        launched: the plan as it was launched, or as the job made it in which the run goes on.
+        state: of the run.
+    """
+    plan = with_backend(launched, state.backend)
+    # A run that waits may have the plan of its next job already.
+    return plan if waits_for_job(state) else with_nodes(plan, [node.name for node in state.nodes])
 
 
 def is_queued(paths: RunPaths) -> bool:
@@ -132,6 +145,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     state = replay(events)
     if state is None:
         raise SupervisorError(f"{paths.journal} is empty", hint="rankdeck clean removes the run")
+    plan = plan_now(plan, state)
     saved = read_saved(paths) or SavedSeries(attempt=state.attempt, offsets={}, progress=[], series=[])
     progress = saved.progress or [RankProgress() for _ in state.ranks]
     tails = {

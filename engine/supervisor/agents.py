@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from engine.core.failures import ssh
 from engine.core.failures.ssh import Trouble
 from engine.core.plan.plan import LaunchPlan, PlannedNode
+from engine.core.plan.profile import Transport
 from engine.core.run import events as ev
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
@@ -56,7 +57,8 @@ class Agents:
     def __init__(self, run: SupervisedRun, bridge: Bridge | None) -> None:
         self._run = run
         self._bridge = bridge
-        self._transports = {node.name: node.transport for node in run.plan.nodes}
+        self._transports: dict[str, Transport] = {node.name: node.transport for node in run.plan.nodes}
+        self._on_news: Callable[[str, reports.AnyReport], None] = lambda *_: None
         self._gate = asyncio.Semaphore(FAN_OUT)
         self.links: dict[str, Link] = {}
         self.remotes: dict[str, Remote] = {}
@@ -70,20 +72,28 @@ class Agents:
         Args:
             on_news: called with a node and a report of its agent. Raises ValueError for an invalid one.
         """
-        self.links = {node.name: self._make_link(node, on_news) for node in self._run.plan.nodes}
+        self._on_news = on_news
+        self.add_links()
+
+    def add_links(self) -> None:
+        """Makes the links to nodes that have none yet."""
+        for node in self._run.plan.nodes:
+            if node.name not in self.links:
+                self._transports[node.name] = node.transport
+                self.links[node.name] = self._make_link(node)
 
     def send(self, node: str, request: requests.Request) -> None:
         """Sends a request to a node's agent; see `Link.send`."""
         self.links[node].send(request)
 
-    def _make_link(self, planned: PlannedNode, on_news: Callable[[str, reports.AnyReport], None]) -> Link:
-        run, node = self._run, planned.name
+    def _make_link(self, planned: PlannedNode) -> Link:
+        run, node, on_news = self._run, planned.name, self._on_news
         local = planned.transport == "local"
         heartbeat = max(min(HEARTBEAT, run.plan.lease / 4), SHORTEST_HEARTBEAT)
         greeting = requests.Greeting(
             protocol=PROTOCOL,
             library=pack(LIBRARY).name,
-            mark=run.paths.mark if local else run.paths.node_mark(run.plan.nodes.index(planned)),
+            mark=run.paths.mark if local else run.paths.node_mark(self._number(node)),
             folder=self.folder(node) if local else self._known_folder(node),
             relay=not local,
             shared=None if local else (str(run.paths.plan), self._plan_digest),
@@ -123,6 +133,11 @@ class Agents:
             boot_timeout=SETUP_TIMEOUT if run.plan.reach.setup else BOOT_TIMEOUT,
             bridge=self._bridge if node == run.head else None,
         )
+
+    def _number(self, node: str) -> int:
+        """The number of a node. A spare node has another one than the node that it replaces, whose processes may be left."""
+        launched = self._run.launched
+        return [*(one.name for one in launched.nodes), *launched.spare_names].index(node)
 
     async def _end_with_job(self) -> None:
         """Ends the run, because its job is over."""

@@ -40,6 +40,8 @@ class Orders:
         """The task that finds the address of the store; None: none is needed."""
         self.store_interfaces: tuple[tuple[str, str], ...] = ()
         """Interfaces by which nodes reach the store that is being opened."""
+        self._spare_interfaces: dict[str, str] = {}
+        """Those of spare nodes, which were not there when the store was opened."""
 
     def start_attempt(self) -> None:
         """Resets mpirun for a new attempt."""
@@ -61,7 +63,7 @@ class Orders:
             case act.OpenStore(node=node, attempt=attempt):
                 self._open_store_by_route(node, attempt)
             case act.SpawnRanks():
-                self._spawn(action)
+                self._spawn_by_route(action)
             case act.TellRanks(node=node, attempt=attempt, number=number, news=news):
                 send(
                     node,
@@ -147,11 +149,38 @@ class Orders:
 
     def _interface(self, node: str) -> str:
         """Returns the interface of a node towards the others; empty: unknown."""
-        return dict(self._run.state.interfaces).get(node, "")
+        return dict(self._run.state.interfaces).get(node, self._spare_interfaces.get(node, ""))
 
     def _library_path(self) -> tuple[str, dict[str, str]]:
         backend = self._run.plan.backend
         return backend.library_path, backend.library_links
+
+    def _spawn_by_route(self, action: act.SpawnRanks) -> None:
+        """Starts ranks. Of a node that was not there when the store was opened, it finds the interface first."""
+        known = dict(self._run.state.interfaces)
+        if not known or action.node in known or action.node in self._spare_interfaces:
+            self._spawn(action)
+            return
+        self._run.tasks.create_task(self._find_interface(action), name=f"route of {action.node}")
+
+    async def _find_interface(self, action: act.SpawnRanks) -> None:
+        run, node = self._run, action.node
+        try:
+            routes = await find_routes(self._questions, run.head, [node], action.address)
+            self._spare_interfaces[node] = dict(routes.interfaces)[node]
+            trouble = ""
+        except NoRouteError as error:
+            trouble = str(error)
+        if action.attempt != run.state.attempt or all(one.name != node for one in up_nodes(run.state)):
+            return  # it is repeated when the node is up
+        if not trouble:
+            self._spawn(action)
+            return
+        for rank, generation in zip(action.ranks, action.generations, strict=True):
+            ended = ev.RankEnded(
+                at=time.time(), attempt=action.attempt, rank=rank, status=126, reason=trouble, generation=generation
+            )
+            run.handle(ended)
 
     def _spawn(self, action: act.SpawnRanks) -> None:
         plan, node = self._run.plan, action.node
@@ -214,6 +243,7 @@ class Orders:
             metrics=paths.metrics,
             stacks=paths.stacks,
             local_rank=plan.places[rank].local_rank,
+            begins=self._relay.stored_sizes(rank) if action.node in self._run.launched.spare_names else (),
         )
 
     def _binding(self, node: str) -> requests.Binding | None:

@@ -43,6 +43,10 @@ class Relay:
         """Whether a node has output that is not stored here."""
         return node in self._unstored
 
+    def stored_sizes(self, rank: int) -> tuple[int, ...]:
+        """Bytes that are stored of each of a rank's files."""
+        return tuple(self._ingest.stored_sizes(rank))
+
     def take_output(self, node: str, output: reports.RankOutput) -> None:
         """Stores output of a rank."""
         self._unacknowledged[node] = self._unacknowledged.get(node, 0) + len(output.data)

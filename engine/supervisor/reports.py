@@ -299,7 +299,7 @@ class Reports:
         rank, numbers = end.rank, end.numbers.encode(errors="replace")
         self._ingest.catch_up()  # what it reported decides whether this rank, or any, can rejoin
         if end.errors is not None:
-            self._ingest.last.told_errors[rank] = end.errors.encode(errors="replace")
+            self._ingest.last.told_errors[rank] = end.errors.lstrip("\0").encode(errors="replace")
         secondary, setup_error = self._explain(end, ended.status, numbers) if ended.status != 0 else (False, "")
         return msgspec.structs.replace(
             ended,

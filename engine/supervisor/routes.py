@@ -27,7 +27,7 @@ class Routes(NamedTuple):
     interfaces: tuple[tuple[str, str], ...]
 
 
-async def find_routes(questions: Questions, head: str, others: list[str]) -> Routes:
+async def find_routes(questions: Questions, head: str, others: list[str], address: str = "") -> Routes:
     """Lets every other node connect to each address of the head, and chooses the first that all of them reach.
 
     The head sends its addresses in order: the one by which its agent was reached comes first, IPv4 before IPv6. If there is none, they
@@ -37,22 +37,24 @@ async def find_routes(questions: Questions, head: str, others: list[str]) -> Rou
         questions: to the agents.
         head: the node that will host the store.
         others: all other nodes.
+        address: the only one to try; empty: all of the head.
 
     Raises:
         NoRouteError: there is no such address.
     """
     for _ in range(TRIES - 1):
         with contextlib.suppress(NoRouteError):
-            return await _try_routes(questions, head, others)
+            return await _try_routes(questions, head, others, address)
         await asyncio.sleep(PAUSE)
-    return await _try_routes(questions, head, others)
+    return await _try_routes(questions, head, others, address)
 
 
-async def _try_routes(questions: Questions, head: str, others: list[str]) -> Routes:
+async def _try_routes(questions: Questions, head: str, others: list[str], only: str) -> Routes:
     token = secrets.token_hex(16)  # an address may belong to another machine: 172.17.0.1 is on every node with Docker
     try:
         listener = await questions.ask(head, requests.OpenListener(token=token), reports.ListenerOpened)
-        question = requests.TryAddresses(addresses=listener.addresses, port=listener.port, token=token)
+        addresses = (only,) if only else listener.addresses
+        question = requests.TryAddresses(addresses=addresses, port=listener.port, token=token)
         answers = await asyncio.gather(
             *(questions.ask(node, question, reports.AddressesTried) for node in others), return_exceptions=True
         )
@@ -65,12 +67,12 @@ async def _try_routes(questions: Questions, head: str, others: list[str]) -> Rou
         if isinstance(answer, BaseException):
             raise NoRouteError(f"{node} did not report whether it reaches {head}") from None
         reached[node] = dict(answer.reached)
-    tried = ", ".join(listener.addresses) or "no address"
+    tried = ", ".join(addresses) or "no address"
     for node in others:
         if not reached[node]:
             hint = "check routes and firewalls between the nodes"
             raise NoRouteError(f"{node} does not reach {head} (tried {tried}): {hint}")
-    address = next((one for one in listener.addresses if all(one in reached[node] for node in others)), None)
+    address = next((one for one in addresses if all(one in reached[node] for node in others)), None)
     if address is None:
         hint = "leave a node out, or join their networks"
         raise NoRouteError(f"no address of {head} is reached by all other nodes (tried {tried}): {hint}")

@@ -111,8 +111,14 @@ class Runner:
             self.handle(ev.RestartRequested(at=now, by=restart_by))
         elif waits_for_job(run.state):
             nodes = tuple((node.name, node.ranks) for node in run.plan.nodes)
-            job, spare_nodes = run.plan.reach.slurm_job, run.plan.spare_nodes
-            if self.handle(ev.RunContinued(at=now, job=job, nodes=nodes, spare_nodes=spare_nodes)):
+            continued = ev.RunContinued(
+                at=now,
+                job=run.plan.reach.slurm_job,
+                nodes=nodes,
+                spare_nodes=run.plan.spare_nodes,
+                spare_names=run.plan.spare_names,
+            )
+            if self.handle(continued):
                 run.ended.set()
         elif isinstance(run.state.phase, Ended):
             run.ended.set()
@@ -160,6 +166,9 @@ class Runner:
             self._relay.start_attempt()
             self.orders.start_attempt()
         if before.nodes is not after.nodes:
+            if [node.name for node in before.nodes] != [node.name for node in after.nodes]:
+                run.take_plan(after)
+                self.agents.add_links()
             for node, now in zip(before.nodes, after.nodes, strict=True):
                 if node.link != now.link:
                     run.changed_ranks.update(now.ranks)

@@ -13,7 +13,7 @@ from engine.core.failures.collectives import Wait
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.health import RankHealth
 from engine.core.metrics.process_use import ProcessUse
-from engine.core.plan.plan import LaunchPlan, with_backend
+from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.kills import Kills
@@ -21,6 +21,7 @@ from engine.core.run.state import RunState, Starting
 from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine, StallView
 from engine.runs.paths import RunPaths
+from engine.runs.replay import plan_now
 from engine.supervisor.log import note
 
 PAUSE = 1.0
@@ -69,8 +70,8 @@ class SupervisedRun:
 
     def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
         self.paths, self.launched, self.state, self.story = paths, launched, state, story
-        self.plan = with_backend(launched, state.backend)
-        """The plan of this attempt, which may have another backend."""
+        self.plan = plan_now(launched, state)
+        """The plan of this attempt."""
         self.changed_ranks: set[int] = set(range(launched.world_size))
         """Ranks whose views are out of date."""
         self.tails: dict[int, bytes] = {}
@@ -158,4 +159,8 @@ class SupervisedRun:
         self.waits = ()
         self.health.clear()
         self.stall = None
-        self.plan = with_backend(self.launched, state.backend)
+        self.take_plan(state)
+
+    def take_plan(self, state: RunState) -> None:
+        """Takes another backend or other nodes of a state into the plan."""
+        self.plan = plan_now(self.launched, state)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import elastic_runs
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm, reason_to_skip
-from tests.support import Deck, wait_gone, wait_until
+from tests.support import Deck, kill_hard, wait_gone, wait_until
 
 COUNT = """
 import os, rankdeck, socket, time
@@ -63,6 +64,33 @@ def test_a_run_that_loses_a_node_goes_on_with_the_spare_one(slurm: Slurm, rankde
     rankdeck.wait_state(run, "succeeded")
     job = json.loads((rankdeck.folder(run) / "job.json").read_text())["job"]
     wait_until(lambda: slurm.state(job) == "COMPLETED", what="the job has ended")
+
+
+def test_ranks_that_can_rejoin_do_so_on_the_spare_node_and_the_others_keep_their_process(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
+) -> None:
+    layout = {"slurm": {"nodes": 2, "ranks_per_node": 2, "spares": 1}}
+    script, args = write_script("train.py", elastic_runs.TRAIN), ["1000000", "0.02"]
+    recipe = {"script": str(script), "args": args}
+    run: str = rankdeck.launch(write_profile(recipe, 2, layout=layout))
+    before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
+    slurm.run("scontrol", "update", "nodename=sl2", "state=down", "reason=test")
+    wait_until(lambda: nodes_of(rankdeck, run) == ["sl1", "sl1", "sl3", "sl3"], what="the spare node has the ranks")
+    furthest = max(rank["step"] or 0 for rank in rankdeck.status(run)["ranks"])
+    after = elastic_runs.reached(rankdeck, run, furthest + 1)
+    assert after["attempt"] == 0
+    elastic_runs.assert_kept(rankdeck, run, before, after, 0, 1)
+    supervisor = rankdeck.supervisor(run)
+    kill_hard(supervisor)
+    wait_until(lambda: rankdeck.supervisor(run) not in (supervisor, None), what="another supervisor")
+    assert elastic_runs.reached(rankdeck, run, furthest + 20)["attempt"] == 0
+    assert nodes_of(rankdeck, run) == ["sl1", "sl1", "sl3", "sl3"]
+    (work / "finish").touch()
+    assert elastic_runs.result(rankdeck, run)
+    for rank in range(4):
+        said = rankdeck.log(run, rank)
+        assert b"\0" not in said
+        assert said.startswith(b"enter 0\nenter "), "the output of both processes, in one file"
 
 
 def test_a_run_that_loses_more_nodes_than_it_has_to_spare_holds(slurm: Slurm, rankdeck: Deck, run: str) -> None:

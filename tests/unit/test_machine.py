@@ -43,6 +43,8 @@ SITUATIONS: dict[str, Callable[[], Story]] = {
     "running, one done": lambda: Story(TWO).run().end(1),
     "running, a node away": lambda: without_b(Story(TWO).run()),
     "running, a spare node": lambda: Story(TWO, spare_nodes=1).run(),
+    "running, a spare node to rejoin on": lambda: Story(TWO, spare_names=("s",)).run().join(),
+    "rejoining on a spare node": lambda: given_up(Story(TWO, spare_names=("s", "t")).run().join()),
     "holding": lambda: Story(TWO).run().end(1, 1),
     "holding, a node given up": lambda: given_up(Story(TWO).run()),
     "holding, can rejoin": lambda: Story(TWO).run().join(0).end(1, 1),

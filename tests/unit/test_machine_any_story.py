@@ -91,8 +91,11 @@ class AnyStory(RuleBasedStateMachine):
         on_failure=st.sampled_from(["hold", "stop", "restart"]),
         restarts=st.integers(0, 2),
         ranks_end_by_themselves=st.booleans(),
+        spares=st.integers(0, 2),
     )
-    def launch_it(self, sizes: list[int], on_failure: str, restarts: int, ranks_end_by_themselves: bool) -> None:
+    def launch_it(
+        self, sizes: list[int], on_failure: str, restarts: int, ranks_end_by_themselves: bool, spares: int
+    ) -> None:
         first, nodes = 0, []
         for index, size in enumerate(sizes):
             nodes.append((f"n{index}", tuple(range(first, first + size))))
@@ -102,10 +105,12 @@ class AnyStory(RuleBasedStateMachine):
         self.ports = itertools.count(4000)
         self.pids = itertools.count(100)
         self.attempts = [0]
-        self.nodes = {name: FakeNode(name) for name, _ in nodes}
+        spare_names = tuple(f"s{number}" for number in range(spares))
+        self.nodes = {name: FakeNode(name) for name in (*(name for name, _ in nodes), *spare_names)}
         event = ev.RunLaunched(
-            at=self.now, run="x-1", name="x", nodes=tuple(nodes), on_failure=on_failure, max_restarts=restarts
-        )
+            at=self.now, run="x-1", name="x", nodes=tuple(nodes), on_failure=on_failure, max_restarts=restarts,
+            spare_nodes=spares, spare_names=spare_names,
+        )  # fmt: skip
         self.journal: list[AnyEvent] = [event]
         self.state, actions = launch(event)
         self.told, self.replayed = self.state, 1

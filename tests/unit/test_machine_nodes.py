@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run.machine import replay
 from engine.core.run.state import (
     Alive,
     Gone,
@@ -15,7 +18,7 @@ from engine.core.run.state import (
     rank_word,
     run_word,
 )
-from tests.run_story import TWO, Story, continued, given_up, without_b
+from tests.run_story import TWO, Story, continued, given_up, rejoining, without_b
 
 
 def test_a_node_that_can_not_be_reached_ends_a_run_that_never_began() -> None:
@@ -44,6 +47,54 @@ def test_a_run_with_a_spare_node_waits_to_go_on_there_when_it_loses_one(on_failu
     assert reason.startswith("stopped by the loss of b")
     assert continued(story).state.spare_nodes == 0
     assert run_word(story.state) == "starting"
+
+
+@pytest.mark.parametrize("on_failure", ["hold", "stop", "restart"])
+def test_ranks_of_a_lost_node_rejoin_on_a_spare_one(on_failure: str) -> None:
+    story = given_up(without_b(rejoining(on_failure, spare_names=("s", "t"))))
+    assert story.actions[0] == act.OpenNode(node="s")
+    assert [action.news for action in story.actions if isinstance(action, act.TellRanks)] == [
+        ("lost", 0),
+        ("generation", 1),
+    ]
+    assert [(node.name, node.ranks) for node in story.state.nodes] == [("a", (0, 1)), ("s", (2, 3))]
+    assert (story.state.spare_nodes, story.state.spare_names, story.state.restarts) == (1, ("t",), 0)
+    story.connect("s")
+    spawns = [action for action in story.actions if isinstance(action, act.SpawnRanks)]
+    assert [(one.node, one.ranks, one.generations) for one in spawns] == [("s", (2, 3), (1, 1))]
+    story.spawn(2, 3).join()
+    assert (story.state.attempt, story.state.generation, run_word(story.state)) == (0, 1, "running")
+    assert [rank.pid for rank in story.state.ranks[:2] if isinstance(rank, Alive)] == [100, 101]
+    assert replay(story.journal) == story.state
+
+
+def test_a_spare_node_that_is_lost_too_gives_its_place_to_the_next() -> None:
+    story = given_up(without_b(rejoining(spare_names=("s", "t"))))
+    story.tell(ev.NodeGivenUp(at=story.at(), node="s", reason="no route"))
+    assert [node.name for node in story.state.nodes] == ["a", "t"]
+    story.tell(ev.NodeGivenUp(at=story.at(), node="t", reason="no route"))
+    assert run_word(story.state) == "holding"
+    assert isinstance(story.state.ranks[0], Alive)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        lambda: given_up(without_b(Story(TWO, spare_names=("s",)).run())),
+        lambda: given_up(without_b(Story(TWO, spare_names=("s",)).run().join().end(2))),
+    ],
+    ids=["not elastic", "a rank has finished"],
+)
+def test_ranks_that_can_not_rejoin_wait_to_start_again_on_a_spare_node(story: Callable[[], Story]) -> None:
+    ending = story().end(0, -15).end(1, -15).clear().close()
+    assert run_word(ending.state) == "queued"
+    assert [node.name for node in ending.state.nodes] == ["a", "b"]
+
+
+def test_the_first_node_has_no_replacement() -> None:
+    story = rejoining(spare_names=("s",))
+    story.tell(ev.NodeGivenUp(at=story.at(), node="a", reason="no route"))
+    assert [node.name for node in story.state.nodes] == ["a", "b"]
 
 
 def test_a_run_that_never_began_goes_on_with_a_spare_node_too() -> None:

@@ -180,6 +180,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The job that runs it. Until the job starts, its nodes are not known, and the plan calls them node1, node2 and so on."""
     spare_nodes: int = 0
     """Nodes of the job besides `nodes`. The run goes on there if one of `nodes` is lost."""
+    spare_names: tuple[str, ...] = ()
+    """Of these nodes, those where dead ranks can rejoin: nodes that need no copy of the code."""
     metric_loss: str = ""
     metric_step: str = ""
     metric_ignore: tuple[str, ...] = ()
@@ -312,6 +314,14 @@ def with_backend(plan: LaunchPlan, backend: str) -> LaunchPlan:
     settings = next(one for one in plan.fallback if one.name == backend)
     kept = {name: value for name, value in plan.env_defaults.items() if name not in plan.backend.env}
     return replace(plan, backend=settings, env_defaults={**kept, **settings.env})
+
+
+def with_nodes(plan: LaunchPlan, names: Sequence[str]) -> LaunchPlan:
+    """The plan with nodes that spare ones have replaced. `names`: of all nodes, in the plan's order."""
+    if tuple(names) == tuple(node.name for node in plan.nodes):
+        return plan
+    nodes = tuple(replace(node, name=name) for node, name in zip(plan.nodes, names, strict=True))
+    return replace(plan, nodes=nodes, places=tuple(replace(one, node=names[one.group_rank]) for one in plan.places))
 
 
 def store_address(plan: LaunchPlan) -> str:

@@ -45,6 +45,8 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     """In the order in which they are tried."""
     spare_nodes: int = 0
     """Nodes of the job besides."""
+    spare_names: tuple[str, ...] = ()
+    """Their names, where dead ranks can rejoin."""
 
 
 class SupervisorStarted(Event, frozen=True, kw_only=True):
@@ -92,12 +94,13 @@ class JobEnded(Event, frozen=True, kw_only=True):
 
 
 class RunContinued(Event, frozen=True, kw_only=True):
-    """Another job of a batch system, or other nodes of the same job, continue the run as its next attempt. `nodes`, `spare_nodes`: as in
+    """Another job of a batch system, or other nodes of the same job, continue the run as its next attempt. `nodes` and those to spare: as in
     `RunLaunched`; `job`: its number."""
 
     job: str
     nodes: tuple[tuple[str, tuple[int, ...]], ...]
     spare_nodes: int = 0
+    spare_names: tuple[str, ...] = ()
 
 
 class NodeWarned(Event, frozen=True, kw_only=True):

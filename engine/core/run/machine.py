@@ -58,6 +58,7 @@ def launch(event: ev.RunLaunched) -> Step:
         backend=event.backend,
         fallback=event.fallback,
         spare_nodes=event.spare_nodes,
+        spare_names=event.spare_names,
         launched_at=event.at,
         attempt_since=event.at,
         phase=Opening(),

@@ -17,6 +17,7 @@ from engine.core.run.moves import (
     next_attempt,
     outdated,
     set_node,
+    set_rank,
     spawn,
     up_nodes,
     when_cleared,
@@ -24,7 +25,7 @@ from engine.core.run.moves import (
     when_opened,
 )
 from engine.core.run.rank_events import rank_ended, rank_lost, rank_spawned
-from engine.core.run.rejoin import tell_again
+from engine.core.run.rejoin import rejoin, tell, tell_again, why_no_rejoin
 from engine.core.run.requests import stop_requested
 from engine.core.run.state import (
     Alive,
@@ -213,13 +214,37 @@ def script_imported(state: RunState, event: ev.ScriptImported) -> Step:
 
 
 def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
-    """Counts the ranks of the node as lost. If there is a spare node, the run ends here, and goes on there."""
+    """Counts the ranks of the node as lost. If there is a spare node, they rejoin there, or the run ends here and all ranks start again."""
+    if (moved := _rejoin_on_spare(state, event)) is not None:
+        return moved
     before, state = state, set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)
     if state.spare_nodes:
         state, ends = stop_requested(state, ev.StopRequested(at=event.at, by=f"the loss of {event.node}", again=True))
         state, actions = _lose_ranks(before, state, event)
         return state, tuple(one for one in ends if not isinstance(one, act.Ignore)) + actions
     return _lose_ranks(before, state, event)
+
+
+def _rejoin_on_spare(state: RunState, event: ev.NodeGivenUp) -> Step | None:
+    """Puts a spare node in the place of a lost one, and has its ranks rejoin there. Returns None if they can't."""
+    is_on = isinstance(state.phase, Starting | Running | Holding)
+    if not is_on or not state.spare_names or event.node == state.nodes[0].name:
+        return None
+    name, *others = state.spare_names
+    for rank in state.node(event.node).ranks:
+        if isinstance(phase := state.ranks[rank], Pending | Alive):
+            pid, order = phase.pid if isinstance(phase, Alive) else None, state.ends
+            gone = Gone(pid=pid, reason=event.reason, at=event.at, order=order, asked=False)
+            state = replace(set_rank(state, rank, gone), ends=order + 1)
+    nodes = tuple(
+        Node(name=name, ranks=node.ranks, since=event.at) if node.name == event.node else node for node in state.nodes
+    )
+    state = replace(state, nodes=nodes, spare_nodes=state.spare_nodes - 1, spare_names=tuple(others))
+    if why_no_rejoin(state):
+        return None
+    state, told = tell(state, ("lost", state.generation))
+    state, actions = rejoin(state, event.at)
+    return state, (act.OpenNode(node=name), *told, *actions)
 
 
 def _lose_ranks(before: RunState, state: RunState, event: ev.NodeGivenUp) -> Step:
@@ -280,9 +305,8 @@ def run_continued(state: RunState, event: ev.RunContinued) -> Step:
             if ranks != list(range(len(state.ranks))):
                 return ignore(state, f"the run has {len(state.ranks)} ranks, and the job {len(ranks)}")
             nodes = tuple(Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
-            return next_attempt(
-                replace(state, phase=Opening(), nodes=nodes, spare_nodes=event.spare_nodes, restarts=0), event.at
-            )
+            spare = {"spare_nodes": event.spare_nodes, "spare_names": event.spare_names}
+            return next_attempt(replace(state, phase=Opening(), nodes=nodes, restarts=0, **spare), event.at)
         case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
             return ignore(state, "the run does not wait for a job")
         case _ as never:

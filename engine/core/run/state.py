@@ -182,6 +182,8 @@ class RunState(Value, frozen=True, kw_only=True):
     store_trouble: str = ""
     spare_nodes: int = 0
     """Nodes on which the run may go on if one of `nodes` is lost."""
+    spare_names: tuple[str, ...] = ()
+    """Of these nodes, those where dead ranks can rejoin."""
     restarts: int = 0
     best_step: int | None = None
     fruitless: int = 0

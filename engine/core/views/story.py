@@ -57,7 +57,13 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
         case ev.NodeDisconnected(node=node, reason=reason):
             return f"the link to {node} broke: {reason}", "warning"
         case ev.NodeGivenUp(node=node, reason=reason):
-            return f"{node} was given up: {reason}", "error"
+            new = [
+                one.name
+                for one in after.nodes
+                if before is not None and all(one.name != old.name for old in before.nodes)
+            ]
+            rejoin = f"; its ranks rejoin on {new[0]}" if new else ""
+            return f"{node} was given up: {reason}{rejoin}", "error"
         case ev.JobEnded(reason=reason):
             return reason, "error"
         case ev.RunContinued(job=job, nodes=nodes):

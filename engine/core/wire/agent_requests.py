@@ -114,7 +114,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a Spawn: its own environment, the paths of its files on the node, and its command if it has its own.
 
-    `unset`: variables of the node that it must not have. `local_rank`: which of the node's ranks it is, to bind it to cores.
+    `unset`: variables of the node that it must not have. `local_rank`: which of the node's ranks it is, to bind it to cores. `begins`:
+    where its output goes on in each of its files, after that of a process on another node; empty: at the beginning.
     """
 
     rank: int
@@ -127,6 +128,7 @@ class RankToSpawn(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
     local_rank: int = 0
+    begins: tuple[int, ...] = ()
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

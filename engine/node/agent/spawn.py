@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 
-from engine.node.agent.files import close_all, open_log
+from engine.node.agent.files import close_all, file_size, open_log
 from engine.node.agent.jobs import Job, environment_of
 from engine.node.agent.processes import kill_group, start_process, start_time
 from engine.node.agent.room import Room
@@ -58,6 +58,7 @@ class Spawn:
         self._env: dict[str, str] = dict(wanted["env"])
         self._unset: list[str] = wanted.get("unset", [])
         self._argv: list[str] = wanted.get("argv") or message["argv"]
+        self._begins: list[int] = wanted.get("begins") or [0, 0, 0]
         self._descriptors: list[int] = []
         """Descriptors from mpirun, for the rank."""
         self._cores: list[int] = []
@@ -68,6 +69,10 @@ class Spawn:
         try:
             os.makedirs(os.path.dirname(self._files[0]), mode=0o700, exist_ok=True)
             os.stat(self._message["cwd"])
+            for stream, size in enumerate(self._begins):
+                if file_size(self._files[stream]) < size:
+                    with open_log(self._files[stream]) as log:
+                        log.truncate(size)
             if binding := self._message.get("binding"):
                 environment = {**self._environment, **self._env} if binding["gpus"] else None
                 self._cores = shares(binding["bind"], binding["count"], environment)[self._wanted["local_rank"]]
@@ -128,6 +133,7 @@ class Spawn:
         close_all(self._descriptors)
         old = state.ranks.get(number)
         rank = state.ranks[number] = Rank(number, self._files)
+        rank.sent = self._begins
         if old is not None:
             old.close()
             rank.sent = old.sent
