@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests import elastic_runs
 from tests.conftest import WriteProfile, WriteScript
 from tests.slurm.lab import Slurm
-from tests.support import PATIENCE, Deck, is_alive, kill_hard, processes_with, wait_gone, wait_until
+from tests.support import PATIENCE, Deck, is_alive, kill_hard, processes_with, use_mpi, wait_gone, wait_until
 
 COUNT = """
 import os, rankdeck, socket, time
@@ -167,3 +168,48 @@ def test_check_asks_every_node_and_leaves_no_step(
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(name in done.stdout for name in slurm.names)
     wait_until(lambda: not slurm.steps(job), what="every step has ended")
+
+
+MPI = """
+import os, socket, torch, torch.distributed as dist
+dist.init_process_group("mpi")
+total = torch.ones(10)
+dist.all_reduce(total)
+print("up", dist.get_rank(), socket.gethostname(), os.environ["LOCAL_RANK"], total[0].item(), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("form", "library"), [("allocation", "mpich"), ("submitted", "openmpi")])
+def test_mpi_ranks_meet_by_daemons_that_agents_start(
+    slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, library: str, form: str,
+) -> None:  # fmt: skip
+    """By itself, mpirun finds the job by its variables, and starts its daemons with srun."""
+    pytest.importorskip("mpi4py")
+    job = int(request.getfixturevalue("job")) if form == "allocation" else {"nodes": 2, "ranks_per_node": 2}
+    use_mpi(library, tmp_path, monkeypatch)
+    profile = write_profile(write_script("train.py", MPI), 2, layout={"slurm": job}, backend={"name": "mpi"})
+    run = rankdeck.launch(profile)
+    assert rankdeck("wait", run).returncode == 0, rankdeck("status", run).stdout
+    said = [rankdeck.log(run, rank).decode().split() for rank in range(4)]
+    places = [("sl1", "0"), ("sl1", "1"), ("sl2", "0"), ("sl2", "1")]
+    assert said == [["up", str(rank), node, local, "4.0"] for rank, (node, local) in enumerate(places)]
+
+
+def test_a_rank_rejoins_over_srun_and_the_others_keep_their_process(
+    rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, job: str, work: Path
+) -> None:
+    recipe = {"script": str(write_script("train.py", elastic_runs.TRAIN)), "args": ["1000000", "0.02"]}
+    run = rankdeck.launch(write_profile(recipe, 2, layout={"slurm": int(job)}))
+    before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
+    kill_hard(before[3])
+    holding = rankdeck.wait_status(run, lambda now: now["state"] == "holding" and now["ranks"][3]["exit"] is not None)
+    furthest = max(rank["step"] for rank in holding["ranks"])
+    assert "rejoin" in rankdeck("restart", run, "--failed").stdout
+    after = elastic_runs.reached(rankdeck, run, furthest + 1)
+    assert (after["attempt"], after["ranks"][3]["node"]) == (0, "sl2")
+    elastic_runs.assert_kept(rankdeck, run, before, after, 0, 1, 2)
+    (work / "finish").touch()
+    assert elastic_runs.result(rankdeck, run)
