@@ -10,11 +10,11 @@ import time
 
 import msgspec
 
-from engine.core.errors import CheckError, SupervisorError
+from engine.core.errors import CheckError, SilentSlurmError, SupervisorError
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.queue import ACTIVE, WAITING, end_words, queue_words
 from engine.core.views.view import RunSummary, Snapshot
-from engine.planning.slurm import QUEUE
+from engine.planning.slurm import QUEUE, silence_words
 from engine.runs.listing import summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import Submitted, read_submitted
@@ -64,6 +64,8 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
     try:
         number = awaited_job(paths, submitted)
         job = QUEUE.jobs().get(number)
+    except SilentSlurmError:
+        return silence_words(number)
     except CheckError as error:
         return error.message
     if job is not None and job.state in WAITING | ACTIVE:

@@ -10,10 +10,13 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import msgspec
+
 from engine.client.connection import Connection, start_supervisor
 from engine.core.errors import (
     QueuedRunError,
     RankdeckError,
+    SilentSlurmError,
     SupervisorDefectError,
     SupervisorError,
     SupervisorLostError,
@@ -105,6 +108,7 @@ class LocalRun:
             SupervisorError: the job waits, or the supervisor does not answer.
         """
         from engine.client.jobs import look  # not needed for other runs
+        from engine.planning.slurm import controller, silence_words
 
         end = time.monotonic() + JOB_TIME
         while True:
@@ -119,6 +123,9 @@ class LocalRun:
                 )
             with contextlib.suppress(ConnectionError):
                 if host_elsewhere(self.paths):
+                    if await asyncio.to_thread(controller) == "down":
+                        words = await asyncio.to_thread(silence_words, submitted.job)
+                        raise SilentSlurmError(words, hint="scontrol ping tells when it is back")
                     node = (await asyncio.to_thread(read_plan, self.paths)).nodes[0].name
                     return await Connection.open_in_job(self.paths, submitted.job, node)
                 return await Connection.open(self.paths)
@@ -197,14 +204,20 @@ class LocalRun:
                 return
 
     async def snapshot(self) -> Snapshot:
-        """The run at this moment."""
+        """The run at this moment; from its files if its supervisor is in a job, and Slurm does not answer."""
+        words = ""
         for _ in range(3):
             with contextlib.suppress(SupervisorLostError):
-                async with contextlib.aclosing(self.subscribe()) as messages:
-                    async for message in messages:
-                        if isinstance(message, Snapshot):
-                            return message
-        return await asyncio.to_thread(_stored_snapshot, self.paths)
+                try:
+                    async with contextlib.aclosing(self.subscribe()) as messages:
+                        async for message in messages:
+                            if isinstance(message, Snapshot):
+                                return message
+                except SilentSlurmError as error:
+                    words = error.message
+                    break
+        stored = await asyncio.to_thread(_stored_snapshot, self.paths)
+        return msgspec.structs.replace(stored, run=msgspec.structs.replace(stored.run, doing=words or stored.run.doing))
 
     async def _ask(self, request: msg.Stop | msg.Restart | msg.Kill) -> msg.Answer | None:
         connection = await self._connect()

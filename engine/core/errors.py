@@ -8,6 +8,7 @@ RankdeckError                 exit status 1
 └── SupervisorError           1   the process that owns a run can't be reached or uses another protocol
     ├── SupervisorElsewhereError  1   it is on another host that shares the home
     ├── QueuedRunError        1   the run waits for its job, and has no supervisor
+    ├── SilentSlurmError      1   it is in a job, and no controller of Slurm answers
     └── SupervisorLostError   1   it ended during a request; the next request starts a new one
 
 A message has the fact and the place; `hint` has the next step.
@@ -82,6 +83,10 @@ class SupervisorDefectError(SupervisorError):
 
 class QueuedRunError(SupervisorError):
     """The run waits for its job. The supervisor starts with that."""
+
+
+class SilentSlurmError(SupervisorError):
+    """The supervisor is in a job, and can't be reached because no controller of Slurm answers."""
 
 
 class SupervisorLostError(SupervisorError):

@@ -185,7 +185,32 @@ def answer(
     Raises:
         CheckError: the command is missing, fails, or takes too long.
     """
-    name = "ClusterShell" if command[0] == sys.executable else command[0]
+    status, out, complaint = run_quickly(command, hint=hint, limit=DEADLINE, environment=environment)
+    if status != 0:
+        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        raise CheckError(f"{_name(command)} fails: {last or f'exit status {status}'}", hint=hint)
+    return (out + complaint if whole else out).decode(errors="replace")
+
+
+def _name(command: Sequence[str]) -> str:
+    return "ClusterShell" if command[0] == sys.executable else command[0]
+
+
+def run_quickly(
+    command: Sequence[str], *, hint: str, limit: float, environment: Mapping[str, str] | None = None
+) -> tuple[int, bytes, bytes]:
+    """The exit status of a command, its output and its errors.
+
+    Args:
+        command: its words.
+        hint: the next step if it does not end.
+        limit: seconds that it may take.
+        environment: of the command; None: that of this process.
+
+    Raises:
+        CheckError: the command is missing, or takes too long.
+    """
+    name = _name(command)
     try:
         process = subprocess.Popen(
             command,
@@ -199,14 +224,11 @@ def answer(
         raise CheckError(f"{name} can't be run: {error.strerror}", hint=hint) from None
     with process:
         try:
-            out, complaint = process.communicate(timeout=DEADLINE)
+            out, complaint = process.communicate(timeout=limit)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the child of a site's wrapper script holds the pipes too
             if isinstance(error, subprocess.TimeoutExpired):
-                raise CheckError(f"{name} does not answer within {DEADLINE:g} s", hint=hint) from None
+                raise CheckError(f"{name} does not answer within {limit:g} s", hint=hint) from None
             raise
-    if process.returncode != 0:
-        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CheckError(f"{name} fails: {last or f'exit status {process.returncode}'}", hint=hint)
-    return (out + complaint if whole else out).decode(errors="replace")
+    return process.returncode, out, complaint

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import time
+from pathlib import Path
+from typing import Literal
 
-from engine.core.errors import CheckError
+import msgspec
+
+from engine.core.errors import CheckError, SilentSlurmError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.submission import SCRIPT, Submission, sbatch_argv
 from engine.core.terminal_text import visible
 from engine.core.views.partitions import FIELDS, Partition, parse_partitions
-from engine.core.views.queue import FORMAT, QueuedJob, parse_queue
-from engine.planning.nodes import answer
-from engine.runs.paths import RunPaths
+from engine.core.views.queue import FORMAT, WAITING, QueuedJob, parse_queue, queue_words
+from engine.planning.nodes import answer, run_quickly
+from engine.runs.paths import RunPaths, state_folder
 from engine.runs.record import replace_file
 
 PATIENCE = 5.0
 """Seconds for which an answer of squeue is used again: the controller answers many users."""
 
+PING_LIMIT = 1.0
+"""Seconds for a controller to answer at all. Only then it is asked for jobs: squeue takes 10 s to find that none answers."""
+
 _OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_TASKS", "SLURM_MEM", "SLURM_CPU",
              "SLURM_GPU", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_SUBMIT", "SLURM_TOPOLOGY",
              "SLURM_PRIO", "SLURM_EXPORT")  # fmt: skip
 """Beginnings of the names of variables that Slurm sets in a job."""
+
+_SILENT, _PING = "Slurm's controller does not answer", "scontrol ping tells when it is back"
 
 _HINT = "rankdeck runs Slurm's commands on this machine: is this a login node?"
 
@@ -77,11 +88,49 @@ def cancel(job: str) -> None:
     answer(["scancel", job], hint=_HINT)
 
 
+Controller = Literal["up", "down", "silent"]
+
+
+def controller() -> Controller:
+    """Whether a controller of Slurm answers. `down`: it is known that none does; `silent`: none has in time. Where there is no scontrol,
+    it counts as `up`, and the next command tells more."""
+    if shutil.which("scontrol") is None:
+        return "up"
+    try:
+        _, said, _ = run_quickly(["scontrol", "ping"], hint=_HINT, limit=PING_LIMIT)
+    except CheckError:
+        return "silent"
+    return "up" if b" is UP" in said else "down"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """`squeue.json`: what squeue said last to any command of this user, and when, in seconds since the epoch."""
+
+    at: float
+    jobs: dict[str, QueuedJob]
+
+
+def silence_words(job: str) -> str:
+    """That no controller answers, with what is known of a job from before."""
+    words = _SILENT
+    try:
+        asked = msgspec.json.decode(_asked_file().read_bytes(), type=Asked)
+    except (OSError, msgspec.MsgspecError):
+        return words
+    words += f"; it was last asked at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(asked.at))}"
+    known = asked.jobs.get(job)
+    return words + (f", when {queue_words(known)}" if known is not None and known.state in WAITING else "")
+
+
+def _asked_file() -> Path:
+    return state_folder() / "squeue.json"
+
+
 class Queue:
     """The jobs of this user."""
 
     def __init__(self) -> None:
-        self._asked = float("-inf")
+        self._asked = self._silent = float("-inf")
         self._jobs: dict[str, QueuedJob] = {}
 
     def jobs(self, patience: float = PATIENCE) -> dict[str, QueuedJob]:
@@ -91,12 +140,21 @@ class Queue:
             patience: seconds for which an earlier answer is good enough.
 
         Raises:
+            SilentSlurmError: no controller answers.
             CheckError: squeue does not answer.
         """
-        if time.monotonic() - self._asked > patience:
+        now = time.monotonic()
+        if now - self._silent < patience:
+            raise SilentSlurmError(_SILENT, hint=_PING)
+        if now - self._asked > patience:
+            if controller() != "up":
+                self._silent = time.monotonic()
+                raise SilentSlurmError(_SILENT, hint=_PING)
             words = ["squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", f"--format={FORMAT}"]
             self._jobs = parse_queue(answer(words, hint=_HINT))
             self._asked = time.monotonic()
+            with contextlib.suppress(OSError):
+                replace_file(_asked_file(), msgspec.json.encode(Asked(at=time.time(), jobs=self._jobs)))
         return self._jobs
 
 

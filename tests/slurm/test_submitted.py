@@ -76,6 +76,26 @@ def test_a_running_job_is_reached_and_stopped_from_the_login_node(
     wait_until(lambda: slurm.state(job_of(rankdeck, run)) == "COMPLETED", what="the job has ended")
 
 
+def test_status_comes_from_files_while_no_controller_answers(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], work: Path
+) -> None:
+    run = launch()
+    wait_up(rankdeck, run)
+    rankdeck("ps")  # asks Slurm
+    slurm.stop_controller()
+    try:
+        status = rankdeck.status(run)
+        assert (status["state"], [rank["node"] for rank in status["ranks"]]) == ("running", ["sl1"] * 2 + ["sl2"] * 2)
+        assert status["doing"].startswith("Slurm's controller does not answer; it was last asked at ")
+        done = rankdeck("stop", run)
+        assert done.returncode != 0
+        assert "Slurm's controller does not answer" in done.stderr
+    finally:
+        slurm.start_controller()
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "succeeded")
+
+
 def test_a_run_that_waits_is_cancelled_with_its_job(slurm: Slurm, rankdeck: Deck, launch: Callable[..., str]) -> None:
     with slurm.job("--export=NONE"):
         run = launch()

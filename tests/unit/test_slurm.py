@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.errors import ProfileError
+from engine.core.errors import ProfileError, SilentSlurmError
 from engine.core.failures.causes import slurm as causes
 from engine.core.failures.ssh import explain
 from engine.core.plan.plan import PlannedNode, Reach
@@ -20,6 +20,7 @@ from engine.core.views.partitions import Partition, parse_partitions, partition_
 from engine.core.views.queue import end_words, parse_queue, queue_words
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
+from engine.planning import slurm as jobs
 from engine.supervisor import job_end
 from tests.support import PATIENCE
 
@@ -266,3 +267,43 @@ def test_why_a_job_is_over_is_asked_again_of_a_busy_controller_and_of_a_job_that
     monkeypatch.setattr(job_end, "PAUSE", 0.01)
     monkeypatch.setattr(job_end, "PATIENCE", 0.5)  # an answer that takes longer on a busy machine is asked for again
     assert asyncio.run(job_end.why_ended("18")) == "Slurm's job 18 lost a node"
+
+
+SCONTROL = """#!/bin/sh
+case "$(cat "$0.is")" in
+up) echo 'Slurmctld(primary) at head is UP' ;;
+down) echo 'Slurmctld(primary) at head is DOWN'; exit 1 ;;
+*) exec sleep 600 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("controller", ["down", "silent"])
+def test_where_no_controller_answers_the_last_answer_is_told_with_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: str
+) -> None:
+    for name, text in (("scontrol", SCONTROL), ("squeue", "#!/bin/sh\necho '7|PENDING|N/A||Priority'\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
+    (tmp_path / "scontrol.is").write_text(controller)
+    monkeypatch.setattr(jobs, "PING_LIMIT", 0.1)
+    with pytest.raises(SilentSlurmError):
+        jobs.Queue().jobs()
+    assert jobs.silence_words("7") == "Slurm's controller does not answer"
+    (tmp_path / "scontrol.is").write_text("up")
+    monkeypatch.setattr(jobs, "PING_LIMIT", PATIENCE)
+    queue = jobs.Queue()
+    assert list(queue.jobs()) == ["7"]
+    (tmp_path / "scontrol.is").write_text(controller)
+    monkeypatch.setattr(jobs, "PING_LIMIT", 0.1)
+    assert list(queue.jobs()) == ["7"], "an answer of these seconds is used again"
+    with pytest.raises(SilentSlurmError):
+        queue.jobs(patience=0.0)
+    words = jobs.silence_words("7")
+    assert re.match(
+        r"Slurm's controller does not answer; it was last asked at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, when job 7 waits",
+        words,
+    )
+    assert "when" not in jobs.silence_words("8")
