@@ -15,6 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import msgspec
 from textual import events, work
 from textual.actions import ActionParseResult
 from textual.app import App
@@ -32,7 +33,7 @@ from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
-from engine.core.settings import QUIET, Notify
+from engine.core.settings import DEFAULT_LOOK, QUIET, Look, Notify
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
 from engine.core.words import count
@@ -50,6 +51,10 @@ PATIENCE = 1.0
 
 TELL_SECONDS = 2.0
 """Seconds between two looks for runs that need their user."""
+
+
+LOOK_SECONDS = 1.0
+"""Seconds after which a changed look is written: a key may be pressed again."""
 
 
 def _commands() -> type[Provider]:
@@ -86,6 +91,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         ascii: draws with ASCII characters only.
         slow: paints once a second, for a line with little bandwidth.
         read_only: offers no key that starts, changes or ends something.
+        look: how runs are shown, as the user left it.
         theme: name of its colours; TEXTUAL_THEME in the environment wins.
         keymap: keys that the user has changed, by id, as Textual names them.
         notify: what happens when a run needs its user.
@@ -106,6 +112,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         ascii: bool = False,
         slow: bool = False,
         read_only: bool = False,
+        look: Look = DEFAULT_LOOK,
         theme: str = DARK.name,
         keymap: Mapping[str, str] = MappingProxyType({}),
         notify: Notify = QUIET,
@@ -116,6 +123,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.ascii = ascii
         self.slow = slow
         self.read_only = read_only
+        self.look = look
         self.animation_level = "none"
         self.parting: str | None = None
         self._open_run = open_run
@@ -302,11 +310,26 @@ class RankdeckApp(App[None], inherit_bindings=False):
     @work(group="theme", exclusive=True, exit_on_error=False)
     async def _keep_theme(self, name: str) -> None:
         try:
-            path = await off_loop(self.engine.keep_theme, name)
+            path = await off_loop(self.engine.keep_settings, {("theme",): name})
         except RankdeckError as error:
             self.show_error(f"theme {name} is for this session only", error)
         else:
             self.say(f"theme {name}, kept in {path}")
+
+    def keep_look(self, **fields: object) -> None:
+        look = msgspec.structs.replace(self.look, **fields)
+        if look != self.look and not self.read_only:
+            self.look = look
+            self._keep_look(look)
+
+    @work(group="look", exclusive=True, exit_on_error=False)
+    async def _keep_look(self, look: Look) -> None:
+        await asyncio.sleep(LOOK_SECONDS)
+        values = {("look", field): getattr(look, field) for field in look.__struct_fields__}
+        try:
+            await off_loop(self.engine.keep_settings, values)
+        except RankdeckError as error:
+            self.show_error("The look is for this session only", error)
 
     def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
         from tui.commands import choices

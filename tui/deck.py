@@ -9,13 +9,14 @@ from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
+from engine.core.settings import Look
 from engine.core.views.view import RunSummary
 
 
 class Deck(Protocol):
     """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second.
 
-    `read_only`: offers no key that starts, changes or ends something. `keymap`: keys that the user has changed, by id.
+    `read_only`: offers no key that starts, changes or ends something. `keymap`: keys that the user has changed, by id. `look`: how runs are shown.
     """
 
     engine: EngineClient
@@ -23,6 +24,7 @@ class Deck(Protocol):
     slow: bool
     read_only: bool
     keymap: Mapping[str, str]
+    look: Look
 
     @property
     def known_runs(self) -> list[RunSummary]:
@@ -77,6 +79,10 @@ class Deck(Protocol):
 
     def choose_theme(self, name: str) -> None:
         """Changes the colours, and, unless `read_only`, keeps that in the user's settings."""
+        ...
+
+    def keep_look(self, **fields: object) -> None:
+        """Keeps in the user's settings how runs are shown, unless `read_only`. `fields`: of `Look`, other than before."""
         ...
 
     def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:

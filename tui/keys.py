@@ -222,6 +222,7 @@ KEYS: tuple[Key, ...] = (
     Key("table.trouble", "e", "next_trouble", "next failed", "Go to the next rank that has failed, hangs or lags.", command=False),
     Key("table.order", "O", "next_order", "order", "Sort the ranks: by rank, failed first, slowest first. A click on a heading sorts by it.", command=False),
     Key("table.window", "w", "window", "window", "Draw the small curves over the whole run, the last ten minutes or the last minute.", command=False, footer=False),
+    Key("table.columns", "vertical_line", "columns", "columns", "Choose which columns the table shows.", command=False, footer=False),
     HelpOnly("table.own", "W", "own_scale", "own scale", "Draw each small curve on a scale of its own, or all on one scale."),
     HelpOnly("table.right", "greater_than_sign", "sort_column(1)", "next column", "Sort by the next column."),
     HelpOnly("table.left", "less_than_sign", "sort_column(-1)", "previous column", "Sort by the previous column."),

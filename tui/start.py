@@ -48,6 +48,7 @@ def run(
         ascii=ascii,
         slow=slow,
         read_only=read_only,
+        look=settings[0].look,
         theme=settings[0].theme,
         keymap=keymap,
         notify=settings[0].notify,

@@ -8,13 +8,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.client import settings, trust
+from engine.client import trust
 from engine.client.connection import start_supervisor
 from engine.client.jobs import runs_and_jobs
 from engine.client.protocols import Compared
@@ -33,6 +33,7 @@ from engine.planning import make as planning
 from engine.planning import profiles, recipes
 from engine.planning.script_arguments import arguments_of
 from engine.planning.training_python import is_of_folder
+from engine.runs import settings
 from engine.runs.listing import find_run, new_run
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, read_plan, replace_file, write_note
@@ -92,8 +93,14 @@ class LocalEngine:
     def trust(self, profile: Profile) -> None:
         trust.trust(profile)
 
-    def keep_theme(self, name: str) -> Path:
-        return settings.keep_theme(name)
+    def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
+        return settings.keep_settings(values)
+
+    def add_profile_folder(self, folder: str) -> None:
+        self.keep_settings({("profiles",): [folder, *settings.read_settings()[0].profiles]})
+
+    def profile_folders(self) -> list[Path]:
+        return [folder for _, folder in profiles.folders()]
 
     def runs(self) -> list[RunSummary]:
         return runs_and_jobs()

@@ -6,7 +6,7 @@ not sent: it is in files of the run, of which a front end reads the part that it
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -150,8 +150,20 @@ class EngineClient(Protocol):
         """Remembers that the user trusts a profile in this folder. A launch does so too."""
         ...
 
-    def keep_theme(self, name: str) -> Path:
-        """Writes the app's theme into the user's settings. Returns their file. Raises ProfileError."""
+    def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
+        """Writes values into the user's settings and returns the file; see `engine.runs.settings`.
+
+        Raises:
+            ProfileError: the file has an error, or can't be written.
+        """
+        ...
+
+    def add_profile_folder(self, folder: str) -> None:
+        """Puts a folder before those of the settings in which profiles are found. `folder`: absolute. Raises as `keep_settings` does."""
+        ...
+
+    def profile_folders(self) -> list[Path]:
+        """Folders in which profiles are found by name, nearest first. Raises ProfileError if the settings can't be read."""
         ...
 
     def launched_profile(self, run: str) -> Profile:

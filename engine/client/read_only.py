@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +26,7 @@ class ReadOnlyEngine(LocalEngine):
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
         _refuse()
 
-    def keep_theme(self, name: str) -> Path:
+    def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
         _refuse()
 
     def trust(self, profile: Profile) -> None:

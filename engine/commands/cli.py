@@ -16,7 +16,6 @@ from engine import __version__
 from engine.backends import BACKENDS
 from engine.client.engine import LocalEngine
 from engine.client.run import LocalRun
-from engine.client.settings import read_settings
 from engine.commands import program, runs, show
 from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, RUN, SET, ProfileName, RunName
 from engine.commands.checklist import Checklist
@@ -31,6 +30,7 @@ from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Metrics, Profile
 from engine.planning.profiles import find_profile, list_profiles, read_with_places
 from engine.runs.listing import find_run
+from engine.runs.settings import read_settings
 
 EPILOG = """\b
 Start here:
@@ -106,7 +106,7 @@ def _read(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:
 def profiles(*, as_json: bool) -> None:
     """List the profiles that can be launched by name.
 
-    rankdeck looks in ./.rankdeck, then in your own folder, then among the profiles it ships. The first profile of a name wins.
+    rankdeck looks in ./.rankdeck, then in the folders of your settings and your own, then among the profiles it ships. The first profile of a name wins.
     """
     show.show_profiles(list_profiles(), as_json=as_json)
 

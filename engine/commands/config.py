@@ -7,10 +7,10 @@ import shlex
 import click
 import msgspec
 
-from engine.client.settings import read_settings
 from engine.commands.arguments import JSON
 from engine.commands.output import print_json, print_line, print_table
 from engine.runs.paths import settings_file
+from engine.runs.settings import read_settings
 
 
 @click.command()
@@ -39,6 +39,7 @@ def config(*, all_keys: bool, as_json: bool) -> None:
         return
     print_line(str(path) if path.exists() else f"{path} (does not exist; these are the defaults)")
     words = [("theme", settings.theme), *((f"keys.{id}", keys) for id, keys, _ in rows if id in settings.keys)]
+    words += [("profiles", " ".join(map(shlex.quote, settings.profiles)) or "-")]
     words += [("notify.on", " ".join(notify.on)), ("notify.bell", "true" if notify.bell else "false")]
     words += [("notify.desktop", notify.desktop), ("notify.command", shlex.join(notify.command) or "-")]
     words += [("notify.webhook", notify.shown_webhook or "-")]

@@ -9,13 +9,13 @@ import msgspec
 
 from engine.client.engine import LocalEngine
 from engine.client.run import LocalRun
-from engine.client.settings import read_settings
 from engine.commands.output import warn
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
 from engine.core.settings import QUIET
 from engine.runs.listing import find_run
 from engine.runs.record import read_plan
+from engine.runs.settings import read_settings
 
 
 def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool, as_json: bool) -> int:

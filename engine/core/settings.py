@@ -45,10 +45,35 @@ QUIET = Notify()
 """Nothing happens."""
 
 
+HidableColumn = Literal["node", "local", "step", "throughput", "loss", "gpu", "memory", "cpu", "rss", "io", "seen"]
+"""Columns of the app's table of ranks that can be left out."""
+
+CurvesOver = Literal["whole run", "10 min", "1 min"]
+"""What the small curves of the table show."""
+
+LowerPane = Literal["log", "chart", "events"]
+
+
+class Look(Section, frozen=True, kw_only=True):
+    """`[look]`: how the app shows a run; the app writes it when the user changes something. `pane`: below the ranks. `hidden`: columns that are left
+    out. `curves`, `own_scale`: the small curves. `charts`: metrics that the chart draws at once."""
+
+    pane: LowerPane = "log"
+    hidden: tuple[HidableColumn, ...] = ()
+    curves: CurvesOver = "whole run"
+    own_scale: bool = False
+    charts: Literal[1, 2, 4, 6] = 2
+
+
+DEFAULT_LOOK = Look()
+
+
 class Settings(Section, frozen=True, kw_only=True):
-    """The file. `keys`: by the ids of the app's table of keys."""
+    """The file. `keys`: by the ids of the app's table of keys. `profiles`: folders of profiles before the user's own one."""
 
     theme: str = "rankdeck-dark"
+    profiles: tuple[str, ...] = ()
+    look: Look = DEFAULT_LOOK
     keys: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     notify: Notify = QUIET
 
@@ -71,6 +96,9 @@ def parse_settings(text: str, *, file: str) -> tuple[Settings, Places]:
     if settings.notify.webhook and _ADDRESS.fullmatch(settings.notify.webhook) is None:
         hint = 'for example: "https://chat.example.org/hooks/k3f9"'
         raise places.error(("notify", "webhook"), "must be an address of http or https", hint=hint)
+    for folder in settings.profiles:
+        if not folder.startswith(("/", "~")) or not folder.isprintable():
+            raise places.error(("profiles",), f"{folder!r} is not an absolute path", hint="begin it with / or ~")
     return settings, places
 
 

@@ -20,15 +20,37 @@ from engine.core.plan.profile_reading import parse_with_places
 from engine.planning.make import choices
 from engine.runs.paths import profile_folders
 from engine.runs.record import replace_file
+from engine.runs.settings import read_settings
 
 MAX_SIZE = 1 << 20
 """Largest profile, in bytes."""
 
 
+def folders() -> list[tuple[str, Path]]:
+    """Folders of profiles, nearest first, each with its name for users: that of the working directory, those of the settings, the user's own, the shipped
+    one. A folder of the settings in which other users can put profiles is `shared`.
+
+    Raises:
+        ProfileError: the settings can't be read.
+    """
+    here, *others = profile_folders()
+    chosen = [Path(folder).expanduser() for folder in read_settings()[0].profiles]
+    return [here, *(("yours" if _is_own(folder) else "shared", folder) for folder in chosen), *others]
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether only the user can put files into a folder, or it does not exist yet."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return not folder.exists()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
 def list_profiles() -> list[ProfileEntry]:
     """Every profile of every folder, nearest first; the first profile of a name wins."""
     found: dict[str, ProfileEntry] = {}
-    for source, folder in profile_folders():
+    for source, folder in folders():
         for path in sorted(folder.glob("*.toml")):
             if path.stem not in found and path.is_file():
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
@@ -66,7 +88,7 @@ def find_profile(word: str) -> Path:
             f"{word} is a script, not a profile", hint=f"to run it without a profile: rankdeck run {shlex.quote(word)}"
         )
     names = [entry.name for entry in list_profiles()]
-    for _, folder in profile_folders():
+    for _, folder in folders():
         if word in names and (folder / f"{word}.toml").is_file():
             return folder / f"{word}.toml"
     near = difflib.get_close_matches(word, names, 1)
@@ -119,7 +141,7 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    own = next(folder for source, folder in profile_folders() if source == "yours")
+    own = next(folder for source, folder in folders() if source in ("yours", "shared"))
     path = path or own / f"{profile.name}.toml"
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()

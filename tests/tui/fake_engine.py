@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -351,7 +351,8 @@ class FakeEngine:
         self.launched: list[Profile] = []
         self.trusted: list[Profile] = []
         self.prewarmed: list[Profile | None] = []
-        self.theme = ""
+        self.folders: list[Path] = []
+        self.settings: dict[tuple[str, ...], object] = {}
         self.saved: list[tuple[Profile, Path | None]] = []
         self.clients: list[FakeClient] = []
         self.launch_error: RankdeckError | None = None
@@ -405,12 +406,18 @@ class FakeEngine:
         self.entries.append(ProfileEntry(name=profile.name, path=path, source="yours", profile=profile, error=None))
         return path
 
-    def keep_theme(self, name: str) -> Path:
-        self.theme = name
+    def keep_settings(self, values: Mapping[tuple[str, ...], object]) -> Path:
+        self.settings |= values
         return self.folder / "config.toml"
 
     def is_trusted(self, profile: Profile) -> bool:
         return profile in self.trusted
+
+    def profile_folders(self) -> list[Path]:
+        return [Path(".rankdeck").absolute(), self.folder / "own", *self.folders]
+
+    def add_profile_folder(self, folder: str) -> None:
+        self.folders.append(Path(folder))
 
     def trust(self, profile: Profile) -> None:
         self.trusted.append(profile)

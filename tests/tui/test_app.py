@@ -88,7 +88,7 @@ async def test_both_own_themes_are_there_and_can_be_chosen(engine: FakeEngine):
         await pilot.press("colon", *"rankdeck-light")
         await until_seen(pilot, "theme rankdeck-light")
         await pilot.press("enter")
-        await until(pilot, lambda: engine.theme == "rankdeck-light", "the theme is kept")
+        await until(pilot, lambda: engine.settings.get(("theme",)) == "rankdeck-light", "the theme is kept")
         assert app.theme == "rankdeck-light"
         assert not app.current_theme.dark
 

@@ -402,6 +402,25 @@ async def test_save_as_asks_for_a_file(app: RankdeckApp, engine: FakeEngine, tmp
         assert engine.saved[0][1] == tmp_path / "other.toml"
 
 
+async def test_the_folder_of_a_saved_profile_is_listed_if_the_user_wants_it(engine: FakeEngine, tmp_path: Path):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        for answer, listed in (("n", []), ("y", [tmp_path / "team"])):
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused is not None, "the form")
+            await pilot.press("f4")
+            await until(pilot, lambda: isinstance(app.screen, AskScreen), "the question for a file")
+            app.screen.query_one(Input).value = str(tmp_path / "team" / f"{answer}.toml")
+            await pilot.press("enter")
+            await until_seen(pilot, "List the profiles of this folder?", "team are then found by")
+            await pilot.press(answer)
+            await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
+            await until(pilot, lambda listed=listed: engine.folders == listed, "the folder")  # type: ignore[misc]
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen), "home")
+
+
 async def test_a_duplicate_has_a_name_of_its_own_and_is_saved_as_a_new_file(app: RankdeckApp, engine: FakeEngine):
     engine.entries.append(entry(profile("quickstart-copy"), engine.folder))
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:

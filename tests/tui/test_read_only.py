@@ -48,7 +48,7 @@ async def test_the_engine_refuses_what_the_keys_do_not_offer(tmp_path: Path, mon
     for act in (
         lambda: engine.save_profile(profile("job")),
         lambda: engine.trust(profile("job")),
-        lambda: engine.keep_theme("rankdeck-light"),
+        lambda: engine.keep_settings({("theme",): "rankdeck-light"}),
         lambda: engine.write_note("smoke-sq4f", RunNote()),
         lambda: engine.remove_run("smoke-sq4f"),
     ):

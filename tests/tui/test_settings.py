@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.errors import ProfileError
-from engine.core.settings import Notify, parse_settings
+from engine.core.settings import Look, Notify, parse_settings
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import text_of, until, until_seen
 from tui.app import RankdeckApp
@@ -169,3 +169,37 @@ async def test_the_terminal_gets_bell_and_notification_on_any_screen(tmp_path: P
         run.end("failed")
         await until(pilot, lambda: any("\x1b]9;rankdeck new-bbbb: failed" in text for text in written))
         assert any(text.startswith("\a") for text in written)
+
+
+async def test_how_runs_are_shown_is_kept_and_there_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.app.LOOK_SECONDS", 0.0)
+    engine = FakeEngine(tmp_path)
+    engine.add_run("new-bbbb").tick(1)
+    app = RankdeckApp(engine, open_run="new-bbbb")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "loss", "whole run", "Log: rank 0")
+        await pilot.press("w", "W", "vertical_line")
+        await until_seen(pilot, "throughput", "shown where there is room")
+        await pilot.press(*"throughput", "enter")
+        await pilot.press("2", "P")
+        wanted = Look(pane="chart", hidden=("throughput",), curves="10 min", own_scale=True, charts=4)
+        kept = {("look", field): getattr(wanted, field) for field in wanted.__struct_fields__}
+        await until(pilot, lambda: engine.settings == kept, "the look is kept")
+    app = RankdeckApp(engine, open_run="new-bbbb", look=wanted)
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await until_seen(pilot, "curves: 10 min, own scales", "Chart", "● r0")
+        assert "Log: rank" not in text
+        assert "tok/s" not in next(line for line in text.splitlines() if "rank state" in line)
+
+
+async def test_an_app_that_only_watches_keeps_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.app.LOOK_SECONDS", 0.0)
+    engine = FakeEngine(tmp_path)
+    engine.add_run("new-bbbb").tick(1)
+    app = RankdeckApp(engine, open_run="new-bbbb", read_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "whole run")
+        await pilot.press("w", "2")
+        await until_seen(pilot, "curves: 10 min", "Chart")
+        await pilot.pause()
+    assert engine.settings == {}

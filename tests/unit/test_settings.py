@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.settings import keep_theme, read_settings
 from engine.core.errors import ProfileError
-from engine.core.settings import Notify, Settings, parse_settings
+from engine.core.settings import Look, Notify, Settings, parse_settings
+from engine.planning.profiles import list_profiles, save_profile
 from engine.runs.paths import settings_file
+from engine.runs.settings import keep_settings, read_settings
+from tests.support import parse_profile
 
 
 def wrong(text: str) -> str:
@@ -42,6 +44,9 @@ def test_keys_may_be_bare_or_quoted_one_or_several():
         ('[notify]\nwebhook = "https://x.org/a b"\n', "config.toml:2: notify.webhook: must be an address of http or"),
         ("[keys]\nrun.kill = 3\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
         ("[keys]\nrun.kill = []\n", "config.toml:2: keys.run.kill: must be a key or a list of keys"),
+        ('profiles = ["a"]\n', "config.toml:1: profiles: 'a' is not an absolute path"),
+        ("[look]\ncharts = 3\n", "config.toml:2: look.charts: "),
+        ('[look]\nhidden = ["rank"]\n', "config.toml:2: look.hidden: there is no choice 'rank'"),
         ("keys = 3\n", "config.toml:1: keys: must be a table, not a whole number"),
         ("theme =\n", "config.toml:1: "),
     ],
@@ -107,18 +112,40 @@ def test_what_is_no_text_file_is_refused(file: Path, make):
 
 
 def test_a_theme_that_is_kept_changes_nothing_else(file: Path):
-    keep_theme("rankdeck-light")
+    keep_settings({("theme",): "rankdeck-light"})
     assert file.stat().st_mode & 0o777 == 0o600
     file.write_text('# mine\n[keys]\nrun.kill = "X"  # not x\n')
     file.chmod(0o640)
-    keep_theme("nord")
+    keep_settings({("theme",): "nord"})
     assert file.read_text() == '# mine\ntheme = "nord"\n\n[keys]\nrun.kill = "X"  # not x\n'
     assert file.stat().st_mode & 0o777 == 0o640
     assert read_settings()[0] == Settings(theme="nord", keys={"run.kill": ("X",)})
 
 
+def test_values_of_tables_are_kept_too(file: Path):
+    keep_settings({("look", "charts"): 4, ("look", "hidden"): ("loss", "io"), ("profiles",): ["/a b"]})
+    found = read_settings()[0]
+    assert (found.look, found.profiles) == (Look(charts=4, hidden=("loss", "io")), ("/a b",))
+
+
+def test_profiles_are_found_in_folders_of_the_settings_and_saved_in_the_first(file: Path, tmp_path: Path):
+    own, open_to_all = tmp_path / "own", tmp_path / "shared"
+    for folder in (own, open_to_all):
+        folder.mkdir()
+        (folder / f"{folder.name}.toml").write_text('schema = 1\nname = "x"\n[recipe]\nname = "linear"\n')
+    own.chmod(0o700)
+    open_to_all.chmod(0o777)
+    keep_settings({("profiles",): [str(own), str(open_to_all)]})
+    found = {entry.name: entry for entry in list_profiles()}
+    assert found["own"].source == "yours"
+    assert not found["own"].may_be_foreign
+    assert found["shared"].source == "shared"
+    assert found["shared"].may_be_foreign
+    assert save_profile(parse_profile('schema = 1\nname = "new"\n[recipe]\nname = "linear"\n', file="x")).parent == own
+
+
 def test_settings_that_are_wrong_are_not_changed_by_a_theme(file: Path):
     file.write_text("theme =\n")
     with pytest.raises(ProfileError):
-        keep_theme("nord")
+        keep_settings({("theme",): "nord"})
     assert file.read_text() == "theme =\n"

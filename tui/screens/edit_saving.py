@@ -85,8 +85,28 @@ class SavingScreen(DeckScreen):
         self.deck.profile_saved(self.entry.name)
         note = " as a profile of your own; the shipped one stays as it is" if shipped else ""
         self.say(plain_line(f"saved{note}: {saved}"))
+        if folder := await off_loop(self._unlisted, saved.parent):
+            await self._ask_to_list(folder)
         if leave:
             self.dismiss()
+
+    def _unlisted(self, folder: Path) -> str:
+        """The absolute path of a folder whose profiles are not found by name; empty: they are. May wait for a file server."""
+        try:
+            listed = folder.resolve() in [one.resolve() for one in self.engine.profile_folders()]
+        except (RankdeckError, OSError):  # whoever lists profiles says it
+            return ""
+        return "" if listed else str(folder.absolute())
+
+    async def _ask_to_list(self, folder: str) -> None:
+        """Asks whether profiles of a folder are listed from now on, and whether new ones are saved there."""
+        detail = f"Profiles in {folder} are then found by name, and new ones are saved there. Else, a profile there is launched by its path."
+        question = ConfirmScreen("List the profiles of this folder?", detail, do="List them", dont="Not now")
+        if await self.app.push_screen_wait(question) is True:
+            try:
+                await off_loop(self.engine.add_profile_folder, folder)
+            except RankdeckError as error:
+                self.deck.show_error("The folder was not added to your settings", error)
 
     async def _may_replace(self, other: ProfileEntry) -> bool:
         detail = f"{other.path} is another profile. The form overwrites it."

@@ -122,7 +122,7 @@ class HomeScreen(ListsScreen):
     async def _preview(self, entry: ProfileEntry, profile: Profile, title: str) -> None:
         await asyncio.sleep(PREVIEW_SECONDS)
         pane = self.query_one("#plan", TextPane)
-        trusted = entry.source != "here" or await off_loop(self.engine.is_trusted, profile)
+        trusted = not entry.may_be_foreign or await off_loop(self.engine.is_trusted, profile)
         if not trusted and runs_before_launch(profile):
             key = first_key("profiles.launch", self.deck.keymap)
             pane.show_text(partial(untrusted_text, entry, profile, key=key), title=title)

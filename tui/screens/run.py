@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import ClassVar
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
@@ -67,7 +67,7 @@ class RunScreen(PanesScreen):
         ascii = self.deck.ascii
         yield RunHeader(ascii=ascii)
         yield Static(id="banner", markup=False)
-        table = RankTable(ascii=ascii, id="ranks", classes="pane")
+        table = RankTable(ascii=ascii, look=self.deck.look, id="ranks", classes="pane")
         table.none_matches = f"No rank matches. {first_key('run.back', self.deck.keymap)} shows all again."
         yield table
         yield NodeGrid(ascii=ascii, id="nodes", classes="pane")
@@ -88,6 +88,8 @@ class RunScreen(PanesScreen):
             self._widget(name).border_title = Content("Results" if name == "bench" else name.capitalize())
         self.query_one("#events", TextPane).anchor()  # follows its end until somebody scrolls up
         self._widget("banner").display = False
+        self.pane = self.deck.look.pane
+        self.query_one(RunCharts).show_panels(self.deck.look.charts)
         self._arrange()
         slow = self.deck.slow
         self.set_interval(1.0 if slow else 1 / PAINT_HZ, self._paint, name="paint")
@@ -95,6 +97,14 @@ class RunScreen(PanesScreen):
         self.set_interval(2.0 if slow else 1 / CHART_HZ, self._paint_chart, name="paint chart")
         self.set_interval(2.0 if slow else 1 / CHART_HZ, self._poll_results, name="poll results")
         self.watch_run()
+
+    @on(RankTable.LookChanged)
+    def _table_changed(self, message: RankTable.LookChanged) -> None:
+        self.deck.keep_look(**message.fields)
+
+    @on(RunCharts.Changed)
+    def _charts_changed(self, message: RunCharts.Changed) -> None:
+        self.deck.keep_look(charts=message.count)
 
     async def on_unmount(self) -> None:
         """Closes the connection; the run keeps running."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from textual import on
 from textual.widget import Widget
 from textual.widgets import Input
 
 from engine.core.metrics.chart_svg import chart_svg
+from engine.core.settings import LowerPane
 from tui.data.log_saving import save_text
 from tui.screens.confirm import AskScreen
 from tui.screens.run_logs import LogScreen
@@ -94,6 +95,8 @@ class PanesScreen(LogScreen):
             self.zoom = None if self.zoom == name else name
         if name in LOWER:
             self.pane = name
+        if name in get_args(LowerPane):
+            self.deck.keep_look(pane=name)
         self._arrange()
         self.paint_now()
         # Now, unlike `Widget.focus`: a second press of the key must find the focus where the first one put it.

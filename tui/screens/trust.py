@@ -23,7 +23,7 @@ def runs_programs(entry: ProfileEntry, *, launches: bool) -> bool:
         launches: it is launched; else it is only looked at.
     """
     profile = entry.profile
-    if profile is None or entry.source not in ("here", "command"):
+    if profile is None or not entry.may_be_foreign:
         return False
     return bool(programs_of(profile) if launches else runs_before_launch(profile))
 

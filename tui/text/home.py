@@ -164,7 +164,7 @@ def runs_before_launch(profile: Profile) -> bool:
 def trust_question(entry: ProfileEntry, profile: Profile) -> tuple[str, str]:
     """The question before a profile of the working directory, or of a command, runs its own programs, and its details."""
     programs = "\n".join(f"{key}  {value}" for key, value in programs_of(profile).items())
-    what = f"{entry.path} is a profile of this folder that you have not launched yet. It runs:"
+    what = f"{entry.path} is a profile that other people may have written and that you have not launched yet. It runs:"
     if entry.source == "command":
         what = "To plan this command, rankdeck runs what it names:"
     detail = f"{what}\n{programs}"
@@ -172,7 +172,7 @@ def trust_question(entry: ProfileEntry, profile: Profile) -> tuple[str, str]:
 
 
 UNTRUSTED = (
-    "This profile comes from the working directory and names programs of its own. Until you trust it, rankdeck runs "
+    "Other people may have written this profile, and it names programs of its own. Until you trust it, rankdeck runs "
     "none of them and makes no plan. Press {key} to decide."
 )
 

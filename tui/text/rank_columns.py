@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
 from engine.core.metrics.process_use import ProcessUse
+from engine.core.settings import HidableColumn
 from engine.core.views.view import RankView
 from tui.data.spark import Scale, Source, spark_values
 from tui.numbers import NOTHING, age, memory, number, percent
@@ -55,7 +57,16 @@ class Columns(NamedTuple):
     note: int
 
     @classmethod
-    def fitted(cls, width: int, *, world_size: int, node: int, gpus: bool = False, usage: bool = False) -> Columns:
+    def fitted(
+        cls,
+        width: int,
+        *,
+        world_size: int,
+        node: int,
+        gpus: bool = False,
+        usage: bool = False,
+        hidden: Collection[HidableColumn] = (),
+    ) -> Columns:
         """The columns that fit a width.
 
         Local rank and age go first, then the sparklines shrink, then the note, then the GPU leaves; below 60 cells other
@@ -67,30 +78,40 @@ class Columns(NamedTuple):
             node: cells of the longest node name; 0: all ranks are on one node, which needs no column.
             gpus: whether there are any whose use is known.
             usage: whether it is known what the processes of ranks use.
+            hidden: columns that are left out whatever fits.
         """
+
+        def with_widths(columns: Columns, **widths: int) -> Columns:
+            return columns._replace(**{name: 0 if name in hidden else width for name, width in widths.items()})
+
         rank = max(4, len(str(world_size - 1)))
-        columns = cls(
-            rank, node and min(max(4, node), 24 if width >= 120 else 10), 0, 10, 7, 7, 7, 0, 0, 0, 0, 0, 0, 0, 0
-        )
-        with_gpu = columns._replace(gpu=4, memory=5)
+        node_width = node and min(max(4, node), 24 if width >= 120 else 10)
+        columns = cls(rank, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        columns = with_widths(columns, node=node_width, step=7, throughput=7, loss=7)
+        with_gpu = with_widths(columns, gpu=4, memory=5)
         if gpus and with_gpu._used() + LEAST_NOTE <= width:
             columns = with_gpu
         for field in ("loss", "throughput", "step", "node"):
             if columns._used() > width:
                 columns = columns._replace(**{field: 0})
         if width >= 110:
-            columns = columns._replace(local=5 if node else 0, seen=6)
-        with_usage = columns._replace(cpu=6, rss=5, io=5)
+            columns = with_widths(columns, local=5 if node else 0, seen=6)
+        with_usage = with_widths(columns, cpu=6, rss=5, io=5)
         if usage and with_usage._used() + 2 * LEAST_NOTE <= width:
             columns = with_usage
         rest = width - columns._used()
-        if columns.loss:
-            spark = min(32, (rest - max(LEAST_NOTE, rest * 2 // 5)) // 2 - 1)
+        if curves := columns._curves:
+            spark = min(32, (rest - max(LEAST_NOTE, rest * 2 // 5)) // curves - 1)
             columns = columns._replace(spark=spark if spark >= 4 else 0)
         return columns._replace(note=max(0, width - columns._used() - 1))
 
+    @property
+    def _curves(self) -> int:
+        """Columns with a small curve."""
+        return bool(self.throughput) + bool(self.loss)
+
     def _used(self) -> int:
-        sparks = 2 * (self.spark + 1) if self.spark else 0
+        sparks = self._curves * (self.spark + 1) if self.spark else 0
         numbers = (self.step, self.throughput, self.loss, self.gpu, self.memory, self.cpu, self.rss, self.io)
         fields = (self.node, self.local, self.state, *numbers, self.seen)
         return CURSOR + self.rank + sum(width + 1 for width in fields if width) + sparks
@@ -136,15 +157,20 @@ def row_parts(
     for width, value, source, scale in measured:
         if width:
             text.append(("", " " + number(value, width)))
-        if columns.spark:
+        if width and columns.spark:
             values = spark_values(source, columns.spark, sparks.since)
             text.append(("spark", " " + sparkline(values, columns.spark, ascii=ascii, scale=scale)))
-    if columns.gpu:
-        busy, used = (None, None) if view.gpu is None else (view.gpu.utilisation, view.gpu.memory)
-        text.append(("", f" {percent(busy):>{columns.gpu}} {memory(used):>{columns.memory}}"))
-    if columns.cpu:
-        cpu, rss, io = _usage(view.process)
-        text.append(("", f" {cpu:>{columns.cpu}} {rss:>{columns.rss}} {io:>{columns.io}}"))
+    busy, used = (None, None) if view.gpu is None else (view.gpu.utilisation, view.gpu.memory)
+    cpu, rss, io = _usage(view.process)
+    uses = (
+        (percent(busy), columns.gpu),
+        (memory(used), columns.memory),
+        (cpu, columns.cpu),
+        (rss, columns.rss),
+        (io, columns.io),
+    )
+    if shown := "".join(f" {value:>{width}}" for value, width in uses if width):
+        text.append(("", shown))
     if columns.seen:
         seen = age(None if view.seen is None else now - view.seen)
         text.append(("muted", " " + seen.rjust(columns.seen)))

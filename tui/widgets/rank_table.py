@@ -7,7 +7,7 @@ every row. This table draws the lines that are on the screen, keeps what it has 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast, get_args
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -17,11 +17,14 @@ from textual.binding import BindingType
 from textual.cache import LRUCache
 from textual.content import Content
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
+from engine.core.settings import DEFAULT_LOOK, HidableColumn, Look
 from tui.data.rank_order import COLUMNS, ORDERS, Order, arranged, needs_attention
 from tui.data.spark import WINDOWS, Scale, scale_of
+from tui.deck import Deck
 from tui.keys import bindings
 from tui.text.rank_columns import Columns, RankRow, Sparks, headings, row_parts, with_arrow
 from tui.widgets.cursor_view import RankCells
@@ -67,7 +70,9 @@ class RankTable(RankCells):
     }
     """
 
-    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(
+        self, *, ascii: bool = False, look: Look = DEFAULT_LOOK, id: str | None = None, classes: str | None = None
+    ) -> None:
         super().__init__(ascii=ascii, id=id, classes=classes)
         self.none_matches = "No rank matches."
         """Shown while the filter shows no rank."""
@@ -86,8 +91,9 @@ class RankTable(RankCells):
         """Whether a GPU was ever seen: columns must not come and go with a restart."""
         self._has_usage = False
         """The same for what processes use."""
-        self._window = 0
-        self._own_scale = False
+        self._window = [words for words, _ in WINDOWS].index(look.curves)
+        self._own_scale = look.own_scale
+        self._hidden = look.hidden
         self._sparks = Sparks()
         self._sparks_for: object = None
         self._painted: dict[int, _Cells] = {}
@@ -129,15 +135,40 @@ class RankTable(RankCells):
             scales = scale_of((row.throughput for row in rows), since), scale_of((row.loss for row in rows), since)
         self._sparks = Sparks(since, *scales)
 
+    class LookChanged(Message):
+        """The user wants another look. `fields`: of `Look`."""
+
+        def __init__(self, **fields: object) -> None:
+            super().__init__()
+            self.fields = fields
+
+    def action_columns(self) -> None:
+        """Asks for a column, and leaves it out, or shows it again."""
+        options = {
+            column: "left out; shown where there is room" if column in self._hidden else "shown where there is room"
+            for column in get_args(HidableColumn)
+        }
+        cast("Deck", self.app).choose_from(options, self._toggle, "a column to leave out or to show")
+
+    def _toggle(self, name: str) -> None:
+        self._hidden = tuple(
+            column for column in get_args(HidableColumn) if (column in self._hidden) != (column == name)
+        )
+        self._sparks_for = None
+        self.set_rows(self._every, self._now)
+        self.post_message(self.LookChanged(hidden=self._hidden))
+
     def action_window(self) -> None:
         """The whole run, or what is newer."""
         self._window = (self._window + 1) % len(WINDOWS)
         self._redraw_sparks()
+        self.post_message(self.LookChanged(curves=WINDOWS[self._window][0]))
 
     def action_own_scale(self) -> None:
         """A scale for each curve, or one for all."""
         self._own_scale = not self._own_scale
         self._redraw_sparks()
+        self.post_message(self.LookChanged(own_scale=self._own_scale))
 
     def _redraw_sparks(self) -> None:
         self._scale()
@@ -248,7 +279,12 @@ class RankTable(RankCells):
         self._has_gpus = self._has_gpus or any(row.view.gpu is not None for row in self._every)
         self._has_usage = self._has_usage or any(row.view.process is not None for row in self._every)
         columns = Columns.fitted(
-            self._width, world_size=len(self._every), node=node, gpus=self._has_gpus, usage=self._has_usage
+            self._width,
+            world_size=len(self._every),
+            node=node,
+            gpus=self._has_gpus,
+            usage=self._has_usage,
+            hidden=self._hidden,
         )
         unit = next(
             (f"{'~' if row.view.is_derived else ''}{row.view.unit}" for row in self._every if row.view.unit), ""

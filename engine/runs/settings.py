@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from engine.core.errors import ProfileError
 from engine.core.plan.key_places import Places
@@ -46,8 +48,11 @@ def read_settings() -> tuple[Settings, Places]:
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
 
 
-def keep_theme(name: str) -> Path:
-    """Writes the theme of the app into the user's settings, whose other lines stay as they are. A new file is private.
+def keep_settings(values: Mapping[tuple[str, ...], object]) -> Path:
+    """Writes values into the user's settings, whose other lines stay as they are. A new file is private.
+
+    Args:
+        values: by their keys, as in `("look", "charts")`.
 
     Returns:
         The file.
@@ -61,7 +66,11 @@ def keep_theme(name: str) -> Path:
     path = settings_file()
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
-        document["theme"] = name
+        for (*tables, key), value in values.items():
+            table: Any = document
+            for name in tables:
+                table = table.setdefault(name, tomlkit.table())
+            table[key] = value
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
         replace_file(path.resolve(), tomlkit.dumps(document).encode(), mode)  # a symbolic link stays one
