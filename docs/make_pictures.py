@@ -1,6 +1,7 @@
-"""Makes the pictures: the form with the recipes, and a real run of the quickstart profile, as the app shows them, exported by Textual.
+"""Makes the pictures, as the app shows them, exported by Textual: the form with the recipes, a real run of the quickstart profile, and the hang of the
+tutorial, from its cause to the comparison of the corrected run with it.
 
-`make picture` runs it. Takes about half a minute; everything it starts is stopped again.
+`make picture` runs it. Takes about two minutes; everything it starts is stopped again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
+TUTORIAL = FOLDER.parent / "tutorial.md"
+MISTAKE = "    if step == 20 and dist.get_rank() == 1:\n        time.sleep(3600)\n"
+"""What hangs in the script of the tutorial."""
 SIZE = (112, 34)
 STEP = 150
 """Far enough for curves to be seen."""
@@ -65,8 +69,61 @@ async def main() -> None:
             await _wait(pilot, lambda: engine.runs()[0].state == "stopped")
 
 
+async def hang() -> None:
+    """Writes `hang.svg`, `compare.svg` and `chart.svg`, with the keys of the tutorial. The script is in the working directory afterwards."""
+    from engine.client.engine import LocalEngine
+    from engine.planning.make import with_absolute_paths
+    from engine.planning.profiles import save_profile
+    from engine.planning.programs import Wanted, make_profile
+    from tui.app import RankdeckApp
+    from tui.screens.compare import CompareScreen
+    from tui.screens.confirm import AskScreen
+    from tui.screens.run import RunScreen
+
+    code = TUTORIAL.read_text().partition("```python\n")[2].partition("```")[0]
+    script = Path(os.getcwd(), "train.py")
+    script.write_text(code)  # noqa: ASYNC240
+    profile, _ = make_profile(Wanted(program=str(script), args=("--lr", "0.1"), ranks=2))
+    save_profile(with_absolute_paths(profile))  # as rankdeck new does
+    engine = LocalEngine()
+    app = RankdeckApp(engine, open_profile=profile.name)
+
+    def shows(text: str) -> bool:
+        return text in app.export_screenshot().replace("&#160;", " ")
+
+    async with app.run_test(size=SIZE) as pilot:
+        await _wait(pilot, lambda: shows("Plan: train"))
+        await pilot.press("enter")
+        try:
+            await _wait(pilot, lambda: shows("has not called") and shows("train.py:12"))
+            await pilot.pause(1)
+            (FOLDER / "hang.svg").write_text(app.export_screenshot(title="rankdeck"))
+            script.write_text(code.replace(MISTAKE, ""))  # noqa: ASYNC240 - as with E
+            await pilot.press("s", "y")
+            await _wait(pilot, lambda: engine.runs()[0].state == "stopped")
+            await pilot.press("A")
+            await _wait(pilot, lambda: isinstance(app.screen, AskScreen))
+            await pilot.press("backspace", "2", "enter")
+            await _wait(pilot, lambda: isinstance(app.screen, RunScreen) and len(engine.runs()) == 2)
+            await _wait(pilot, lambda: engine.runs()[0].state == "succeeded")
+            await pilot.press("C")
+            await _wait(pilot, lambda: isinstance(app.screen, CompareScreen) and shows("--lr"))
+            await pilot.pause(2)
+            (FOLDER / "compare.svg").write_text(app.export_screenshot(title="rankdeck"))
+            await pilot.press("q", "2")
+            await _wait(pilot, lambda: shows("r0"))
+            await pilot.pause(2)
+            (FOLDER / "chart.svg").write_text(app.export_screenshot(title="rankdeck"))
+        finally:
+            for run in engine.runs():
+                if run.ended_at is None:
+                    await (await engine.attach(run.run)).stop(at_once=True)
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     with tempfile.TemporaryDirectory(prefix="rankdeck") as home:
         os.environ["RANKDECK_HOME"] = home
+        os.chdir(home)
+        asyncio.run(hang())
         asyncio.run(main())
