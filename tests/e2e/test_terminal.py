@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
-import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,64 +15,13 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.elastic_runs import replaced
-from tests.support import COMMAND, PATIENCE, ROOT, Deck, complete_lines, wait_until
+from tests.support import COMMAND, ROOT, Deck, complete_lines, wait_until
+from tests.tmux import Terminal
 
 if shutil.which("tmux") is None:
     pytest.skip("needs tmux, to drive a real terminal", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
-
-
-class Terminal:
-    """A tmux session with one window.
-
-    Args:
-        columns: its width.
-        lines: its height.
-        command: what runs in it.
-    """
-
-    def __init__(self, columns: int, lines: int, command: str) -> None:
-        self._name = f"rankdeck-test-{uuid.uuid4().hex[:8]}"
-        size = ("-x", str(columns), "-y", str(lines))
-        self._tmux("-f", os.devnull, "new-session", "-d", *size, command)
-
-    def _tmux(self, *words: str) -> str:
-        done = subprocess.run(
-            ["tmux", "-L", self._name, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        return done.stdout
-
-    def screen(self) -> str:
-        """What is on the screen."""
-        return self._tmux("capture-pane", "-p")
-
-    def press(self, *keys: str) -> None:
-        """Types keys, by tmux's names."""
-        self._tmux("send-keys", *keys)
-
-    def wait_for(self, pattern: str, seconds: float = 40) -> re.Match[str]:
-        """Waits until the screen shows something.
-
-        Args:
-            pattern: a regular expression.
-            seconds: the deadline.
-        """
-        found: list[re.Match[str]] = []
-
-        def look() -> bool:
-            found.extend(re.finditer(pattern, self.screen()))
-            return bool(found)
-
-        try:
-            wait_until(look, seconds, pattern)
-        except AssertionError:
-            raise AssertionError(f"the screen never showed {pattern!r}:\n{self.screen()}") from None
-        return found[-1]
-
-    def close(self) -> None:
-        """Closes the window, as somebody would who turns the machine off that shows it."""
-        self._tmux("kill-server")
 
 
 UNHURRIED = """
