@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -52,6 +53,9 @@ def become(request: Request, descriptors: list[int]) -> None:
     """Turns a forked process into what `python script.py` would be: session, files, environment, random state."""
     os.setsid()
     atexit.register(note_end, os.path.abspath("exits"), request)
+    if "triton" in sys.modules:
+        # Its nanobind (triton 3.9) reports whatever is frozen at the interpreter's end as leaks, in 27 lines.
+        atexit.register(gc.unfreeze)
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)

@@ -57,6 +57,25 @@ def test_ranks_share_one_import(rankdeck, launch):
     assert ([name for name, _ in imported["modules"]], imported["earlier"]) == (["torch", "shared"], False)
 
 
+LAST_WORDS = """
+import gc
+class Last:
+    def __del__(self, frozen=gc.get_freeze_count):
+        print("up frozen" if frozen() else "up none", flush=True)
+last = Last()
+"""
+
+
+@pytest.mark.parametrize(("module", "left"), [("triton", "none"), ("other", "frozen")])
+def test_extensions_that_look_for_leaks_find_nothing_frozen_at_the_end_of_a_rank(
+    rankdeck, launch, monkeypatch, module: str, left: str
+):
+    monkeypatch.setenv("RANKDECK_TESTS_TORCH", "whole")  # else ranks end without the interpreter's end
+    run = launch({module: ""}, script=LAST_WORDS, ranks=1)
+    assert rankdeck("wait", run).returncode == 0
+    assert reports(rankdeck, run, ranks=1) == [[left]]
+
+
 def test_a_restart_shares_the_same_import(rankdeck, launch):
     run = launch({}, script=f"{REPORT}\nimport time\nwhile True: time.sleep(0.1)\n")
     first = reports(rankdeck, run)
