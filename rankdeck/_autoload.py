@@ -27,12 +27,22 @@ def register() -> None:
         sys.stderr.write(f"rankdeck: torch can't be prepared for this backend: {type(error).__name__}: {error}\n")
 
 
-def _waits_for_nobody() -> bool | None:
+_ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+"""Of `init_process_group`, in their order."""
+
+
+def _waits_for_nobody(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool | None:
     """Whether this is a process that a rank has started, and none of the processes that it meets will host a store.
 
     Ranks lead a session of their own. With torch's variable, every process expects the launcher to host the store, so children of a rank
-    that meet at another address than the run's wait for ever.
+    that meet at another address than the run's wait for ever. A file, or a store that the script has made, needs no host.
+
+    Args:
+        arguments, named: those of `init_process_group`.
     """
+    given = {**dict(zip(_ARGUMENTS, arguments)), **named}  # noqa: B905 - there may be fewer
+    if given.get("store") is not None or str(given.get("init_method")).startswith("file:"):
+        return None
     is_child = os.getsid(0) != os.getpid()
     return True if is_child and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
 
@@ -58,7 +68,7 @@ def _wrap_joining() -> None:
 
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **named: Any) -> Any:
-        log(joining=True, orphan=_waits_for_nobody())
+        log(joining=True, orphan=_waits_for_nobody(arguments, named))
         _report_imports()
         listen()
         result = original(*arguments, **named)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 import rankdeck
-from rankdeck import _metrics
+from rankdeck import _autoload, _metrics
 from tests.support import PATIENCE
 
 PACKAGE = Path(rankdeck.__file__).parent
@@ -59,6 +59,25 @@ def python(code: str, *argv: str, env: dict[str, str] | None = None) -> subproce
         timeout=PATIENCE,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "waits"),
+    [
+        ((), {}, True),
+        (("gloo",), {"init_method": "env://"}, True),
+        (("gloo", "tcp://127.0.0.1:1"), {}, True),
+        (("gloo", "file:///tmp/x"), {}, None),
+        ((), {"init_method": "file:///tmp/x"}, None),
+        ((), {"store": object()}, None),
+    ],
+)
+def test_a_process_of_a_rank_waits_for_nobody_where_nobody_hosts_a_store(arguments, named, waits, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setattr("os.getsid", lambda pid: os.getpid() + 1)  # a rank's child is in its rank's session
+    assert _autoload._waits_for_nobody(arguments, named) is waits
+    monkeypatch.setattr("os.getsid", lambda pid: os.getpid())
+    assert _autoload._waits_for_nobody(arguments, named) is None
 
 
 def test_importing_the_package_loads_the_standard_library_only():
