@@ -111,7 +111,7 @@ def test_a_killed_training_on_two_devices_resumes_as_if_unbroken(parallel: Ran, 
     resumed = run_recipe(tmp_path, "model-parallel", *words)
     assert resumed.statuses == [0, 0], resumed.outputs
     assert list(resumed.losses()) == list(range(41, 61))
-    assert resumed.losses() == pytest.approx({step: parallel.losses()[step] for step in range(41, 61)}, abs=1e-5)
+    assert resumed.losses() == {step: parallel.losses()[step] for step in range(41, 61)}
     assert resumed.final("accuracy") == parallel.final("accuracy")
 
     path = tmp_path / "checkpoints" / "step-60.pt"
