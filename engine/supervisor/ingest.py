@@ -185,7 +185,10 @@ class Ingest:
                     if kind == "metrics":
                         self._partial.pop(rank, None)
                 if size > file.size and file.size == file.offset:
-                    self._grown.append((rank, kind))
+                    if kind == "metrics":  # first: what is logged is not taken from the output too
+                        self._grown.appendleft((rank, kind))
+                    else:
+                        self._grown.append((rank, kind))
                 file.size = max(size, file.size)
         self._wake.set()
 

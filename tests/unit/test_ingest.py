@@ -1,0 +1,46 @@
+"""The files of ranks become curves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.core.metrics.metric_names import Names
+from engine.runs.paths import RunPaths
+from engine.supervisor.ingest import Ingest
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_what_is_logged_and_printed_is_stored_once(tmp_path: Path, *, is_remote: bool) -> None:
+    paths = RunPaths(tmp_path)
+    ingest = Ingest(
+        paths,
+        1,
+        (),
+        Names(),
+        on_change=lambda rank: None,
+        on_waiting=lambda rank, generation: None,
+        on_joined=lambda rank, generation, step: None,
+        on_failed=lambda rank, kind, error: pytest.fail(f"{rank} {kind} {error}"),
+        on_slow=pytest.fail,
+    )
+    steps = range(1, 4)
+    out = "".join(f"step {step} loss={1 / step:.2f}\n" for step in steps).encode()
+    metrics = "".join(
+        json.dumps({"t": 1000.0 + step, "step": step, "loss": 1 / step}) + "\n" for step in steps
+    ).encode()
+    paths.rank_file(0, 0, "out").parent.mkdir(parents=True)
+    if is_remote:
+        assert ingest.take_data(0, 0, 0, out)
+        assert ingest.take_data(0, 2, 0, metrics)
+    else:
+        paths.rank_file(0, 0, "out").write_bytes(out)
+        paths.rank_file(0, 0, "metrics").write_bytes(metrics)
+        ingest.take_sizes(0, [[0, len(out), 0, len(metrics)]])
+    while ingest.read_slice():
+        pass
+    series = ingest.series.get(0, "loss")
+    assert series is not None
+    assert [(step, value) for _, step, value in series.recent] == [(step, 1 / step) for step in steps]
