@@ -180,6 +180,8 @@ def test_a_family_of_options_of_accelerate_is_left_out_by_name() -> None:
         ("srun --nodes=2 -n 8 --gpus-per-node 4 python train.py", profile(4, layout={"slurm": "current"})),
         ("srun --jobid=1234 --exclusive python train.py", profile(1, layout={"slurm": 1234})),
         ("srun -N2 -n2 torchrun --nnodes 2 --nproc_per_node 8 train.py", profile(8, layout={"slurm": "current"})),
+        ("srun -N2 --kill-on-bad-exit=1 --nice=5 --jobid $SLURM_JOB_ID bash -c 'torchrun --nproc_per_node 8 train.py 2>&1'", profile(8, layout={"slurm": "current"})),
+        ("srun -N2 --ntasks-per-node=1 accelerate launch --num_processes 16 --num_machines 2 --machine_rank 0 train.py", profile(8, layout={"slurm": "current"})),
         ("srun -w gpu[01-02] --ntasks-per-node 2 python train.py", profile(2, layout={"nodes": ["gpu[01-02]"]})),
         ("srun --export=ALL,A=b --chdir /w python train.py", profile(1, script="/w/train.py", layout={"slurm": "current"}, launch={"workdir": "/w"}, env={"A": "b"})),
     ],
@@ -189,6 +191,18 @@ def test_mpirun_and_srun_become_a_profile(command: str, wanted: dict[str, Any]) 
 
 
 # --- batch files -----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_file_may_keep_its_launcher_in_a_variable() -> None:
+    text = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1
+export LAUNCHER="accelerate launch --num_processes 16 --num_machines 2 --machine_rank \\$SLURM_PROCID"
+export CMD="train.py --lr 1"
+srun --wait=60 --kill-on-bad-exit=1 --jobid $SLURM_JOB_ID bash -c "$LAUNCHER $CMD" 2>&1 | tee log
+"""
+    found = read(text, file="run.sbatch")
+    assert (found["layout"], found["recipe"]["args"]) == ({"slurm": "current", "ranks_per_node": 8}, ["--lr", "1"])
+
 
 BATCH = r"""#!/bin/bash
 #SBATCH --job-name=big-run
@@ -270,6 +284,7 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
         ("mpirun -n 2 ./a.out", "does not know 'a.out'", "rankdeck reads"),
         ("python", "no script", "write the script"),
         ("python -c 'print(1)'", "python -c", "into a file"),
+        ("bash -c 'cd x; torchrun train.py'", "bash runs commands of its own", "the one that starts the ranks"),
         ("bash run.sh", "bash runs commands of its own", "rankdeck import run.sh"),
         ("uv run torchrun t.py", "does not know 'uv'", "leave it out"),
         ("'torchrun t.py' --print", "more words follow a command in quotes", "before the command"),

@@ -102,6 +102,8 @@ def read_accelerate(draft: Draft, words: list[Word]) -> None:
     table = ACCELERATE._replace(options=(*ACCELERATE.options, *_itself(" ".join(families))))
     given, rest = read_options(words, table)
     keys = {one.option.key for one in given}
+    if draft.slurm is not None:
+        draft.ranks = draft.total = None  # the tasks of srun are launchers
     for one in given:
         _take(draft, one)
     if "no-python" in keys:

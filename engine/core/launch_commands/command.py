@@ -9,7 +9,8 @@ from engine.core.launch_commands.accelerate import read_accelerate
 from engine.core.launch_commands.deepspeed import read_deepspeed
 from engine.core.launch_commands.draft import Draft, Word
 from engine.core.launch_commands.mpirun import read_mpirun
-from engine.core.launch_commands.options import Table, flag, option, read_options
+from engine.core.launch_commands.options import OUTPUT, Table, flag, option, read_options
+from engine.core.launch_commands.shell import Statement, statements, words_of
 from engine.core.launch_commands.slurm import Job, read_srun
 from engine.core.launch_commands.torchrun import read_torchrun
 
@@ -18,6 +19,7 @@ _PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?\Z")
 _MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _WRAPPERS = ("env", "exec", "nohup", "time", "command", "setsid")
 """Commands that change nothing for what follows them."""
+_SHELLS = ("bash", "sh")
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)
 """Commands that start ranks."""
@@ -85,6 +87,9 @@ def read_words(draft: Draft, words: list[Word], job: Job) -> None:
         if not words:
             raise UsageError("the command is empty", hint=_LISTED)
         name, rest = program_of(words[0].text), words[1:]
+        if name in _SHELLS and (inner := _in_shell(draft, rest)):
+            words = inner
+            continue
         if name == "srun" and not outer:
             words = read_srun(draft, rest, job)
         elif name in _MPIRUN and outer != "mpirun":
@@ -105,6 +110,18 @@ def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
         elif program_of(word.text) not in _WRAPPERS:
             return words[at:]
     return []
+
+
+def _in_shell(draft: Draft, words: list[Word]) -> list[Word]:
+    """The words of the command that a shell runs with `-c`; empty: there is none, or there are several."""
+    if len(words) != 2 or words[0].text not in ("-c", "-lc"):
+        return []
+    found = list(statements(words[1].text))
+    if len(found) != 1:
+        return []
+    if found[0].left_out:
+        draft.leave_out(", ".join(found[0].left_out), OUTPUT)
+    return words_of(Statement(found[0].text, words[1].place), {})
 
 
 def _read_program(draft: Draft, words: list[Word], outer: str) -> None:
@@ -172,11 +189,11 @@ def _read_python(draft: Draft, python: Word, words: list[Word], outer: str) -> N
 
 def _unknown(first: Word, rest: list[Word]) -> UsageError:
     name = program_of(first.text)
-    if name in ("bash", "sh"):
-        file = next((word.text for word in rest if not word.text.startswith("-")), "")
+    if name in _SHELLS:
+        file = rest[0].text if rest and not rest[0].text.startswith("-") else ""
         return UsageError(
             f"{first.place}: {name} runs commands of its own",
-            hint=f"import the file: rankdeck import {file}" if file else _LISTED,
+            hint=f"import the file: rankdeck import {file}" if file else "import the one that starts the ranks",
         )
     if name == "rankdeck":
         return UsageError(

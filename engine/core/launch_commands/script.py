@@ -139,12 +139,12 @@ class _Reader:
                 self._known[name] = value if not _UNREPLACED.search(value) else f"${name}"
                 if exported:
                     self.draft.leave_out(name, "rankdeck sets it")
-            elif _UNREPLACED.search(value):
+                continue
+            self._known[name] = value
+            if _UNREPLACED.search(value):
                 unknown = True
-            else:
-                self._known[name] = value
-                if exported:
-                    self.draft.set_env(name, value)
+            elif exported:
+                self.draft.set_env(name, value)
         if unknown and exported:
             self.draft.setup.append(statement.text)
 

@@ -38,7 +38,7 @@ _COMMON = (
     *_for_scheduler(
         "-p --partition -t --time -A --account -q --qos -C --constraint --mem --mem-per-cpu --mem-per-gpu -x --exclude --gres --gpus -G "
         "--gpus-per-node --gpus-per-task --gpus-per-socket -c --cpus-per-task --cpus-per-gpu --ntasks-per-socket --ntasks-per-core "
-        "--reservation --tmp --dependency -d --array -a --begin -b --deadline --signal --licenses -L --nice --comment --cluster-constraint "
+        "--reservation --tmp --dependency -d --array -a --begin -b --deadline --signal --licenses -L --comment --cluster-constraint "
         "-M --clusters --threads-per-core --hint --sockets-per-node --cores-per-socket --switches --mail-type --mail-user --wckey "
         "--time-min --priority --container-image --container-mounts --container-workdir --container-name --gres-flags",
     ),
@@ -46,7 +46,7 @@ _COMMON = (
         "--requeue --no-requeue -H --hold -I --immediate --overcommit -O -s --oversubscribe --container-mount-home",
         takes=0,
     ),
-    *_for_scheduler("--exclusive", takes=0),
+    *_for_scheduler("--exclusive --nice", takes=0),
     *left_out(OUTPUT, "-o --output -e --error -i --input --open-mode"),
     *left_out(BINDING, "-m --distribution --gpu-bind --mem-bind"),
 )
@@ -58,9 +58,11 @@ SRUN = Table(
         option("--jobid", "job"),
         option("--mpi", why='set backend.name = "mpi" if the script needs MPI'),
         *left_out(BINDING, "--cpu-bind --cpu_bind --cpu-freq --accel-bind"),
-        *left_out("", "--kill-on-bad-exit -K --wait -W --ntasks-per-tres --het-group"),
+        *left_out("", "--wait -W --ntasks-per-tres --het-group"),
         *left_out(
-            "", "-l --label -u --unbuffered -v --verbose -Q --quiet --overlap --exact --pty --no-kill -X", takes=0
+            "",
+            "--kill-on-bad-exit -K -l --label -u --unbuffered -v --verbose -Q --quiet --overlap --exact --pty --no-kill -X",
+            takes=0,
         ),
     ),
     abbreviates=True,
@@ -70,9 +72,10 @@ SBATCH = Table(
     "sbatch",
     (
         *_COMMON,
-        *_for_scheduler("--export-file --get-user-env --wrap"),
+        *_for_scheduler("--export-file --wrap"),
         *_for_scheduler(
-            "--parsable -W --wait -Q --quiet -v --verbose --test-only --spread-job --use-min-nodes", takes=0
+            "--get-user-env --parsable -W --wait -Q --quiet -v --verbose --test-only --spread-job --use-min-nodes",
+            takes=0,
         ),
     ),
     abbreviates=True,
@@ -109,7 +112,8 @@ class Job:
                 case "name":
                     self.name = value.text
                 case "job":
-                    draft.slurm = int(value.text) if value.text.isdecimal() else value.text
+                    is_own = value.text.strip('"').strip("${}") in ("SLURM_JOB_ID", "SLURM_JOBID")
+                    draft.slurm = "current" if is_own else int(value.text) if value.text.isdecimal() else value.text
                 case "export":
                     for part in value.text.split(","):
                         name, equals, text = part.partition("=")
