@@ -47,9 +47,9 @@ def libraries() -> Path:
 
 
 def _install(folder: Path) -> None:
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary", ":all:"]
-    argv += ["--target", str(folder), "--requirement", str(REQUIREMENTS)]
-    install("pip install", argv, seconds=SECONDS)
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--no-build-isolation"]
+    argv += ["--only-binary", ":all:", "--target", str(folder), "--requirement", str(REQUIREMENTS)]
+    install("pip install", argv, seconds=SECONDS, env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"})
 
 
 def make_python(folder: Path) -> Path:

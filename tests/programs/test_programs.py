@@ -37,6 +37,12 @@ def test_accelerate(programs):
     assert max(ran.steps("loss")) == 90
 
 
+def test_deepspeed(programs):
+    ran = killed_and_restarted(programs, "deepspeed_loop.py", rank=1, step=50)
+    assert (ran.summary["step"], ran.summary["steps"]) == (60, 60)
+    assert {5, 45, 60} <= ran.steps("loss")
+
+
 TRAINER = (
     "--output_dir", "out", "--use_cpu", "--ddp_backend", "gloo", "--report_to", "none", "--max_steps", "40", "--logging_steps", "4",
     "--eval_strategy", "steps", "--eval_steps", "20", "--save_steps", "20",
