@@ -270,6 +270,7 @@ KEYS: tuple[Key, ...] = (
     Key("edit.plan", "f2", "plan", "plan", "Show the plan on the whole screen, or the form again."),
     Key("edit.script", "f6", "script", "script", "Read the script of the recipe.", footer=False),
     Key("edit.choose_script", "f7", "choose_script", "choose file", "Choose a script of yours: one of the Python files in the working directory and below it.", footer=False),
+    Key("edit.choose_partition", "f8", "choose_partition", "partition", "Choose a partition of Slurm by what is free there. The profile then submits a job.", footer=False),
     Key("edit.back", "escape", "back", "back", "Go back; asks first if there are unsaved changes.", pinned=True),
     HelpOnly("edit.up", "up", "app.focus_previous", "line above", "Go to the line above."),
     HelpOnly("edit.down", "down,enter", "app.focus_next", "line below", "Go to the line below."),

@@ -28,9 +28,10 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.plan.standby import can_stand_by
 from engine.core.views.history import HistoryEntry
+from engine.core.views.partitions import Partition
 from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
-from engine.planning import profiles, recipes
+from engine.planning import profiles, recipes, slurm
 from engine.planning.script_arguments import arguments_of
 from engine.planning.training_python import is_of_folder
 from engine.runs import settings
@@ -72,6 +73,9 @@ class LocalEngine:
 
     def available(self, profile: Profile) -> list[BackendInfo]:
         return planning.available_backends(profile)
+
+    def partitions(self) -> list[Partition]:
+        return slurm.partitions()
 
     def preview(self, profile: Profile, places: Places | None = None) -> LaunchPlan:
         """`places`: file and line of the profile's keys, for warnings."""

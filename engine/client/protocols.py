@@ -19,6 +19,7 @@ from engine.core.plan.profile import Profile
 from engine.core.run.events import Scope
 from engine.core.views.comparison import Side
 from engine.core.views.history import HistoryEntry
+from engine.core.views.partitions import Partition
 from engine.core.views.view import RunNote, RunSummary, Snapshot, Update
 
 
@@ -123,6 +124,10 @@ class EngineClient(Protocol):
 
     def available(self, profile: Profile) -> list[BackendInfo]:
         """The values of `backend.name`, and which can run on a profile's nodes. Raises ProfileError or CheckError."""
+        ...
+
+    def partitions(self) -> list[Partition]:
+        """Slurm's partitions, and what is free there. Raises CheckError if Slurm does not answer, or there is none."""
         ...
 
     def preview(self, profile: Profile) -> LaunchPlan:

@@ -18,17 +18,18 @@ from engine.backends.environment import environment_warnings
 from engine.client.protocols import Compared, EngineClient, LogOrder, RunClient
 from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import CHECKS, Begun, Finding, ok
-from engine.core.errors import ProfileError, RankdeckError, RunNotFoundError, SupervisorError
+from engine.core.errors import CheckError, ProfileError, RankdeckError, RunNotFoundError, SupervisorError
 from engine.core.launch_commands.draft import left_out
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import Point, SeriesSet
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
-from engine.core.plan.profile import Profile
+from engine.core.plan.profile import Profile, SlurmJob
 from engine.core.plan.settings import Change, settings_of
 from engine.core.run.events import Scope
 from engine.core.views.comparison import Side
 from engine.core.views.history import HistoryEntry
+from engine.core.views.partitions import Partition
 from engine.core.views.view import (
     EventLine,
     FailureView,
@@ -85,7 +86,9 @@ def entry(profile: Profile, folder: Path, source: str = "yours") -> ProfileEntry
 
 def planned(profile: Profile, *, cores: int = 4) -> LaunchPlan:
     """What the real engine's preview does, without asking this machine."""
-    slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
+    job = profile.layout.slurm
+    nodes = [f"node{number + 1}" for number in range(job.nodes)] if isinstance(job, SlurmJob) else profile.layout.nodes
+    slots = parse_nodes(nodes, profile.layout.ranks_per_node)
     if profile.backend.name not in ("gloo", "nccl"):
         raise ProfileError("profile", None, "backend.name", f"there is no backend {profile.backend.name!r}")
     facts = tuple(NodeFacts(name=slot.node, cores=cores, gpus=0, python="/opt/torch/bin/python3") for slot in slots)
@@ -367,6 +370,8 @@ class FakeEngine:
         self.troubles: dict[str, str] = {}
         """Why backends can't run."""
         self.declared: dict[str, tuple[Argument, ...]] = {}
+        self.free: list[Partition] | None = None
+        """Slurm's partitions; None: there is no Slurm."""
         """What scripts declare."""
 
     def add_run(self, name: str = "quickstart-7f3a", **options: Any) -> FakeRun:
@@ -391,6 +396,11 @@ class FakeEngine:
 
     def available(self, profile: Profile) -> list[BackendInfo]:
         return [msgspec.structs.replace(info, trouble=self.troubles.get(info.name, "")) for info in BACKENDS]
+
+    def partitions(self) -> list[Partition]:
+        if self.free is None:
+            raise CheckError("sinfo can't be run: No such file or directory", hint="is this a login node?")
+        return self.free
 
     def preview(self, profile: Profile) -> LaunchPlan:
         return planned(profile)

@@ -13,9 +13,21 @@ from typing import Any
 from engine.core.catalogue import Argument, RecipeInfo
 from engine.core.errors import ProfileError
 from engine.core.plan.plan import is_secret
-from engine.core.plan.profile import AUTO_PRELOAD, Profile, to_toml_data
+from engine.core.plan.profile import AUTO_PRELOAD, Profile, SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
-from tui.data.form_lines import ARGUMENT, BOOL, NO, OWN_MODULE, OWN_SCRIPT, YES, Values, declared_by, fields
+from tui.data.form_lines import (
+    ARGUMENT,
+    BOOL,
+    JOB_NODES,
+    NO,
+    OWN_MODULE,
+    OWN_SCRIPT,
+    PARTITION,
+    YES,
+    Values,
+    declared_by,
+    fields,
+)
 
 FORM = "the form"
 """Replaces the file's name in errors; the screen shows an error at its line."""
@@ -45,7 +57,9 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
     recipe, layout, launch = profile.recipe, profile.layout, profile.launch
     kind = recipe.name or (OWN_SCRIPT if recipe.script is not None else OWN_MODULE)
     arguments, rest = _taken_apart(recipe.args, declared_by(kind, recipes))
+    job = layout.slurm if isinstance(layout.slurm, SlurmJob) else None
     return {
+        **({} if job is None else {JOB_NODES: str(job.nodes), PARTITION: job.partition}),
         "name": profile.name,
         "description": profile.description,
         "backend.name": profile.backend.name,
@@ -127,7 +141,9 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
     _put(data, "launch.preload", AUTO_PRELOAD if preload == [AUTO_PRELOAD] else preload or None)
     _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
     nodes = values.get("layout.nodes", "").strip()
-    if base is None or nodes != _nodes_text(base):
+    if JOB_NODES in values:
+        _put_job(data.setdefault("layout", {}), values)
+    elif base is None or nodes != _nodes_text(base):
         _put(data, "layout.nodes", nodes or None)
     ranks = values.get("layout.ranks_per_node", "").strip()
     _put(data, "layout.ranks_per_node", int(ranks) if ranks.isdecimal() else ranks or None)
@@ -137,6 +153,21 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
             hidden = {name: value for name, value in before.items() if not _is_shown(name, value)}
             _put(data, key, hidden | _env(key, text) or None)
     return profile_from_data(data, FORM)
+
+
+def _put_job(layout: dict[str, Any], values: Values) -> None:
+    """Has a profile submit the job in the form, whatever named its nodes before."""
+    for key in ("nodes", "hostfile", "pbs", "transport"):
+        layout.pop(key, None)
+    if not isinstance(layout.get("slurm"), dict):
+        layout["slurm"] = {}
+    for key in (JOB_NODES, PARTITION):
+        text = values[key].strip() if key in values else ""
+        _put(
+            layout["slurm"],
+            key.rpartition(".")[2],
+            int(text) if key == JOB_NODES and text.isdecimal() else text or None,
+        )
 
 
 def _nodes_text(profile: Profile) -> str:

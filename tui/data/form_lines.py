@@ -28,6 +28,9 @@ BACKEND = "backend.name"
 RECIPE = "recipe.kind"
 """The id of the recipe's line."""
 
+JOB_NODES, PARTITION = "layout.slurm.nodes", "layout.slurm.partition"
+"""The ids of the lines of a job, which are there if the form has values for them."""
+
 LABEL = 16
 """Cells of a label."""
 
@@ -60,8 +63,7 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
               choices=tuple((backend.name, backend.summary) for backend in backends)),
         Field(id="backend.fallback", label="fallback", placeholder="none",
               help="Backends to use if it can't run or be set up, in order, separated by blanks: gloo"),
-        Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
-              help="Where ranks run, with a number of ranks or without: localhost:4"),
+        *_place_fields(values),
         Field(id="layout.ranks_per_node", label="ranks per node", placeholder="auto",
               help="For nodes without a number of their own. auto: one for each GPU, else one for each core."),
         Field(id="layout.order", label="order", help="How ranks are numbered.",
@@ -86,6 +88,19 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
               help="Environment of every rank, quoted as in a shell. Secret values are hidden, and do not change."),
         Field(id="backend.env", label="backend env", placeholder="NAME=value",
               help="Environment that only this backend needs, quoted as in a shell."),
+    ]  # fmt: skip
+
+
+def _place_fields(values: Values) -> list[Field]:
+    if JOB_NODES not in values:
+        return [
+            Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
+                  help="Where ranks run, with a number of ranks or without: localhost:4")
+        ]  # fmt: skip
+    return [
+        Field(id=JOB_NODES, label="nodes of the job", placeholder="1", begins_group=True,
+              help="How many nodes the job requests; rankdeck submits it to Slurm."),
+        Field(id=PARTITION, label="partition", placeholder="as the site sets it", help="The partition of Slurm that the job goes to."),
     ]  # fmt: skip
 
 

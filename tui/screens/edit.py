@@ -20,8 +20,20 @@ from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
+from engine.core.views.partitions import partition_words, soonest_first
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
-from tui.data.form_lines import BACKEND, DECIDING, OWN_SCRIPT, RECIPE, Field, fields, own_script, script_in
+from tui.data.form_lines import (
+    BACKEND,
+    DECIDING,
+    JOB_NODES,
+    OWN_SCRIPT,
+    PARTITION,
+    RECIPE,
+    Field,
+    fields,
+    own_script,
+    script_in,
+)
 from tui.data.off_loop import off_loop
 from tui.data.path_lines import PathSuggester, scripts_below
 from tui.keys import bindings, first_key
@@ -377,6 +389,32 @@ class EditScreen(SavingScreen):
             line.focus()
 
         self.deck.choose_from(dict.fromkeys(found, ""), choose, "a script")
+
+    @work(group="partition", exclusive=True, exit_on_error=False)
+    async def action_choose_partition(self) -> None:
+        """Shows what is free in Slurm's partitions, and asks for one."""
+        self.say("asking Slurm what is free")
+        try:
+            found = await off_loop(self.engine.partitions)
+        except RankdeckError as error:
+            self.deck.show_error("Slurm does not tell what is free", error)
+            return
+        if self.is_current:
+            options = {one.name: partition_words(one) for one in soonest_first(found)}
+            self.deck.choose_from(options, self._take_partition, "a partition")
+
+    @work(group="partition", exclusive=True, exit_on_error=False)
+    async def _take_partition(self, name: str) -> None:
+        self._read_lines()
+        self._values.setdefault(JOB_NODES, "1")
+        self._values[PARTITION] = name
+        await self._build()
+        for row in self.query(FormRow):
+            if row.field.id == PARTITION and isinstance(row.line, Input):
+                row.line.value = name
+                row.line.focus()
+        self._show_title()
+        self._plan()
 
     def action_launch(self) -> None:
         """Launches the profile in the form. The form stays open."""

@@ -81,3 +81,17 @@ def partition_rows(partitions: Iterable[Partition]) -> list[tuple[str, ...]]:
         nodes, cpus = f"{one.free} of {one.nodes}", f"{one.free_cpus} of {one.cpus}"
         rows.append((name, "up" if one.up else "down", one.time, nodes, gpus if one.gpus else "-", cpus))
     return rows
+
+
+def partition_words(one: Partition) -> str:
+    """A partition in words, for lists: `up, limit 4:00:00; free: 2 of 4 nodes, 8 of 16 GPUs`."""
+    free = [f"{one.free} of {one.nodes} nodes", *([f"{one.free_gpus} of {one.gpus} GPUs"] if one.gpus else [])]
+    free += [f"{one.free_cpus} of {one.cpus} CPUs"]
+    return f"{'up' if one.up else 'down'}, limit {one.time}; free: {', '.join(free)}" + (
+        "; the default" if one.default else ""
+    )
+
+
+def soonest_first(partitions: Iterable[Partition]) -> list[Partition]:
+    """Partitions in the order in which jobs there may start soon: those that start jobs, by their free nodes and GPUs."""
+    return sorted(partitions, key=lambda one: (not one.up, not one.free, -one.free_gpus, -one.free))

@@ -1,0 +1,76 @@
+"""The choice of one of Slurm's partitions in the form, by what is free there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.core.plan.profile import SlurmJob
+from engine.core.views.partitions import Partition, partition_words, soonest_first
+from tests.support import parse_profile
+from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
+from tests.tui.seen import until, until_seen
+from tui.app import RankdeckApp
+from tui.data.form import profile_of, values_of
+from tui.data.form_lines import JOB_NODES, PARTITION
+
+BUSY = Partition(name="big", default=True, up=True, time="1-00:00:00", nodes=8, gpus=64, cpus=512, free_cpus=3)
+FREE = Partition(
+    name="short", default=False, up=True, time="10:00", nodes=4, free=2, gpus=8, free_gpus=4, cpus=64, free_cpus=32
+)
+DOWN = Partition(name="old", default=False, up=False, time="infinite", nodes=4, free=4, cpus=64, free_cpus=64)
+
+JOB = """schema = 1
+name = "job"
+[layout]
+ranks_per_node = 2
+[layout.slurm]
+nodes = 3
+partition = "big"
+time = "4:00:00"
+[recipe]
+name = "gpt"
+"""
+
+
+def test_what_starts_soon_comes_first_and_is_told_in_words() -> None:
+    assert soonest_first([BUSY, DOWN, FREE]) == [FREE, BUSY, DOWN]
+    assert partition_words(FREE) == "up, limit 10:00; free: 2 of 4 nodes, 4 of 8 GPUs, 32 of 64 CPUs"
+    assert partition_words(BUSY).endswith("; the default")
+    assert "GPU" not in partition_words(DOWN)
+
+
+def test_a_profile_with_a_job_shows_its_nodes_and_partition_and_keeps_the_rest() -> None:
+    job = parse_profile(JOB, file="job.toml")
+    values = values_of(job, RECIPES)
+    assert (values[JOB_NODES], values[PARTITION]) == ("3", "big")
+    assert profile_of(values, job, RECIPES) == job
+    changed = profile_of({**values, JOB_NODES: "4", PARTITION: ""}, job, RECIPES).layout.slurm
+    assert changed == SlurmJob(nodes=4, time="4:00:00")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_partition_is_chosen_by_what_is_free(tmp_path: Path, size: tuple[int, int]) -> None:
+    engine = FakeEngine(tmp_path, [entry(profile("mytrain"), tmp_path)])
+    engine.free = [BUSY, FREE]
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "mytrain")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: mytrain")
+        await pilot.press("f8")
+        await until_seen(pilot, "part of the name of a partition", "free: 2 of 4 nodes, 4 of 8 GPUs")
+        await pilot.press(*"short", "enter")
+        await until_seen(pilot, "nodes of the job", "short")
+        await until(pilot, lambda: app.screen.is_changed, "the form has changed")  # type: ignore[attr-defined]
+
+
+async def test_where_there_is_no_slurm_the_form_says_so(tmp_path: Path) -> None:
+    app = RankdeckApp(FakeEngine(tmp_path, [entry(profile("mytrain"), tmp_path)]))
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "mytrain")
+        await pilot.press("e")
+        await until_seen(pilot, "Edit: mytrain")
+        await pilot.press("f8")
+        await until_seen(pilot, "Slurm does not tell what is free", "sinfo can't be run")
