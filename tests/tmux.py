@@ -26,7 +26,12 @@ class Terminal:
 
     def _tmux(self, *words: str) -> str:
         done = subprocess.run(
-            ["tmux", "-L", self._name, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
+            ["tmux", "-L", self._name, *words],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},  # with another, the app may draw with ASCII
         )
         return done.stdout
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 
 from engine.client.protocols import EngineClient
 from engine.core.plan.key_places import Places
@@ -11,6 +13,15 @@ from tui.app import RankdeckApp
 from tui.browser import BrowserDriver
 from tui.driver import RankdeckDriver
 from tui.keymap import check_theme, keymap_of
+
+ASCII_TERMINALS = ("linux", "vt100", "vt102", "vt220", "ansi", "dumb")
+"""Values of TERM of terminals without braille, and with few or no frames."""
+
+
+def is_ascii_terminal(environment: Mapping[str, str]) -> bool:
+    """Whether a terminal shows ASCII only, as far as its variables say. LANG and LC_CTYPE don't say: containers lack them, in terminals that show all."""
+    locale = environment.get("LC_ALL", "").lower()
+    return environment.get("TERM", "") in ASCII_TERMINALS or (bool(locale) and "utf" not in locale)
 
 
 def run(
@@ -45,7 +56,7 @@ def run(
         engine,
         open_run=open_run,
         open_profile=open_profile,
-        ascii=ascii,
+        ascii=ascii or (browser is None and is_ascii_terminal(os.environ)),
         slow=slow,
         read_only=read_only,
         look=settings[0].look,

@@ -44,7 +44,12 @@ RUN is the id of a run, a unique prefix of one, or - for the newest run.
 
 @click.group(invoke_without_command=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version")
-@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+@click.option(
+    "--ascii",
+    "ascii_only",
+    is_flag=True,
+    help="Draw with ASCII characters only; the app does so by itself on the Linux console and on VT terminals.",
+)
 @click.option("--slow", is_flag=True, help="Redraw the app only once a second, for slow connections.")
 @click.option("--no-mouse", is_flag=True, help="Do not capture the mouse in the app.")
 @click.option("--read-only", is_flag=True, help="Read-only: the app starts, changes and ends nothing.")

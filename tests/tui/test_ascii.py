@@ -13,6 +13,7 @@ from tests.tui.fake_engine import FakeEngine, entry, profile
 from tests.tui.seen import text_of, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.edit import EditScreen
+from tui.start import is_ascii_terminal
 
 RUN = "quickstart-7f3a"
 LONG = "a-name-that-is-much-longer-than-any-column"
@@ -117,6 +118,23 @@ async def test_a_run_with_all_its_panes_and_questions(engine: FakeEngine, size: 
         app.show_error("It did not work", RankdeckError("a reason", hint="a step"))
         await until_seen(pilot, "a reason")
         assert_ascii(pilot)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_ascii"),
+    [
+        ({"TERM": "linux"}, True),
+        ({"TERM": "vt100", "LANG": "en_US.UTF-8"}, True),
+        ({"TERM": "xterm-256color", "LC_ALL": "C"}, True),
+        ({"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}, False),
+        ({"TERM": "tmux-256color", "LC_ALL": "de_DE.utf8"}, False),
+        ({"TERM": "screen"}, False),
+        ({"TERM": "xterm", "LANG": "C"}, False),
+        ({}, False),
+    ],
+)
+def test_a_terminal_without_unicode_gets_ascii(environment: dict[str, str], is_ascii: bool):
+    assert is_ascii_terminal(environment) == is_ascii
 
 
 async def test_what_is_not_known_is_a_hyphen(tmp_path: Path):
