@@ -12,9 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(READY)
 	@$(BIN)/rankdeck --profile quickstart
 
-# Tests of runs mostly wait for processes: two workers leave a third of two cores idle.
+# Tests of runs mostly wait for processes, so that two cores have work for six workers.
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal $(PYTEST_ARGS)
 
 # What answers while one thinks: no torch but in one launch of `smoke`. CPU=0.5 fails tests that take more processor time.
 quick: $(READY)
