@@ -19,8 +19,10 @@ from engine.supervisor.log import note
 from engine.supervisor.supervised import START_TIME
 
 PAUSE = 1.0
-"""Seconds from the start of a guard to the next one, where it was killed before. One that lived longer is replaced at once. Also
-seconds between two looks at it."""
+"""Seconds between two looks at a guard, and from its start to that of the next one, where several in a row lived no longer."""
+
+SHORT_LIVES = 5
+"""Guards in a row that are replaced at once although each lived less than `PAUSE`."""
 
 END_TIME = 5.0
 """Seconds in which released guards have ended. Usually it takes milliseconds."""
@@ -46,6 +48,14 @@ class Guards:
         self._released = False
         self._began = time.monotonic()
 
+    def start_after_death(self) -> None:
+        """Starts the guards at once if a guard has started this process. That one ends when this process is ready, so that a death in
+        between would leave the run without a supervisor.
+        """
+        if self._deaths:
+            for patience in PATIENCE:
+                self._start(patience)
+
     async def keep(self) -> None:
         """Starts the guards, and starts them again when they are killed. Runs until it is cancelled."""
         async with asyncio.TaskGroup() as guards:  # a defect in one must not leave the other behind
@@ -59,19 +69,20 @@ class Guards:
         await asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True, apart=own)
 
     async def _keep_one(self, patience: float) -> None:
+        short_lives = 0
         while not self._released:
             began = time.monotonic()
-            try:
-                guard = self._start(patience)
-            except OSError as error:
-                note(f"can't start the process that restarts a dead supervisor: {error}")
-            else:
-                self._guards[patience] = guard
+            if patience not in self._guards:
+                self._start(patience)
+            if guard := self._guards.get(patience):
                 await _wait(guard.pid)
                 guard.wait()
-            await asyncio.sleep(max(0.0, began + PAUSE - time.monotonic()))
+                self._guards.pop(patience, None)
+            rest = began + PAUSE - time.monotonic()
+            short_lives = short_lives + 1 if rest > 0 else 0
+            await asyncio.sleep(rest if short_lives > SHORT_LIVES else 0)
 
-    def _start(self, patience: float) -> subprocess.Popen[bytes]:
+    def _start(self, patience: float) -> None:
         if time.monotonic() - self._began > guard_process.CALM_SECONDS:
             self._deaths = 0
         self._close(patience)
@@ -79,12 +90,14 @@ class Guards:
         command = [sys.executable, "-I", "-S", guard_process.__file__]
         arguments = [str(self._deaths), str(patience), str(os.getpid()), *self._arguments]
         try:
-            return subprocess.Popen(
+            self._guards[patience] = subprocess.Popen(
                 [*command, *arguments],
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        except OSError as error:
+            note(f"can't start the process that restarts a dead supervisor: {error}")
         finally:
             os.close(read)
 

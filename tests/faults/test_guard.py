@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from engine.supervisor import guard_process
-from tests.support import is_alive, kill_hard, parent_of, process_state, wait_gone, wait_until
+from tests.support import COMMAND, is_alive, kill_hard, parent_of, process_state, wait_gone, wait_until
 
 FOR_EVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
 FAILS = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists('fail'): time.sleep(0.02)\nos.remove('fail')\nsys.exit(1)\n"
@@ -58,6 +60,23 @@ def test_a_supervisor_that_is_killed_comes_back_by_itself(rankdeck, run, number)
         os.kill(supervisor, number)
         supervisor = next_supervisor(rankdeck, run, supervisor)
     guards_of(rankdeck, supervisor)
+
+
+def test_the_guard_that_starts_a_supervisor_does_not_end_before_that_one_has_guards(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    for pid in (*guards_of(rankdeck, supervisor), supervisor):
+        kill_hard(pid)
+    wait_gone(supervisor)
+    with subprocess.Popen(
+        [*COMMAND, "supervise", rankdeck.folder(run)],
+        env={**os.environ, guard_process.DEATHS: "1"},
+        stdout=subprocess.PIPE,
+    ) as starter:
+        assert starter.stdout.readline() == b"ready\n"
+        supervisor = current(rankdeck, run)
+        os.kill(supervisor, signal.SIGSTOP)  # it starts none from now on
+    guards_of(rankdeck, supervisor)
+    os.kill(supervisor, signal.SIGCONT)
 
 
 def test_a_rank_that_dies_after_its_supervisor_is_restarted_without_a_command(
