@@ -66,11 +66,9 @@ def test_the_guard_that_starts_a_supervisor_does_not_end_before_that_one_has_gua
     for pid in (*guards_of(rankdeck, supervisor), supervisor):
         kill_hard(pid)
     wait_gone(supervisor)
-    with subprocess.Popen(
-        [*COMMAND, "supervise", rankdeck.folder(run)],
-        env={**os.environ, guard_process.DEATHS: "1"},
-        stdout=subprocess.PIPE,
-    ) as starter:
+    command, env = [*COMMAND, "supervise", rankdeck.folder(run)], {**os.environ, guard_process.DEATHS: "1"}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
         assert starter.stdout.readline() == b"ready\n"
         supervisor = current(rankdeck, run)
         os.kill(supervisor, signal.SIGSTOP)  # it starts none from now on
