@@ -63,7 +63,9 @@ def test_a_supervisor_that_is_killed_comes_back_by_itself(rankdeck, run, number)
 
 def test_the_guard_that_starts_a_supervisor_does_not_end_before_that_one_has_guards(rankdeck, run):
     supervisor = current(rankdeck, run)
-    for pid in (*guards_of(rankdeck, supervisor), supervisor):
+    old = guards_of(rankdeck, supervisor)
+    os.kill(supervisor, signal.SIGSTOP)  # it replaces none
+    for pid in (*old, supervisor):
         kill_hard(pid)
     wait_gone(supervisor)
     command, env = [*COMMAND, "supervise", rankdeck.folder(run)], {**os.environ, guard_process.DEATHS: "1"}
