@@ -442,6 +442,7 @@ BITS = (
         b"test",
     ),
     *(b"step ", b"steps ", b"step 1/", b"global_", b"iter", b"(train)", b"/s", b"tok/s", b"1tok/s", b"s/it", b"per s"),
+    *(b'File "', b'File "a", line 1', b'", line 1\n    '),
     *(b"tokens per second ", b"[", b"[00:00<", b"1/1 [00:00<", b"lr ", b"grad_norm", b"learning rate", b"tps "),
 )
 
@@ -477,6 +478,27 @@ def test_a_hostile_line_of_a_megabyte_takes_linear_time(bit: bytes) -> None:
 def test_no_mixture_of_hostile_bits_takes_more_than_linear_time(bits: list[bytes]) -> None:
     unit = b"".join(bits)
     assert seconds_for((unit * (100_000 // len(unit)))[:100_000] + b"\n") < 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_source_code_in_a_traceback_is_no_report(size: int, prefix: str) -> None:
+    lines = [
+        "step 3 loss 0.5",
+        "Traceback (most recent call last):",
+        '  File "/home/me/train.py", line 7, in <module>',
+        "    log(step=60, steps=60, loss=1.5)",
+        "    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        '  File "/home/me/deck.py", line 1, in log',
+        '  File "/home/me/more.py", line 2, in send',
+        "    send(step=70, loss=2.5)",
+        "ValueError: no",
+        "step 4 loss 0.25",
+    ]
+    data = "".join(f"{prefix if 0 < place < 9 else ''}{line}\n" for place, line in enumerate(lines)).encode()
+    reader = MetricReader()
+    found = [line for begin in range(0, len(data), size) for line in reader.feed(data[begin : begin + size])]
+    assert told(found) == [("loss", 3, 0.5), ("loss", 4, 0.25)]
 
 
 def test_what_rankdeck_says_in_a_rank_is_no_step_of_the_training():

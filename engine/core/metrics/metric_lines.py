@@ -41,6 +41,11 @@ Find = Callable[[re.Pattern[bytes], bytes], Iterable[Hit]]
 _LEADING_NUMBER = re.compile(r"[\s'\"(\[=:]{0,16}(" + NUMBER + r")([kmg]?)(?![a-z0-9])")
 _MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]")
+_FRAME_END = b'", line '
+_FRAME = rb'[^\n]{0,64}?File "[^"\n]{1,4096}", line \d+[^\n]*\n'
+_SOURCE = re.compile(rb"^(" + _FRAME + rb")(?:\[[^\]\n]{1,64}\]:? )?    [^\n]*", re.MULTILINE)
+"""A frame of a traceback and its line of source code, also after a prefix such as `[rank0]: `."""
+_LAST_FRAME = re.compile(_FRAME + rb"\Z")
 _OWN = Format(kind="own", counter="own:")
 _MISSING = object()
 
@@ -63,6 +68,8 @@ class MetricReader:
         self._formats = formats or LineFormats(Names())
         self._unfinished = bytearray()
         self._giving_up = False
+        self._frame = b""
+        """The last line, where that is a frame of a traceback."""
         self._table: Table | None = None
         self._floods = 0
         """Chunks in a row that had more lines of unknown shapes than are read."""
@@ -103,6 +110,8 @@ class MetricReader:
             text = _CONTROL_SEQUENCE.sub(b"", text)
         if b"\r" in text:
             text = text.replace(b"\r", b"\n")
+        if self._frame or _FRAME_END in text:
+            text = self._without_sources(text)
         text = thin(text, self._metrics_of)
         lines, shapes = text.split(b"\n"), shapes_of(text).split(b"\n")
         own = self._own(text) if self._patterns else {}
@@ -128,6 +137,14 @@ class MetricReader:
             if line is not None:
                 found.append(line)
         return found
+
+    def _without_sources(self, text: bytes) -> bytes:
+        """Empties the lines of source code in tracebacks: `log(step=60)` in one is no report."""
+        whole = _SOURCE.sub(rb"\1", self._frame + text)
+        before, self._frame = len(self._frame), b""
+        if last := _LAST_FRAME.search(whole, whole.rfind(b"\n", 0, -1) + 1):
+            self._frame = last[0]
+        return whole[before:]
 
     def _skipped(self, lines: list[bytes], shapes: list[bytes]) -> frozenset[int]:
         """Lines of unknown shapes that are too many to be read."""
