@@ -71,7 +71,7 @@ def redirect(script: Path, ranks: int, lines: int, folder: Path) -> None:
     argv = [sys.executable, "-u", str(script), str(lines), str(folder / PRINTED)]
     with contextlib.ExitStack() as files:
         outs = [files.enter_context((folder / f"{rank}.txt").open("wb")) for rank in range(ranks)]
-        for process in [subprocess.Popen(argv, stdout=out) for out in outs]:
+        for process in [subprocess.Popen(argv, stdout=out, start_new_session=True) for out in outs]:
             process.wait()
 
 
