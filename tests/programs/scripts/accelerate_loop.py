@@ -73,9 +73,9 @@ def main():
         accuracy = right / count
         accelerator.print(f"epoch {epoch}: {{'accuracy': {accuracy:.4f}, 'train_loss': {total / len(train):.4f}}}")
         accelerator.save_state(f"checkpoints/{epoch}.new")
+        accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             os.rename(f"checkpoints/{epoch}.new", f"checkpoints/{epoch}")
-        accelerator.wait_for_everyone()
     accelerator.print(f"final accuracy {accuracy:.6f}, train_loss {total / len(train):.8f}")
     accelerator.end_training()
 
