@@ -35,7 +35,9 @@ def test_accelerate(programs):
     assert (ran.summary["step"], ran.summary["steps"]) == (90, 90)
     assert min(ran.steps("loss")) <= 30
     assert max(ran.steps("loss")) == 90
-    assert list(programs.work.glob("**/checkpoints/*.new")) == [], "each rank's part is there before the folder gets its name"
+    assert list(programs.work.glob("**/checkpoints/*.new")) == [], (
+        "each rank's part is there before the folder gets its name"
+    )
 
 
 def test_deepspeed(programs):
