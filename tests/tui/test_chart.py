@@ -16,7 +16,7 @@ from textual.screen import Screen
 from engine.core.metrics.series import Series
 from tests.tui.hostile import CORPUS
 from tests.tui.waiting import SIZES, lines, until
-from tui.data.curves import curves
+from tui.data.curves import Look, curves
 from tui.text import plot
 from tui.widgets import chart
 from tui.widgets.chart import Chart
@@ -274,6 +274,29 @@ def test_a_curve_has_at_most_two_points_for_a_column_and_keeps_its_spike():
     assert len(found.curves[0].x) <= 100
     assert max(found.curves[0].y) == 99.0
     assert found.y_range == (1.0, 99.0)
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_straggler_that_falls_silent_stays_the_lowest(by_time: bool):
+    ranks = [(f"r{rank}", series([10.0 + rank] * 100, rank=rank)) for rank in range(7)]
+    slow = series([2.0] * 30, rank=7)
+    found = curves([*ranks, ("r7", slow)], 50, Look(by_time=by_time))
+    assert found is not None
+    mean, highest, lowest = found.curves
+    assert lowest.name == "lowest"
+    assert lowest.x[-1] == pytest.approx(99)
+    assert set(lowest.y) == {2.0}
+    assert set(highest.y) == {16.0}
+    assert max(mean.y) < 13.0  # that of the others
+
+
+def test_a_straggler_that_reports_seldom_does_not_make_the_lowest_jump():
+    slow = Series(7, "loss")
+    for index in range(0, 100, 10):
+        slow.append(1000.0 + index, index, 2.0)
+    found = curves([*((f"r{rank}", series([10.0] * 100, rank=rank)) for rank in range(7)), ("r7", slow)], 100)
+    assert found is not None
+    assert set(found.curves[2].y) == {2.0}
 
 
 @given(st.lists(st.lists(st.floats(), max_size=40), max_size=7), st.integers(min_value=1, max_value=60))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.color import ColorSystem
+from rich.style import Style
 from textual import events
 from textual.widgets import Input
 
@@ -286,6 +289,21 @@ def test_attempt_and_generation_leave_room_for_the_step(run: FakeRun, width: int
     assert words in first.plain
     assert first.cell_length <= max(width, 72)
     assert "step  99999/100000" in first.plain
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_title_has_the_id_of_one_of_several_runs_however_long_its_name(
+    engine: FakeEngine, size: tuple[int, int], ascii_only: bool
+):
+    name = "a-name-that-is-too-long-for-it"
+    engine.add_run(f"{name}-7f3a")
+    app = RankdeckApp(engine, open_run=f"{name}-7f3a", ascii=ascii_only)
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "running")
+        assert "7f3a" not in text_of(app).splitlines()[0]
+        engine.add_run(f"{name}-80b1")
+        await until(pilot, lambda: "-7f3a  " in text_of(app).splitlines()[0], "the end of the id in the title")
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -962,3 +980,70 @@ async def test_ranks_that_hang_are_marked_and_who_waits_for_whom_is_shown_withou
         assert app.screen.query_one(RankTable).cursor_rank == 2
         run.change(ranks=tuple(run.ranks), stall=None)
         await until_gone(pilot, "Stalled")
+
+
+async def test_the_footer_of_80_columns_keeps_log_why_and_search(app: RankdeckApp, run: FakeRun):
+    run.fail(2)
+    run.offer_rejoin(2)
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "rank 2 was killed by SIGKILL")
+
+        def shows(words: tuple[str, ...]) -> bool:
+            return all(word in text_of(app).splitlines()[-1] for word in words)
+
+        for words in (("enter log", "5 why", "/ filter", "q detach"), ("/ search", "5 why", "q detach")):
+            await until(pilot, partial(shows, words), f"the footer with {words}")
+            await pilot.press("enter")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_footer_under_a_dialog_has_the_keys_of_the_dialog(
+    app: RankdeckApp, run: FakeRun, size: tuple[int, int]
+):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running", "r restart")
+        await pilot.press("s")
+        await until_seen(pilot, "Stop quickstart?")
+        footer = text_of(app).splitlines()[-1]
+        assert "restart" not in footer
+        assert "detach" not in footer
+        assert "y " in footer
+        await pilot.press("n")
+        await until(pilot, lambda: "r restart" in text_of(app).splitlines()[-1], "the footer of the run")
+
+
+@pytest.mark.parametrize("theme", ["rankdeck-dark", "rankdeck-light", "ansi-dark"])
+async def test_what_is_selected_in_the_log_is_seen_and_y_says_where_it_is(
+    app: RankdeckApp, run: FakeRun, theme: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tui.app.to_tmux", lambda text: theme == "rankdeck-light")
+    app.theme = theme
+    run.write(0, "one two three\n\x1b[31mfour\x1b[0m five six\n")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "four five six")
+        shown = text_of(app).splitlines()
+        row = next(number for number, line in enumerate(shown) if "one two three" in line)
+        column = shown[row].index("one two")
+        await pilot.mouse_down(offset=(column, row))
+        await pilot.hover(offset=(column + 8, row + 1))
+        await pilot.mouse_up(offset=(column + 8, row + 1))
+
+        def drawn(row: int) -> list[tuple[str, Style]]:
+            strip = app.screen._compositor.render_strips()[row]
+            return [(letter, part.style or Style()) for part in strip for letter in part.text]
+
+        def differs() -> bool:
+            return drawn(row)[column][1].bgcolor != drawn(row)[column + 40][1].bgcolor
+
+        await until(pilot, differs, "the selection")
+        for line in (row, row + 1):
+            for letter, style in drawn(line)[column : column + 8]:
+                for system in (ColorSystem.TRUECOLOR, ColorSystem.EIGHT_BIT):
+                    assert style.color is not None
+                    assert style.bgcolor is not None
+                    text, ground = (one.downgrade(system) for one in (style.color, style.bgcolor))
+                    assert letter == " " or text.get_truecolor() != ground.get_truecolor(), (letter, system)
+        await pilot.press("y")
+        where = "copied to tmux's buffer" if theme == "rankdeck-light" else "sent to the terminal's clipboard"
+        await until(pilot, lambda: any(where in notice.message for notice in app._notifications), where)
+        assert app.clipboard == "one two three\nfour five"

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.client.engine import LocalEngine
+from engine.planning.make import make_plan
 from engine.planning.profiles import read_profile, save_profile
+from tests.support import parse_profile
 
 TEXT = 'schema = 1\nname = "mine"  # mine\n[recipe]\nname = "linear"\n[env]\nHF_TOKEN = "x"\n'
 
@@ -49,3 +52,20 @@ def test_a_profile_that_is_a_symbolic_link_stays_one(saved: Path, tmp_path: Path
     save_profile(profile, link)
     assert link.is_symlink()
     assert saved.read_text() == TEXT
+
+
+def test_a_script_that_was_relative_when_it_was_saved_is_found_from_another_folder(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    for folder in (here, other):
+        folder.mkdir()
+    (here / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(here)
+    engine = LocalEngine()
+    path = engine.save_profile(parse_profile(TEXT.replace('name = "linear"', 'script = "train.py"'), file="mine.toml"))
+    monkeypatch.chdir(other)
+    found = next(entry for entry in engine.profiles() if entry.name == "mine")
+    assert found.path == path
+    assert found.profile is not None
+    assert make_plan(found.profile).program.target == str(here / "train.py")

@@ -3,7 +3,7 @@
 A restart from a checkpoint repeats steps: the last values of a step count, and the restart is marked.
 
 A column keeps its lowest and highest value, so that no spike is lost; with many ranks it keeps the lowest value, the mean and the
-highest value. Values that are not finite are kept separately.
+highest value, and the last value of each rank that has none there. Values that are not finite are kept separately.
 """
 
 from __future__ import annotations
@@ -119,8 +119,31 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
             by_index[round((place - left) / width)].add(bucket)
         return [(left + index * width, column) for index, column in sorted(by_index.items()) if column.count]
 
+    def band_of() -> list[tuple[float, _Column]]:
+        """A series without a value in a column keeps its last one there: a rank that falls silent has not become like the others."""
+        by_index: defaultdict[int, _Column] = defaultdict(_Column)
+        latest: list[dict[int, Bucket]] = []
+        for _, buckets in parts:
+            latest.append(own := {})
+            for place, bucket in zip(places(buckets), buckets, strict=True):
+                index = round((place - left) / width)
+                by_index[index].add(bucket)
+                if bucket.low is not None:
+                    own[index] = bucket
+        filled = sorted(index for index, column in by_index.items() if column.count)
+        for own in latest:
+            if len(own) == len(filled):
+                continue
+            last: Bucket | None = None
+            for index in filled:
+                if index in own:
+                    last = own[index]
+                elif last is not None:
+                    by_index[index].add(last)
+        return [(left + index * width, by_index[index]) for index in filled]
+
     if len(parts) > MOST_CURVES:
-        band = columns_of(every)
+        band = band_of()
         x = [place for place, _ in band]
         drawn = [
             Curve(f"mean of {len(parts)}", x, [column.mean for _, column in band]),

@@ -15,7 +15,7 @@ from textual.content import Content
 from engine.core.errors import RankdeckError
 from tui.keys import bindings
 from tui.screens.base import DeckScreen
-from tui.text.cells import cut, plain_line
+from tui.text.cells import cut_run, plain_line
 from tui.text.lines import error_text, wrapped
 from tui.text.run import MAX_NAME, stacks_text
 from tui.widgets.key_bar import KeyBar
@@ -80,7 +80,7 @@ class StacksScreen(DeckScreen):
         self.query_one(TextPane).show_text(source, title=self._title())
 
     def _title(self) -> str:
-        name = cut(plain_line(self._run), MAX_NAME, ascii=self.deck.ascii)
+        name = cut_run(self._run, MAX_NAME, ascii=self.deck.ascii)
         return f"Stacks of {name}{self._taken}{', asking' if self._waiting else ''}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

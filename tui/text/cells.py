@@ -27,6 +27,9 @@ MAX_RAW = 16 * MAX_CELLS
 MAX_SEGMENTS = 64
 """Segments between carriage returns that are looked at for one that has text."""
 
+MAX_SUFFIX = 9
+"""Cells of the end of a run's id, dash included; the engine's have five."""
+
 TAB = 8
 
 Span = tuple[int, int, Style]
@@ -53,6 +56,16 @@ def cut(text: str, width: int, *, ascii: bool = False) -> str:
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1) + ("~" if ascii else "…") if width > 0 else ""
+
+
+def cut_run(run: str, width: int, *, ascii: bool = False) -> str:
+    """A run's id in at most `width` cells, clean. What is cut is its name: its end tells runs of one name apart."""
+    text = plain_line(run)
+    name, dash, end = text.rpartition("-")
+    room = width - cell_len(dash + end)
+    if cell_len(text) <= width or cell_len(end) >= MAX_SUFFIX or room < 2:
+        return cut(text, width, ascii=ascii)
+    return cut(name, room, ascii=ascii) + dash + end
 
 
 def cell_fit(text: str, width: int, *, ascii: bool = False, right: bool = False) -> str:

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.views.comparison import Part
-from tui.text.cells import cell_fit, plain_line
+from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.marks import MUTED, shown
 
 MAX_NAME = 22
@@ -35,7 +35,7 @@ def compare_text(runs: Sequence[str], parts: Sequence[Part], width: int, *, asci
         cells = "".join("  " + cell_fit(plain_line(value), each, ascii=ascii) for value in values)
         return Content.assemble((cell_fit(first, name, ascii=ascii), MUTED), (cells.rstrip(), style))
 
-    lines: list[Content | str] = [line("", runs, "bold")]
+    lines: list[Content | str] = [line("", [cut_run(run, each, ascii=ascii) for run in runs], "bold")]
     for part in sorted(
         parts, key=lambda part: part.title == "results"
     ):  # what differs explains the results: it comes first

@@ -12,7 +12,7 @@ from textual.content import Content
 from engine.core.views.history import SORT_KEYS, HistoryEntry, value_of
 from engine.core.words import duration_words, size_words
 from tui.numbers import age, precise
-from tui.text.cells import cell_fit, plain_line
+from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
 from tui.text.marks import MUTED, RUN_MARKS, shown
 
@@ -88,7 +88,13 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
         run = entry.summary
         state = RUN_MARKS[run.state]
         cells = [
-            cell_fit(_cell(entry, column.sort), column.width, ascii=look.ascii, right=column.right) for column in found
+            cell_fit(
+                _cell(entry, column.sort, column.width, ascii=look.ascii),
+                column.width,
+                ascii=look.ascii,
+                right=column.right,
+            )
+            for column in found
         ]
         words = [plain_line(change.words) for change in entry.changes or ()]
         told = [(", ".join(words), "")] if words else []
@@ -112,11 +118,11 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
     return lines
 
 
-def _cell(entry: HistoryEntry, sort: str) -> str:
+def _cell(entry: HistoryEntry, sort: str, width: int, *, ascii: bool) -> str:
     run = entry.summary
     match sort:
         case "name":
-            return plain_line(run.run)
+            return cut_run(run.run, width, ascii=ascii)
         case "launched":
             return time.strftime("%m-%d %H:%M", time.localtime(run.launched_at))
         case "duration":

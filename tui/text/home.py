@@ -15,15 +15,12 @@ from engine.core.plan.profile import Profile
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import RunSummary
 from tui.numbers import age, duration, number
-from tui.text.cells import cell_fit, cut, plain_line
+from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled, wrapped
 from tui.text.marks import MUTED, RUN_MARKS, shown
 
 MAX_NAME = 22
 """Cells of a name; a longer one is cut so that the other columns stay visible."""
-
-MAX_SUFFIX = 9
-"""Cells of the end of a run's id, dash included; the engine's have five."""
 
 
 def profile_lines(entries: Sequence[ProfileEntry], *, ascii: bool) -> list[Content]:
@@ -78,8 +75,8 @@ def _distinct(runs: Sequence[RunSummary], *, ascii: bool) -> list[str]:
     counts = Counter(names)
     distinct = []
     for run, name in zip(runs, names, strict=True):
-        suffix = f"-{plain_line(run.run).rpartition('-')[2]}"[:MAX_SUFFIX] if counts[name] > 1 else ""
-        distinct.append(cut(name, MAX_NAME - len(suffix), ascii=ascii) + suffix)
+        title = f"{name}-{plain_line(run.run).rpartition('-')[2]}" if counts[name] > 1 else name
+        distinct.append(cut_run(title, MAX_NAME, ascii=ascii))
     return distinct
 
 

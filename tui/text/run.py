@@ -15,7 +15,7 @@ from engine.core.words import count, rank_ranges, rank_words
 from tui.data.model import Header
 from tui.keys import first_key
 from tui.numbers import NOTHING, age, duration, number, precise
-from tui.text.cells import clean, cut, plain_line
+from tui.text.cells import clean, cut_run, plain_line
 from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, RUN_MARKS, bar, shown
 
@@ -40,12 +40,11 @@ def header_lines(header: Header, width: int, *, ascii: bool) -> tuple[Content, C
 
 def _state_line(header: Header, width: int, *, ascii: bool) -> Content:
     run = header.run
-    name = plain_line(header.title)
     mark = RUN_MARKS[run.state]
     word = f"{mark.sign(ascii=ascii)} {run.state:<9}"
     steps = _step_words(run, width)
     parts: list[tuple[str, str]] = [
-        (cut(name, min(MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
+        (cut_run(header.title, min(MAX_NAME, max(6, width // 4)), ascii=ascii), "bold"),
         (f"  {word}", mark.style),
         (
             f"  attempt {_attempt(run, width)}",
