@@ -82,7 +82,7 @@ def history_heading(entries: Sequence[HistoryEntry], look: Look) -> Content:
 def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
     """One line for each run: mark, star, state, and the columns."""
     found = columns(entries, look)
-    star, mark = ("*", "+") if look.ascii else ("★", "✓")
+    star, mark = ("*", "#") if look.ascii else ("★", "✓")
     lines = []
     for entry in entries:
         run = entry.summary
