@@ -40,6 +40,16 @@ def test_accelerate(programs):
     )
 
 
+def test_accelerate_in_an_elastic_training(programs):
+    unbroken = programs.ended(programs.start("accelerate_rejoin.py", "-1"))
+    run = programs.start("accelerate_rejoin.py", "30", on_failure="restart")
+    ran = programs.ended(run)
+    assert ran.final == unbroken.final
+    assert (ran.status["attempt"], ran.summary["step"]) == (0, 60)
+    spawned = [event["rank"] for event in programs.rankdeck.journal(run) if event["event"] == "RankSpawned"]
+    assert sorted(spawned) == [0, 1, 1]  # rank 0 kept its process
+
+
 def test_deepspeed(programs):
     ran = killed_and_restarted(programs, "deepspeed_loop.py", rank=1, step=50)
     assert (ran.summary["step"], ran.summary["steps"]) == (60, 60)
