@@ -1,7 +1,8 @@
 """Builds sdist and wheel and tries them: `python release.py [FOLDER]`, with the packages of the extras dev and release installed.
 
 What is built is the same each time, and from the sdist too; twine and check-wheel-contents find nothing; and the wheel trains beside a
-torch with numpy and without, where it also runs each recipe. FOLDER takes the files.
+torch with numpy and without, where it also runs each recipe. Under each other Python that is here, the wheel starts ranks of this one's
+torch. FOLDER takes the files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import tomllib
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +51,30 @@ def bare_environment(folder: Path, wheel: Path, *, has_numpy: bool) -> Path:
     return python.parent
 
 
+def other_pythons() -> Iterator[Path]:
+    """The Pythons of other versions that rankdeck supports, on the PATH or of pyenv."""
+    for minor in range(11, 16):
+        if minor != sys.version_info.minor:
+            of_pyenv = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+            found = of_pyenv[-1] if of_pyenv else shutil.which(f"python3.{minor}")
+            print(f"Python 3.{minor}: {found or 'not here'}", flush=True)  # noqa: T201
+            if found:
+                yield Path(found)
+
+
+def try_aside(python: Path, folder: Path, wheel: Path, training: Path, home: dict[str, str]) -> None:
+    """Installs the wheel without torch for another Python, and starts ranks of the training's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [name for name in project["dependencies"] if not name.startswith(("torch", "mpi4py"))]
+    run(python, "-m", "venv", folder)
+    pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--constraint", ROOT / "constraints.txt", *needed)
+    run(*pip, "--no-deps", "--no-index", wheel)
+    rankdeck = folder / "bin" / "rankdeck"
+    run(rankdeck, "--version", cwd=folder, **home)
+    run(rankdeck, "launch", "--cold", "smoke", "--set", f"launch.python={training}", cwd=folder, **home)
+
+
 def main() -> int:
     """Does all of it. Returns 1 if a build differs from another."""
     with tempfile.TemporaryDirectory(prefix="release") as name:
@@ -78,6 +105,8 @@ def main() -> int:
         with_numpy = bare_environment(work / "numpy", wheel, has_numpy=True)
         run(with_numpy / "python", "-c", "import numpy, torch; torch.zeros(1).numpy()", cwd=work, **home)
         run(with_numpy / "rankdeck", "launch", "--cold", "smoke", cwd=work, **home)
+        for python in other_pythons():
+            try_aside(python, work / python.parts[-3], wheel, with_numpy / "python", home)
         run(programs / "python", ROOT / ".ci" / "recipes.py", cwd=work, OMP_NUM_THREADS="1", **home)
     return 0
 
