@@ -28,8 +28,7 @@ END_TIME = 5.0
 """Seconds in which released guards have ended. Usually it takes milliseconds."""
 
 PATIENCE = (0.0, 3.0)
-"""One guard for each: seconds that it waits before it starts a supervisor. The second is for the case that the first died with this
-process."""
+"""One guard for each; see `guard_process.take_turn`. The second is for the case that the first dies with this process, or soon after."""
 
 
 class Guards:

@@ -25,6 +25,9 @@ CALM_SECONDS = 60.0
 FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0
 """Seconds between a death and the next start: the first is doubled with each death in a row, up to the second."""
 
+LONGEST_TURN = 3.0
+"""Seconds for which a guard waits while another one of the run starts a supervisor. A signal may have stopped that one."""
+
 LOOK_PAUSE, STOPPED_LIMIT = 2.0, 5
 """Seconds between two looks at the supervisor, and looks in which it may be found stopped. They are counted instead of time: where a
 batch system suspends a whole job, this process is stopped too."""
@@ -59,6 +62,31 @@ def is_newest(whereabouts: str, supervisor: int) -> bool:
             return bool(json.load(file)["pid"] == supervisor)
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def take_turn(folder: str, patience: float) -> bool:
+    """Waits until no other guard of the run starts a supervisor. The turn ends with this process.
+
+    Args:
+        folder: of the run.
+        patience: seconds to wait where locks are not supported.
+
+    Returns:
+        Whether it is this guard's turn.
+    """
+    end = time.monotonic() + LONGEST_TURN
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+            else:
+                return True
+    except OSError:
+        time.sleep(patience)
+    return False
 
 
 def is_stopped(pid: int) -> bool:
@@ -97,7 +125,7 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
 
     Args:
         deaths: supervisors that died in a row before.
-        patience: seconds in which another guard has started the next one.
+        patience: see `take_turn`.
         supervisor: its pid. It may be dead before this process can ask who its parent is.
         lock: path of the run's lock, which a living supervisor holds.
         command: path of the program `rankdeck`.
@@ -112,8 +140,8 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
         deaths = 0
     import subprocess  # not before it is needed: this process waits for days
 
-    time.sleep(patience)
-    pause(deaths, tells=not patience)
+    is_first = take_turn(folder, patience)
+    pause(deaths, tells=is_first)
     if not is_newest(whereabouts, supervisor):
         return  # the next one has guards of its own, even if it has died already: each death would double the guards
     while not has_supervisor(lock):
@@ -129,7 +157,7 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
         )
         if starter.stdout.strip() == b"ready":
             return  # it has guards of its own
-        pause(deaths, tells=not patience)
+        pause(deaths, tells=is_first)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 
 from engine.supervisor import guard_process
 from engine.supervisor.guard import end_guards
+from tests.support import PATIENCE, kill_hard, wait_until
 
 SUPERVISOR = 1 << 22
 """Pid of a supervisor that has died before its guard could ask who its parent is: no process has this number."""
@@ -36,6 +37,28 @@ def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(
         check=True,
     )
     assert (tmp_path / "started").exists() == starts
+
+
+def test_the_next_guard_has_its_turn_when_the_first_is_killed_in_its_own(tmp_path: Path) -> None:
+    lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
+    lock.touch()
+    command.write_text(
+        f"import os, sys, time\nopen(sys.argv[2] + '/pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep({PATIENCE})"
+    )
+    whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))
+    arguments = ["0", "0.0", str(SUPERVISOR), *map(str, (lock, command, tmp_path, whereabouts))]
+    argv = [sys.executable, "-I", "-S", guard_process.__file__, *arguments]
+    first = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    written = wait_until(
+        lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), what="it starts a supervisor"
+    )
+    command.write_text(NEXT)
+    second = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    first.kill()
+    first.wait(PATIENCE)
+    kill_hard(int(written))
+    assert second.wait(PATIENCE) == 0
+    assert (tmp_path / "started").read_text() == "."
 
 
 def test_a_run_that_is_given_up_ends_its_guards_and_no_others(tmp_path: Path) -> None:
