@@ -22,8 +22,11 @@ MANY_DEATHS = 5
 CALM_SECONDS = 60.0
 """A supervisor that lived longer than this ends the row."""
 
-FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0
-"""Seconds between a death and the next start: the first is doubled with each death in a row, up to the second."""
+AT_ONCE = 2
+"""Deaths in a row, each followed by the next supervisor at once: until that one starts, this process may be killed too."""
+
+FIRST_DELAY, LONGEST_DELAY = 0.4, 60.0
+"""Seconds between a later death and the next start: the first is doubled with each death in a row, up to the second."""
 
 LONGEST_TURN = 3.0
 """Seconds for which a guard waits while another one of the run starts a supervisor. A signal may have stopped that one."""
@@ -117,7 +120,8 @@ def pause(deaths: int, *, tells: bool) -> None:
     if deaths == MANY_DEATHS and tells:
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         sys.stderr.write(f"{now} {deaths} supervisors died in a row; from now on the next ones wait, up to a minute\n")
-    time.sleep(min(FIRST_DELAY * 2**deaths, LONGEST_DELAY))
+    if deaths >= AT_ONCE:
+        time.sleep(min(FIRST_DELAY * 2 ** (deaths - AT_ONCE), LONGEST_DELAY))
 
 
 def main(deaths: int, patience: float, supervisor: int, lock: str, command: str, folder: str, whereabouts: str) -> None:
