@@ -102,6 +102,10 @@ def test_a_run_that_never_began_goes_on_with_a_spare_node_too() -> None:
     assert run_word(story.close().state) == "queued"
 
 
+def test_a_run_whose_only_node_is_never_reached_goes_on_with_a_spare_node() -> None:
+    assert run_word(given_up(Story((("b", (0,)),), spare_nodes=1)).state) == "queued"
+
+
 def test_a_run_that_is_being_stopped_needs_no_spare_node() -> None:
     story = given_up(without_b(Story(TWO, spare_nodes=1).run()).stop())
     story.end(0, -15).end(1, -15).clear().close()

@@ -215,14 +215,16 @@ def script_imported(state: RunState, event: ev.ScriptImported) -> Step:
 
 def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
     """Counts the ranks of the node as lost. If there is a spare node, they rejoin there, or the run ends here and all ranks start again."""
+    if isinstance(state.phase, Ended):
+        return ignore(state, "the run has ended")
     if (moved := _rejoin_on_spare(state, event)) is not None:
         return moved
-    before, state = state, set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)
+    ends: tuple[AnyAction, ...] = ()
+    state = set_node(state, event.node, link="given-up", reason=event.reason, since=event.at)
     if state.spare_nodes:
         state, ends = stop_requested(state, ev.StopRequested(at=event.at, by=f"the loss of {event.node}", again=True))
-        state, actions = _lose_ranks(before, state, event)
-        return state, tuple(one for one in ends if not isinstance(one, act.Ignore)) + actions
-    return _lose_ranks(before, state, event)
+    state, actions = _lose_ranks(state, event)
+    return state, tuple(one for one in ends if not isinstance(one, act.Ignore)) + actions
 
 
 def _rejoin_on_spare(state: RunState, event: ev.NodeGivenUp) -> Step | None:
@@ -247,10 +249,10 @@ def _rejoin_on_spare(state: RunState, event: ev.NodeGivenUp) -> Step | None:
     return state, (act.OpenNode(node=name), *told, *actions)
 
 
-def _lose_ranks(before: RunState, state: RunState, event: ev.NodeGivenUp) -> Step:
+def _lose_ranks(state: RunState, event: ev.NodeGivenUp) -> Step:
     match state.phase:
         case Ended():
-            return ignore(before, "the run has ended")
+            return state, ()
         case Opening():
             return when_opened(state, event.at)
         case Starting() | Running() | Holding() | Stopping():

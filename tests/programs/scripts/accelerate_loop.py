@@ -77,6 +77,8 @@ def main():
         if accelerator.is_main_process:
             os.rename(f"checkpoints/{epoch}.new", f"checkpoints/{epoch}")
     accelerator.print(f"final accuracy {accuracy:.6f}, train_loss {total / len(train):.8f}")
+    # Where DDP has the last reference to gloo's process group, torch 2.13 waits for a thread that waits for the GIL.
+    model, optimizer = accelerator.free_memory(model, optimizer)
     accelerator.end_training()
 
 
