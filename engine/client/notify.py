@@ -122,13 +122,13 @@ async def post(url: str, told: Telling) -> str:
     """
     if not url:
         return ""
-    run, reason = _plain(told.run), _plain(told.text)
+    run, profile, reason = (_plain(one).translate(_NO_MENTIONS) for one in (told.run, told.name, told.text))
     body = {
         "event": told.occasion,
         "run": run,
-        "profile": _plain(told.name),
+        "profile": profile,
         "reason": reason,
-        "text": f"{run}: {reason}".translate(_NO_MENTIONS),
+        "text": f"{run}: {reason}",
     }
     program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("webhook.py"))]
     ended = await _run("notify.webhook", program, msgspec.json.encode({"url": url, "body": body}))

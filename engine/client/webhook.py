@@ -13,8 +13,8 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-SECONDS = 10.0
-"""How long the server may be silent."""
+SECONDS = 8.0
+"""How long the server may be silent. The whole program may take `notify.COMMAND_SECONDS`."""
 
 
 class _Here(urllib.request.HTTPRedirectHandler):

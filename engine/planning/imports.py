@@ -51,6 +51,8 @@ def import_command(
         ProfileError: the profile would be wrong.
     """
     text = words[0] if len(words) == 1 else shlex.join(words)
+    if len(text) > MAX_SIZE:
+        raise UsageError(f"the command is longer than {MAX_SIZE >> 10} KiB")
     job = batch_file([Word(word, "the command") for word in _words(text)])
     file, options = (text, []) if len(words) == 1 and os.path.isfile(text) else job or ("", None)
     draft, found = read_script(_read(file) if file else text, file, options)

@@ -34,7 +34,8 @@ def folders() -> list[tuple[str, Path]]:
         ProfileError: the settings can't be read.
     """
     here, *others = profile_folders()
-    chosen = [Path(folder).expanduser() for folder in read_settings()[0].profiles]
+    # Path.expanduser raises where a user is unknown.
+    chosen = [Path(os.path.expanduser(folder)) for folder in read_settings()[0].profiles]
     return [here, *(("yours" if _is_own(folder) else "shared", folder) for folder in chosen), *others]
 
 
@@ -42,8 +43,10 @@ def _is_own(folder: Path) -> bool:
     """Whether only the user can put files into a folder, or it does not exist yet."""
     try:
         status = folder.stat()
+    except FileNotFoundError:
+        return True
     except OSError:
-        return not folder.exists()
+        return False
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
@@ -141,7 +144,7 @@ def save_profile(profile: Profile, path: Path | None = None) -> Path:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    own = next(folder for source, folder in folders() if source in ("yours", "shared"))
+    own = next(folder for source, folder in folders() if source == "yours")
     path = path or own / f"{profile.name}.toml"
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()

@@ -49,6 +49,13 @@ def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
         OSError: the folder or a state can't be read.
         ValueError: a state is too large.
     """
+    try:
+        return _read_states(path, after)
+    except FileNotFoundError:  # a checkpoint is not whole yet, was removed meanwhile, or the training is not over
+        return [], after
+
+
+def _read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
     found = [
         (entry.stat(follow_symlinks=False).st_mtime, int(named[1]))
         for entry in os.scandir(path.parent)
@@ -56,10 +63,7 @@ def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
     ]
     saved, newest = max(found, default=(0.0, 0))
     state = path.parent / f"checkpoint-{newest}" / NAME if newest > after else path
-    try:
-        end = state.stat()
-    except FileNotFoundError:  # the checkpoint is not whole yet, or the training is not over
-        return [], after
+    end = state.stat()
     if state == path and end.st_mtime < saved:
         return [], after  # it is of an earlier training
     step, logs = _read(state, end.st_mtime_ns)

@@ -48,8 +48,9 @@ class Guards:
         self._began = time.monotonic()
 
     def start_after_death(self) -> None:
-        """Starts the guards at once if a guard has started this process. That one ends when this process is ready, so that a death in
-        between would leave the run without a supervisor.
+        """Starts the guards at once if a guard has started this process.
+
+        Called before this process is known as the newest supervisor: the guards of the dead one act until then, and these from then on.
         """
         if self._deaths:
             for patience in PATIENCE:
@@ -85,20 +86,19 @@ class Guards:
         if time.monotonic() - self._began > guard_process.CALM_SECONDS:
             self._deaths = 0
         self._close(patience)
-        read, self._pipes[patience] = os.pipe()
         command = [sys.executable, "-I", "-S", guard_process.__file__]
         arguments = [str(self._deaths), str(patience), str(os.getpid()), *self._arguments]
         try:
-            self._guards[patience] = subprocess.Popen(
-                [*command, *arguments],
-                stdin=read,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            read, self._pipes[patience] = os.pipe()
+            with open(read, "rb", buffering=0) as end:
+                self._guards[patience] = subprocess.Popen(
+                    [*command, *arguments],
+                    stdin=end,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
         except OSError as error:
             note(f"can't start the process that restarts a dead supervisor: {error}")
-        finally:
-            os.close(read)
 
     def release(self) -> None:
         """Ends the guards, and waits until they are gone: this process ends as it should, and nothing must start the next one.

@@ -121,7 +121,7 @@ def pause(deaths: int, *, tells: bool) -> None:
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         sys.stderr.write(f"{now} {deaths} supervisors died in a row; from now on the next ones wait, up to a minute\n")
     if deaths >= AT_ONCE:
-        time.sleep(min(FIRST_DELAY * 2 ** (deaths - AT_ONCE), LONGEST_DELAY))
+        time.sleep(min(FIRST_DELAY * 2 ** min(deaths - AT_ONCE, 10), LONGEST_DELAY))
 
 
 def main(deaths: int, patience: float, supervisor: int, lock: str, command: str, folder: str, whereabouts: str) -> None:

@@ -72,6 +72,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     files, hold = FileWatch(run, journal), HoldWatch(run, runner.orders)
     imports = ImportWatch(run, runner.ingest)
     _remove_old_socket(paths)
+    guards.start_after_death()
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -95,7 +96,6 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
         runner.start(tasks, restart_by)
-        guards.start_after_death()
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print("ready", flush=True)  # noqa: T201
         _close_starter()

@@ -12,7 +12,7 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.actions import AnyAction
 from engine.core.run.holding import idle_since
-from engine.core.run.moves import up_nodes
+from engine.core.run.moves import spawn, up_nodes
 from engine.core.run.state import Holding, Running, Starting
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
@@ -24,6 +24,9 @@ from engine.supervisor.relay import Relay
 from engine.supervisor.routes import NoRouteError, find_routes, interface_environment
 from engine.supervisor.store_keys import StoreKeys
 from engine.supervisor.supervised import SupervisedRun
+
+HEAD_PAUSE = 1.0
+"""Seconds between two searches for the interface of a node while the link to the head node, which takes part, is down."""
 
 RECONNECT_MARGIN = 30.0
 """Seconds beyond the lease in which a node that was connected before is tried again."""
@@ -161,26 +164,41 @@ class Orders:
         if not known or action.node in known or action.node in self._spare_interfaces:
             self._spawn(action)
             return
-        self._run.tasks.create_task(self._find_interface(action), name=f"route of {action.node}")
+        task = self._spawn_when_found(action.node, action.attempt, action.address)
+        self._run.tasks.create_task(task, name=f"route of {action.node}")
 
-    async def _find_interface(self, action: act.SpawnRanks) -> None:
-        run, node = self._run, action.node
-        try:
-            routes = await find_routes(self._questions, run.head, [node], action.address)
-            self._spare_interfaces[node] = dict(routes.interfaces)[node]
-            trouble = ""
-        except NoRouteError as error:
-            trouble = str(error)
-        if action.attempt != run.state.attempt or all(one.name != node for one in up_nodes(run.state)):
-            return  # it is repeated when the node is up
-        if not trouble:
-            self._spawn(action)
+    async def _spawn_when_found(self, node: str, attempt: int, address: str) -> None:
+        """Finds the interface of a node, then starts those of its ranks that still wait."""
+        run, trouble = self._run, ""
+        while attempt == run.state.attempt and isinstance(run.state.phase, Starting | Running | Holding):
+            try:
+                routes = await find_routes(self._questions, run.head, [node], address)
+                self._spare_interfaces[node] = dict(routes.interfaces)[node]
+                trouble = ""
+            except NoRouteError as error:
+                trouble = str(error)
+            up = {one.name for one in up_nodes(run.state)}
+            if node not in up:
+                return  # it is repeated when the node is up
+            if not trouble or run.head in up:
+                break
+            await asyncio.sleep(HEAD_PAUSE)
+        if attempt != run.state.attempt or not isinstance(run.state.phase, Starting | Running | Holding):
             return
+        for action in spawn(run.state, run.state.node(node)):
+            if isinstance(action, act.SpawnRanks) and trouble:
+                self._fail(action, trouble)
+            elif isinstance(action, act.SpawnRanks):
+                self._spawn(action)
+
+    def _fail(self, action: act.SpawnRanks, reason: str) -> None:
+        """Reports that ranks could not be started."""
         for rank, generation in zip(action.ranks, action.generations, strict=True):
-            ended = ev.RankEnded(
-                at=time.time(), attempt=action.attempt, rank=rank, status=126, reason=trouble, generation=generation
+            self._run.handle(
+                ev.RankEnded(
+                    at=time.time(), attempt=action.attempt, rank=rank, status=126, reason=reason, generation=generation
+                )
             )
-            run.handle(ended)
 
     def _spawn(self, action: act.SpawnRanks) -> None:
         plan, node = self._run.plan, action.node

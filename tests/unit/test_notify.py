@@ -187,7 +187,7 @@ async def test_a_webhook_gets_one_document_and_its_address_is_in_no_argument(hoo
                 "event": "failure",
                 "run": "gpt-k3f9",
                 "profile": "gpt",
-                "reason": "failed: <!channel> @all",
+                "reason": "failed: \u2039!channel\u203a \uff20all",
                 "text": "gpt-k3f9: failed: \u2039!channel\u203a \uff20all",
             },
         )

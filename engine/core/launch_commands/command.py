@@ -24,6 +24,9 @@ _SHELLS = ("bash", "sh")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)
 """Commands that start ranks."""
 
+MAX_LOOK = 1 << 16
+"""Characters of a pasted text that decide whether it is a command."""
+
 _LISTED = "rankdeck reads torchrun, python -m torch.distributed.run, accelerate launch, deepspeed, mpirun, srun and sbatch files"
 
 _PYTHON_OPTIONS = Table(
@@ -65,6 +68,7 @@ def starts_ranks(words: list[Word]) -> bool:
 
 def looks_like_launch(text: str) -> bool:
     """Whether a text that was pasted is a command or a batch file that starts ranks, and not just any text."""
+    text = text[:MAX_LOOK]
     words = [Word(word, "") for word in text.split()]
     is_batch = any(line.startswith("#SBATCH") for line in text.splitlines())
     return is_batch or (len(words) > 1 and (starts_ranks(words) or program_of(words[0].text) == "sbatch"))

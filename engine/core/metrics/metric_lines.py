@@ -42,7 +42,7 @@ _LEADING_NUMBER = re.compile(r"[\s'\"(\[=:]{0,16}(" + NUMBER + r")([kmg]?)(?![a-
 _MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]")
 _FRAME_END = b'", line '
-_FRAME = rb'[^\n]{0,64}?File "[^"\n]{1,4096}", line \d+[^\n]*\n'
+_FRAME = rb'[^\n]{0,64}?File "[^"\n]{1,4096}", line \d++[^\n]*+\n'
 _SOURCE = re.compile(rb"^(" + _FRAME + rb")(?:\[[^\]\n]{1,64}\]:? )?    [^\n]*", re.MULTILINE)
 """A frame of a traceback and its line of source code, also after a prefix such as `[rank0]: `."""
 _LAST_FRAME = re.compile(_FRAME + rb"\Z")

@@ -141,6 +141,7 @@ class Spawn:
         state.dirty = True
         self.send(type="spawned", attempt=self.attempt, rank=number, pid=pid, generation=generation)
         if state.stopped == self.attempt:
+            rank.told_to_stop = True
             kill_group(pid, signal.SIGKILL)
 
     def _start_cold(self) -> None:
