@@ -73,12 +73,17 @@ async def abandon(paths: RunPaths) -> None:
 
 
 def end_supervisor(paths: RunPaths) -> None:
-    """Kills the supervisor of a run, which can't end the run itself, and first its guards, which would start the next one."""
-    end_guards(str(paths.lock), only_stopped=False)
+    """Kills the supervisor of a run, which can't end the run itself, and its guards, which would start the next one."""
+    supervisor = 0
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wire:
         wire.connect(socket_of(paths))
         if peer_user(wire) == os.geteuid():
-            kill_quietly(peer_process(wire), signal.SIGKILL)
+            supervisor = peer_process(wire)
+            kill_quietly(supervisor, signal.SIGSTOP)  # it would replace its guards
+    end_guards(str(paths.lock), only_stopped=False)
+    if supervisor:
+        kill_quietly(supervisor, signal.SIGKILL)
+        end_guards(str(paths.lock), only_stopped=False)  # one that it was about to start
 
 
 def end_processes(paths: RunPaths) -> None:
