@@ -10,7 +10,7 @@ from engine.core.views.queue import FORMAT, end_words, parse_queue
 PATIENCE = 10.0
 """Seconds for squeue to answer."""
 
-LONGEST = 30.0
+LONGEST = 60.0
 """Seconds in which a busy controller answers, and a job that is completing gets its last state, which tells why. After that, the job has
 just ended."""
 
@@ -31,7 +31,7 @@ async def why_ended(job: str) -> str:
 
 
 async def _squeue(job: str) -> str | None:
-    """What squeue says of a job; empty: nothing, or there is no squeue; None: it does not answer in time."""
+    """What squeue says of a job; empty: nothing, or there is no squeue; None: it fails, or does not answer in time."""
     words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={FORMAT}")
     nothing = asyncio.subprocess.DEVNULL
     try:
@@ -47,4 +47,4 @@ async def _squeue(job: str) -> str | None:
         process.kill()
         await process.wait()
         return None
-    return said.decode(errors="replace")
+    return said.decode(errors="replace") if process.returncode == 0 else None
