@@ -326,7 +326,7 @@ def test_fifty_kills_at_any_moment_leave_a_run_that_finishes_and_a_survivor_that
     run = launch(steps=1_000_000, pause=0.01)
     dice = random.Random(50)
     reached(rankdeck, run, 5)
-    # Where gloo leaves a survivor hanging, it makes way and says so; its successor is measured from then on.
+    # Where gloo leaves rank 3 hanging, a new process replaces it, and its log says so. The new one is measured from then on.
     survivor, before, survived, said = 0, (0, 0, 0), 0, 0
     for _ in range(60):
         was, survivor = survivor, shake(rankdeck, run, 10, dice)

@@ -228,7 +228,7 @@ def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
 
 
 def _rejoin_on_spare(state: RunState, event: ev.NodeGivenUp) -> Step | None:
-    """Puts a spare node in the place of a lost one, and has its ranks rejoin there. Returns None if they can't."""
+    """Replaces a lost node by a spare one, where its ranks rejoin. Returns None if they can't."""
     is_on = isinstance(state.phase, Starting | Running | Holding)
     if not is_on or not state.spare_names or event.node == state.nodes[0].name:
         return None
