@@ -58,11 +58,11 @@ class Deck(Protocol):
         ...
 
     def open_command(self, command: str) -> object:
-        """Shows what a command of another launcher does as a form, in place of a form that is open. Asks as `open_form` does."""
+        """Shows what a command of another launcher does as a form, in place of a form that is open. Asks the same questions as `open_form`."""
         ...
 
     def open_check(self, entry: ProfileEntry) -> None:
-        """Checks the nodes of a profile for problems that would otherwise appear after launch. Asks as `open_form` does."""
+        """Checks the nodes of a profile for problems that would otherwise appear after launch. Asks the same questions as `open_form`."""
         ...
 
     def profile_saved(self, name: str) -> None:
