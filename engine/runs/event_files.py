@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +43,9 @@ _PROCESS = re.compile(rb"[^\n\[]{0,80}\w+:(\d{1,10}) \[")
 """`2026-11-25 18:51:06,839 INFO    MainThread:4711 [wandb_setup.py…`"""
 
 
-def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: float) -> dict[Path, int]:
+def find_files(
+    folder: Path, ranks: Mapping[int, int], since: float, seconds: float, args: Sequence[str] = ()
+) -> dict[Path, int]:
     """Looks for files of trackers that ranks have created. Hidden folders and links are left out.
 
     Args:
@@ -51,11 +53,33 @@ def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: fl
         ranks: by pid.
         since: when the run was launched, seconds since the epoch.
         seconds: longest time that the search takes.
+        args: of the program.
 
     Returns:
         The rank of each file. An event file that does not name its process is one of rank 0.
     """
     found: dict[Path, int] = {}
+    states: set[Path] = set()
+    for entry in _entries(folder, seconds):
+        try:
+            if "tfevents" in entry.name and (named := _NAME.match(entry.name)):
+                rank = ranks.get(int(named[2])) if named[2] else 0
+                if rank is not None and int(named[1]) >= since - CLOCK:
+                    found[Path(entry.path)] = rank
+            elif entry.name.endswith(_WANDB) and entry.stat(follow_symlinks=False).st_mtime >= since - CLOCK:
+                if (rank := ranks.get(_writer(Path(entry.path).parent / _WANDB_LOG))) is not None:
+                    found[Path(entry.path)] = rank
+            elif entry.name == trainer_states.NAME and entry.stat(follow_symlinks=False).st_mtime >= since:
+                states.add(trainer_states.watched(Path(entry.path)))
+        except OSError:
+            continue
+    if (state := trainer_states.of_program(states, folder, args)) is not None:
+        found[state] = 0
+    return found
+
+
+def _entries(folder: Path, seconds: float) -> Iterator[os.DirEntry[str]]:
+    """What is below a folder, nearest first, within limits of depth, number and time."""
     waiting = deque([(folder, 0)])
     until, entries = time.monotonic() + seconds, 0
     while waiting:
@@ -65,22 +89,12 @@ def find_files(folder: Path, ranks: Mapping[int, int], since: float, seconds: fl
                 for entry in listed:
                     entries += 1
                     if entries > MAX_ENTRIES or time.monotonic() > until:
-                        return found
-                    if "tfevents" in entry.name and (named := _NAME.match(entry.name)):
-                        rank = ranks.get(int(named[2])) if named[2] else 0
-                        if rank is not None and int(named[1]) >= since - CLOCK:
-                            found[Path(entry.path)] = rank
-                    elif entry.name.endswith(_WANDB) and entry.stat(follow_symlinks=False).st_mtime >= since - CLOCK:
-                        if (rank := ranks.get(_writer(Path(here, _WANDB_LOG)))) is not None:
-                            found[Path(entry.path)] = rank
-                    elif entry.name == trainer_states.NAME:
-                        if entry.stat(follow_symlinks=False).st_mtime >= since:
-                            found[trainer_states.watched(Path(entry.path))] = 0
-                    elif depth < MAX_DEPTH and entry.name[0] != "." and entry.is_dir(follow_symlinks=False):
+                        return
+                    yield entry
+                    if depth < MAX_DEPTH and entry.name[0] != "." and entry.is_dir(follow_symlinks=False):
                         waiting.append((Path(entry.path), depth + 1))
         except OSError:
             continue
-    return found
 
 
 def tracker_of(path: Path) -> Tracker:

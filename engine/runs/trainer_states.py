@@ -10,7 +10,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,6 +36,23 @@ def watched(path: Path) -> Path:
     return (path.parent.parent if _CHECKPOINT.match(path.parent.name) else path.parent) / NAME
 
 
+def of_program(states: Collection[Path], folder: Path, args: Sequence[str]) -> Path | None:
+    """Which state is that of a program. Another training in the same folder writes states too, and none tells who has written it.
+
+    Args:
+        states: those that have changed since the program began.
+        folder: where it runs.
+        args: its arguments. What is in a folder that one of them names, as `--output_dir out` does, is of this program.
+
+    Returns:
+        The name by which it is watched; None if several may be the program's.
+    """
+    words = {part for word in args for part in (word, word.partition("=")[2]) if part}
+    named = {Path(os.path.normpath(folder / word)) for word in words} - {folder, *folder.parents}
+    own = [state for state in states if not named.isdisjoint(state.parents)] or states
+    return next(iter(own)) if len(own) == 1 else None
+
+
 def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
     """Reads what was logged since a step.
 
@@ -43,7 +61,7 @@ def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
         after: the step.
 
     Returns:
-        Scalars, and the step up to which the newest state tells. Their times lie between those of the two checkpoints.
+        Scalars, and the step up to which the newest state tells. Their times lie between those of the checkpoints around them.
 
     Raises:
         OSError: the folder or a state can't be read.
@@ -56,25 +74,28 @@ def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
 
 
 def _read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
-    found = [
-        (entry.stat(follow_symlinks=False).st_mtime, int(named[1]))
+    saves = [
+        (int(named[1]), entry.stat(follow_symlinks=False).st_mtime)
         for entry in os.scandir(path.parent)
         if (named := _CHECKPOINT.match(entry.name))
     ]
-    saved, newest = max(found, default=(0.0, 0))
+    newest, saved = max(saves, key=lambda save: save[1], default=(0, 0.0))
     state = path.parent / f"checkpoint-{newest}" / NAME if newest > after else path
-    end = state.stat()
-    if state == path and end.st_mtime < saved:
+    changed = state.stat()
+    if state == path and changed.st_mtime < saved:
         return [], after  # it is of an earlier training
-    step, logs = _read(state, end.st_mtime_ns)
-    try:
-        begin = min(end.st_mtime, (path.parent / f"checkpoint-{after}" / NAME).stat().st_mtime)
-    except FileNotFoundError:
-        begin = end.st_mtime
-    pace = (end.st_mtime - begin) / max(1, step - after)
-    return [Scalar(begin + pace * (at - after), at, tag, value) for at, tag, value in logs if after < at <= step], max(
+    step, logs = _read(state, changed.st_mtime_ns)
+    known = sorted(save for save in saves if save[0] < step and save[1] < changed.st_mtime) + [(step, changed.st_mtime)]
+    return [Scalar(_time_of(at, known), at, tag, value) for at, tag, value in logs if after < at <= step], max(
         step, after
     )
+
+
+def _time_of(step: int, known: Sequence[tuple[int, float]]) -> float:
+    """When a step was done, by the steps and times of checkpoints around it, the last of which is not before it."""
+    place = bisect_left(known, (step, 0.0))
+    (before, begin), (after, end) = known[max(0, place - 1)], known[place]
+    return begin + (end - begin) * (step - before) / max(1, after - before) if place else end
 
 
 @lru_cache(maxsize=4)

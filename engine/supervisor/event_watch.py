@@ -110,7 +110,8 @@ class EventWatch:
 
     def _searching(self, seconds: float) -> _Work[dict[Path, int]]:
         folder, ranks, launched = self._folder, dict(self._ranks), self._run.state.launched_at
-        return _Work(lambda: find_files(folder, ranks, launched, seconds))
+        args = self._run.plan.program.args
+        return _Work(lambda: find_files(folder, ranks, launched, seconds, args))
 
     def _take(self, found: dict[Path, int]) -> None:
         for path, rank in found.items():

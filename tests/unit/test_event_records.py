@@ -97,6 +97,22 @@ def test_steps_losses_and_a_derived_throughput_come_from_the_file_of_a_silent_ra
     assert "train/acc" in progress.keys
 
 
+def test_steps_of_a_file_are_those_of_the_run_also_where_they_are_done_again() -> None:
+    progress = RankProgress()
+    take(progress, *(("train/loss", 10 * count, 1.0) for count in range(1, 5)))
+    points = take(progress, ("train/loss", 10, 2.0), ("train/loss", 20, 2.0))
+    assert [(point.key, point.step) for point in points if point.key == "loss"] == [("loss", 10), ("loss", 20)]
+    assert (progress.step, progress.epoch_step) == (20, None)
+
+
+def test_a_bar_that_begins_is_not_replaced_by_the_states_of_the_trainer() -> None:
+    reader, progress = MetricReader(), RankProgress()
+    take_lines(0, progress, 90.0, reader.feed(b" 50%|#####     | 20/40 [00:01<00:01, 9.00it/s]\r"))
+    take_scalars(0, progress, [Scalar(100.0, 20, "loss", 1.0)], Names(), 1e9, is_echo=True)
+    take_lines(0, progress, 91.0, reader.feed(b" 75%|#######   | 30/40 [00:02<00:01, 9.00it/s]\r"))
+    assert (progress.step, progress.steps) == (30, 40)
+
+
 def test_a_validation_that_is_written_with_its_epoch_does_not_move_the_step() -> None:
     progress = RankProgress()
     points = take(progress, ("loss", 100, 1.0), ("val_loss", 1, 2.0), ("epoch", 100, 1.0), ("loss", 200, 0.5))

@@ -46,7 +46,7 @@ def taken() -> Taken:
 @pytest.fixture
 def watch(tmp_path: Path, taken: Taken) -> EventWatch:
     state = SimpleNamespace(ranks=(Alive(pid=41, since=1000.0),), launched_at=1000.0)
-    run = SimpleNamespace(state=state, plan=SimpleNamespace(workdir=str(tmp_path)))
+    run = SimpleNamespace(state=state, plan=SimpleNamespace(workdir=str(tmp_path), program=SimpleNamespace(args=())))
     shutil.copy(RECORDED, tmp_path / "events.out.tfevents.1000.node.41.0")
     return EventWatch(cast("SupervisedRun", run), cast("Ingest", taken))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,26 @@ def test_checkpoints_of_an_earlier_run_are_left_out(tmp_path: Path) -> None:
     (path,) = find_files(tmp_path, {}, LAUNCHED, 60.0)
     assert losses(path, 0) == [(2, 1010.0), (4, 1010.0)]
     assert read_new(path, 4) == ([], 4)
+
+
+def test_times_lie_between_those_of_checkpoints(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoint-4", 4, 1010.0)
+    save(tmp_path / "checkpoint-8", 8, 1030.0)
+    save(tmp_path / "checkpoint-12", 12, 1050.0)
+    (path,) = find_files(tmp_path, {}, LAUNCHED, 60.0)
+    assert losses(path, 0) == [(2, 1010.0), (4, 1010.0), (6, 1020.0), (8, 1030.0), (10, 1040.0), (12, 1050.0)]
+
+
+def test_a_state_of_another_training_in_the_folder_is_not_taken(tmp_path: Path) -> None:
+    save(tmp_path / "out" / "checkpoint-4", 4, 1010.0)
+    save(tmp_path / "twin" / "out" / "checkpoint-4", 4, 1010.0)
+    own = tmp_path / "out" / "trainer_state.json"
+    for args in (("--output_dir", "out"), ("--output_dir=out",), (str(tmp_path / "out"), ".", "/")):
+        assert find_files(tmp_path, {}, LAUNCHED, 60.0, args) == {own: 0}
+    for args in ((), ("--output_dir", "other"), ("out", "twin"), (".", str(tmp_path), "/")):
+        assert find_files(tmp_path, {}, LAUNCHED, 60.0, args) == {}, args
+    shutil.rmtree(tmp_path / "twin")
+    assert find_files(tmp_path, {}, LAUNCHED, 60.0) == {own: 0}
 
 
 def test_a_state_may_hold_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ class Counter(msgspec.Struct, kw_only=True):
         is_first = self.advances == 0
         if is_first:
             self.first, self.count, self.epoch = count, count, epoch
-        elif self._begins_again(count, epoch, of_epoch):
+        elif line.format.kind != "file" and self._begins_again(count, epoch, of_epoch):
             is_same = self.epoch is None or epoch is None or epoch == self.epoch
             passed = 1 if is_same else int(epoch or 0) - int(self.epoch or 0)
             if self.is_ahead and count >= self.count:
@@ -85,7 +85,7 @@ class Counter(msgspec.Struct, kw_only=True):
         self.count, self.epoch = count, epoch
         self.total = line.steps if line.steps is not None else self.total
         self.of_epoch = self.of_epoch or of_epoch or self.begun > 0
-        self.is_named, self.is_own = line.format.kind == "named", line.format.kind == "own"
+        self.is_named, self.is_own = line.format.kind in ("named", "file"), line.format.kind == "own"
         if moved:
             self.advances += 1
             self.has_moved = True

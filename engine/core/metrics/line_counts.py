@@ -8,7 +8,7 @@ from typing import Literal
 from engine.core.metrics.fields import HIDDEN, Field, Fields
 from engine.core.metrics.metric_names import HELD_OUT, Meaning, Names, meaning_of
 
-Kind = Literal["", "named", "own", "bare", "bar"]
+Kind = Literal["", "named", "own", "bare", "bar", "file"]
 """How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, or with a bar."""
 
 

@@ -16,7 +16,7 @@ from engine.core.metrics.metric_names import Names, meaning_of
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines
 from engine.core.metrics.series import Point
 
-_COUNTED = Format(kind="named", counter="file")
+_COUNTED = Format(kind="file", counter="file")
 _UNCOUNTED = Format()
 
 LAST_BARS = 2
@@ -53,7 +53,8 @@ def take_scalars(
         key = key if role in ("lr", "grad_norm", "rate") else role if role in ("loss", "val_loss") else scalar.tag
         if role in ("epoch", "epochs", "step", "steps") or names.ignores(scalar.tag):
             continue
-        _take_over(progress)
+        if not is_echo:
+            _take_over(progress)
         shown = "throughput" if role == "rate" else key
         is_told = shown in progress.keys and shown not in progress.from_files
         is_printed = is_told and (is_echo or shown not in progress.single)
