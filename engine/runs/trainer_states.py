@@ -85,10 +85,9 @@ def _read_states(path: Path, after: int) -> tuple[list[Scalar], int]:
     if state == path and changed.st_mtime < saved:
         return [], after  # it is of an earlier training
     step, logs = _read(state, changed.st_mtime_ns)
-    known = sorted(save for save in saves if save[0] < step and save[1] < changed.st_mtime) + [(step, changed.st_mtime)]
-    return [Scalar(_time_of(at, known), at, tag, value) for at, tag, value in logs if after < at <= step], max(
-        step, after
-    )
+    known = [*sorted(save for save in saves if save[0] < step and save[1] < changed.st_mtime), (step, changed.st_mtime)]
+    found = [Scalar(_time_of(at, known), at, tag, value) for at, tag, value in logs if after < at <= step]
+    return found, max(step, after)
 
 
 def _time_of(step: int, known: Sequence[tuple[int, float]]) -> float:

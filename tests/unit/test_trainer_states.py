@@ -70,10 +70,10 @@ def test_a_state_of_another_training_in_the_folder_is_not_taken(tmp_path: Path) 
     save(tmp_path / "out" / "checkpoint-4", 4, 1010.0)
     save(tmp_path / "twin" / "out" / "checkpoint-4", 4, 1010.0)
     own = tmp_path / "out" / "trainer_state.json"
-    for args in (("--output_dir", "out"), ("--output_dir=out",), (str(tmp_path / "out"), ".", "/")):
-        assert find_files(tmp_path, {}, LAUNCHED, 60.0, args) == {own: 0}
-    for args in ((), ("--output_dir", "other"), ("out", "twin"), (".", str(tmp_path), "/")):
-        assert find_files(tmp_path, {}, LAUNCHED, 60.0, args) == {}, args
+    for named in (("--output_dir", "out"), ("--output_dir=out",), (str(tmp_path / "out"), ".", "/")):
+        assert find_files(tmp_path, {}, LAUNCHED, 60.0, named) == {own: 0}
+    for unclear in ((), ("--output_dir", "other"), ("out", "twin"), (".", str(tmp_path), "/")):
+        assert find_files(tmp_path, {}, LAUNCHED, 60.0, unclear) == {}, unclear
     shutil.rmtree(tmp_path / "twin")
     assert find_files(tmp_path, {}, LAUNCHED, 60.0) == {own: 0}
 
