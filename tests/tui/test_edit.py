@@ -413,7 +413,7 @@ async def test_the_folder_of_a_saved_profile_is_listed_if_the_user_wants_it(engi
             await until(pilot, lambda: isinstance(app.screen, AskScreen), "the question for a file")
             app.screen.query_one(Input).value = str(tmp_path / "team" / f"{answer}.toml")
             await pilot.press("enter")
-            await until_seen(pilot, "List the profiles of this folder?", "team are then found by")
+            await until_seen(pilot, "List the profiles of this folder?", "found by")
             await pilot.press(answer)
             await until(pilot, lambda: isinstance(app.screen, EditScreen), "the form")
             await until(pilot, lambda listed=listed: engine.folders == listed, "the folder")  # type: ignore[misc]
