@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -80,6 +80,56 @@ class _Column:
         self.mean = self.mean * ((self.count - 1) / self.count) + (bucket.low / 2 + bucket.high / 2) / self.count
 
 
+class _Axis(NamedTuple):
+    """Where buckets stand on the axis of x, and in which column. `begin`: seconds since the epoch."""
+
+    by_step: bool
+    begin: float
+    left: float = 0.0
+    width: float = 1.0
+
+    def places(self, buckets: Iterable[Bucket]) -> list[float]:
+        """In steps, or in seconds since the first bucket."""
+        if self.by_step:
+            return [float(bucket.step) for bucket in buckets if bucket.step is not None]
+        return [bucket.end - self.begin for bucket in buckets]
+
+    def placed(self, buckets: Sequence[Bucket]) -> Iterator[tuple[int, Bucket]]:
+        """Each with its column."""
+        for place, bucket in zip(self.places(buckets), buckets, strict=True):
+            yield round((place - self.left) / self.width), bucket
+
+    def columns_of(self, buckets: Sequence[Bucket]) -> list[tuple[float, _Column]]:
+        """The columns of one series that have values, and where they stand."""
+        by_index: defaultdict[int, _Column] = defaultdict(_Column)
+        for index, bucket in self.placed(buckets):
+            by_index[index].add(bucket)
+        return [(self.left + index * self.width, column) for index, column in sorted(by_index.items()) if column.count]
+
+    def band_of(self, parts: Sequence[tuple[str, list[Bucket]]]) -> list[tuple[float, _Column]]:
+        """The same of many. A series without a value in a column keeps its last one there: a rank that falls silent has not become like
+        the others."""
+        by_index: defaultdict[int, _Column] = defaultdict(_Column)
+        latest: list[dict[int, Bucket]] = []
+        for _, buckets in parts:
+            latest.append(own := {})
+            for index, bucket in self.placed(buckets):
+                by_index[index].add(bucket)
+                if bucket.low is not None:
+                    own[index] = bucket
+        filled = sorted(index for index, column in by_index.items() if column.count)
+        for own in latest:
+            if len(own) == len(filled):
+                continue
+            last: Bucket | None = None
+            for index in filled:
+                if index in own:
+                    last = own[index]
+                elif last is not None:
+                    by_index[index].add(last)
+        return [(self.left + index * self.width, by_index[index]) for index in filled]
+
+
 def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look()) -> Curves | None:  # noqa: B008
     """At most twice as many points for each curve as there are columns.
 
@@ -95,76 +145,40 @@ def curves(named: Sequence[tuple[str, Series]], columns: int, look: Look = Look(
     parts = [(name, buckets) for name, buckets, _ in found]
     every = [bucket for _, buckets in parts for bucket in buckets]
     by_step = not look.by_time and bool(every) and all(bucket.step is not None for bucket in every)
-    begin = min((bucket.begin for bucket in every), default=0.0)
-
-    def places(buckets: Iterable[Bucket]) -> list[float]:
-        if by_step:
-            return [float(bucket.step) for bucket in buckets if bucket.step is not None]
-        return [bucket.end - begin for bucket in buckets]
-
+    axis = _Axis(by_step, min((bucket.begin for bucket in every), default=0.0))
     if look.log or (look.begin, look.end) != (0.0, 1.0):
-        parts = _looked_at(parts, look, places)
+        parts = _looked_at(parts, look, axis)
         every = [bucket for _, buckets in parts for bucket in buckets]
     low = min((bucket.low for bucket in every if bucket.low is not None), default=None)
     high = max((bucket.high for bucket in every if bucket.high is not None), default=None)
     if low is None or high is None:
         return None
-    every_place = places(every)
-    left, right = min(every_place), max(every_place)
-    width = (right - left) / max(1, columns - 1) or 1.0
-
-    def columns_of(buckets: Sequence[Bucket]) -> list[tuple[float, _Column]]:
-        by_index: defaultdict[int, _Column] = defaultdict(_Column)
-        for place, bucket in zip(places(buckets), buckets, strict=True):
-            by_index[round((place - left) / width)].add(bucket)
-        return [(left + index * width, column) for index, column in sorted(by_index.items()) if column.count]
-
-    def band_of() -> list[tuple[float, _Column]]:
-        """A series without a value in a column keeps its last one there: a rank that falls silent has not become like the others."""
-        by_index: defaultdict[int, _Column] = defaultdict(_Column)
-        latest: list[dict[int, Bucket]] = []
-        for _, buckets in parts:
-            latest.append(own := {})
-            for place, bucket in zip(places(buckets), buckets, strict=True):
-                index = round((place - left) / width)
-                by_index[index].add(bucket)
-                if bucket.low is not None:
-                    own[index] = bucket
-        filled = sorted(index for index, column in by_index.items() if column.count)
-        for own in latest:
-            if len(own) == len(filled):
-                continue
-            last: Bucket | None = None
-            for index in filled:
-                if index in own:
-                    last = own[index]
-                elif last is not None:
-                    by_index[index].add(last)
-        return [(left + index * width, by_index[index]) for index in filled]
-
-    if len(parts) > MOST_CURVES:
-        band = band_of()
-        x = [place for place, _ in band]
-        drawn = [
-            Curve(f"mean of {len(parts)}", x, [column.mean for _, column in band]),
-            Curve("highest", x, [column.high for _, column in band]),
-            Curve("lowest", x, [column.low for _, column in band]),
-            *(_curve(name, columns_of(buckets)) for name, buckets in parts if name == look.chosen),
-        ]
-    else:
-        drawn = [_curve(name, columns_of(buckets)) for name, buckets in parts]
+    places = axis.places(every)
+    left, right = min(places), max(places)
+    axis = axis._replace(left=left, width=(right - left) / max(1, columns - 1) or 1.0)
+    is_band = len(parts) > MOST_CURVES
+    drawn = _band(parts, axis) if is_band else []
+    drawn += [_curve(name, axis.columns_of(buckets)) for name, buckets in parts if not is_band or name == look.chosen]
     if look.smoothing:
         drawn = [_smoothed(curve, look.smoothing) for curve in drawn]
-    odd = sorted(set(places(bucket for bucket in every if bucket.odd)))
-    restarts = sorted({at for _, _, begun in found for at in places(begun) if left <= at <= right})
-    return Curves(drawn, len(parts) > MOST_CURVES, odd, restarts, by_step, (left, right), (low, high))
+    odd = sorted(set(axis.places(bucket for bucket in every if bucket.odd)))
+    restarts = sorted({at for _, _, begun in found for at in axis.places(begun) if left <= at <= right})
+    return Curves(drawn, is_band, odd, restarts, by_step, (left, right), (low, high))
 
 
-def _looked_at(
-    parts: list[tuple[str, list[Bucket]]], look: Look, places: Callable[[Iterable[Bucket]], list[float]]
-) -> list[tuple[str, list[Bucket]]]:
+def _band(parts: Sequence[tuple[str, list[Bucket]]], axis: _Axis) -> list[Curve]:
+    band = axis.band_of(parts)
+    x = [place for place, _ in band]
+    return [
+        Curve(f"mean of {len(parts)}", x, [column.mean for _, column in band]),
+        Curve("highest", x, [column.high for _, column in band]),
+        Curve("lowest", x, [column.low for _, column in band]),
+    ]
+
+
+def _looked_at(parts: list[tuple[str, list[Bucket]]], look: Look, axis: _Axis) -> list[tuple[str, list[Bucket]]]:
     """The buckets in the part of the run that is drawn, with logarithms where they are asked for."""
-    placed = [(name, list(zip(places(buckets), buckets, strict=True))) for name, buckets in parts]
+    placed = [(name, list(zip(axis.places(buckets), buckets, strict=True))) for name, buckets in parts]
     every = [place for _, pairs in placed for place, _ in pairs]
     first, last = min(every, default=0.0), max(every, default=0.0)
     left, right = first + (last - first) * look.begin, first + (last - first) * look.end
