@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncGenerator, Iterable
+from functools import partial
 
 import msgspec
 
@@ -104,17 +105,18 @@ async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTe
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
-            printer.turn_to(snapshot.run.attempt)
+            interrupts.after_answer(partial(printer.turn_to, snapshot.run.attempt))
             teller.look(snapshot.run)
             for event in events:
                 if event.level != "info":
-                    narrate(event.text)
+                    interrupts.after_answer(partial(narrate, event.text))
             holding = snapshot.run.state == "holding"
             if holding and not held:
-                show_failure(snapshot, err=True)
+                interrupts.after_answer(partial(show_failure, snapshot, err=True))
                 interrupts.stop_if_unattended()
             held = holding
     assert printer is not None
+    interrupts.withdraw_question()
     printer.finish()
     narrate(end_words(snapshot))
     if snapshot.run.state == "failed":
@@ -139,9 +141,11 @@ class _Printer:
 
     async def _print_forever(self) -> None:
         while True:
-            self._print(self._follower.poll())
-            self._draw()
-            await asyncio.sleep(0 if self._follower.behind else POLL)
+            is_asking = self._interrupts.is_asking
+            if not is_asking:
+                self._print(self._follower.poll())
+                self._draw()
+            await asyncio.sleep(0 if self._follower.behind and not is_asking else POLL)
 
     def turn_to(self, attempt: int) -> None:
         """Continues with the files of this attempt, after the rest of all earlier ones."""
@@ -176,9 +180,7 @@ class _Printer:
             self._interrupts.detached.set()
 
     def _draw(self) -> None:
-        """Draws the bars below what was printed, unless a question is open."""
-        if self._interrupts.is_asking:
-            return
+        """Draws the bars below what was printed."""
         bars = [(self._before(rank), state) for (rank, _), state in sorted(self._follower.bars().items())]
         self._bars.show(bars)
 

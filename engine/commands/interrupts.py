@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from engine.client.run import LocalRun
 from engine.commands.output import make_room, narrate
@@ -50,14 +51,28 @@ class FollowInterrupts:
         self._interactive = sys.stdin.isatty() and sys.stderr.isatty()
         self._count = 0
         self._asking = False
+        self._after_answer: list[Callable[[], object]] = []
         self._requests = StopRequests()
         self.detached = asyncio.Event()
         self.stopping = False
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question is on the terminal."""
+        """Whether a question is on the terminal. Nothing else is printed meanwhile."""
         return self._asking
+
+    def after_answer(self, act: Callable[[], object]) -> None:
+        """Does something that prints: now, or once the question that is on the terminal is answered."""
+        if self._asking:
+            self._after_answer.append(act)
+        else:
+            act()
+
+    def withdraw_question(self) -> None:
+        """Ends a question that is on the terminal, because its answer does not matter any more."""
+        if self._asking:
+            sys.stderr.write("\n")
+            self._answered()
 
     def install(self) -> None:
         """Handles SIGINT, SIGTERM and SIGHUP on the running loop."""
@@ -89,10 +104,8 @@ class FollowInterrupts:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read_answer)
 
     def _read_answer(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(sys.stdin.fileno())
         answer = os.read(sys.stdin.fileno(), 1024).strip().lower()
-        self._asking = False
+        self._answered()
         if answer[:1] == b"d":
             self.detached.set()
         elif answer[:1] == b"s":
@@ -100,11 +113,15 @@ class FollowInterrupts:
         else:
             self._count = 0
 
+    def _answered(self) -> None:
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        self._asking = False
+        acts, self._after_answer = self._after_answer, []
+        for act in acts:
+            act()
+
     def _stop(self, *, at_once: bool) -> None:
-        if self._asking:
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self._asking = False
-            sys.stderr.write("\n")
+        self.withdraw_question()
         self.stopping = True
         self._requests.send(self._run, at_once=at_once)
 

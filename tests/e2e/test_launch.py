@@ -410,6 +410,46 @@ def test_ctrl_c_in_a_terminal_asks_and_d_detaches(rankdeck, following):
     rankdeck.wait_state("-", "running")
 
 
+TALKS = """import itertools, time
+for number in itertools.count():
+    print(f"line {number}.", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def test_no_output_comes_between_ctrl_c_s_question_and_its_answer(rankdeck, write_script, write_profile):
+    terminal = pty("launch", write_profile(write_script("talks.py", TALKS), launch=QUICK))
+    try:
+        terminal.expect_exact("line 3.")
+        terminal.sendintr()
+        terminal.expect_exact("continue [Enter] ")
+        shown = int(["3", *re.findall(r"line (\d+)\.", terminal.before)][-1])
+        rankdeck.wait_log(rankdeck.status()["run"], 0, f"line {shown + 50}.".encode())
+        terminal.sendline("")
+        terminal.expect_exact(f"line {shown + 30}.")
+        lines = terminal.before.split("\r\n")
+        assert lines[0] == ""  # the echo of Enter
+        assert lines[1:-1] == [f"[r0 localhost] line {number}." for number in range(shown + 1, shown + 30)]
+        terminal.sendintr()
+        terminal.expect_exact("continue [Enter] ")
+        terminal.sendline("s")
+        terminal.expect("stopped")
+        assert ended(terminal) == 130
+    finally:
+        terminal.kill(signal.SIGKILL)
+        terminal.wait()
+        terminal.close()
+
+
+def test_a_question_of_ctrl_c_ends_with_the_run(rankdeck, following):
+    following.sendintr()
+    following.expect_exact("continue [Enter] ")
+    rankdeck("stop", "-")
+    following.expect("stopped")
+    assert "\r\n" in following.before
+    ended(following)
+
+
 def test_ctrl_c_in_a_terminal_asks_and_s_stops(rankdeck, following):
     following.sendintr()
     following.expect("stop the run")
