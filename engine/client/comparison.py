@@ -7,7 +7,7 @@ import time
 from engine.client.protocols import Compared
 from engine.core.errors import ProfileError
 from engine.core.metrics.series import final_values
-from engine.core.plan.settings import settings_of
+from engine.core.plan.settings import launched_settings
 from engine.core.views.comparison import Side
 from engine.core.views.view import Snapshot
 from engine.planning.profiles import read_profile
@@ -23,8 +23,9 @@ def read_side(paths: RunPaths) -> Compared:
     Raises:
         SupervisorError: its plan or journal can't be read.
     """
+    plan = read_plan(paths)
     try:
-        settings = settings_of(read_profile(paths.profile))
+        settings = launched_settings(read_profile(paths.profile), plan)
     except ProfileError:  # of an older rankdeck, or damaged: the rest is there all the same
         settings = None
     snapshot, recorded = stored_snapshot(paths), read_origin(paths)
@@ -32,7 +33,7 @@ def read_side(paths: RunPaths) -> Compared:
         run=paths.run,
         results=_results(snapshot),
         settings=settings,
-        plan=read_plan(paths),
+        plan=plan,
         launched_at=snapshot.run.launched_at,
         origin=recorded.origin if recorded is not None else None,
         patch=recorded.diff.decode(errors="replace") if recorded is not None else "",

@@ -7,16 +7,16 @@ import os
 import time
 from pathlib import Path
 
-from engine.core.errors import ProfileError
+from engine.core.errors import ProfileError, SupervisorError
 from engine.core.metrics.series import final_values
-from engine.core.plan.settings import Settings, changes, settings_of
+from engine.core.plan.settings import Settings, changes, launched_settings
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.history import HistoryEntry
 from engine.core.views.view import RunSummary
 from engine.planning.profiles import read_profile
 from engine.runs.listing import all_runs, summarise
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_note
+from engine.runs.record import read_note, read_plan
 
 
 class History:
@@ -56,8 +56,8 @@ class History:
     def _settings_of(self, paths: RunPaths) -> Settings | None:
         if paths.run not in self._settings:
             try:
-                self._settings[paths.run] = settings_of(read_profile(paths.profile))
-            except ProfileError:  # of an older rankdeck, or damaged
+                self._settings[paths.run] = launched_settings(read_profile(paths.profile), read_plan(paths))
+            except (ProfileError, SupervisorError):  # of an older rankdeck, or damaged
                 self._settings[paths.run] = None
         return self._settings[paths.run]
 

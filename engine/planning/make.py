@@ -375,15 +375,17 @@ def as_saved(profile: Profile, path: Path | None) -> Profile:
     return with_absolute_paths(profile)
 
 
-def with_absolute_paths(profile: Profile) -> Profile:
-    """The profile with absolute paths of script, Python and working directory, which are relative to the current directory."""
-    python, script = profile.launch.python, profile.recipe.script
+def with_absolute_paths(profile: Profile, folder: Path = Path()) -> Profile:
+    """The profile with absolute paths of hostfile, script, Python and working directory, which are relative to a folder: by default the current directory."""
+    hostfile, python, script = profile.layout.hostfile, profile.launch.python, profile.recipe.script
+    if hostfile is not None:
+        profile = replace(profile, layout=replace(profile.layout, hostfile=_absolute(hostfile, folder)))
     if script is not None:
-        profile = replace(profile, recipe=replace(profile.recipe, script=_absolute(script)))
+        profile = replace(profile, recipe=replace(profile.recipe, script=_absolute(script, folder)))
     if python and os.sep in python:
-        profile = replace(profile, launch=replace(profile.launch, python=_absolute(python)))
-    return replace(profile, launch=replace(profile.launch, workdir=_absolute(profile.launch.workdir)))
+        profile = replace(profile, launch=replace(profile.launch, python=_absolute(python, folder)))
+    return replace(profile, launch=replace(profile.launch, workdir=_absolute(profile.launch.workdir, folder)))
 
 
-def _absolute(path: str) -> str:
-    return utf8_path(str(Path(os.path.expanduser(path)).absolute()))
+def _absolute(path: str, folder: Path = Path()) -> str:
+    return utf8_path(str((folder / os.path.expanduser(path)).absolute()))

@@ -17,8 +17,8 @@ from engine.core.errors import ProfileError, UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
-from engine.planning.make import choices
-from engine.runs.paths import profile_folders
+from engine.planning.make import choices, with_absolute_paths
+from engine.runs.paths import HERE, profile_folders
 from engine.runs.record import replace_file
 from engine.runs.settings import read_settings
 
@@ -105,7 +105,10 @@ def read_profile(path: Path) -> Profile:
 
 
 def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
-    """Like `read_profile`, with `section.key=value` words that win over the file. Also returns the line of each key."""
+    """Like `read_profile`, with `section.key=value` words that win over the file. Also returns the line of each key.
+
+    Paths in a profile of a `.rankdeck` folder elsewhere are relative to the folder that contains it, and become absolute.
+    """
     try:
         if not path.is_file():
             raise ProfileError(str(path), None, "", "is not a file")
@@ -116,7 +119,11 @@ def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile
         raise ProfileError(str(path), None, "", f"can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
-    return parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
+    profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
+    folder = path.absolute().parent
+    if folder.name == HERE and (project := folder.parent.resolve()) != Path.cwd():
+        profile = with_absolute_paths(profile, project)
+    return profile, places
 
 
 def to_toml(profile: Profile) -> str:

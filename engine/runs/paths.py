@@ -24,6 +24,9 @@ Stream = Literal["out", "err"]
 RankFile = Literal["out", "err", "metrics", "stacks", "error.json", "state"]
 """Suffixes of a rank's files."""
 
+HERE = ".rankdeck"
+"""The folder of profiles in a working directory."""
+
 MAX_SOCKET_PATH = 107
 """Longest path of a unix socket on Linux, in bytes."""
 
@@ -51,7 +54,7 @@ def settings_file() -> Path:
 def profile_folders() -> list[tuple[str, Path]]:
     """Folders of profiles, nearest first, each with its name for users."""
     own = _config_folder() / "profiles"
-    return [("here", Path(".rankdeck").absolute()), ("yours", own), ("shipped", PROFILES)]
+    return [("here", Path(HERE).absolute()), ("yours", own), ("shipped", PROFILES)]
 
 
 def private_folder(path: Path) -> Path:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual import events
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
+from engine.core.catalogue import Argument
 from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
@@ -271,6 +273,27 @@ async def test_a_variable_that_does_nothing_is_warned_of_below_its_line_and_stop
         await pilot.press("q")
         env.value = "OMP_NUM_THREADS=1"
         await until(pilot, lambda: not row.has_class("-warned"), "no warning any more")
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_labels_of_the_form_are_whole_words(engine: FakeEngine, ascii_only: bool):
+    long = "gradient-accumulation-steps"
+    engine.declared["train.py"] = tuple(
+        Argument(name=name, type="int", default=1, help="a number") for name in ("checkpoint-every", long)
+    )
+    mine = profile("mine", recipe="gpt")
+    mine = msgspec.structs.replace(mine, recipe=msgspec.structs.replace(mine.recipe, name=None, script="train.py"))
+    engine.entries = [entry(profile("quickstart"), engine.folder), entry(mine, engine.folder)]
+    app = RankdeckApp(engine, ascii=ascii_only)
+    async with app.run_test(size=(80, 60)) as pilot:
+        await opened(pilot, "e", " more arguments ", " backend env ")
+        await pilot.press("escape", "j")
+        await until_seen(pilot, "Plan: mine")
+        await pilot.press("e")
+        await until_seen(pilot, " checkpoint-every ", "gradient-acc")
+        app.screen.set_focus(line(app, f"argument.{long}"))
+        await until_seen(pilot, f"{long}: a number")  # below the form, because the label is cut
+        assert not ascii_only or "…" not in text_of(app)
 
 
 async def test_another_recipe_brings_its_own_arguments(app: RankdeckApp):

@@ -133,6 +133,20 @@ async def test_a_profile_that_appears_later_is_seen_without_a_key(engine: FakeEn
         await until_seen(pilot, "later  ")
 
 
+async def test_plan_and_card_follow_what_changes_below_the_cursor(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.screens.home_lists.RUNS_SECONDS", 0.05)
+    run = engine.add_run("first-1111")
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart", "4 ranks on 1 node")
+        engine.entries[0] = entry(profile("quickstart", nodes="localhost:7"), engine.folder, "shipped")
+        await until_seen(pilot, "7 ranks on 1 node")
+        await pilot.press("l")
+        await until_seen(pilot, "Run: first", "progress   step 0/100")
+        run.tick(41, loss=1.5)
+        await until_seen(pilot, "progress   step 41/100", "loss       1.5")
+
+
 async def test_a_double_click_on_a_run_opens_it(engine: FakeEngine):
     engine.add_run("first-1111")
     app = RankdeckApp(engine)

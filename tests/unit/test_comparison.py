@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import HIDDEN, BackendSettings, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
-from engine.core.plan.settings import settings_of
+from engine.core.plan.settings import changes, launched_settings
 from engine.core.views.comparison import Side, code_difference, compare, files_of
 from engine.core.views.origin import Code, Origin
 
@@ -27,19 +30,31 @@ index 1111111..2222222 100644
 """
 
 
-def side(run: str, *, env: dict[str, str] | None = None, python: str = "/usr/bin/python3", **facts: Any) -> Side:
+def side(
+    run: str,
+    *,
+    env: dict[str, str] | None = None,
+    python: str = "/usr/bin/python3",
+    workdir: str = "/work",
+    sections: dict[str, Any] | None = None,
+    **facts: Any,
+) -> Side:
     data = {
         "schema": 1,
         "name": "job",
         "layout": {"nodes": "localhost:2"},
         "recipe": {"name": "linear"},
         "env": env or {},
+        **(sections or {}),
     }
     profile = profile_from_data(data, "job.toml")
     node = NodeFacts(name="localhost", cores=2, gpus=0, python=python)
     backend = BackendSettings(name="gloo", env={}, device="cpu")
-    plan = build_plan(profile, parse_nodes("localhost:2", "auto"), (node,), backend, workdir="/work")
-    return Side(run=run, results={"loss": 1.0}, settings=settings_of(profile), plan=plan, **facts)
+    script = profile.recipe.script and str(Path(workdir, profile.recipe.script))
+    absolute = replace(profile, recipe=replace(profile.recipe, script=script))
+    plan = build_plan(absolute, parse_nodes("localhost:2", "auto"), (node,), backend, workdir=workdir)
+    settings = launched_settings(profile, plan)
+    return Side(run=run, results={"loss": 1.0}, settings=settings, plan=plan, **facts)
 
 
 def origin(**facts: Any) -> Origin:
@@ -66,6 +81,23 @@ def test_each_subject_names_what_differs():
         "versions": {"torch": ("2.9.0", "2.10.0")},
         "environment": {"A": ("1", "-")},
     }
+
+
+def test_a_path_that_profiles_write_in_two_ways_is_the_same():
+    short = {"recipe": {"script": "train.py"}, "launch": {"workdir": "."}}
+    long = {"recipe": {"script": "/work/train.py"}, "launch": {"workdir": "/work"}}
+    first, again = side("a", sections=short), side("b", sections=long)
+    assert set(rows(first, again)) == {"results"}
+    assert first.settings is not None
+    assert again.settings is not None
+    assert changes(first.settings, again.settings) == []
+    elsewhere = side("c", sections=short, workdir="/other")
+    assert rows(first, elsewhere)["settings"] == {
+        "recipe.script": ("/work/train.py", "/other/train.py"),
+        "launch.workdir": ("/work", "/other"),
+    }
+    assert [change.key for change in changes(first.settings, elsewhere.settings or {})] == [
+        "recipe.script", "launch.workdir"]  # fmt: skip
 
 
 def test_a_run_of_which_nothing_was_recorded_does_not_differ_in_everything():

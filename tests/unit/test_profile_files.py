@@ -69,3 +69,21 @@ def test_a_script_that_was_relative_when_it_was_saved_is_found_from_another_fold
     assert found.path == path
     assert found.profile is not None
     assert make_plan(found.profile).program.target == str(here / "train.py")
+
+
+def test_a_profile_of_a_project_finds_its_files_from_another_folder(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    for folder in (here / ".rankdeck", other):
+        folder.mkdir(parents=True)
+    (here / "train.py").write_text("print(1)\n")
+    (here / "hosts").write_text("localhost\n")
+    text = TEXT.replace('name = "linear"', 'script = "train.py"') + '[layout]\nhostfile = "hosts"\n'
+    monkeypatch.chdir(here)
+    path = LocalEngine().save_profile(parse_profile(text, file="mine.toml"), here / ".rankdeck" / "mine.toml")
+    assert 'script = "train.py"' in path.read_text()
+    assert read_profile(path).recipe.script == "train.py"
+    monkeypatch.chdir(other)
+    plan = make_plan(read_profile(Path("../here/.rankdeck/mine.toml")))
+    assert (plan.program.target, plan.workdir) == (str(here / "train.py"), str(here))

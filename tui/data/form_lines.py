@@ -138,10 +138,10 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
     takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
     return Field(
         id=f"{ARGUMENT}{argument.name}",
-        label=argument.name if len(argument.name) <= LABEL else f"{argument.name[: LABEL - 1]}…",
+        label=argument.name,
         placeholder=words,
         choices=tuple(({"": words or "the defaults"} | meanings).items()) if meanings else (),
-        help=f"{argument.help}{takes}",
+        help=f"{f'{argument.name}: ' if len(argument.name) > LABEL else ''}{argument.help}{takes}",
     )
 
 

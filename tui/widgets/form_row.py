@@ -9,7 +9,8 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input, Label, Static
 
-from tui.data.form_lines import Field
+from tui.data.form_lines import LABEL, Field
+from tui.text.cells import cell_fit
 from tui.widgets.choice import Choice
 from tui.widgets.command_line import CommandLine
 
@@ -40,6 +41,7 @@ class FormRow(Horizontal):
     ) -> None:
         super().__init__(classes="-group" if field.begins_group else None)
         self.field = field
+        self._label = cell_fit(field.label, LABEL, ascii=ascii)
         self.line: Input | Choice
         if field.choices:
             self.line = Choice([option for option, _ in field.choices], value, ascii=ascii)
@@ -52,7 +54,7 @@ class FormRow(Horizontal):
         self._warning = Static(classes="warning", markup=False)
 
     def compose(self) -> ComposeResult:
-        yield Label(self.field.label, markup=False)
+        yield Label(self._label, markup=False)
         yield self.line
         yield self._problem
         yield self._warning

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from engine.core.plan.plan import HIDDEN, is_secret, shown_shell
+from engine.core.plan.plan import HIDDEN, LaunchPlan, is_secret, shown_shell
 from engine.core.plan.profile import Profile, to_toml_data
 
 NOT_COMPARED = ("schema", "name", "description")
@@ -47,6 +47,21 @@ def settings_of(profile: Profile) -> Settings:
             found |= arguments_of([str(word) for word in value])
         elif key not in NOT_COMPARED:
             found[key] = value
+    return found
+
+
+def launched_settings(profile: Profile, plan: LaunchPlan) -> Settings:
+    """The settings of a run. Folder, script and Python are those of its plan: profiles may write one path in several ways.
+
+    Args:
+        profile: as it was launched.
+        plan: what was made of it.
+    """
+    found = {**settings_of(profile), "launch.workdir": plan.workdir}
+    if "recipe.script" in found:
+        found["recipe.script"] = plan.program.target
+    if "/" in (profile.launch.python or ""):
+        found["launch.python"] = plan.python
     return found
 
 

@@ -103,7 +103,6 @@ def _plan_facts(plan: LaunchPlan) -> dict[str, str]:
         "nodes": nodes,
         "device": plan.backend.device,
         "python": plan.python,
-        "workdir": plan.workdir,
         "backend found": plan.backend.found,
         "program": plan.program.target,
         **{f"default {name}": value for name, value in shown_environment(plan.env_defaults).items()},
