@@ -64,7 +64,7 @@ def _reading(line: Line, progress: RankProgress) -> dict[str, Any]:
         else line.format.title or "something else"
         if line.step is not None
         else "nothing",
-        "metrics": dict(line.values),
+        "metrics": line.values,
     }
 
 

@@ -23,7 +23,7 @@ def told(lines: list[Line]) -> ProgramOutput:
     found: ProgramOutput = []
     for line in lines:
         found += [("steps", line.step, float(line.steps))] if line.steps is not None else []
-        found += [(key, line.step, value) for key, value in line.values]
+        found += [(key, line.step, value) for key, value in line.values.items()]
         found += [("step", line.step, float(line.step))] if line.step is not None and not line.values else []
     return found
 
@@ -455,7 +455,7 @@ def test_no_bytes_make_it_fail(bits: list[bytes], size: int) -> None:
     reader = MetricReader((r"loss[=: ]+(?P<loss>\S+)", r"(?P<step>\d+)"))
     for begin in range(0, len(data), size):
         for reading in reader.feed(data[begin : begin + size]):
-            assert all(isinstance(value, float) for _, value in reading.values)
+            assert all(isinstance(value, float) for value in reading.values.values())
             assert reading.step is None or reading.step >= 0
 
 

@@ -77,3 +77,31 @@ def test_steps_go_on_over_epochs_however_many_are_read_at_once(line: str, size: 
     for at in range(0, len(text), size):
         take_lines(0, progress, 1000.0 + at, reader.feed(text[at : at + size]))
     assert (progress.step, progress.epoch_step) == (2000, 10)
+
+
+@pytest.mark.parametrize("size", [60, 5000, 65_536])
+def test_training_and_validation_that_take_turns_are_told_apart_however_many_are_read_at_once(size: int) -> None:
+    lines = []
+    for epoch in range(1, 101):
+        lines.append(f"Epoch {epoch}/100")
+        lines += [f"batch {step}/10 loss {5 / epoch + step / 100:.4f} lr 1.0e-04" for step in range(1, 11)]
+        lines += [f"val batch {step}/5 loss {6 / epoch:.4f}" for step in range(1, 6)]
+        lines.append(f"epoch {epoch} done, train loss {5 / epoch:.4f} val loss {6 / epoch:.4f}")
+    text = ("\n".join(lines) + "\n").encode()
+    progress, reader = RankProgress(), MetricReader()
+    points = []
+    for at in range(0, len(text), size):
+        points += take_lines(0, progress, 1000.0 + at, reader.feed(text[at : at + size]))
+    assert (progress.step, progress.steps, progress.epoch, progress.aside) == (1000, 1000, 100, "")
+    lows = {key: min(one.value for one in points if one.key == key and one.value) for key in ("loss", "val_loss")}
+    highs = {key: max(one.value for one in points if one.key == key and one.value) for key in ("loss", "val_loss")}
+    assert lows == {"loss": 0.05, "val_loss": 0.06}
+    assert highs == {"loss": 5.1, "val_loss": 6.0}
+
+
+def test_lines_after_a_table_are_read_as_they_are() -> None:
+    progress, reader = RankProgress(), MetricReader()
+    text = b"step,loss,lr\n1,2.5,0.1\n2,2.25,0.1\ndone\nstep 3 loss 2.0\nstep 4 loss 1.5\n5,1.25,0.1\n"
+    points = take_lines(0, progress, 1000.0, reader.feed(text))
+    assert [one.value for one in points if one.key == "loss"] == [2.5, 2.25, 2.0, 1.5, 1.25]
+    assert progress.step == 5

@@ -1,8 +1,8 @@
 """Reduces many similar lines to those that a curve can show: the extremes of every metric, and the first and last line.
 
 A rank may print 100,000 lines a second; all are stored, but a curve of a few hundred columns shows only the lowest and the highest value
-of many lines. If the lines of a chunk have the same format, their values are compared with fast bytes operations, and only the selected
-lines are parsed. Lines of another format are always kept.
+of many lines. The lines of a chunk that have the same format are compared with fast bytes operations, and only the selected ones are
+parsed. Lines of a rare format are always kept.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 MIN_SIZE = 1 << 12
 """Chunks below this size, in bytes, are not reduced."""
 
-STEP = "step"
-"""The name of the count of steps among the metrics of a line."""
+MIN_LINES = 16
+"""Lines of one format, below which all are kept."""
 
-MAX_COLUMNS = 4
-"""Columns with the number of a metric in the first line, such as a value and its average, of which the extremes are kept."""
+STEP, EPOCH = "step", "epoch"
+"""The names of what a line counts, among its metrics."""
 
 _IN_NUMBERS = b"0123456789.+-"
 """Characters of numbers."""
@@ -36,43 +36,64 @@ _PLAIN, _WITH_EXPONENTS = (
 
 _FLOATS = msgspec.json.Decoder(list[float])
 _EXPONENT = re.compile(rb"[\d.]e", re.IGNORECASE)
+_WORD = re.compile(rb"[^ ]+")
+
+Places = Callable[[bytes], Iterable[tuple[str, int]]]
+"""Tells the metrics of a line: the name of each, and the byte of the line with which a digit of its number begins. Its step is `STEP`,
+its epoch `EPOCH`."""
 
 
-def thin(text: bytes, read: Callable[[bytes], Iterable[tuple[str, float]]]) -> bytes:
+def thin(text: bytes, places: Places) -> bytes:
     """The lines of a chunk that its curves need.
 
     Args:
         text: whole lines, each with its line feed.
-        read: returns the metrics of a line, by name; its step as `STEP`.
+        places: of the metrics in a line, which are those of all lines of its format.
 
     Returns:
-        The whole chunk if its lines are not similar. Otherwise, in order: the first and the last line, every line that has another
-        format than the first, for each metric the lines with the lowest, the highest and the first non-finite value, and the lines around
-        each place where the step begins again.
+        In order: the first and the last line, all lines of rare formats, and of each other format the first and the last line, for each
+        metric the lines with the lowest, the highest and the first non-finite value, and the lines around each place where the step
+        begins again or the epoch changes.
     """
     if len(text) < MIN_SIZE:
         return text
     lines = text.split(b"\n")
     lines.pop()
-    metrics = list(read(lines[0] + b"\n"))
-    shape = text.translate(None, _NO_FORMAT)
+    formats = text.translate(None, _NO_FORMAT)
     first = lines[0].translate(None, _NO_FORMAT)
-    unlike: set[int] = set()
-    if shape != (first + b"\n") * len(lines):
-        unlike = {place for place, one in enumerate(shape.split(b"\n")[:-1]) if one != first}
-    if not metrics or 2 * len(unlike) > len(lines):
-        return text
-    alike = [place for place in range(len(lines)) if place not in unlike] if unlike else range(len(lines))
-    compared = b"".join(lines[place] + b"\n" for place in alike) if unlike else text
-    wanted = {0, len(lines) - 1, alike[0], alike[-1], *unlike}
-    table = _Columns(compared, lines[0], len(alike))
-    for name, value in metrics:
-        columns = table.equal_to(value)
-        if columns is None:
-            return text
-        places = _restarts(columns) if name == STEP else _extremes(columns)
-        wanted.update(alike[place] for place in places)
-    return b"".join(lines[place] + b"\n" for place in sorted(wanted))
+    if formats == (first + b"\n") * len(lines):
+        wanted = _wanted(lines, text, places)
+        return text if wanted is None else b"".join([lines[place] + b"\n" for place in sorted(wanted)])
+    groups: dict[bytes, list[int]] = {}
+    for place, one in enumerate(formats.split(b"\n")[:-1]):
+        if one in groups:
+            groups[one].append(place)
+        else:
+            groups[one] = [place]
+    kept = {0, len(lines) - 1}
+    for group in groups.values():
+        alike = [lines[place] for place in group]
+        found = _wanted(alike, b"\n".join(alike), places) if len(group) >= MIN_LINES else None
+        kept.update(group if found is None else [group[at] for at in found])
+    return text if len(kept) == len(lines) else b"".join([lines[place] + b"\n" for place in sorted(kept)])
+
+
+def _wanted(lines: list[bytes], text: bytes, places: Places) -> set[int] | None:
+    """The places of those of the lines of one format that are needed; None: all are.
+
+    Args:
+        lines: without line feeds.
+        text: all of them.
+        places: see `thin`.
+    """
+    wanted = {0, len(lines) - 1}
+    table = _Columns(text, lines[0], len(lines))
+    metrics = [(name, table.at(begin)) for name, begin in places(lines[0])]
+    for name, column in metrics:
+        if column is None:
+            return None
+        wanted |= _breaks(_BREAKS[name](column)) if name in _BREAKS else _extremes(column)
+    return wanted if metrics else None
 
 
 class _Columns:
@@ -86,15 +107,16 @@ class _Columns:
 
     def __init__(self, text: bytes, first: bytes, count: int) -> None:
         table = _WITH_EXPONENTS if _EXPONENT.search(first) else _PLAIN
-        self._words, self._first, self._count = text.translate(table).split(), first.translate(table).split(), count
+        self._words, self._first = text.translate(table).split(), list(_WORD.finditer(first.translate(table)))
+        self._is_regular = len(self._words) == count * len(self._first)
 
-    def equal_to(self, value: float) -> list[list[float]] | None:
-        """The columns that hold `value` in the first line, with the numbers of all lines; None if the lines can't be compared."""
-        columns = [place for place, word in enumerate(self._first) if _is(word, value)]
-        if not 0 < len(columns) <= MAX_COLUMNS or len(self._words) != self._count * len(self._first):
+    def at(self, begin: int) -> list[float] | None:
+        """The numbers of all lines in the column of the number that has byte `begin` of the first line; None: they can't be compared."""
+        column = next((place for place, word in enumerate(self._first) if word.start() <= begin < word.end()), None)
+        if column is None or not self._is_regular:
             return None
         try:
-            return [_floats(self._words[column :: len(self._first)]) for column in columns]
+            return _floats(self._words[column :: len(self._first)])
         except ValueError:
             return None
 
@@ -107,26 +129,18 @@ def _floats(words: list[bytes]) -> list[float]:
         return list(map(float, words))
 
 
-def _extremes(columns: list[list[float]]) -> set[int]:
-    """The lines with the lowest and the highest value of each column."""
-    wanted: set[int] = set()
-    for values in columns:
-        if math.isfinite(sum(values)):
-            wanted |= {values.index(min(values)), values.index(max(values))}
-        else:
-            finite = [number for number in values if math.isfinite(number)]
-            odd = next((place for place, number in enumerate(values) if not math.isfinite(number)), 0)
-            wanted |= {odd, *(values.index(pick(finite)) for pick in (min, max) if finite)}
-    return wanted
+def _extremes(values: list[float]) -> set[int]:
+    """The lines with the lowest and the highest value, and the first that is not finite."""
+    if math.isfinite(sum(values)):
+        return {values.index(min(values)), values.index(max(values))}
+    finite = [number for number in values if math.isfinite(number)]
+    odd = next((place for place, number in enumerate(values) if not math.isfinite(number)), 0)
+    return {odd, *(values.index(pick(finite)) for pick in (min, max) if finite)}
 
 
-def _restarts(columns: list[list[float]]) -> set[int]:
-    """The lines before and after each place where the count of steps begins again, as it does with each epoch."""
-    # A column that never changes is the number of steps, or another number that is equal only here.
-    drops = [_drops(values) for values in columns if values[0] != values[-1] or min(values) < max(values)]
-    fewest = min(map(len, drops), default=0)
-    most = max(fewest, len(columns[0]) // 4)  # a number that is equal by chance goes up and down all the time
-    return {place for column in drops if len(column) <= most for at in column for place in (at, at + 1)}
+def _breaks(found: list[int]) -> set[int]:
+    """The lines before and after each place where the count of steps begins again, as it does with each epoch, or the epoch changes."""
+    return {place for at in found for place in (at, at + 1)}
 
 
 def _drops(values: list[float]) -> list[int]:
@@ -136,8 +150,10 @@ def _drops(values: list[float]) -> list[int]:
     return [at for at, (one, after) in enumerate(pairwise(values)) if after < one]
 
 
-def _is(word: bytes, value: float) -> bool:
-    try:
-        return float(word) == value
-    except ValueError:
-        return False
+def _changes(values: list[float]) -> list[int]:
+    """The places of numbers whose whole part is not that of the next one."""
+    whole = [value // 1 for value in values]
+    return [at for at, (one, after) in enumerate(pairwise(whole)) if after != one]
+
+
+_BREAKS = {STEP: _drops, EPOCH: _changes}

@@ -43,6 +43,7 @@ MAIN = frozenset(("loss", "val_loss", "lr", "grad_norm", "it/s", "samples/s", "t
 """Metrics of which every line counts. Of the others, some lines of many are enough."""
 
 _WORD = re.compile(r"[0-9.]+")
+_WORD_OF_LINE = re.compile(rb"[0-9.]+")
 _GROUPED = re.compile(r"0,0")
 
 
@@ -50,7 +51,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     """What one line of output says. `values`: metrics by key, in order; the rest: see `Format`."""
 
     format: Format
-    values: tuple[tuple[str, float], ...] = ()
+    values: dict[str, float] = {}
     step: int | None = None
     steps: int | None = None
     epoch: float | None = None
@@ -71,23 +72,28 @@ class Source(NamedTuple):
     """`e-`: the next word is the exponent."""
 
 
+class Values(NamedTuple):
+    """How the metrics of a line are read. `plain`: keys and words of all if they are plain numbers."""
+
+    sources: tuple[tuple[str, Source], ...]
+    plain: tuple[tuple[str, int], ...] | None
+
+
 class Recipe(msgspec.Struct, frozen=True, gc=False):
-    """How the lines of a shape are read. `simple`: keys and words of the values if all are plain numbers."""
+    """How the lines of a shape are read. `main`: those of the values that are in `MAIN`."""
 
     format: Format
     step: Source | None
     steps: Source | None
     epoch: Source | None
     epochs: Source | None
-    values: tuple[tuple[str, Source], ...]
-    main: tuple[tuple[str, Source], ...]
-    """Those of the values that are in `MAIN`."""
-    simple: tuple[tuple[str, int], ...] | None
+    values: Values
+    main: Values
 
 
 def shapes_of(text: bytes) -> bytes:
     """The shapes of the lines of a text, with their line feeds."""
-    shapes = text.translate(_DIGITS_TO_ZERO)
+    shapes = text.translate(_DIGITS_TO_ZERO).replace(b"0000", b"0").replace(b"00", b"0")
     while b"00" in shapes:
         shapes = shapes.replace(b"00", b"0")
     return shapes
@@ -118,6 +124,27 @@ class LineFormats:
             return True
         self._remember(shape, None)
         return False
+
+    def places(self, line: bytes, shape: bytes) -> list[tuple[str, int]]:
+        """The main metrics of a line, its step and its epoch: the name of each, and the byte with which a digit of its number begins.
+        Empty: there are none, or the step or the epoch is written in an uncommon way.
+        """
+        if shape not in self.known:
+            self.learn(line, shape)
+        recipe = self.known.get(shape)
+        if isinstance(recipe, Recipe):
+            return _places(recipe, line)
+        if not isinstance(recipe, str):
+            return []
+        text = line.decode("latin-1")
+        fields = read_fields(text)
+        meant = understand(fields, self.names)
+        if meant is None:
+            return []
+        wanted = [(one.key, one.place) for one in meant.values if one.key in MAIN]
+        wanted += [(key, place) for key, place in (("step", meant.step), ("epoch", meant.epoch)) if place is not None]
+        begins = [(key, fields.numbers.begins[place], fields.numbers.texts[place]) for key, place in wanted]
+        return [(key, begin + (number[0] in "+-")) for key, begin, number in begins if "," not in number]
 
     def _remember(self, shape: bytes, known: Recipe | Table | str | None) -> None:
         if len(shape) <= MAX_SHAPE:
@@ -178,7 +205,7 @@ def _line(meant: Format, numbers: Numbers) -> Line:
 
     values = [(one.key, _scaled(number_of(numbers.texts[one.place]), one.factor, one.inverted)) for one in meant.values]
     return Line(
-        meant, tuple((key, value) for key, value in values if value is not None), whole(at(meant.step)), whole(at(meant.steps)),
+        meant, {key: value for key, value in values if value is not None}, whole(at(meant.step)), whole(at(meant.steps)),
         _epoch(at(meant.epoch)), whole(at(meant.epochs)),
     )  # fmt: skip
 
@@ -221,34 +248,53 @@ def _recipe(meant: Format, fields: Fields, text: str) -> Recipe | str:
         step, steps, epoch, epochs = map(source, (meant.step, meant.steps, meant.epoch, meant.epochs))
     except LookupError:
         return "anew"
-    sources = tuple((key, one) for key, one in values if one is not None)
-    main = tuple((key, one) for key, one in sources if key in MAIN)
-    is_simple = all(one.kind == "plain" for _, one in sources)
-    simple = tuple((key, one.place) for key, one in sources) if is_simple else None
-    return Recipe(meant, step, steps, epoch, epochs, sources, main, simple)
+    sources = [(key, one) for key, one in values if one is not None]
+    main = [(key, one) for key, one in sources if key in MAIN]
+    return Recipe(meant, step, steps, epoch, epochs, _values_of(sources), _values_of(main))
+
+
+def _values_of(sources: list[tuple[str, Source]]) -> Values:
+    is_plain = all(one.kind == "plain" for _, one in sources)
+    return Values(tuple(sources), tuple((key, one.place) for key, one in sources) if is_plain else None)
 
 
 def _take(words: list[bytes], source: Source) -> float | None:
     kind, place, factor, inverted, size, exponent = source
     if kind == "plain":
         return float(words[place])
+    if kind == "inverted":
+        return _scaled(float(words[place]), factor, inverted=True)
     if kind == "scaled":
         return float(words[place]) * factor
     if kind == "constant":
         return factor
-    if kind != "inverted":
-        text = b"".join(words[place : place + size])
-        if any(len(word.partition(b".")[0]) != 3 for word in words[place + 1 : place + size]):
-            raise ValueError
-        value = float(text + exponent + words[place + size] if exponent else text)
-        return _scaled(value, factor, inverted)
-    return _scaled(float(words[place]), factor, inverted=True)
+    if size > 1 and any(len(word.partition(b".")[0]) != 3 for word in words[place + 1 : place + size]):
+        raise ValueError
+    text = words[place] if size == 1 else b"".join(words[place : place + size])
+    return _scaled(float(text + exponent + words[place + size] if exponent else text), factor, inverted)
 
 
-def main_numbers(recipe: Recipe, line: bytes) -> list[tuple[str, float]]:
-    """The main metrics of a line as they are printed: not scaled, and without those that are no plain numbers."""
-    words = line.translate(_TO_WORDS).split()
-    return [(key, float(words[one.place])) for key, one in recipe.main if one.kind in ("plain", "inverted", "scaled")]
+def _take_all(words: list[bytes], values: Values) -> dict[str, float]:
+    sources, plain = values
+    if plain is not None:
+        return {key: float(words[place]) for key, place in plain}
+    return {key: value for key, one in sources if (value := _take(words, one)) is not None}
+
+
+def _count(words: list[bytes], source: Source) -> int | None:
+    return whole(int(words[source.place]) if source.kind == "plain" else _take(words, source))
+
+
+def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]]:
+    starts = [found.start() for found in _WORD_OF_LINE.finditer(line)]
+    counts = [(key, one) for key, one in (("step", recipe.step), ("epoch", recipe.epoch)) if one is not None]
+    if any(one.kind != "plain" for _, one in counts):
+        return []
+    return [
+        (key, starts[one.place])
+        for key, one in [*recipe.main.sources, *counts]
+        if one.kind not in ("grouped", "constant")
+    ]
 
 
 def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
@@ -261,20 +307,15 @@ def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
 
     Raises:
         ValueError: its numbers are written in another way than those of the line that the recipe was made from.
+        LookupError: it has fewer numbers.
     """
     words = line.translate(_TO_WORDS).split()
     step, steps, epoch, epochs = recipe.step, recipe.steps, recipe.epoch, recipe.epochs
-    if brief:
-        values = tuple([(key, value) for key, one in recipe.main if (value := _take(words, one)) is not None])
-    elif recipe.simple is not None:
-        values = tuple([(key, float(words[place])) for key, place in recipe.simple])
-    else:
-        values = tuple([(key, value) for key, one in recipe.values if (value := _take(words, one)) is not None])
     return Line(
         recipe.format,
-        values,
-        None if step is None else whole(_take(words, step)),
-        None if steps is None else whole(_take(words, steps)),
+        _take_all(words, recipe.main if brief else recipe.values),
+        None if step is None else _count(words, step),
+        None if steps is None else _count(words, steps),
         None if epoch is None else _epoch(_take(words, epoch)),
-        None if epochs is None else whole(_take(words, epochs)),
+        None if epochs is None else _count(words, epochs),
     )

@@ -60,7 +60,7 @@ def take_scalars(
         is_printed = is_told and (is_echo or shown not in progress.single)
         at = scalar.at if math.isfinite(scalar.at) and 0 < scalar.at <= now else now
         step = _step_of(progress, scalar, key)
-        values = () if is_printed else ((key, scalar.value * factor),)
+        values = {} if is_printed else {key: scalar.value * factor}
         line = Line(_UNCOUNTED if step is None else _COUNTED, values, step=step)
         new = take_lines(rank, progress, at, [line], most_keys)
         progress.from_files.update(point.key for point in new)

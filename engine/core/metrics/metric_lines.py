@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from engine.core.metrics.fields import NUMBER
-from engine.core.metrics.line_flood import STEP, thin
-from engine.core.metrics.line_formats import Line, LineFormats, Recipe, main_numbers, read_line, shapes_of, whole
+from engine.core.metrics.line_flood import thin
+from engine.core.metrics.line_formats import MAX_SHAPES, Line, LineFormats, Recipe, read_line, shapes_of, whole
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names
 from engine.core.metrics.tables import Table, row_text
@@ -40,6 +40,7 @@ Find = Callable[[re.Pattern[bytes], bytes], Iterable[Hit]]
 
 _LEADING_NUMBER = re.compile(r"[\s'\"(\[=:]{0,16}(" + NUMBER + r")([kmg]?)(?![a-z0-9])")
 _MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_DIGIT = re.compile(rb"\.?\d")
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]")
 _FRAME_END = b'", line '
 _FRAME = rb'[^\n]{0,64}?File "[^"\n]{1,4096}", line \d++[^\n]*+\n'
@@ -71,6 +72,8 @@ class MetricReader:
         self._frame = b""
         """The last line, where that is a frame of a traceback."""
         self._table: Table | None = None
+        self._no_rows: set[bytes] = set()
+        """Shapes of lines that are no rows of the table."""
         self._floods = 0
         """Chunks in a row that had more lines of unknown shapes than are read."""
 
@@ -91,9 +94,12 @@ class MetricReader:
         if self._giving_up:
             begin = min(at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0)
             self._giving_up = False
-        text = bytes(self._unfinished) + data[begin:end]
-        self._unfinished.clear()
-        self._keep(data[end:])
+        text = data if begin == 0 and end == len(data) else data[begin:end]
+        if self._unfinished:
+            text = bytes(self._unfinished) + text
+            self._unfinished.clear()
+        if end < len(data):
+            self._keep(data[end:])
         return self._read(text)
 
     def _keep(self, data: bytes) -> None:
@@ -112,26 +118,26 @@ class MetricReader:
             text = text.replace(b"\r", b"\n")
         if self._frame or _FRAME_END in text:
             text = self._without_sources(text)
-        text = thin(text, self._metrics_of)
+        text = thin(text, self._places)
         lines, shapes = text.split(b"\n"), shapes_of(text).split(b"\n")
+        shapes.pop()
         own = self._own(text) if self._patterns else {}
         reports = self._formats.may_report
-        skipped = self._skipped(lines, shapes) if len(lines) > MAX_NEW else frozenset()
+        skipped = self._skipped(lines, shapes) if len(shapes) > MAX_NEW else frozenset()
         found: list[Line] = []
         known = self._formats.known
-        is_many, last = len(lines) > MANY, len(lines) - 2
+        is_many, last = len(shapes) > MANY, len(shapes) - 1
         for place, shape in enumerate(shapes):
             recipe = known.get(shape, _MISSING)
-            if recipe is None and self._table is None and place not in own:
+            has_row = self._table is not None and shape not in self._no_rows
+            if recipe is None and not has_row and place not in own:
                 continue
             if recipe is _MISSING and (place in skipped or not reports(lines[place], shape)):
                 recipe = None
-            is_brief = is_many and place % 8 != 0 and place < last
-            line = (
-                self._read_one(lines[place], shape, recipe, brief=is_brief)
-                if recipe is not None or self._table is not None
-                else None
-            )
+            line = None
+            if recipe is not None or has_row:
+                is_brief = is_many and place % 8 != 0 and place < last
+                line = self._read_one(lines[place], shape, recipe, brief=is_brief)
             if place in own:
                 line = _with_own(line, own[place])
             if line is not None:
@@ -164,10 +170,14 @@ class MetricReader:
         return frozenset(new) - frozenset(new[::-stride])
 
     def _read_one(self, line: bytes, shape: bytes, recipe: object, *, brief: bool = False) -> Line | None:
-        if self._table is not None and (row := row_text(self._table, line.decode("utf-8", "replace"))) is not None:
-            line = row.encode()
-            shape = shapes_of(line)
-            recipe = self._formats.known.get(shape, _MISSING)
+        if self._table is not None and shape not in self._no_rows:
+            row = row_text(self._table, line.decode("utf-8", "replace"))
+            if row is not None:
+                line = row.encode()
+                shape = shapes_of(line)
+                recipe = self._formats.known.get(shape, _MISSING)
+            elif len(self._no_rows) < MAX_SHAPES:
+                self._no_rows.add(shape)
         if isinstance(recipe, Recipe):
             try:
                 return read_line(recipe, line, brief=brief)
@@ -175,21 +185,23 @@ class MetricReader:
                 recipe = _MISSING
         if recipe is _MISSING or isinstance(recipe, str):
             recipe = self._formats.learn(line, shape)
-        if isinstance(recipe, Table):
+        if isinstance(recipe, Table) and recipe != self._table:
             self._table = recipe
+            self._no_rows.clear()
         return recipe if isinstance(recipe, Line) else None
 
-    def _metrics_of(self, data: bytes) -> list[tuple[str, float]]:
-        """The numbers of a line for which no extreme may be lost: as printed, for a time is turned into a rate later."""
-        line = data.rstrip(b"\n")
+    def _places(self, line: bytes) -> list[tuple[str, int]]:
+        """Where the numbers stand of which no extreme may be lost. See `thin`."""
         shape = shapes_of(line)
-        found = self._read_one(line, shape, self._formats.known.get(shape, _MISSING))
-        recipe = self._formats.known.get(shape)
-        numbers = main_numbers(recipe, line) if isinstance(recipe, Recipe) else list(found.values) if found else []
-        own = self._own(data).get(0, {}) if self._patterns else {}
-        if found is not None and found.step is not None:
-            numbers.append((STEP, float(found.step)))
-        return numbers + [(key, value) for key, value in own.items() if key not in ("step", "steps", "epoch", "epochs")]
+        if self._table is not None and shape not in self._no_rows:
+            return []
+        found = self._formats.places(line, shape)
+        for pattern in self._patterns:
+            for position, key, _ in self._find(pattern, line + b"\n"):
+                digit = _DIGIT.search(line, position)
+                if digit and key not in ("steps", "epochs"):
+                    found.append((key, digit.start()))
+        return found
 
     def _own(self, text: bytes) -> dict[int, dict[str, float]]:
         """The values of the user's patterns, by the number of their line."""
@@ -224,10 +236,10 @@ def _with_own(line: Line | None, own: dict[str, float]) -> Line:
     steps = whole(own.pop("steps", None))
     epoch, epochs = own.pop("epoch", None), whole(own.pop("epochs", None))
     rates = own.keys() & {*RATES.values(), "throughput"}
-    values = {key: value for key, value in base.values if not (rates and key in RATES.values())} | own
+    values = {key: value for key, value in base.values.items() if not (rates and key in RATES.values())} | own
     return Line(
         _OWN if step is not None else base.format,
-        tuple(values.items()),
+        values,
         base.step if step is None else step,
         base.steps if steps is None else steps,
         base.epoch if epoch is None else epoch,

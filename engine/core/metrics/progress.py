@@ -24,6 +24,9 @@ THROUGHPUT_WINDOW = 0.25
 _UNITS = {"throughput": "", "it/s": "it", "samples/s": "samples", "tokens/s": "tok"}
 """Units of throughput, by the key of a metric. Of several in a line, the last says most."""
 
+_SAYS = {unit: place for place, unit in enumerate(_UNITS.values())}
+"""How much a unit says."""
+
 DERIVED_AFTER = 3
 """Lines with a step and no throughput, after which it is derived."""
 
@@ -205,7 +208,7 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
         if of_epoch and progress.epoch is not None and line.steps and progress.first_epoch is not None:
             counter.offset = max(0, int(progress.epoch) - progress.first_epoch) * line.steps
     counter.take(line, progress.epoch, of_epoch)
-    if any(key == "loss" for key, _ in line.values):
+    if "loss" in line.values:
         counter.losses += 1
         _note_loss(progress, but=name)
     progress.owner = choose(progress.counters, progress.owner, name)
@@ -259,9 +262,9 @@ def _take_values(
     step = progress.step if line.step is not None or progress.owner else None
     rate = ""
     is_summary = line.format.is_summary
-    for key, value in line.values:
+    for key, value in line.values.items():
         if key in _UNITS:
-            rate = key if not rate or list(_UNITS).index(key) > list(_UNITS).index(rate) else rate
+            rate = key if not rate or _SAYS[_UNITS[key]] > _SAYS[_UNITS[rate]] else rate
             continue
         if (
             key in progress.recorded
@@ -275,16 +278,15 @@ def _take_values(
                 _note_loss(progress)
         points.append(_point(rank, key, at, step, value))
     if rate and is_training and not (is_summary and progress.unit):
-        points += _take_rate(rank, progress, at, step, rate, dict(line.values)[rate])
+        points += _take_rate(rank, progress, at, step, rate, line.values[rate])
     return points
 
 
 def _take_rate(rank: int, progress: RankProgress, at: float, step: int | None, key: str, value: float) -> list[Point]:
     """Adds a throughput. Once one in samples or tokens was printed, iterations are a metric of their own."""
     unit = _UNITS[key] or progress.unit
-    order = list(_UNITS.values())
     name = "throughput"
-    if not progress.is_derived and progress.throughput is not None and order.index(unit) < order.index(progress.unit):
+    if not progress.is_derived and progress.throughput is not None and _SAYS[unit] < _SAYS[progress.unit]:
         name = key
     if name in progress.recorded or not _admit(progress, name):
         return []

@@ -25,7 +25,7 @@ RECENT = 64
 """Newest points that are kept individually: the width of the widest sparkline."""
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True):
+class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One value of one metric of one rank.
 
     `at`: seconds since the epoch; `step`: of the rank, or None; `value`: None stands for NaN and infinities, which JSON lacks.
