@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -51,7 +52,9 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """One command line argument, as a script declares it: `--name value`, or `--name` and `--no-name` for a bool.
 
     `presets`: values by the name of a preset. `word`: as the command line has it, if that is not `--name`; one that ends in `=` is one word
-    with its value. `off`: what means no; None: `--no-name`; empty: nothing does. The other fields are those of `rankdeck.recipes.parameter`.
+    with its value. `off`: what means no; None: `--no-name`; empty: nothing does. `many`: how several values are written, `--name 1 2`,
+    `--name 1 --name 2` or `name=[1,2]`; empty: it takes one. `count`: how many values; 0: any number. Of several values, the default is a
+    text, with blanks between them. The other fields are those of `rankdeck.recipes.parameter`.
     """
 
     name: str
@@ -66,6 +69,8 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     presets: dict[str, Value] = {}
     word: str = ""
     off: str | None = None
+    many: Literal["", "words", "again", "list"] = ""
+    count: int = 0
 
     @property
     def flag(self) -> str:
@@ -83,6 +88,10 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def takes(self) -> str:
         """What it takes, in words: `a whole number from 1 to 8`. The script says the same."""
+        return f"{self.count or 'one or more'} values, each {self._takes_one}" if self.many else self._takes_one
+
+    @property
+    def _takes_one(self) -> str:
         if self.choices:
             return f"one of {', '.join(str(choice) for choice in self.choices)}"
         noun = {"int": "a whole number", "float": "a number", "bool": "yes or no"}.get(self.type, "a text")
@@ -102,15 +111,39 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
         facts += [f"{preset} {_value_word(value)}" for preset, value in self.presets.items()]
         return f"{self.help} ({'; '.join(filter(None, facts))})"
 
-    def problem(self, word: str) -> str:
-        """What is wrong with a word as its value, in the words of the script; empty: nothing."""
+    def problem(self, text: str) -> str:
+        """What is wrong with a text as its value, in the words of the script; empty: nothing."""
+        if not self.many:
+            return self._problem_of_one(text)
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            return f"can't be read as words: {str(error).lower()}"
+        if self.count and len(words) != self.count:
+            return f"{text!r} is not {self.takes}"
+        return next(filter(None, map(self._problem_of_one, words)), "")
+
+    def words(self, value: str) -> list[str]:
+        """The words of the command line that give it a value: one, or those of several values with blanks between them."""
+        if not self.many:
+            return [self.flag + value] if self.flag.endswith("=") else [self.flag, value]
+        values = shlex.split(value)
+        match self.many:
+            case "list":
+                return [f"{self.flag}[{','.join(values)}]"]
+            case "again":
+                return [word for one in values for word in (self.flag, one)]
+            case _:
+                return [self.flag, *values]
+
+    def _problem_of_one(self, word: str) -> str:
         try:
             value: Value | None = _READERS[self.type](word)
         except ValueError:
             value = None
         if value is not None and self._allows(value):
             return ""
-        return f"{word!r} is not understood: {self.help}" if self.pattern else f"{word!r} is not {self.takes}"
+        return f"{word!r} is not understood: {self.help}" if self.pattern else f"{word!r} is not {self._takes_one}"
 
     def _allows(self, value: Value) -> bool:
         if self.choices:

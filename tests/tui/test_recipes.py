@@ -252,6 +252,59 @@ def test_lines_of_a_script_fit_and_offer_what_it_takes():
     assert [value for value, _ in found["recipe.kind"].choices].count("script") == 1
 
 
+SEVERAL = (
+    Argument(name="sizes", type="int", default="64 64", help="", many="words"),
+    Argument(name="shape", type="float", default="", help="", many="words", count=2),
+    Argument(name="tag", type="str", default="", help="", many="again", choices=("a", "b c")),
+    Argument(name="betas", type="float", default="", help="", word="betas=", many="list"),
+    *DECLARED[:1],
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "values", "rest"),
+    [
+        (["--sizes", "1", "-2", "--lr", "3"], {"sizes": "1 -2", "lr": "3"}, ""),
+        (["--sizes", "1", "--", "data"], {"sizes": "1"}, "-- data"),
+        (["--sizes=1", "data"], {"sizes": "1"}, "data"),
+        (["--shape", "1", "2.5", "data", "--x", "y"], {"shape": "1 2.5"}, "data --x y"),
+        (["--tag", "a", "--tag=b c"], {"tag": "a 'b c'"}, ""),
+        (["betas=[0.9,0.99]"], {"betas": "0.9 0.99"}, ""),
+    ],
+)
+def test_several_values_of_an_argument_are_one_line_and_come_back(args: list[str], values: dict[str, str], rest: str):
+    known = own_script(RECIPES, SEVERAL)
+    base = parse_profile(f"schema = 1\nname = 'x'\n[recipe]\nscript = 'train.py'\nargs = {args}\n", file="x.toml")
+    shown = values_of(base, known)
+    assert {key.removeprefix(ARGUMENT): value for key, value in shown.items() if key.startswith(ARGUMENT)} == values
+    assert shown["recipe.args"] == rest
+    assert profile_of(shown, base, known).recipe.args == tuple(args)
+
+
+def test_several_values_take_no_word_that_follows_them():
+    known = own_script(RECIPES, SEVERAL)
+    shown = {
+        "name": "x",
+        "recipe.kind": "script",
+        "recipe.script": "t.py",
+        "recipe.args": "data --other 1 -- more",
+        f"{ARGUMENT}sizes": "1 2",
+        f"{ARGUMENT}lr": "0.5",
+    }
+    words = "--lr 0.5 data --other 1 --sizes 1 2 -- more"
+    assert profile_of(shown, None, known).recipe.args == tuple(words.split())
+    shown[f"{ARGUMENT}sizes"] = "1 two"
+    shown[f"{ARGUMENT}shape"] = "1"
+    assert {(error.key, error.reason) for error in errors_of(shown, None, known)} == {
+        (f"{ARGUMENT}sizes", "'two' is not a whole number"),
+        (f"{ARGUMENT}shape", "'1' is not 2 values, each a number"),
+    }
+    found = {one.id.removeprefix(ARGUMENT): one for one in fields(shown, known, ())}
+    assert found["sizes"].placeholder == "64 64"
+    assert found["sizes"].help == " (one or more values, each a whole number)"
+    assert found["tag"].choices == ()
+
+
 async def test_a_script_has_a_line_for_each_argument_as_soon_as_it_is_named(tmp_path: Path):
     engine = FakeEngine(tmp_path)
     engine.declared["train.py"] = DECLARED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.core.catalogue import Argument
@@ -90,6 +91,7 @@ def test_options_of_argparse() -> None:
         ("--amp", "bool", False, "", (), "mixed precision"),
         ("--no-cuda", "bool", False, "", (), ""),
         ("--compile", "bool", True, "--no-compile", (), ""),
+        ("--layers", "int", "", None, (), ""),
         ("--out", "str", "", None, (), " (required)"),
         ("--seed", "int", "", None, (), ""),
         ("--scale", "int", 2, None, (), ""),
@@ -113,6 +115,7 @@ def test_fields_of_dataclasses(call: str, lr: str, fp16: tuple[Any, ...]) -> Non
         "--fp16": [*fp16, ""],
         "--name": ["str", "", None, (), ""],
         "--mode": ["str", "a", None, ("a", "b"), ""],
+        "--sizes": ["int", "", None, (), ""],
         "--width": ["int", 8, None, (), ""],
     }
 
@@ -124,6 +127,7 @@ def test_options_of_click() -> None:
         ("--model", "str", "", None, ("cnn", "mlp"), " (required)"),
         ("--epochs", "int", 3, None, (), ""),
         ("--fast", "bool", False, "", (), ""),
+        ("--tag", "str", "", None, (), ""),
     ]
     epochs = read_arguments(CLICK)[3]
     assert (epochs.low, epochs.high) == (1, 90)
@@ -134,6 +138,165 @@ def test_structured_configurations_of_hydra() -> None:
         ("lr=", "float", 0.1, None, (), ""),
         ("resume=", "str", "true", None, ("true", "false"), ""),
     ]
+
+
+HYDRA_GROUPS = """
+import hydra
+from dataclasses import dataclass, field
+from typing import Any, List
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+@dataclass
+class MySQL:
+    port: int = 3306
+@dataclass
+class Postgres:
+    port: int = 5432
+@dataclass
+class Optimizer:
+    lr: float = 0.1
+    betas: List[float] = field(default_factory=lambda: [0.9, 0.99])
+@dataclass
+class Config:
+    defaults: List[Any] = field(default_factory=lambda: [{"db": "mysql"}, "_self_"])
+    db: Any = MISSING
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    steps: int = MISSING
+cs = ConfigStore.instance()
+cs.store(name="config", node=Config)
+cs.store(group="db", name="mysql", node=MySQL)
+cs.store(group="db", name="postgres", node=Postgres)
+@hydra.main(version_base=None, config_name="config")
+def main(cfg): ...
+"""
+
+
+def test_groups_and_nested_configurations_of_hydra() -> None:
+    assert facts(HYDRA_GROUPS) == [
+        ("optimizer.lr=", "float", 0.1, None, (), ""),
+        ("optimizer.betas=", "float", "0.9 0.99", None, (), ""),
+        ("steps=", "int", "", None, (), " (required)"),
+        ("db=", "str", "", None, ("mysql", "postgres"), ""),
+    ]
+    assert read_arguments(HYDRA_GROUPS)[1].words("1 2") == ["optimizer.betas=[1,2]"]
+
+
+TYRO = '''
+import tyro
+from dataclasses import dataclass
+from typing import Annotated, Literal, Optional
+@dataclass
+class Optimizer:
+    """How steps are made.
+
+    Attributes:
+        lr: peak of the rate
+    """
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    nesterov: bool = False
+def main(
+    data: str, /, epochs: int, hidden_sizes: list[int] = [64, 64], optim: Optimizer = Optimizer(), mode: Literal["a", "b"] = "a",
+    amp: bool = True, width: Annotated[int, tyro.conf.arg(help="of a layer")] = 8, plain=0.5, callback=print, *, name: Optional[str] = None,
+):
+    """Trains.
+
+    Args:
+        epochs: how often
+        hidden_sizes (list): of layers
+    """
+if __name__ == "__main__":
+    tyro.cli(main)
+'''
+
+
+def test_parameters_of_a_function_that_tyro_calls() -> None:
+    assert facts(TYRO) == [
+        ("--epochs", "int", "", None, (), "how often (required)"),
+        ("--hidden-sizes", "int", "64 64", None, (), "of layers"),
+        ("--optim.lr", "float", 1e-3, None, (), "peak of the rate"),
+        ("--optim.betas", "float", "0.9 0.999", None, (), "of Adam"),
+        ("--optim.nesterov", "bool", False, "--optim.no-nesterov", (), ""),
+        ("--mode", "str", "a", None, ("a", "b"), ""),
+        ("--amp", "bool", True, "--no-amp", (), ""),
+        ("--width", "int", 8, None, (), "of a layer"),
+        ("--plain", "float", 0.5, None, (), ""),
+        ("--name", "str", "", None, (), ""),
+    ]
+    sizes, betas = (one for one in read_arguments(TYRO) if one.many)
+    assert (sizes.many, sizes.count, betas.many, betas.count) == ("words", 0, "words", 2)
+
+
+def test_parameters_of_a_function_that_fire_calls() -> None:
+    source = "def main(lr: float = 0.1, use_fsdp: bool = False, sizes: list[int] = (), n=3): ...\nfire.Fire(main)\n"
+    assert facts(source) == [
+        ("--lr", "float", 0.1, None, (), ""),
+        ("--use_fsdp", "str", "False", None, ("True", "False"), ""),
+        ("--n", "int", 3, None, (), ""),
+    ]
+
+
+SIMPLE_PARSING = """
+from simple_parsing import ArgumentParser, choice, field, flag, list_field, mutable_field
+@dataclass
+class Base:
+    seed: int = 0
+@dataclass
+class Optimizer:
+    lr: float = 0.1
+@dataclass
+class Args(Base):
+    arch: str = choice("resnet18", "resnet50", default="resnet18")  # which model
+    layers: list[int] = list_field(1, 2)
+    # size of a batch,
+    # of one rank
+    batch_size: int = field(default=32, alias="-b")
+    debug: bool = flag(False)
+    mixed: tuple[int, str] = (1, "a")
+    shape: tuple[int, ...] = (2, 3)
+    optimizer: Optimizer = mutable_field(Optimizer)
+parser = ArgumentParser()
+parser.add_arguments(Args, dest="args")
+"""
+
+
+def test_choices_lists_and_nested_classes_of_simple_parsing() -> None:
+    assert facts(SIMPLE_PARSING) == [
+        ("--seed", "int", 0, None, (), ""),
+        ("--arch", "str", "resnet18", None, ("resnet18", "resnet50"), "which model"),
+        ("--layers", "int", "1 2", None, (), ""),
+        ("--batch_size", "int", 32, None, (), "size of a batch, of one rank"),
+        ("--debug", "str", "False", None, ("True", "False"), ""),
+        ("--shape", "int", "2 3", None, (), ""),
+        ("--lr", "float", 0.1, None, (), ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "many", "count"),
+    [
+        ("nargs='+', type=int", "words", 0),
+        ("nargs='*'", "words", 0),
+        ("nargs=2, type=int", "words", 2),
+        ("action='append', type=int", "again", 0),
+        ("action='extend', nargs='+'", "words", 0),
+    ],
+)
+def test_options_of_argparse_with_several_values(call: str, many: str, count: int) -> None:
+    found = read_arguments(f"p.add_argument('--x', default=[1, 2], {call})")
+    assert [(one.many, one.count, one.default) for one in found] == [(many, count, "1 2")]
+
+
+@pytest.mark.parametrize(
+    "call", ["nargs='?'", "nargs=argparse.REMAINDER", "action='append', nargs=2", "action='extend'"]
+)
+def test_options_that_no_line_of_a_form_can_write_are_left_out(call: str) -> None:
+    assert read_arguments(f"p.add_argument('--x', {call})") == ()
+
+
+def test_classes_that_contain_each_other_end() -> None:
+    source = "@dataclass\nclass A:\n    a: 'A'\n    b: 'B'\n    x: int = 1\n@dataclass\nclass B(B):\n    a: 'A'\n    y: int = 2\n"
+    assert [one.word for one in read_arguments(f"{source}tyro.cli(A)")] == ["--b.y", "--x"]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +333,18 @@ def test_nothing_is_run_and_no_large_or_missing_file_is_read(tmp_path: Path) -> 
     assert arguments_of(script) == arguments_of(tmp_path) == arguments_of(tmp_path / "none") == ()
     script.write_bytes(b"\xff\xfe")
     assert arguments_of(script) == ()
+
+
+def test_words_of_several_values() -> None:
+    one = Argument(name="x", type="int", default="", help="", many="words", count=2)
+    assert one.words("1 2") == ["--x", "1", "2"]
+    assert msgspec.structs.replace(one, many="again").words("1 2") == ["--x", "1", "--x", "2"]
+    assert msgspec.structs.replace(one, many="list", word="x=").words("1 2") == ["x=[1,2]"]
+    assert one.takes == "2 values, each a whole number"
+    assert one.problem("1 2") == ""
+    assert one.problem("1") == "'1' is not 2 values, each a whole number"
+    assert one.problem("1 b") == "'b' is not a whole number"
+    assert one.problem("1 '") == "can't be read as words: no closing quotation"
 
 
 def test_words_of_a_bool() -> None:

@@ -5,6 +5,7 @@ What has no line in the form (stop ladder, metrics, secret variables, …) stays
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
@@ -37,6 +38,9 @@ FIRST_RECIPE = "gpt"
 
 ENVIRONMENTS = ("backend.env", "env")
 """Ids of the lines with environment variables; each is a table of the profile."""
+
+_OPTION = re.compile(r"-(?!\.?\d)")
+"""Begins an option; a negative number is a value."""
 
 
 # --- profile to form -------------------------------------------------------------------------------------------------
@@ -92,8 +96,8 @@ def _is_shown(name: str, value: str) -> bool:
 
 
 def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
-    """Values of declared arguments, and all other words unchanged. If an argument is given twice, the last one counts."""
-    names = {argument.flag.rstrip("="): argument.name for argument in declared if argument.type != "bool"}
+    """Values of declared arguments, and all other words unchanged. If an argument of one value is given twice, the last one counts."""
+    named = {argument.flag.rstrip("="): argument for argument in declared if argument.type != "bool"}
     flags = {flag: (one.name, BOOL[is_on]) for one in declared for flag, is_on in one.flags.items()}
     values: dict[str, str] = {}
     rest: list[str] = []
@@ -105,11 +109,29 @@ def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dic
         flag, equals, value = word.partition("=")
         if word in flags:
             values |= [flags[word]]
-        elif flag in names and (equals or words):
-            values[names[flag]] = value if equals else words.pop(0)
+        elif flag in named and (equals or words):
+            values[named[flag].name] = _value(named[flag], value if equals else None, words, values)
         else:
             rest.append(word)
     return values, rest
+
+
+def _value(argument: Argument, told: str | None, words: list[str], values: Mapping[str, str]) -> str:
+    """The value of an argument, whose words are taken from the others unless it is `told` in one word with its flag."""
+    match argument.many:
+        case "":
+            return words.pop(0) if told is None else told
+        case "list":
+            return shlex.join((told or "").strip("[]").split(",")) if told else ""
+        case "again":
+            before = values.get(argument.name, "")
+            return f"{before} {shlex.quote(words.pop(0) if told is None else told)}".lstrip()
+    if told is not None:
+        return shlex.quote(told)
+    end = next((at for at, word in enumerate(words) if _OPTION.match(word)), len(words))
+    end = min(end, argument.count) if argument.count else end
+    taken, words[:] = words[:end], words[end:]
+    return shlex.join(taken)
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
@@ -195,17 +217,19 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
     else:
         recipe = {"name": kind}
     args: list[str] = []
+    several: list[str] = []
     for argument in declared_by(kind, recipes):
         value = values.get(f"{ARGUMENT}{argument.name}", "").strip()
         if argument.type == "bool":
             args += [flag for flag, is_on in argument.flags.items() if value == BOOL[is_on]]
         elif value:
-            flag, checked = argument.flag, _checked(argument, value)
-            args += [flag + checked] if flag.endswith("=") else [flag, checked]
+            (several if argument.many == "words" else args).extend(argument.words(_checked(argument, value)))
     try:
-        args += shlex.split(values.get("recipe.args", ""))
+        more = shlex.split(values.get("recipe.args", ""))
     except ValueError as error:
         raise ProfileError(FORM, None, "recipe.args", f"can't be read as words: {str(error).lower()}") from None
+    end = more.index("--") if "--" in more else len(more)
+    args += more[:end] + several + more[end:]  # several values would take a word that follows them too
     if base is not None and _is_same_program(base, recipe, args, declared_by(kind, recipes)):
         args = list(base.recipe.args)
     return {**recipe, "args": args} if args else recipe

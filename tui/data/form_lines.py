@@ -133,7 +133,7 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
         meanings = {str(choice): _preset_words(str(choice), others) for choice in argument.choices}
     elif argument.type == "bool":
         meanings = {word: "" for is_on, word in BOOL.items() if is_on in argument.flags.values()}
-    elif argument.choices:
+    elif argument.choices and not argument.many:
         meanings = dict.fromkeys(map(str, argument.choices), "")
     takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
     return Field(
