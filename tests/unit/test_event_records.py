@@ -128,6 +128,35 @@ def test_what_is_printed_is_not_taken_from_the_file() -> None:
     assert (progress.step, progress.loss) == (7, 3.0)
 
 
+def test_what_is_in_the_file_before_it_is_printed_is_stored_once() -> None:
+    reader, progress = MetricReader(), RankProgress()
+    found = take(progress, *(("train/loss", step, 1 / step) for step in range(1, 31)))
+    lines = [b"step %d/100 loss %.4f\n" % (step, 1 / step) for step in range(1, 61)]
+    found += take_lines(0, progress, 200.0, reader.feed(b"".join(lines[:40])))
+    found += take(progress, *(("train/loss", step, 1 / step) for step in range(31, 61)))
+    found += take_lines(0, progress, 201.0, reader.feed(b"".join(lines[40:])))
+    steps = [point.step for point in found if point.key == "loss"]
+    assert sorted(set(steps)) == sorted(steps) == [step for step in range(1, 61) if step not in (31, 32)]
+    assert (progress.step, progress.steps, progress.aside) == (60, 100, "")
+    assert progress.loss == 0.0167
+
+
+def test_a_value_that_is_printed_at_the_end_is_stored_once_and_hides_no_rest_of_the_file() -> None:
+    reader, progress = MetricReader(), RankProgress()
+    found = take(progress, *(("train/acc", step, step / 100) for step in range(1, 31)), ("train/loss", 30, 1.0))
+    found += take_lines(0, progress, 200.0, reader.feed(b"step 60/60 loss 0.5 train/acc 0.6\n"))
+    found += take(progress, *(("train/acc", step, step / 100) for step in range(31, 61)))
+    assert [point.value for point in found if point.key == "train/acc"] == [step / 100 for step in range(1, 61)]
+
+
+def test_names_of_a_file_and_of_the_output_may_differ_in_their_slashes() -> None:
+    reader, progress = MetricReader(), RankProgress()
+    lines = [b"step %d/9 loss 1 eval_accuracy: 0.%d\n" % (step, step) for step in range(1, 9)]
+    found = take_lines(0, progress, 1.0, reader.feed(b"".join(lines)))
+    found += take(progress, *(("eval/accuracy", step, step / 10) for step in range(1, 9)))
+    assert [point.key for point in found if "accuracy" in point.key] == ["eval_accuracy"] * 8
+
+
 @pytest.mark.parametrize("is_late", [True, False])
 def test_the_last_bar_of_a_program_that_was_silent_does_not_win(is_late: bool) -> None:
     progress = RankProgress()

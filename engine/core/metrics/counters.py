@@ -14,6 +14,9 @@ from engine.core.metrics.line_formats import Line
 MAX_COUNTERS = 32
 """Counts of one rank that are told apart; a program that makes up names would otherwise fill the memory."""
 
+LAST_BARS = 2
+"""Steps that a program without a terminal prints of its rich bars, at their end."""
+
 _MORE = 1.5
 """A second count with losses takes over when it has advanced so many times as often: a warm-up before the training gives way,
 the evaluation after it does not take over."""
@@ -37,6 +40,8 @@ class Counter(msgspec.Struct, kw_only=True):
     """It began again before its epoch changed, as a bar does that is set back first and gets its new title then."""
     of_epoch: bool = False
     is_named: bool = False
+    is_file: bool = False
+    """It is in a file that the rank writes."""
     is_own: bool = False
     """The profile says so."""
     advances: int = 0
@@ -86,6 +91,7 @@ class Counter(msgspec.Struct, kw_only=True):
         self.total = line.steps if line.steps is not None else self.total
         self.of_epoch = self.of_epoch or of_epoch or self.begun > 0
         self.is_named, self.is_own = line.format.kind in ("named", "file"), line.format.kind == "own"
+        self.is_file = line.format.kind == "file"
         if moved:
             self.advances += 1
             self.has_moved = True
@@ -120,6 +126,8 @@ def name_of(line: Line) -> str:
 def choose(counters: dict[str, Counter], owner: str, challenger: str) -> str:
     """The count of the training, after a line of `challenger`."""
     if owner not in counters or owner == challenger:
+        return challenger
+    if counters[owner].is_file and counters[challenger].losses > LAST_BARS:
         return challenger
     now, other = counters[owner].grade(), counters[challenger].grade()
     if now[:2] == other[:2] and now[1]:

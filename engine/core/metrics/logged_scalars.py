@@ -1,7 +1,8 @@
 """Takes scalars that a rank writes to a file of its tracker, where its output says nothing about them.
 
 What the output says wins: a metric that is printed is not taken from the file, and steps that are printed are those of the rank. A program
-with rich bars prints the last one only, at its end, and wandb prints the last value of each metric; that is not enough to win.
+with rich bars prints the last one only, at its end, and wandb prints the last value of each metric; that is not enough to win. If the file
+is read first, the output wins as soon as it says more than the last steps of the file.
 """
 
 from __future__ import annotations
@@ -9,18 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from engine.core.metrics.counters import LAST_BARS
 from engine.core.metrics.event_records import Scalar
 from engine.core.metrics.line_formats import Line, whole
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names, meaning_of
-from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines
+from engine.core.metrics.progress import MAX_KEYS, InFile, RankProgress, take_lines
 from engine.core.metrics.series import Point
 
 _COUNTED = Format(kind="file", counter="file")
-_UNCOUNTED = Format()
-
-LAST_BARS = 2
-"""Steps that a program without a terminal prints of its rich bars, at their end."""
+_UNCOUNTED = Format(kind="file")
 
 
 def take_scalars(
@@ -51,6 +50,8 @@ def take_scalars(
     for scalar in found:
         role, key, factor = meaning_of(scalar.tag, "", names)
         key = key if role in ("lr", "grad_norm", "rate") else role if role in ("loss", "val_loss") else scalar.tag
+        if key.replace("/", "_") in progress.keys:  # `eval/accuracy` is printed as `eval_accuracy`
+            key = key.replace("/", "_")
         if role in ("epoch", "epochs", "step", "steps") or names.ignores(scalar.tag):
             continue
         if not is_echo:
@@ -64,6 +65,8 @@ def take_scalars(
         line = Line(_UNCOUNTED if step is None else _COUNTED, values, step=step)
         new = take_lines(rank, progress, at, [line], most_keys)
         progress.from_files.update(point.key for point in new)
+        for told in {shown, shown.replace("/", "_")} if values else ():
+            progress.in_files[told] = InFile(progress.step or 0)
         points += new
     return points
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.core.metrics.counters import MAX_COUNTERS, Counter, choose, name_of
+from engine.core.metrics.counters import LAST_BARS, MAX_COUNTERS, Counter, choose, name_of
 from engine.core.metrics.line_formats import MAIN, Line, whole
 from engine.core.metrics.series import Point
 
@@ -46,6 +46,13 @@ USES = "rankdeck.uses"
 """What `rankdeck._autoload` calls its report of modules."""
 
 
+class InFile(msgspec.Struct):
+    """A metric that comes from a file of the rank. `step`: the newest in the file; `later`: values of later steps that were printed."""
+
+    step: int
+    later: int = 0
+
+
 class RankProgress(msgspec.Struct, kw_only=True):
     """The newest numbers of one rank. `throughput` is in `unit` per second; `seen` in seconds since the epoch."""
 
@@ -75,6 +82,8 @@ class RankProgress(msgspec.Struct, kw_only=True):
     """Metrics with one value so far, as in a summary at the end."""
     from_files: set[str] = set()
     """Metrics that the rank's tracker writes to a file and its output does not say."""
+    in_files: dict[str, InFile] = {}
+    """Those of them that were in the file before they were printed."""
     epoch: float | None = None
     """As printed: counted from 0 or 1, or with a fraction."""
     epochs: int | None = None
@@ -261,7 +270,7 @@ def _take_values(
     points: list[Point] = []
     step = progress.step if line.step is not None or progress.owner else None
     rate = ""
-    is_summary = line.format.is_summary
+    is_summary, is_from_file = line.format.is_summary, line.format.kind == "file"
     for key, value in line.values.items():
         if key in _UNITS:
             rate = key if not rate or _SAYS[_UNITS[key]] > _SAYS[_UNITS[rate]] else rate
@@ -276,10 +285,28 @@ def _take_values(
             progress.loss = value
             if line.step is None:
                 _note_loss(progress)
-        points.append(_point(rank, key, at, step, value))
+        if is_from_file or not _is_in_file(progress, key, step):
+            points.append(_point(rank, key, at, step, value))
     if rate and is_training and not (is_summary and progress.unit):
-        points += _take_rate(rank, progress, at, step, rate, line.values[rate])
+        found = _take_rate(rank, progress, at, step, rate, line.values[rate])
+        points += [one for one in found if is_from_file or not _is_in_file(progress, one.key, step)]
     return points
+
+
+def _is_in_file(progress: RankProgress, key: str, step: int | None) -> bool:
+    """Whether a value that is printed came from a file before, so that it would be stored twice. Output that says more than the last
+    steps of the file wins.
+    """
+    told = progress.in_files.get(key)
+    if told is None:
+        return False
+    if step is not None and step > told.step:
+        told.later += 1
+        if told.later > LAST_BARS:
+            del progress.in_files[key]
+            progress.from_files.discard(key)
+            return False
+    return True
 
 
 def _take_rate(rank: int, progress: RankProgress, at: float, step: int | None, key: str, value: float) -> list[Point]:
