@@ -30,6 +30,13 @@ def test_lightning(programs):
     assert {1, 45, 60} <= ran.steps("loss")
 
 
+def test_fabric(programs):
+    ran = killed_and_restarted(programs, "fabric_loop.py", rank=1, step=50)
+    assert ran.summary["step"] == 60
+    assert ran.status["metrics"]["val_loss"] == pytest.approx(float(ran.final.split()[-1]), rel=0.01)
+    assert set(range(5, 61, 5)) <= ran.steps("loss")
+
+
 def test_accelerate(programs):
     ran = killed_and_restarted(programs, "accelerate_loop.py", rank=0, step=70)
     assert (ran.summary["step"], ran.summary["steps"]) == (90, 90)

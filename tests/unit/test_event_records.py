@@ -135,7 +135,7 @@ def test_what_is_in_the_file_before_it_is_printed_is_stored_once() -> None:
     found += take_lines(0, progress, 200.0, reader.feed(b"".join(lines[:40])))
     found += take(progress, *(("train/loss", step, 1 / step) for step in range(31, 61)))
     found += take_lines(0, progress, 201.0, reader.feed(b"".join(lines[40:])))
-    steps = [point.step for point in found if point.key == "loss"]
+    steps = [point.step or 0 for point in found if point.key == "loss"]
     assert sorted(set(steps)) == sorted(steps) == [step for step in range(1, 61) if step not in (31, 32)]
     assert (progress.step, progress.steps, progress.aside) == (60, 100, "")
     assert progress.loss == 0.0167
