@@ -311,15 +311,3 @@ def test_a_run_that_makes_no_step_is_not_submitted_for_ever(
     rankdeck.wait_state(run, "stopped")
     assert "not submitted again: 2 jobs in a row made no step" in rankdeck("status", run).stdout
     wait_until(lambda: not slurm.run("squeue", "-h"), what="no job is left")
-
-
-def test_slurm_itself_warns_before_the_limit_of_a_minute(
-    slurm: Slurm, rankdeck: Deck, launch_again: Callable[..., str], work: Path
-) -> None:
-    run = launch_again(nodes=1, time="1", warn=10)
-    wait_steps(rankdeck, run, 0, ranks=2)
-    wait_next(rankdeck, run, job_of(rankdeck, run))
-    wait_steps(rankdeck, run, 1, ranks=2)
-    (work / "finish").touch()
-    rankdeck.wait_state(run, "succeeded")
-    assert steps_of(rankdeck, run, 1, 0)[0] == steps_of(rankdeck, run, 0, 0)[-1] + 1
