@@ -7,7 +7,7 @@ from typing import Protocol
 
 from engine.core.plan.plan import Reach
 from engine.core.plan.profile import Transport
-from engine.launchers import local, slurm, ssh
+from engine.launchers import local, pbs, slurm, ssh
 
 
 class Launcher(Protocol):
@@ -26,4 +26,4 @@ class Launcher(Protocol):
         ...
 
 
-LAUNCHERS: dict[Transport, Launcher] = {"local": local, "ssh": ssh, "slurm": slurm}
+LAUNCHERS: dict[Transport, Launcher] = {"local": local, "ssh": ssh, "slurm": slurm, "pbs": pbs}

@@ -1,9 +1,9 @@
-"""Copies a folder to a node that does not share it, with rsync over ssh or, in a Slurm job, over srun."""
+"""Copies a folder to a node that does not share it, with rsync over ssh or, in a job, over srun or pbs_tmrsh."""
 
 from __future__ import annotations
 
 from engine.core.plan.plan import PlannedNode, Reach
-from engine.launchers import slurm, ssh
+from engine.launchers import pbs, slurm, ssh
 
 TIMEOUT = 60
 """Seconds without data after which rsync gives up; without this, a broken connection blocks it for hours."""
@@ -25,6 +25,8 @@ def argv(planned: PlannedNode, folder: str, reach: Reach) -> list[str]:
     node = planned.name
     if planned.transport == "slurm":
         words = [*slurm.COMMAND, f"--jobid={reach.slurm_job}", "--nodelist"]  # rsync appends the node
+    elif planned.transport == "pbs":
+        words = [*pbs.COMMAND]
     else:
         remote_shell = ssh.argv(node, ["true"], reach)
         words = remote_shell[: remote_shell.index("--")]

@@ -212,8 +212,11 @@ class _Draft:
     def __init__(self, profile: Profile, nodes: Nodes | None = None) -> None:
         self._slots, self._slurm_job = nodes or nodes_of(profile.layout)
         is_submitted = isinstance(profile.layout.slurm, SlurmJob)
-        if profile.layout.transport is None and (is_submitted or (self._slurm_job and shutil.which("srun"))):
-            profile = replace(profile, layout=replace(profile.layout, transport="slurm"))
+        if profile.layout.transport is None:
+            if is_submitted or (self._slurm_job and shutil.which("srun")):
+                profile = replace(profile, layout=replace(profile.layout, transport="slurm"))
+            elif profile.layout.pbs is not None and shutil.which("pbs_tmrsh"):
+                profile = replace(profile, layout=replace(profile.layout, transport="pbs"))
         self._profile = profile
         self._workdir = _absolute(profile.launch.workdir)
         self._python = training_python(profile, self._workdir)

@@ -175,7 +175,6 @@ def _trouble(
     node: PlannedNode, reach: Reach, python: Sequence[str], status: int | None, said: bytes | bytearray
 ) -> ProbeError:
     """The reason why a command does not answer, or ended with this status."""
-    job = reach.slurm_job if node.transport == "slurm" else ""
     is_reached = node.transport == "local" or status not in (EXIT_LAUNCHER, None)
     trouble = explain(
         node.name,
@@ -183,7 +182,8 @@ def _trouble(
         said=bytes(said),
         python=python[-1],
         setup=bool(reach.setup),
-        job=job,
+        transport=node.transport,
+        job=reach.slurm_job,
         wrapped=is_reached and len(python) > 1,
     )
     return ProbeError(trouble.fact, trouble.hint, is_reached=is_reached)

@@ -222,10 +222,10 @@ def make_link(
     argv = LAUNCHERS[node.transport].argv(node.name, boot_command(plan.node_python), plan.reach)
 
     def explain(status: int | None, said: str) -> Trouble:
-        job = plan.reach.slurm_job if node.transport == "slurm" else ""
         return ssh.explain(
-            node.name, status=status, said=said, python=plan.node_python, setup=bool(plan.reach.setup), job=job
-        )
+            node.name, status=status, said=said, python=plan.node_python, setup=bool(plan.reach.setup),
+            transport=node.transport, job=plan.reach.slurm_job,
+        )  # fmt: skip
 
     preamble = setup_input(plan.reach.setup)
     return Link(tasks, node.name, argv, greeting, explain=explain, preamble=preamble, **more)

@@ -112,7 +112,7 @@ def test_rsync_reaches_a_node_by_a_step_too() -> None:
 
 @pytest.mark.parametrize(("status", "said", "words"), SAID)
 def test_why_there_is_no_step_is_told_from_what_srun_says(status: int, said: str, words: str) -> None:
-    trouble = explain("gpu01", status=status, said=said, python="python9", setup=False, job="1234")
+    trouble = explain("gpu01", status=status, said=said, python="python9", setup=False, transport="slurm", job="1234")
     assert words in trouble.text
     assert trouble.final == ("has ended" in trouble.text or "still waits" in trouble.text)
 

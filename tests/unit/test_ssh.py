@@ -626,7 +626,7 @@ def test_what_is_said_is_told_in_words(name, status, said, fact, hint):
 
 @pytest.mark.parametrize(
     "cause",
-    [cause for cause in CAUSES if cause.speaker not in ("", "slurm")],
+    [cause for cause in CAUSES if cause.speaker not in ("", "slurm", "pbs")],
     ids=lambda cause: f"{cause.id} {cause.pattern[:30]}",
 )
 def test_every_cause_of_a_failed_connection_is_shown(cause: Cause) -> None:

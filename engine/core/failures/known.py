@@ -82,7 +82,7 @@ def find_connection_cause(text: str, speaker: Speaker, status: int | None, words
 
     Args:
         text: output of the command, with `\\n` as the only line end.
-        speaker: `ssh`, `slurm` or `node`. What the login says counts for all.
+        speaker: `ssh`, `slurm`, `pbs` or `node`. What the login says counts for all.
         status: of the command, or None.
         words: `node`, `python` and `job`, for the sentences.
     """

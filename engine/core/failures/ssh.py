@@ -1,12 +1,14 @@
 """Explains why no agent could be started on a node, from an exit status and the output.
 
-The status shows who wrote the output: 255 is ssh or srun itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from
-rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.py`, `causes/slurm.py` and `causes/nodes.py`.
+The status shows who wrote the output: 255 is ssh, srun or pbs_tmrsh itself, or a command that was killed; 126 and 127 come from a shell; 97 to 99 from
+rankdeck; all others from the command on the node. Known causes are data in `causes/ssh.py`, `causes/slurm.py`,
+`causes/pbs.py` and `causes/nodes.py`.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,6 +17,9 @@ from engine.core.failures.known import find_connection_cause
 from engine.core.run.state import status_words
 from engine.core.terminal_text import decoded, terminal_line, visible
 from engine.core.words import limited
+
+if TYPE_CHECKING:
+    from engine.core.plan.profile import Transport
 
 EXIT_SETUP_FAILED = 97
 """Status of a boot command if `launch.setup` failed."""
@@ -77,6 +82,12 @@ _STATUSES: dict[int | None, tuple[str, str]] = {
 }
 """Fact and hint for a status, if the output shows no known cause."""
 
+_TOOLS: dict[Transport, tuple[str, str]] = {
+    "slurm": ("srun", "srun --jobid={job} --overlap -w {node} true"),
+    "pbs": ("pbs_tmrsh", "pbs_tmrsh {node} true"),
+}
+"""What starts the command on a node, and how to try it by hand; ssh otherwise."""
+
 _NO_SSH = re.compile(r"can't start ssh: |No such file or directory: '(?:\S*/)?ssh'")
 _NO_SRUN = re.compile(r"env: \W?srun\W?: No such file")
 
@@ -93,8 +104,9 @@ _EXIT_OF_SHELL = 128
 
 
 def explain(
-    node: str, *, status: int | None, said: str | bytes, python: str, setup: bool, job: str = "", wrapped: bool = False
-) -> Trouble:
+    node: str, *, status: int | None, said: str | bytes, python: str, setup: bool, transport: Transport = "ssh", job: str = "",
+    wrapped: bool = False,
+) -> Trouble:  # fmt: skip
     """Explains why no agent answered on a node.
 
     Args:
@@ -104,7 +116,8 @@ def explain(
         said: its output on stderr, and on stdout before the agent's first message. Not trusted.
         python: `launch.python` of that node.
         setup: whether `launch.setup` ran before.
-        job: the Slurm job of whose steps the command is one; empty: it came over ssh.
+        transport: how the command was sent.
+        job: the Slurm job of whose steps it is one, if it is.
         wrapped: whether it was `launch.wrap` there that ended with this status.
 
     Returns:
@@ -112,13 +125,19 @@ def explain(
     """
     lines = _lines(said)
     last = _last_words(lines)
-    tool, by_hand = ("srun", f"srun --jobid={job} --overlap -w {node} true") if job else ("ssh", f"ssh {node} true")
-    words = {"node": node, "python": _one_line(python), "job": job, "tool": tool, "try": by_hand}
+    tool, by_hand = _TOOLS.get(transport, ("ssh", "ssh {node} true"))
+    words = {
+        "node": node,
+        "python": _one_line(python),
+        "job": job,
+        "tool": tool,
+        "try": by_hand.format(node=node, job=job),
+    }
     if _NO_SSH.search(last):
         return Trouble(
             fact="ssh is not installed on this machine", hint="install the OpenSSH client here, or correct PATH"
         )
-    if job and _NO_SRUN.search(last):
+    if transport == "slurm" and _NO_SRUN.search(last):
         return Trouble(fact="there is no srun on this machine", hint="start rankdeck where Slurm's commands are")
     if status == EXIT_SETUP_FAILED and setup:
         last = last.removeprefix("setup: ")
@@ -132,8 +151,9 @@ def explain(
             hint="correct launch.wrap; launch.python is the Python inside it",
         )
     text = "\n".join(lines)
-    speaker: Speaker = "node" if status != EXIT_LAUNCHER else "slurm" if job else "ssh"
-    found = find_connection_cause(text, "slurm", status, words) if job else None
+    scheduler: Speaker | None = transport if transport == "slurm" or transport == "pbs" else None
+    speaker: Speaker = "node" if status != EXIT_LAUNCHER else scheduler or "ssh"
+    found = find_connection_cause(text, scheduler, status, words) if scheduler else None
     if found := found or find_connection_cause(text, speaker, status, words):
         fact, cause = found.detail, found.cause
         if status == EXIT_LAUNCHER and _ON_THE_WAY.search(text) and not cause.proxied:

@@ -33,7 +33,7 @@ class Backend(Section, frozen=True, kw_only=True):
     env: dict[str, str] = {}
 
 
-Transport = Literal["local", "ssh", "slurm"]
+Transport = Literal["local", "ssh", "slurm", "pbs"]
 """How the agent of a node is reached: the launchers of `engine.launchers`."""
 
 Bind = Literal["none", "core", "numa", "socket"]

@@ -196,11 +196,12 @@ def _check_layout(layout: Layout, places: Places) -> None:
         parse_nodes(layout.nodes, ranks, dict.fromkeys(groups_of(layout.nodes), ()))
     except LayoutError as error:
         raise places.error(("layout", "nodes"), str(error), hint=error.hint) from None
-    if layout.transport == "slurm" and layout.slurm is None:
+    if layout.transport in ("slurm", "pbs") and getattr(layout, layout.transport) is None:
+        other = " or to a job id" if layout.transport == "slurm" else ""
         raise places.error(
             ("layout", "transport"),
-            "is slurm, and the profile names no job",
-            hint='set layout.slurm to "current" or to a job id; without a job, nodes are reached over ssh',
+            f"is {layout.transport}, and the profile names no job",
+            hint=f'set layout.{layout.transport} to "current"{other}; without a job, nodes are reached over ssh',
         )
     if layout.hostfile == "":
         raise places.error(("layout", "hostfile"), "is empty")

@@ -11,8 +11,8 @@ Kind = Literal["cause", "consequence", "remark", "end", "connection"]
 `end`: the launcher's report of how a process ended, with groups named `rank`, `signal` and `status`. `connection`: why no agent
 could be started; recognised only in the output of a connection that failed."""
 
-Speaker = Literal["", "login", "ssh", "slurm", "node"]
-"""Who writes the text of a failed connection: PAM or the login shell, ssh, srun and slurmstepd, or the command on the node."""
+Speaker = Literal["", "login", "ssh", "slurm", "pbs", "node"]
+"""Who writes the text of a failed connection: PAM or the login shell, ssh, srun and slurmstepd, pbs_tmrsh, or the command on the node."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

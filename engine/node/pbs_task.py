@@ -1,0 +1,193 @@
+"""Runs a command on a node of a PBS job, with this process's standard input and output.
+
+A task of PBS has neither: its input is empty, and PBS appends its output to that of the job. So this program listens, has PBS start it
+again on the node, and the two prove to each other over TCP that both can read a key, which is in a file of the shared home for as long
+as that takes. On the node, the connection becomes standard input and output of the command.
+
+    python pbs_task.py NODE COMMAND…             where pbs_tmrsh can start tasks: in a job
+    python pbs_task.py --connect HOST PORT KEYFILE COMMAND…        on the node
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import queue
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+PATIENCE = 60.0
+"""Seconds for the task to connect, and for each message of the proof."""
+
+PAUSE = 0.1
+"""Seconds between two looks at the task."""
+
+SIZE = 32
+"""Bytes of a nonce, and of a proof by SHA-256."""
+
+FAILED = 255
+"""Exit status where no command was started, as that of ssh and pbs_tmrsh."""
+
+
+def proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
+    """Returns what only a holder of the key can compute."""
+    return hmac.new(key, side + nonces, "sha256").digest()
+
+
+def receive(link: socket.socket) -> bytes:
+    """Returns a nonce or a proof. Raises OSError if the other end closes or is silent."""
+    data = b""
+    while len(data) < SIZE:
+        part = link.recv(SIZE - len(data))
+        if not part:
+            raise ConnectionError("it closed the connection")
+        data += part
+    return data
+
+
+def accepts(link: socket.socket, key: bytes) -> bool:
+    """Returns whether the other end has the key, after proving the same to it."""
+    with contextlib.suppress(OSError):
+        link.settimeout(PATIENCE)
+        own = secrets.token_bytes(SIZE)
+        link.sendall(own)
+        nonces = own + receive(link)
+        if hmac.compare_digest(receive(link), proof(key, b"node", nonces)):
+            link.sendall(proof(key, b"head", nonces))
+            link.settimeout(None)
+            return True
+    link.close()
+    return False
+
+
+def prove(link: socket.socket, key: bytes) -> None:
+    """Proves to the listener that this end has the key. Raises OSError if the listener does not prove the same."""
+    link.settimeout(PATIENCE)
+    own = secrets.token_bytes(SIZE)
+    nonces = receive(link) + own
+    link.sendall(own + proof(key, b"node", nonces))
+    if not hmac.compare_digest(receive(link), proof(key, b"head", nonces)):
+        raise ConnectionError("it does not have the key")
+    link.settimeout(None)
+
+
+def connect(host: str, port: str, key_file: str, command: list[str]) -> int:
+    """On the node: connects, and becomes the command. Returns the exit status if that fails."""
+    try:
+        with open(key_file, "rb") as file:
+            key = file.read()
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as link:
+            prove(link, key)
+            os.dup2(link.fileno(), 0)
+            os.dup2(link.fileno(), 1)
+    except OSError as error:
+        sys.stderr.write(f"{socket.gethostname()}: rankdeck can't connect to {host}: {error}\n")
+        return FAILED
+    os.chdir("/")
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(1, f"{command[0]}: {error.strerror}\n".encode())
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def name_of_this_host() -> str:
+    """Returns the name by which the nodes of the job know this one."""
+    own = socket.gethostname()
+    with contextlib.suppress(OSError, KeyError), open(os.environ["PBS_NODEFILE"]) as file:
+        for name in file.read().split():
+            if name.partition(".")[0] == own.partition(".")[0]:
+                return name
+    return own
+
+
+def listener() -> socket.socket:
+    """Returns a socket that listens on a free port of all addresses: which one nodes reach is not known."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def start(node: str, command: list[str]) -> int:
+    """In a job: starts the command on the node, and copies until it ends. Returns its exit status."""
+    folder = os.environ.get("RANKDECK_HOME") or os.path.expanduser("~")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    key = secrets.token_bytes(SIZE)
+    file, key_file = tempfile.mkstemp(prefix=".rankdeck-key-", dir=folder)
+    try:
+        with os.fdopen(file, "wb") as opened:
+            opened.write(key)
+        with listener() as server:
+            again = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--connect", name_of_this_host()]
+            words = ["pbs_tmrsh", node, *again, str(server.getsockname()[1]), key_file, *command]
+            try:
+                task = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2)
+            except OSError as error:
+                sys.stderr.write(f"pbs_tmrsh: {error.strerror}\n")
+                return FAILED
+            link = wait_for(server, task, key)
+    finally:
+        os.unlink(key_file)
+    if link is not None:
+        copy(link)
+        link.close()
+    elif task.poll() is None:
+        sys.stderr.write(f"pbs_tmrsh: {node} has not connected within {PATIENCE:g} s\n")
+        task.kill()
+    status = task.wait()
+    return FAILED if status < 0 or (link is None and status == 0) else status
+
+
+def wait_for(server: socket.socket, task: subprocess.Popen[bytes], key: bytes) -> socket.socket | None:
+    """Returns the connection of the task; None if the task has ended, or has not connected in time."""
+    found: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+
+    def greet(link: socket.socket) -> None:
+        if accepts(link, key):
+            found.put(link)
+
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and task.poll() is None:
+        if select.select([server], [], [], PAUSE)[0]:  # others may connect, and say nothing
+            threading.Thread(target=greet, args=(server.accept()[0],), daemon=True).start()
+        with contextlib.suppress(queue.Empty):
+            return found.get_nowait()
+    return None
+
+
+def send_input(link: socket.socket) -> None:
+    """Copies standard input to the connection until it ends."""
+    with contextlib.suppress(OSError):
+        while data := os.read(0, 1 << 16):
+            link.sendall(data)
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_WR)
+
+
+def copy(link: socket.socket) -> None:
+    """Copies both ways until the connection or whoever reads our output ends."""
+    threading.Thread(target=send_input, args=(link,), daemon=True).start()
+    with contextlib.suppress(OSError):
+        while data := link.recv(1 << 16):
+            while data:
+                data = data[os.write(1, data) :]
+
+
+def main(words: list[str]) -> int:
+    """Runs one side. Returns the exit status."""
+    if words[0] == "--connect":
+        return connect(words[1], words[2], words[3], words[4:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # the key is removed
+    return start(words[0], words[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
