@@ -33,7 +33,7 @@ from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
-from engine.core.settings import DEFAULT_LOOK, QUIET, Look, Notify
+from engine.core.settings import DEFAULT_LOOK, DEFAULT_UNITS, QUIET, Look, Notify, Units
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunSummary
 from engine.core.words import count
@@ -92,6 +92,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         slow: paints once a second, for a line with little bandwidth.
         read_only: offers no key that starts, changes or ends something.
         look: how runs are shown, as the user left it.
+        units: how values are written.
         theme: name of its colours; TEXTUAL_THEME in the environment wins.
         keymap: keys that the user has changed, by id, as Textual names them.
         notify: what happens when a run needs its user.
@@ -113,6 +114,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         slow: bool = False,
         read_only: bool = False,
         look: Look = DEFAULT_LOOK,
+        units: Units = DEFAULT_UNITS,
         theme: str = DARK.name,
         keymap: Mapping[str, str] = MappingProxyType({}),
         notify: Notify = QUIET,
@@ -124,6 +126,9 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self.slow = slow
         self.read_only = read_only
         self.look = look
+        self.units = units
+        self._unkept: dict[tuple[str, ...], object] = {}
+        """What of the look is not written yet."""
         self.animation_level = "none"
         self.parting: str | None = None
         self._open_run = open_run
@@ -320,16 +325,24 @@ class RankdeckApp(App[None], inherit_bindings=False):
         look = msgspec.structs.replace(self.look, **fields)
         if look != self.look and not self.read_only:
             self.look = look
-            self._keep_look(look)
+            self._unkept |= {("look", field): value for field, value in fields.items()}
+            self._keep_look()
 
     @work(group="look", exclusive=True, exit_on_error=False)
-    async def _keep_look(self, look: Look) -> None:
+    async def _keep_look(self) -> None:
         await asyncio.sleep(LOOK_SECONDS)
-        values = {("look", field): getattr(look, field) for field in look.__struct_fields__}
+        values = dict(self._unkept)
         try:
             await off_loop(self.engine.keep_settings, values)
         except RankdeckError as error:
             self.show_error("The look is for this session only", error)
+        self._unkept = {key: value for key, value in self._unkept.items() if (key, value) not in values.items()}
+
+    async def on_unmount(self) -> None:
+        """Writes what was changed just before the end."""
+        if self._unkept:
+            with contextlib.suppress(RankdeckError):
+                await off_loop(self.engine.keep_settings, self._unkept)
 
     def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
         from tui.commands import choices

@@ -9,7 +9,7 @@ from engine.client.protocols import EngineClient
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
-from engine.core.settings import Look
+from engine.core.settings import Look, Units
 from engine.core.views.view import RunSummary
 
 
@@ -17,6 +17,7 @@ class Deck(Protocol):
     """The app as its screens see it. `ascii`: draws with ASCII characters only. `slow`: paints once a second.
 
     `read_only`: offers no key that starts, changes or ends something. `keymap`: keys that the user has changed, by id. `look`: how runs are shown.
+    `units`: how values are written.
     """
 
     engine: EngineClient
@@ -25,6 +26,7 @@ class Deck(Protocol):
     read_only: bool
     keymap: Mapping[str, str]
     look: Look
+    units: Units
 
     @property
     def known_runs(self) -> list[RunSummary]:

@@ -1,8 +1,11 @@
-"""Numbers as text of constant width: measured values, durations, bytes. Pure."""
+"""Numbers as text of constant width: measured values, durations, times, bytes. Pure."""
 
 from __future__ import annotations
 
 import math
+import time
+
+from engine.core.settings import DEFAULT_UNITS, Units
 
 NOTHING = "–"  # noqa: RUF001  not a hyphen
 """Shown where there is no value."""
@@ -86,12 +89,20 @@ def percent(value: int | None) -> str:
     return NOTHING if value is None else f"{value}%"
 
 
-def memory(count: int | None) -> str:
-    """A number of bytes in at most five cells: `512 M`, `1.2 G`, `61 G`; in powers of 1024."""
+def clock(at: float, form: str, units: Units = DEFAULT_UNITS) -> str:
+    """A time in seconds since the epoch as `strftime` writes it; UTC is named."""
+    if units.time == "local":
+        return time.strftime(form, time.localtime(at))
+    return time.strftime(f"{form}Z", time.gmtime(at))
+
+
+def memory(count: int | None, units: Units = DEFAULT_UNITS) -> str:
+    """A number of bytes in at most five cells: `512 M`, `1.2 G`, `61 G`."""
     if count is None:
         return NOTHING
-    amount, letters = count / 1024**2, iter("MGTP")
+    base = 1024 if units.memory == "GiB" else 1000
+    amount, letters = count / base**2, iter("MGTP")
     letter = next(letters)
     while amount >= 999.5:
-        amount, letter = amount / 1024, next(letters)
+        amount, letter = amount / base, next(letters)
     return f"{amount:.{1 if amount < 9.95 else 0}f} {letter}"

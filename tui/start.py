@@ -60,6 +60,7 @@ def run(
         slow=slow,
         read_only=read_only,
         look=settings[0].look,
+        units=settings[0].units,
         theme=settings[0].theme,
         keymap=keymap,
         notify=settings[0].notify,

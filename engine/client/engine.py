@@ -101,7 +101,7 @@ class LocalEngine:
         return settings.keep_settings(values)
 
     def add_profile_folder(self, folder: str) -> None:
-        self.keep_settings({("profiles",): [folder, *settings.read_settings()[0].profiles]})
+        settings.change_settings(lambda now: {("profiles",): [folder, *now.profiles]})
 
     def profile_folders(self) -> list[Path]:
         return [folder for _, folder in profiles.folders()]

@@ -39,6 +39,7 @@ def config(*, all_keys: bool, as_json: bool) -> None:
         return
     print_line(str(path) if path.exists() else f"{path} (does not exist; these are the defaults)")
     words = [("theme", settings.theme), *((f"keys.{id}", keys) for id, keys, _ in rows if id in settings.keys)]
+    words += [("units.memory", settings.units.memory), ("units.time", settings.units.time)]
     words += [("profiles", " ".join(map(shlex.quote, settings.profiles)) or "-")]
     words += [("notify.on", " ".join(notify.on)), ("notify.bell", "true" if notify.bell else "false")]
     words += [("notify.desktop", notify.desktop), ("notify.command", shlex.join(notify.command) or "-")]

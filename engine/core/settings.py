@@ -68,12 +68,23 @@ class Look(Section, frozen=True, kw_only=True):
 DEFAULT_LOOK = Look()
 
 
+class Units(Section, frozen=True, kw_only=True):
+    """`[units]`: how the app writes values. `memory`: powers of 1024 or of 1000. `time`: of the clock."""
+
+    memory: Literal["GiB", "GB"] = "GiB"
+    time: Literal["local", "UTC"] = "local"
+
+
+DEFAULT_UNITS = Units()
+
+
 class Settings(Section, frozen=True, kw_only=True):
     """The file. `keys`: by the ids of the app's table of keys. `profiles`: folders of profiles before the user's own one."""
 
     theme: str = "rankdeck-dark"
     profiles: tuple[str, ...] = ()
     look: Look = DEFAULT_LOOK
+    units: Units = DEFAULT_UNITS
     keys: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     notify: Notify = QUIET
 

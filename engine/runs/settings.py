@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shlex
 import stat
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from engine.runs.record import replace_file
 
 MAX_SIZE = 1 << 20
 """Largest file, in bytes."""
+
+LOCK_SECONDS = 5.0
+"""How long a change waits for one of another process, which takes milliseconds."""
 
 
 def read_settings() -> tuple[Settings, Places]:
@@ -49,10 +55,15 @@ def read_settings() -> tuple[Settings, Places]:
 
 
 def keep_settings(values: Mapping[tuple[str, ...], object]) -> Path:
-    """Writes values into the user's settings, whose other lines stay as they are. A new file is private.
+    """`change_settings` to values that do not depend on those of before."""
+    return change_settings(lambda _: values)
+
+
+def change_settings(change: Callable[[Settings], Mapping[tuple[str, ...], object]]) -> Path:
+    """Writes values into the user's settings, whose other lines stay as they are. A new file is private. Changes of other processes wait.
 
     Args:
-        values: by their keys, as in `("look", "charts")`.
+        change: returns values by their keys, as in `("look", "charts")`, for the settings as they are.
 
     Returns:
         The file.
@@ -62,21 +73,51 @@ def keep_settings(values: Mapping[tuple[str, ...], object]) -> Path:
     """
     import tomlkit
 
-    read_settings()
     path = settings_file()
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
-        for (*tables, key), value in values.items():
-            table: Any = document
-            for name in tables:
-                table = table.setdefault(name, tomlkit.table())
-            table[key] = value
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
-        replace_file(path.resolve(), tomlkit.dumps(document).encode(), mode)  # a symbolic link stays one
+        with _alone(path):
+            values = change(read_settings()[0])
+            document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+            for (*tables, key), value in values.items():
+                table: Any = document
+                for name in tables:
+                    table = table.setdefault(name, tomlkit.table())
+                table[key] = value
+            mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
+            replace_file(path.resolve(), tomlkit.dumps(document).encode(), mode)  # a symbolic link stays one
     except OSError as error:
         raise ProfileError(str(path), None, "", f"can't be written: {error.strerror}") from None
     return path
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """No other process changes the file meanwhile, unless its file system has no locks.
+
+    Raises:
+        OSError: the file of the lock can't be made.
+        ProfileError: another process has held the lock for `LOCK_SECONDS`.
+    """
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        end = time.monotonic() + LOCK_SECONDS
+        while not _is_locked(lock):
+            if time.monotonic() > end:
+                raise ProfileError(str(path), None, "", "another rankdeck is changing it", hint="try again")
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _is_locked(lock: int) -> bool:
+    with contextlib.suppress(OSError):  # no locks here: as without this one
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.core.errors import ProfileError
-from engine.core.settings import Look, Notify, parse_settings
+from engine.core.metrics.gpu_use import GpuUse
+from engine.core.settings import Look, Notify, Units, parse_settings
+from tests.support import PATIENCE
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import text_of, until, until_seen
 from tui.app import RankdeckApp
@@ -203,3 +207,46 @@ async def test_an_app_that_only_watches_keeps_no_look(tmp_path: Path, monkeypatc
         await until_seen(pilot, "curves: 10 min", "Chart")
         await pilot.pause()
     assert engine.settings == {}
+
+
+async def test_a_look_that_was_changed_just_before_the_end_is_kept_and_nothing_else_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tui.app.LOOK_SECONDS", PATIENCE)
+    engine = FakeEngine(tmp_path)
+    engine.add_run("new-bbbb").tick(1)
+    app = RankdeckApp(engine, open_run="new-bbbb")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "whole run")
+        await pilot.press("w")
+        await until_seen(pilot, "curves: 10 min")
+        await pilot.press("q")
+    assert engine.settings == {("look", "curves"): "10 min"}
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The local time is not UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XXX-5:30")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+async def test_sizes_and_times_are_in_the_units_of_the_user(tmp_path: Path):
+    engine = FakeEngine(tmp_path)
+    run = engine.add_run("new-bbbb")
+    gpu = GpuUse(utilisation=97, memory=61 << 30, memory_total=80 << 30)
+    run.ranks = [msgspec.structs.replace(rank, gpu=gpu) for rank in run.ranks]
+    run.change(event=("a warning", "info"))
+    for units, size, clock in (
+        (Units(), " 61 G ", "20:36:40 "),
+        (Units(memory="GB", time="UTC"), " 65 G ", "15:06:40Z "),
+    ):
+        app = RankdeckApp(engine, open_run="new-bbbb", units=units)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until_seen(pilot, size)
+            await pilot.press("4")
+            await until_seen(pilot, clock, "a warning")

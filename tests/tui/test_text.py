@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import Color
 
+from engine.core.settings import Units
 from tests.tui.hostile import CORPUS
 from tui.numbers import age, duration, memory, number, precise
 from tui.text.cells import MAX_CELLS, cell_fit, clean, plain_line, segments_line
@@ -200,3 +201,8 @@ def test_durations_and_ages_in_words():
 def test_sizes_in_words():
     counts = (0, 700 << 20, 999 << 20, 1000 << 20, 5 << 28, 61 << 30, 1 << 53, None)
     assert [memory(count) for count in counts] == ["0.0 M", "700 M", "999 M", "1.0 G", "1.2 G", "61 G", "8.0 P", "–"]  # noqa: RUF001
+    assert [memory(count, Units(memory="GB")) for count in (61 << 30, 999_499_999, 999_500_000)] == [
+        "65 G",
+        "999 M",
+        "1.0 G",
+    ]

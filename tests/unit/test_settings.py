@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from engine.core.errors import ProfileError
-from engine.core.settings import Look, Notify, Settings, parse_settings
+from engine.core.settings import Look, Notify, Settings, Units, parse_settings
 from engine.planning.profiles import list_profiles, save_profile
 from engine.runs.paths import settings_file
-from engine.runs.settings import keep_settings, read_settings
-from tests.support import parse_profile
+from engine.runs.settings import change_settings, keep_settings, read_settings
+from tests.support import PATIENCE, parse_profile
 
 
 def wrong(text: str) -> str:
@@ -47,6 +49,7 @@ def test_keys_may_be_bare_or_quoted_one_or_several():
         ('profiles = ["a"]\n', "config.toml:1: profiles: 'a' is not an absolute path"),
         ("[look]\ncharts = 3\n", "config.toml:2: look.charts: "),
         ('[look]\nhidden = ["rank"]\n', "config.toml:2: look.hidden: there is no choice 'rank'"),
+        ('[units]\nmemory = "GIB"\n', "config.toml:2: units.memory: there is no choice 'GIB'"),
         ("keys = 3\n", "config.toml:1: keys: must be a table, not a whole number"),
         ("theme =\n", "config.toml:1: "),
     ],
@@ -149,3 +152,42 @@ def test_settings_that_are_wrong_are_not_changed_by_a_theme(file: Path):
     with pytest.raises(ProfileError):
         keep_settings({("theme",): "nord"})
     assert file.read_text() == "theme =\n"
+
+
+def test_units_are_read():
+    assert parse_settings('[units]\nmemory = "GB"\n', file="")[0].units == Units(memory="GB", time="local")
+
+
+def test_of_two_changes_at_once_none_is_lost(file: Path):
+    changing, go_on = threading.Event(), threading.Event()
+
+    def slow(now: Settings) -> Mapping[tuple[str, ...], object]:
+        changing.set()
+        assert go_on.wait(PATIENCE)
+        return {("profiles",): ["/slow", *now.profiles]}
+
+    first = threading.Thread(target=change_settings, args=[slow])
+    first.start()
+    assert changing.wait(PATIENCE)
+    others = [
+        threading.Thread(target=change_settings, args=[lambda now: {("profiles",): ["/quick", *now.profiles]}])
+        for _ in range(4)
+    ]
+    for other in others:
+        other.start()
+    go_on.set()
+    for thread in (first, *others):
+        thread.join(PATIENCE)
+    assert read_settings()[0].profiles == ("/quick",) * 4 + ("/slow",)
+
+
+def test_a_change_that_does_not_end_does_not_stop_others_for_ever(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("engine.runs.settings.LOCK_SECONDS", 0.0)
+
+    def change(_now: Settings) -> Mapping[tuple[str, ...], object]:
+        with pytest.raises(ProfileError, match="another rankdeck is changing it"):
+            keep_settings({("theme",): "nord"})
+        return {("theme",): "rankdeck-light"}
+
+    change_settings(change)
+    assert read_settings()[0].theme == "rankdeck-light"

@@ -6,6 +6,7 @@ import itertools
 from functools import partial
 from typing import ClassVar
 
+from msgspec.structs import replace
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -17,6 +18,7 @@ from engine.core.metrics.resources import RESOURCES
 from engine.core.views.comparison import code_difference, compare
 from tui.data.off_loop import off_loop
 from tui.keys import bindings
+from tui.numbers import clock
 from tui.screens.base import DeckScreen
 from tui.text.cells import plain_line
 from tui.text.compare import code_text, compare_text
@@ -60,13 +62,18 @@ class CompareScreen(DeckScreen):
     @work(group="compare", exit_on_error=False)
     async def _read(self) -> None:
         try:
-            self._compared = [await off_loop(self.engine.compared, run) for run in self._runs]
+            self._compared = [self._in_units(await off_loop(self.engine.compared, run)) for run in self._runs]
         except RankdeckError as error:
             self.query_one(TextPane).show_text(partial(error_text, error), title="Compare")
             return
         keys = {dump.key for one in self._compared for dump in one.series}
         self._metrics = sorted(keys, key=lambda key: (key in RESOURCES, key != "loss", key))
         self._show()
+
+    def _in_units(self, one: Compared) -> Compared:
+        """A run whose time of launch is written as the user likes it."""
+        launched = clock(one.side.launched_at, "%Y-%m-%d %H:%M", self.deck.units)
+        return one._replace(side=replace(one.side, results={**one.side.results, "launched": launched}))
 
     def _show(self) -> None:
         ascii, sides = self.deck.ascii, [one.side for one in self._compared]

@@ -127,7 +127,7 @@ class HistoryScreen(RelaunchScreen):
         found = filter_history(self._entries, self._filter.split())
         self._shown = sort_history(found, self._sort, reverse=self._reverse)
         width = self._list.scrollable_content_region.width
-        look = Look(width, self._sort, self._reverse, self._marked, self.deck.ascii)
+        look = Look(width, self._sort, self._reverse, self._marked, self.deck.ascii, self.deck.units)
         self.query_one("#heading", Static).update(history_heading(self._shown, look))
         self._list.say_when_empty("Nothing matches." if self._entries else "No runs yet. Launch a profile from home.")
         ids = [entry.summary.run for entry in self._shown]
@@ -143,12 +143,14 @@ class HistoryScreen(RelaunchScreen):
     def _show_details(self) -> None:
         entry = self._entry()
         pane = self.query_one("#details", TextPane)
-        ascii = self.deck.ascii
+        ascii, units = self.deck.ascii, self.deck.units
         if entry is None:
             pane.show_text(lambda width: Content(""), title="")
         else:
             title = plain_line(entry.summary.run)
-            pane.show_text(lambda width: history_details(entry, width, time.time(), ascii=ascii), title=title)
+            pane.show_text(
+                lambda width: history_details(entry, width, time.time(), ascii=ascii, units=units), title=title
+            )
         self.refresh_bindings()
 
     def on_option_list_option_highlighted(self) -> None:

@@ -67,10 +67,10 @@ class RunScreen(PanesScreen):
         ascii = self.deck.ascii
         yield RunHeader(ascii=ascii)
         yield Static(id="banner", markup=False)
-        table = RankTable(ascii=ascii, look=self.deck.look, id="ranks", classes="pane")
+        table = RankTable(ascii=ascii, look=self.deck.look, units=self.deck.units, id="ranks", classes="pane")
         table.none_matches = f"No rank matches. {first_key('run.back', self.deck.keymap)} shows all again."
         yield table
-        yield NodeGrid(ascii=ascii, id="nodes", classes="pane")
+        yield NodeGrid(ascii=ascii, units=self.deck.units, id="nodes", classes="pane")
         with Container(id="lower"):
             yield RunCharts(ascii=ascii, slow=self.deck.slow, id="chart", classes="pane")
             yield RunLog(ascii=ascii, id="log", classes="pane")
@@ -163,7 +163,7 @@ class RunScreen(PanesScreen):
             self.refresh_bindings()
         events = self.query_one("#events", TextPane)
         if events.display and self._changed("events", (model.snapshots, model.newest_event)):
-            events.show_text(partial(events_text, list(model.events)))
+            events.show_text(partial(events_text, list(model.events), units=self.deck.units))
 
     @property
     def _title(self) -> str:
@@ -221,7 +221,7 @@ class RunScreen(PanesScreen):
         if run.failure is not None or run.stall is not None:
             why = self.query_one("#why", TextPane)
             why.show_text(
-                partial(why_text, run, ascii=self.deck.ascii, keymap=self.deck.keymap),
+                partial(why_text, run, ascii=self.deck.ascii, keymap=self.deck.keymap, units=self.deck.units),
                 title="Why" if run.failure else "Stalled",
             )
         if run.failure is not None:

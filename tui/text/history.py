@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual.content import Content
 
+from engine.core.settings import DEFAULT_UNITS, Units
 from engine.core.views.history import SORT_KEYS, HistoryEntry, value_of
 from engine.core.words import duration_words, size_words
-from tui.numbers import age, precise
+from tui.numbers import age, clock, precise
 from tui.text.cells import cell_fit, cut_run, plain_line
 from tui.text.lines import labelled
 from tui.text.marks import MUTED, RUN_MARKS, shown
@@ -35,6 +35,7 @@ class Look(NamedTuple):
     reverse: bool
     marked: Collection[str]
     ascii: bool
+    units: Units = DEFAULT_UNITS
 
 
 class _Column(NamedTuple):
@@ -52,7 +53,7 @@ def columns(entries: Sequence[HistoryEntry], look: Look) -> list[_Column]:
     name = min(most, max((cell_len(plain_line(entry.summary.run)) for entry in entries), default=3))
     found = [
         _Column("run", name, "name", right=False),
-        _Column("launched", 11, "launched"),
+        _Column("launched", 11 if look.units.time == "local" else 12, "launched"),
         _Column("time", 7, "duration"),
     ]
     if look.width >= WIDE:
@@ -89,7 +90,7 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
         state = RUN_MARKS[run.state]
         cells = [
             cell_fit(
-                _cell(entry, column.sort, column.width, ascii=look.ascii),
+                _cell(entry, column, look),
                 column.width,
                 ascii=look.ascii,
                 right=column.right,
@@ -118,28 +119,30 @@ def history_lines(entries: Sequence[HistoryEntry], look: Look) -> list[Content]:
     return lines
 
 
-def _cell(entry: HistoryEntry, sort: str, width: int, *, ascii: bool) -> str:
+def _cell(entry: HistoryEntry, column: _Column, look: Look) -> str:
     run = entry.summary
-    match sort:
+    match column.sort:
         case "name":
-            return cut_run(run.run, width, ascii=ascii)
+            return cut_run(run.run, column.width, ascii=look.ascii)
         case "launched":
-            return time.strftime("%m-%d %H:%M", time.localtime(run.launched_at))
+            return clock(run.launched_at, "%m-%d %H:%M", look.units)
         case "duration":
             return duration_words(entry.seconds)
         case "step":
             return "" if run.step is None else str(run.step)
         case "size":
             return "" if entry.size is None else size_words(entry.size)
-    return precise(value_of(entry, sort))
+    return precise(value_of(entry, column.sort))
 
 
-def history_details(entry: HistoryEntry, width: int, now: float, *, ascii: bool) -> Content:
+def history_details(
+    entry: HistoryEntry, width: int, now: float, *, ascii: bool, units: Units = DEFAULT_UNITS
+) -> Content:
     """The run under the cursor."""
     run = entry.summary
     mark = RUN_MARKS[run.state]
     steps = "" if run.step is None else f", step {run.step}" + (f"/{run.steps}" if run.steps else "")
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.launched_at))
+    when = clock(run.launched_at, "%Y-%m-%d %H:%M", units)
     lines: list[Content | str] = [
         Content.assemble(
             (f"{mark.sign(ascii=ascii)} {run.state}", mark.style),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from engine.core.metrics.process_use import ProcessUse
-from engine.core.settings import HidableColumn
+from engine.core.settings import DEFAULT_UNITS, HidableColumn, Units
 from engine.core.views.view import RankView
 from tui.data.spark import Scale, Source, spark_values
 from tui.numbers import NOTHING, age, memory, number, percent
@@ -125,6 +125,7 @@ def row_parts(
     cursor: bool,
     ascii: bool,
     sparks: Sparks = Sparks(),  # noqa: B008
+    units: Units = DEFAULT_UNITS,
 ) -> tuple[tuple[str, str], ...]:
     """A row as (style or empty, text) of its parts, left to right; a style is a state, `muted` or `spark`.
 
@@ -135,6 +136,7 @@ def row_parts(
         cursor: whether the cursor is on the row.
         ascii: draws with ASCII characters.
         sparks: how the small curves are drawn.
+        units: of sizes.
     """
     view, throughput, loss = row
     drawn = signs(ascii=ascii)
@@ -161,10 +163,10 @@ def row_parts(
             values = spark_values(source, columns.spark, sparks.since)
             text.append(("spark", " " + sparkline(values, columns.spark, ascii=ascii, scale=scale)))
     busy, used = (None, None) if view.gpu is None else (view.gpu.utilisation, view.gpu.memory)
-    cpu, rss, io = _usage(view.process)
+    cpu, rss, io = _usage(view.process, units)
     uses = (
         (percent(busy), columns.gpu),
-        (memory(used), columns.memory),
+        (memory(used, units), columns.memory),
         (cpu, columns.cpu),
         (rss, columns.rss),
         (io, columns.io),
@@ -184,11 +186,11 @@ def row_parts(
     return tuple(text)
 
 
-def _usage(process: ProcessUse | None) -> tuple[str, str, str]:
+def _usage(process: ProcessUse | None, units: Units) -> tuple[str, str, str]:
     """Percent of one core, memory, and bytes read and written a second of a rank's process."""
     if process is None:
         return NOTHING, NOTHING, NOTHING
-    return percent(process.cpu), memory(process.memory), memory(process.transferred)
+    return percent(process.cpu), memory(process.memory, units), memory(process.transferred, units)
 
 
 _TIME = re.compile(

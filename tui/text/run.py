@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -10,11 +9,12 @@ from rich.cells import cell_len, chop_cells
 from textual.content import Content
 
 from engine.core.run.state import ENDED_WORDS
+from engine.core.settings import DEFAULT_UNITS, Units
 from engine.core.views.view import EventLine, RunView, StallView
 from engine.core.words import count, rank_ranges, rank_words
 from tui.data.model import Header
 from tui.keys import first_key
-from tui.numbers import NOTHING, age, duration, number, precise
+from tui.numbers import NOTHING, age, clock, duration, number, precise
 from tui.text.cells import clean, cut_run, plain_line
 from tui.text.lines import labelled, sentence
 from tui.text.marks import MUTED, RUN_MARKS, bar, shown
@@ -131,12 +131,19 @@ def away_words(seconds: float) -> str:
     return f"unreachable {age(seconds)}"
 
 
-def why_text(run: RunView, width: int, *, ascii: bool, keymap: Mapping[str, str] = MappingProxyType({})) -> Content:
+def why_text(
+    run: RunView,
+    width: int,
+    *,
+    ascii: bool,
+    keymap: Mapping[str, str] = MappingProxyType({}),
+    units: Units = DEFAULT_UNITS,
+) -> Content:
     """The pane beside the log: what failed, what the key of a restart does, details, the next step with a line to copy, the consequences,
     the end of the traceback."""
     failure = run.failure
     if failure is None:
-        return _stall_text(run.stall, width, keymap) if run.stall is not None else Content("Nothing has failed.")
+        return _stall_text(run.stall, width, keymap, units) if run.stall is not None else Content("Nothing has failed.")
     lines: list[Content | str] = [*sentence(failure.headline, width, "$text-error bold")]
     if run.restart:  # before the details: the lines that a small screen shows
         head = f"{first_key('run.restart', keymap)}  "
@@ -164,7 +171,7 @@ def why_text(run: RunView, width: int, *, ascii: bool, keymap: Mapping[str, str]
     return Content("\n").join(lines)
 
 
-def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str]) -> Content:
+def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str], units: Units) -> Content:
     """Who waits for whom, where the ranks are, and the keys that help."""
     lines: list[Content | str] = []
     for one in stall.waits:  # first: the lines that a small screen shows
@@ -173,8 +180,8 @@ def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str]) -> Cont
         lines += sentence(one, width)
     if not lines:
         lines.append(Content.styled("asking the ranks what they do", MUTED))
-    clock = time.strftime("%H:%M:%S", time.localtime(stall.since))
-    lines += ["", *sentence(f"no steps since {clock}: {rank_ranges(stall.ranks)}", width, MUTED)]
+    since = clock(stall.since, "%H:%M:%S", units)
+    lines += ["", *sentence(f"no steps since {since}: {rank_ranges(stall.ranks)}", width, MUTED)]
     keys = (
         *([("run.editor", "open the script where ranks hang")] if stall.place else []),
         ("run.stacks", "take the stacks of all ranks again"),
@@ -187,12 +194,12 @@ def _stall_text(stall: StallView, width: int, keymap: Mapping[str, str]) -> Cont
     )
 
 
-def events_text(events: Iterable[EventLine], width: int) -> Content:
+def events_text(events: Iterable[EventLine], width: int, units: Units = DEFAULT_UNITS) -> Content:
     """The events of a run, oldest first."""
     lines: list[Content | str] = []
     for event in events:
-        clock = time.strftime("%H:%M:%S", time.localtime(event.at))
-        lines += labelled(clock, plain_line(event.text), width, style=EVENT_STYLES.get(event.level, ""))
+        at = clock(event.at, "%H:%M:%S", units)
+        lines += labelled(at, plain_line(event.text), width, style=EVENT_STYLES.get(event.level, ""))
     return Content("\n").join(lines) if lines else Content("Nothing has happened yet.")
 
 

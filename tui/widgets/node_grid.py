@@ -18,6 +18,7 @@ from textual.content import Content
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
+from engine.core.settings import DEFAULT_UNITS, Units
 from engine.core.views.view import NodeView, RankView
 from tui.keys import bindings
 from tui.numbers import NOTHING, age, memory, number, percent
@@ -52,8 +53,16 @@ class NodeGrid(RankCells):
     }
     """
 
-    def __init__(self, *, ascii: bool = False, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        ascii: bool = False,
+        units: Units = DEFAULT_UNITS,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
         super().__init__(ascii=ascii, id=id, classes=classes)
+        self._units = units
         self.measure: Measure = MEASURES[0]
         self._members: Sequence[NodeView] = ()
         self._views: Mapping[int, RankView] = {}
@@ -126,7 +135,8 @@ class NodeGrid(RankCells):
             if self.measure != "memory":
                 words += [f"{number(view.throughput, 7).strip()}{unit}", f"loss {number(view.loss, 7).strip()}"]
             elif (gpu := view.gpu) is not None:
-                words += [f"gpu {percent(gpu.utilisation)}", f"mem {memory(gpu.memory)} of {memory(gpu.memory_total)}"]
+                used, whole = memory(gpu.memory, self._units), memory(gpu.memory_total, self._units)
+                words += [f"gpu {percent(gpu.utilisation)}", f"mem {used} of {whole}"]
             subtitle = "  ".join(words)
             subtitle = to_ascii(subtitle) if self.ascii else subtitle
         # A title is taken for markup unless it is Content (Textual 8.2.8).

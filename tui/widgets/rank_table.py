@@ -21,7 +21,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from engine.core.run.state import RankWord
-from engine.core.settings import DEFAULT_LOOK, HidableColumn, Look
+from engine.core.settings import DEFAULT_LOOK, DEFAULT_UNITS, HidableColumn, Look, Units
 from tui.data.rank_order import COLUMNS, ORDERS, Order, arranged, needs_attention
 from tui.data.spark import WINDOWS, Scale, scale_of
 from tui.deck import Deck
@@ -71,9 +71,16 @@ class RankTable(RankCells):
     """
 
     def __init__(
-        self, *, ascii: bool = False, look: Look = DEFAULT_LOOK, id: str | None = None, classes: str | None = None
+        self,
+        *,
+        ascii: bool = False,
+        look: Look = DEFAULT_LOOK,
+        units: Units = DEFAULT_UNITS,
+        id: str | None = None,
+        classes: str | None = None,
     ) -> None:
         super().__init__(ascii=ascii, id=id, classes=classes)
+        self._units = units
         self.none_matches = "No rank matches."
         """Shown while the filter shows no rank."""
         self._every: Sequence[RankRow] = ()
@@ -383,7 +390,9 @@ class RankTable(RankCells):
         known = self._known.get(index)
         if known is not None and known[0] == made_from:
             return known[1]
-        parts = row_parts(row, self._columns, self._now, cursor=cursor, ascii=self.ascii, sparks=self._sparks)
+        parts = row_parts(
+            row, self._columns, self._now, cursor=cursor, ascii=self.ascii, sparks=self._sparks, units=self._units
+        )
         cells = _Cells(row.view.state, cursor, parts)
         self._known[index] = made_from, cells
         return cells
