@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support import PATIENCE
 from tui.data import log_search
 from tui.data.log_file import LogFile
+from tui.data.log_filter import LogFilter
 from tui.data.log_pattern import Pattern, PatternError
 from tui.data.log_search import Found, LogSearch, Step
 from tui.data.merged_log import MergedLog, Place
@@ -73,7 +74,7 @@ def test_the_lines_that_match_are_found_in_a_block(text, more):
     assert list(Pattern(text).lines("\n".join(lines).encode())) == expected
 
 
-PARTS = ["a", "ab", "B", " ", ".", ".*", "a?", "x*", "^", "$", r"\b", r"\d", r"\d+", r"\w+", r"\S", r"\s", r"\W", "[^a]", "[a-c]", "(a)", "(?:b|$)", "|", r"\.", "(?!a)", r"\n", r"\B"]  # fmt: skip
+PARTS = ["a", "(?:a|b)*", "ab", "B", " ", ".", ".*", "a?", "x*", "^", "$", r"\b", r"\d", r"\d+", r"\w+", r"\S", r"\s", r"\W", "[^a]", "[a-c]", "(a)", "(?:b|$)", "|", r"\.", "(?!a)", r"\n", r"\B"]  # fmt: skip
 
 
 @given(
@@ -94,6 +95,57 @@ def test_a_block_has_the_matches_of_its_lines(text: str, lines: list[str]):
 def test_what_can_t_be_sought_says_why(text):
     with pytest.raises(PatternError, match=r"\w"):
         Pattern(text)
+
+
+SLOW = "(a|aa)*[bc]"
+"""Takes exponential time in lines of `a`."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.data.log_pattern.SECONDS", 0.02)
+    monkeypatch.setattr("tui.data.log_pattern.LINE_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_takes_exponential_time_ends_and_finds_nothing_from_then_on():
+    lines = b"xab\n" + b"a" * 200
+    assert list(Pattern(SLOW).lines(b"xab")) == [0]
+    pattern = Pattern(SLOW)
+    assert list(pattern.lines(lines)) == []
+    assert pattern.is_slow
+    assert list(pattern.lines(b"xab")) == []
+    line, drawn = Pattern(SLOW), Pattern(SLOW)
+    assert not line.has(b"a" * 200)
+    assert drawn.places("a" * 200) == []
+    assert line.is_slow
+    assert drawn.is_slow
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_search_that_takes_exponential_time_ends(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"a" * 200 + b"\n" for _ in range(100)))
+    with searched(MergedLog([LogFile(path)]), SLOW) as asked:
+        found = asked.until(lambda found: found.whole)
+        assert (found.place, found.matches) == (None, 0)
+        assert asked.search.pattern.is_slow
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_filter_that_takes_exponential_time_is_left_out(tmp_path):
+    for text in (SLOW, f"!{SLOW}"):
+        shown = LogFilter(text)
+        keeps = shown.reader()
+        assert not shown.is_slow
+        assert [keeps(0, line) for line in (b"a" * 200, b"x", b"xb")] == [True, True, True]
+        assert shown.is_slow
+
+
+@pytest.mark.parametrize("text", ["a{e}.*b*c*", r"a\{e}.*b*c*", "{.*b*.*", "(x{i<=3}|y)*z.*"])
+def test_what_is_searched_with_a_bound_means_the_same(text):
+    line = "xa{e}bc {i z x{i<=3}z"
+    assert Pattern(text).places(line) == [found.span() for found in re.finditer(text, line) if found.group()]
 
 
 WORDS = ["loss", "Loss", "nan", "step 7", "\x1b[31mloss\x1b[0m", "é", "x" * 90, "", "ERROR: loss nan"]

@@ -672,6 +672,20 @@ async def test_search_finds_goes_on_and_ends_with_esc(app: RankdeckApp, run: Fak
         await until_seen(pilot, "line 199", "follow")
 
 
+async def test_a_search_and_a_filter_that_take_too_long_say_so(
+    app: RankdeckApp, run: FakeRun, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tui.data.log_pattern.SECONDS", 0.02)
+    monkeypatch.setattr("tui.data.log_pattern.LINE_SECONDS", 0.02)
+    run.write(0, "a" * 200 + "\n")
+    async with app.run_test(notifications=True, size=(120, 40)) as pilot:
+        await until_seen(pilot, "aaaa")
+        await pilot.press("3", "slash", *"(a|aa)*[bc]", "enter")
+        await until_seen(pilot, "can't be sought: it takes too long in these lines")
+        await pilot.press("escape", "ampersand", *"(a|aa)*[bc]", "enter")
+        await until_seen(pilot, "the filter takes too long, and is left out", "aaaa")
+
+
 async def test_lines_of_all_ranks_stand_in_the_order_in_which_they_were_written(app: RankdeckApp, run: FakeRun):
     for step in range(6):
         for rank in (2, 0, 3):

@@ -35,6 +35,11 @@ class LogFilter:
         return not (self._shown or self._hidden or self.least)
 
     @property
+    def is_slow(self) -> bool:
+        """Whether an expression took too long; it is left out from then on."""
+        return any(one.is_slow for one in (*self._shown, *self._hidden))
+
+    @property
     def words(self) -> str:
         """What is shown, in words; empty: everything."""
         level = (
@@ -49,6 +54,8 @@ class LogFilter:
         def keeps(source: int, line: bytes) -> bool:
             if self.least and levels.setdefault(source, LevelReader()).level(line) < self.least:
                 return False
-            return all(one.has(line) for one in self._shown) and not any(one.has(line) for one in self._hidden)
+            return all(one.has(line) or one.is_slow for one in self._shown) and not any(
+                one.has(line) for one in self._hidden
+            )
 
         return keeps

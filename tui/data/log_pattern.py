@@ -1,11 +1,16 @@
-"""What a search or a filter of a log looks for: a regular expression, in lines as a terminal would show them."""
+"""What a search or a filter of a log looks for: a regular expression, in lines as a terminal would show them.
+
+`re` can take longer than anybody waits, with no other thread running meanwhile. What could is searched by `regex`, which lets other threads run and
+ends after a time; it is half as fast.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, compress, count
 from operator import add
+from typing import NamedTuple, Protocol
 
 from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS
 from engine.core.terminal_text import terminal_line
@@ -27,11 +32,62 @@ _CROSSES_LINES = re.compile(r"\\[^bdwS.\-/:=\[\](){}*+?^$|]|\\$|\[\^|\(\?(?!:)|[
 RARE = 8
 """A word in less than one of so many lines is looked for by itself, and the expression then only in its lines."""
 
+LONG = 512
+"""Characters of a line in which a repeat without a bound can take long."""
+
+SECONDS, LINE_SECONDS = 2.0, 0.1
+"""Processor time of one search in a block, and in a line that is drawn; `regex` measures that of the whole process."""
+
+_FUZZY = re.compile(r"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")
+"""What only `regex` takes for a number of errors: `{e<=1}`."""
+
+_CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
+_REPEAT = re.compile(r"[*+]|\{\d*,?\d*\}")
+_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{)")
+
 _LITERAL = re.compile(r"[\w ,:;=/\"'<>%&@~-]{2,}(?![*?{])", re.ASCII)
 
 
 class PatternError(ValueError):
     """A text that is no regular expression, or one that could take for ever. Its message says why."""
+
+
+class _Expression(Protocol):
+    """What `re` and `_Bounded` have in common."""
+
+    def search(self, text: str, place: int = 0, /) -> re.Match[str] | None: ...
+
+    def finditer(self, text: str, /) -> Iterator[re.Match[str]]: ...
+
+
+class _Bounded:
+    """An expression of `regex`. Its searches raise TimeoutError after `SECONDS`, in drawn lines after `LINE_SECONDS`."""
+
+    def __init__(self, text: str, flags: int) -> None:
+        import regex
+
+        try:
+            self._expression = regex.compile(_FUZZY.sub(r"\\{", text), flags)
+        except regex.error as error:
+            raise PatternError(str(error)) from error
+        self._seconds = SECONDS if flags & re.MULTILINE else LINE_SECONDS
+
+    def search(self, text: str, place: int = 0, /) -> re.Match[str] | None:
+        found: re.Match[str] | None = self._expression.search(text, place, timeout=self._seconds, concurrent=True)
+        return found
+
+    def finditer(self, text: str, /) -> Iterator[re.Match[str]]:
+        found: Iterator[re.Match[str]] = self._expression.finditer(text, timeout=self._seconds, concurrent=True)
+        return found
+
+
+class _Compiled(NamedTuple):
+    """The expression for lines in lower case if case does not count, for lines as they are, and for whole blocks."""
+
+    plain: _Expression
+    marked: _Expression
+    in_line: _Expression | None
+    """To the end of the line, so that each line is found once; None: a match could go on in the next line."""
 
 
 class Pattern:
@@ -56,24 +112,47 @@ class Pattern:
         if not words and _NESTED.search(text):
             raise PatternError("a repeat inside a repeat can take for ever")
         try:
-            self._expression = re.compile(text, re.MULTILINE)
-            self._marked = re.compile(text, re.IGNORECASE if self._any_case else 0)
-            # To the end of the line, so that each line is found once; None: a match could go on in the next line.
-            self._in_line = None if _CROSSES_LINES.search(text) else re.compile(f"(?:{text}).*", re.MULTILINE)
+            self._fast = self._compiled(re.compile)
         except (re.error, RecursionError, OverflowError) as error:
             raise PatternError(str(error)) from error
+        self._repeats = 0 if words else _repeats(text)
+        self._sure = self._compiled(_Bounded) if self._repeats else self._fast
+        self.is_slow = False
+        """Whether a search took too long; it finds nothing from then on."""
         parts = [part.lower() if self._any_case else part for part in text.split("|")]
         self._words = words or (tuple(parts) if len(parts) > 1 and all(map(_LITERAL.fullmatch, parts)) else ())
         self._literal = "" if words else _literal_of(text)
 
+    def _compiled(self, compiled: Callable[[str, int], _Expression]) -> _Compiled:
+        text = self.text
+        in_line = None if _CROSSES_LINES.search(text) else compiled(f"(?:{text}).*", re.MULTILINE)
+        return _Compiled(compiled(text, re.MULTILINE), compiled(text, re.IGNORECASE if self._any_case else 0), in_line)
+
+    def _for(self, longest: int) -> _Compiled:
+        """What searches lines of at most so many characters."""
+        return self._fast if self._repeats < 2 and longest <= LONG else self._sure
+
     def has(self, line: bytes) -> bool:
         """Whether a line as it was written has a match."""
+        if self.is_slow:
+            return False
         text = line.decode("ascii") if line.isascii() and _CONTROLS.search(line) is None else ""
-        return self._search(text or terminal_line(line, colour=False))
+        try:
+            return self._search(text or terminal_line(line, colour=False))
+        except TimeoutError:
+            self.is_slow = True
+            return False
 
-    def places(self, text: str) -> Iterator[tuple[int, int]]:
+    def places(self, text: str) -> list[tuple[int, int]]:
         """The matches in a line as it is shown, (begin, end); none that are empty."""
-        return (match.span() for match in self._marked.finditer(text) if match.end() > match.start())
+        if self.is_slow:
+            return []
+        try:
+            found = [match.span() for match in self._for(len(text)).marked.finditer(text)]
+        except TimeoutError:
+            self.is_slow = True
+            return []
+        return [(begin, end) for begin, end in found if end > begin]
 
     def lines(self, block: bytes) -> Iterable[int]:
         """Finds the lines of a block that match.
@@ -84,6 +163,15 @@ class Pattern:
         Returns:
             The offset of the beginning of each, in bytes.
         """
+        if self.is_slow:
+            return ()
+        try:
+            return list(self._lines(block))
+        except TimeoutError:
+            self.is_slow = True
+            return ()
+
+    def _lines(self, block: bytes) -> Iterable[int]:
         if not block.isascii() or _CONTROLS.search(block) is not None:
             return self._line_by_line(block)
         text = block.decode("ascii")
@@ -93,15 +181,16 @@ class Pattern:
         found = text.count(self._literal) if self._literal else -1
         if found == 0:
             return ()
-        if self._in_line is None or 0 < found * RARE < text.count("\n"):
-            return self._one_by_one(text)
+        used = self._for(max(map(len, text.split("\n"))) if self._repeats == 1 else 0)
+        if used.in_line is None or 0 < found * RARE < text.count("\n"):
+            return self._one_by_one(text, used.plain)
         if self._literal == self.text:
             lines = text.split("\n")
             begins = map(add, accumulate(map(len, lines), initial=0), count())
             return compress(begins, [self._literal in line for line in lines])
         before = text.rfind
         # An expression that matches nothing matches twice in a line.
-        return dict.fromkeys([before("\n", 0, match.start()) + 1 for match in self._in_line.finditer(text)])
+        return dict.fromkeys([before("\n", 0, match.start()) + 1 for match in used.in_line.finditer(text)])
 
     def _line_by_line(self, block: bytes) -> Iterator[int]:
         """The same where a terminal would not show a block as it is."""
@@ -111,28 +200,37 @@ class Pattern:
                 yield offset
             offset += len(line) + 1
 
-    def _one_by_one(self, text: str) -> Iterator[int]:
+    def _one_by_one(self, text: str, plain: _Expression) -> Iterator[int]:
         """The same, going from one place that may match to the next."""
         place = 0
-        while place <= len(text) and (begin := self._next(text, place)) >= 0:
+        while place <= len(text) and (begin := self._next(text, place, plain)) >= 0:
             start = text.rfind("\n", 0, begin) + 1
             end = text.find("\n", begin)
             end = len(text) if end < 0 else end
             # A match may have begun here and end in a later line.
-            if self._expression.search(text[start:end]) is not None:
+            if plain.search(text[start:end]) is not None:
                 yield start
             place = end + 1
 
-    def _next(self, text: str, place: int) -> int:
+    def _next(self, text: str, place: int, plain: _Expression) -> int:
         """Where a line may match, from `place` on; -1: nowhere. A literal is found much faster than an expression."""
         if self._literal:
             return text.find(self._literal, place)
-        found = self._expression.search(text, place)
+        found = plain.search(text, place)
         return -1 if found is None else found.start()
 
     def _search(self, text: str) -> bool:
         text = text.lower() if self._any_case else text
-        return self._literal in text and self._expression.search(text) is not None
+        return self._literal in text and self._for(len(text)).plain.search(text) is not None
+
+
+def _repeats(text: str) -> int:
+    """How many repeats an expression tries one inside the other: 0, 1 or 2, which stands for more too. What begins with a literal begins at few places."""
+    bare = _CLASS.sub("x", _ESCAPED.sub("x", text))
+    if _REPEATED_GROUP.search(bare):
+        return 2
+    begins = "|" not in bare and _LITERAL.match(text) is not None
+    return min(2, max(0, len(_REPEAT.findall(bare)) - begins))
 
 
 def _literal_of(text: str) -> str:

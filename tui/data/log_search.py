@@ -173,7 +173,7 @@ class LogSearch:
         while not self._closed:
             self._take_questions(wait=whole and not self._asked)
             on_first = bool(self._asked) and self._asked[0] == "next"
-            whole = not (self._search(back=not on_first) or self._search(back=on_first))
+            whole = not (self._search(back=not on_first) or self._search(back=on_first)) or self.pattern.is_slow
             self._answer(whole=whole)
 
     def _offset(self, index: int) -> int:

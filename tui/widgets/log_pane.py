@@ -112,7 +112,8 @@ class LogPane(DrawnLog, can_focus=True):
 
     def _state(self) -> tuple[object, ...]:
         """What `Changed` is about."""
-        return self.title, self._follow, self._new_lines, self._current, self.wrap
+        is_slow = self._log is not None and self._log.filter.is_slow
+        return self.title, is_slow, self._follow, self._new_lines, self._current, self.wrap
 
     def _announce(self) -> None:
         state = self._state()

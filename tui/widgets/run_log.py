@@ -154,7 +154,7 @@ class RunLog(LogView):
         """Says in the border what is shown, what is sought, and whether the end is followed."""
         self.border_title = fitted_title(self, self.title or "Log", ascii=self.ascii)
         words = (
-            self._filter_error,
+            self._filter_error or ("the filter takes too long, and is left out" if self._shown.is_slow else ""),
             search_words(self.pattern, self.found, self.wrapped, self.pattern_error),
             self.badge,
         )

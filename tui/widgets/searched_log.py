@@ -17,14 +17,15 @@ from tui.text.cells import Span
 from tui.widgets import log_lines
 from tui.widgets.log_pane import LogPane
 
+TOO_SLOW = "it takes too long in these lines"
+
 
 class SearchedLog(LogPane):
     """A log with a search. What was found so far is in `found`."""
 
     found: Found | None = None
     """None: nothing is sought."""
-    pattern_error = ""
-    """Why what the user typed can't be sought."""
+    _pattern_error = ""
 
     pattern: Pattern | None = None
     """What is sought."""
@@ -39,6 +40,11 @@ class SearchedLog(LogPane):
         def can_replace(self, message: Message) -> bool:
             """Only the newest state matters."""
             return isinstance(message, SearchedLog.Sought)
+
+    @property
+    def pattern_error(self) -> str:
+        """Why what the user typed can't be sought; empty: it can."""
+        return TOO_SLOW if self.pattern is not None and self.pattern.is_slow else self._pattern_error
 
     @property
     def wrapped(self) -> Literal["", "first", "last"]:
@@ -65,14 +71,14 @@ class SearchedLog(LogPane):
         Args:
             text: the expression; case counts if it has capitals. None or empty ends the search.
         """
-        self.pattern_error = ""
+        self._pattern_error = ""
         self.pattern = None
         if text:
             self._origin = self._origin or self._bottom()
             try:
                 self.pattern = Pattern(text)
             except PatternError as error:
-                self.pattern_error = str(error)
+                self._pattern_error = str(error)
         else:
             self._origin = None
         self._begin_search()
@@ -80,7 +86,7 @@ class SearchedLog(LogPane):
 
     def search_errors(self) -> None:
         """Goes to the first line that tells of an error."""
-        self.pattern_error, self.pattern, self._origin = "", ERRORS, "start"
+        self._pattern_error, self.pattern, self._origin = "", ERRORS, "start"
         self._begin_search()
         self._place(self._top, self._skip)
 
