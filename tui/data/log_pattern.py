@@ -33,7 +33,7 @@ RARE = 8
 """A word in less than one of so many lines is looked for by itself, and the expression then only in its lines."""
 
 LONG = 512
-"""Characters of a line in which a repeat without a bound can take long."""
+"""Characters of a line in which a repeat can take long."""
 
 SECONDS, LINE_SECONDS = 2.0, 0.1
 """Processor time of one search in a block, and in a line that is drawn; `regex` measures that of the whole process."""
@@ -128,9 +128,10 @@ class Pattern:
         in_line = None if _CROSSES_LINES.search(text) else compiled(f"(?:{text}).*", re.MULTILINE)
         return _Compiled(compiled(text, re.MULTILINE), compiled(text, re.IGNORECASE if self._any_case else 0), in_line)
 
-    def _for(self, longest: int) -> _Compiled:
-        """What searches lines of at most so many characters."""
-        return self._fast if self._repeats < 2 and longest <= LONG else self._sure
+    def _for(self, lines: str) -> _Compiled:
+        """What searches some lines."""
+        is_fast = not self._repeats or (self._repeats == 1 and not _has_long_line(lines))
+        return self._fast if is_fast else self._sure
 
     def has(self, line: bytes) -> bool:
         """Whether a line as it was written has a match."""
@@ -148,7 +149,7 @@ class Pattern:
         if self.is_slow:
             return []
         try:
-            found = [match.span() for match in self._for(len(text)).marked.finditer(text)]
+            found = [match.span() for match in self._for(text).marked.finditer(text)]
         except TimeoutError:
             self.is_slow = True
             return []
@@ -181,7 +182,7 @@ class Pattern:
         found = text.count(self._literal) if self._literal else -1
         if found == 0:
             return ()
-        used = self._for(max(map(len, text.split("\n"))) if self._repeats == 1 else 0)
+        used = self._for(text)
         if used.in_line is None or 0 < found * RARE < text.count("\n"):
             return self._one_by_one(text, used.plain)
         if self._literal == self.text:
@@ -221,7 +222,12 @@ class Pattern:
 
     def _search(self, text: str) -> bool:
         text = text.lower() if self._any_case else text
-        return self._literal in text and self._for(len(text)).plain.search(text) is not None
+        return self._literal in text and self._for(text).plain.search(text) is not None
+
+
+def _has_long_line(lines: str) -> bool:
+    """Whether a line may have more than `LONG` characters; false where all have fewer than that."""
+    return any(lines.find("\n", begin, begin + LONG) < 0 for begin in range(0, len(lines) - LONG, LONG))
 
 
 def _repeats(text: str) -> int:
