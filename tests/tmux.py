@@ -39,6 +39,20 @@ class Terminal:
         """What is on the screen."""
         return self._tmux("capture-pane", "-p")
 
+    @property
+    def attach(self) -> tuple[str, ...]:
+        """The command with which somebody looks at it in another terminal."""
+        return "tmux", "-L", self._name, "attach"
+
+    def detach(self) -> None:
+        """Detaches whoever is attached."""
+        self._tmux("detach-client", "-a")
+        self._tmux("detach-client")
+
+    def hide_status(self) -> None:
+        """Gives the window all lines of whoever is attached."""
+        self._tmux("set-option", "-g", "status", "off")
+
     def press(self, *keys: str) -> None:
         """Types keys, by tmux's names."""
         self._tmux("send-keys", *keys)

@@ -18,21 +18,28 @@ BEGUN = re.compile(rb"(?:\x1b(?:\[[^@-~]*)?)?\Z")
 """A control sequence whose end has not come yet."""
 
 
-class Terminal:
-    """Runs a Python module in a pty of its own."""
+class Pty:
+    """Runs a program in a pty of its own.
 
-    def __init__(self, module: str, *arguments: str, columns: int = 160, lines: int = 60) -> None:
+    Args:
+        program: with its arguments.
+        columns: of the terminal.
+        lines: of the terminal.
+        term: its name in TERM.
+    """
+
+    def __init__(self, *program: str, columns: int, lines: int, term: str = "xterm-256color") -> None:
         self.output = self._held = b""
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         root = Path(__file__).parents[2]
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        environment = {**os.environ, "TERM": term, "COLORTERM": "truecolor"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "TMUX", *([] if "256" in term else ["COLORTERM"])):
             # pytest-xdist sets the first, and a size that is set there goes before the terminal's own.
             environment.pop(name, None)
         self.child = pexpect.spawn(
-            sys.executable,
-            ["-m", module, *arguments],
+            program[0],
+            list(program[1:]),
             cwd=str(root),
             dimensions=(lines, columns),
             env=environment,
@@ -80,3 +87,10 @@ class Terminal:
             # Before `close`, which is not patient. A process is a zombie before its threads have ended, and is reaped after that.
             wait_until(lambda: not self.child.isalive(), what="the end of the program")
         self.child.close(force=True)
+
+
+class Terminal(Pty):
+    """Runs a Python module in a pty of its own."""
+
+    def __init__(self, module: str, *arguments: str, columns: int = 160, lines: int = 60) -> None:
+        super().__init__(sys.executable, "-m", module, *arguments, columns=columns, lines=lines)
