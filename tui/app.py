@@ -142,6 +142,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self._notify = notify
         self.set_keymap(dict(keymap))
         self.set_class(ascii, "-ascii")
+        self.set_class(self.no_color, "-no-color")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, but for `NO_COLOR`."""

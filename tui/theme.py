@@ -16,6 +16,12 @@ from textual.theme import Theme
 STANDS_OUT = 0.075
 """Difference in brightness from the screen's background, of 1: more for a cursor or a toast, less for a quiet pane."""
 
+
+def _quiet_tracks(background: str) -> dict[str, str]:
+    """Of a scrollbar only the part that moves stands out, without colours too."""
+    return {f"scrollbar-{part}": background for part in ("background", "background-hover", "background-active")}
+
+
 DARK = Theme(
     name="rankdeck-dark",
     primary="#5b9bd5",
@@ -37,6 +43,7 @@ DARK = Theme(
         "block-cursor-foreground": "#f2f5f9",
         "block-cursor-blurred-background": "#232a33",
         "input-selection-background": "#5b9bd5 35%",
+        **_quiet_tracks("#14171c"),
     },
 )
 
@@ -61,6 +68,7 @@ LIGHT = Theme(
         "block-cursor-foreground": "#14171c",
         "block-cursor-blurred-background": "#e3e8ee",
         "input-selection-background": "#1f6fb2 30%",
+        **_quiet_tracks("#f4f5f7"),
     },
 )
 

@@ -217,6 +217,33 @@ async def test_without_colours_the_terminal_keeps_its_own_and_the_cursor_is_reve
         assert reversed_text.split() == ["quickstart", "gloo", "localhost:4", "gpt"]
 
 
+@pytest.mark.parametrize("theme", ["rankdeck-dark", "rankdeck-light"])
+async def test_without_colours_one_sees_which_pane_has_the_keys_and_where_the_log_is_scrolled_to(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, theme: str
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    engine.add_run("grey-1414").write(0, "".join(f"line {number}\n" for number in range(200)))
+    app = RankdeckApp(engine, open_run="grey-1414", theme=theme)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_seen(pilot, "line 199")
+
+        def underlined() -> str:
+            strips = app.screen._compositor.render_strips()
+            return "".join(part.text for strip in strips for part in strip if part.style and part.style.underline)
+
+        def bar() -> list[bool]:
+            """Whether the cells of the log's scrollbar are reversed."""
+            log = app.screen.query_one("#log").region
+            strips = app.screen._compositor.render_strips()[log.y + 1 : log.bottom - 1]
+            cells = [next(iter(strip.crop(log.right - 2, log.right - 1))).style for strip in strips]
+            return [bool(style and style.reverse) for style in cells]
+
+        await until(pilot, lambda: underlined().strip() == "Ranks", "the title of the pane with the keys")
+        await until(pilot, lambda: bar() == sorted(bar()) and 0 < sum(bar()) < len(bar()), "the bar at the end")
+        await pilot.press("3")
+        await until(pilot, lambda: underlined().strip().startswith("Log"), "the title of the log")
+
+
 def test_without_colours_only_what_stands_out_from_the_background_is_reversed():
     white, black = Color.parse("#ffffff"), Color.parse("#000000")
     style = Style(color="red", bgcolor="rgb(255,255,255)", bold=True)
