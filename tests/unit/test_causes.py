@@ -147,6 +147,21 @@ def test_the_more_special_of_two_causes_is_found() -> None:
     assert first_cause(both) == first_cause("\n".join(reversed(both.split("\n")))) == "N2"
 
 
+@pytest.mark.parametrize(
+    ("words", "is_nccl"),
+    [
+        ("RuntimeError: No CUDA GPUs are available", False),
+        ("RuntimeError: Found no NVIDIA driver on your system.", False),
+        ("AssertionError: Torch not compiled with CUDA enabled", False),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", True),
+    ],
+)
+def test_another_backend_is_proposed_only_where_the_backend_is_nccl(words: str, is_nccl: bool) -> None:
+    found = find(words)
+    assert found is not None
+    assert ("gloo" in f"{found.hint} {found.fix}") == is_nccl
+
+
 # --- hostile text ----------------------------------------------------------------------------------------------------
 
 BITS = (
