@@ -76,6 +76,7 @@ _HIDDEN_TEXT = re.compile(
     r"|(?<![\w=./+-])[\w=/+-]{0,200}+\.[\w=./+-]{1,200}+(?:" + "|".join(_ENDS_BY_LENGTH) + r")(?::\d+)?"
     r"|\((?:\d{1,9}, ?){1,12}\d{0,9}\)|\[(?:\d{1,9}, ?){2,12}\d{1,9}\]|Size\(\[[\d, ]{0,80}\]\)"  # shapes
     r"|\b0x[0-9a-f]{1,32}\b"
+    r"|(?<![\w.])[A-Za-z_][\w.]{0,100}(?::[A-Za-z_<][\w.<>]{0,100}|(?<=\w)\.\w{1,60}):\d{1,6}(?= - )"  # loguru: __main__:train:42
 )
 
 _TOKEN = re.compile(
@@ -98,9 +99,13 @@ _COUNT_LINK = re.compile(r"[ \t]{0,16}(?:/|of|out of)[ \t]{0,16}\Z")
 _NAME = re.compile(
     r"(?<![A-Za-z_])(?P<name>[A-Za-z_][\w@./%+-]{0,60}(?:\([A-Za-z_/%]{1,16}\))?"
     r"(?: {1,2}(?!tensor\()[A-Za-z_(][\w@./%+()-]{0,40}){0,5})"
-    r"(?:['\"]?[ \t]{0,16}(?P<sign>->|[=:|>])|['\"]?(?=[ \t'\"(\[#]))[ \t]{0,24}(?P<open>['\"(\[#]{0,3})[ \t]{0,16}(?:tensor\()?\Z",
+    r"(?:['\"]?[ \t]{0,32}(?P<sign>->|[=:|>])|['\"]?(?=[ \t'\"(\[#]))[ \t]{0,24}(?P<open>['\"(\[#]{0,3})[ \t]{0,16}(?:tensor\()?\Z",
     re.IGNORECASE,
 )
+
+
+_MOMENT = re.compile(r"(?P<name>.*?)[ \t]\(?(?:at|after|for|in|on)[ \t].*\Z", re.IGNORECASE)
+"""`validation loss at iteration` before `100: 2.3`: the second number has the name of the first one up to its moment."""
 
 
 class Field(NamedTuple):
@@ -187,11 +192,12 @@ def read_fields(text: str) -> Fields:
             if _COUNT_LINK.match(after[3]) and texts[place + 1].replace(",", "").isdecimal():
                 total, stop, unit = place + 1, after[1], after[2]
         name = _NAME.search(before)
+        late = _MOMENT.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=") else None
         fields.append(
             Field(
-                name["name"].strip() if name else "",
+                name["name"].strip() if name else late["name"] if late else "",
                 unit,
-                bool(name and name["sign"]),
+                bool(late or (name and name["sign"])),
                 name["open"] if name else before[-8:].strip(),
                 place,
                 total,
@@ -230,7 +236,7 @@ def _unit(text: str, token: re.Match[str]) -> tuple[str | None, int]:
 
 # --- units -----------------------------------------------------------------------------------------------------------
 
-_STEPS = "it its iter iters iteration iterations step steps batch batches update updates"
+_STEPS = "it its iter iters iteration iterations step steps batch batches ba update updates"
 _SAMPLES = "sample samples seq seqs sequence sequences example examples img imgs image images sent sents frame frames video videos"
 _TOKENS = "token tokens tok toks word words"
 RATE_KEYS = {

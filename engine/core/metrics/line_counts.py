@@ -25,11 +25,13 @@ _FILES = re.compile(
 _TRAINING = re.compile(r"train(?:ing)?\b|epoch", re.IGNORECASE)
 _BYTES_BEHIND = re.compile(r"[\d?.][kmgt]?i?b/s", re.IGNORECASE)
 _HELD_OUT_START = re.compile(
-    r"[ \t\[]*(?:val|valid|validation|eval|evaluation|test|testing|dev)(?![\w./-]|[ ](?:avg[ ]|average[ ]|mean[ ])?loss)",
+    r"[ \t\[]*(?:val|valid|validation|validate|validating|eval|evaluation|evaluating|test|testing|dev)"
+    r"(?![\w./-]|[ ](?:avg[ ]|average[ ]|mean[ ])?loss(?! at iteration))",
     re.IGNORECASE,
 )
 _HELD_OUT_PART = re.compile(
-    r"(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+(?:set|epoch|step|iter|iteration|batch)\b)",
+    r"[|\]>:-][ \t]*inference(?= done\b)"  # detectron2's evaluator
+    r"|(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|validate|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+(?:set|epoch|step|iter|iteration|batch)\b)",
     re.IGNORECASE,
 )
 _PLACE_OF_BATCH = re.compile(r"[ \t]*\[[ \t]*\d+,[ \t]*\d+\][ \t]+\w*loss", re.IGNORECASE)
@@ -64,16 +66,27 @@ class LineCounts:
         self.used: set[int] = set()
         bar = _BAR.search(self.text)
         self.bar = bar.start() if bar else -1
-        first = self.fields[0].begin if self.fields else 0
+        begin = self.fields[0].begin if self.fields else 0
+        first = next((field.begin for field in self.fields if self._is_metric(field)), begin)
         self.held_out = bool(_HELD_OUT_START.match(self.text) or _HELD_OUT_PART.search(self.text, 0, first))
+
+    def _is_metric(self, field: Field) -> bool:
+        return bool(field.name) and meaning_of(field.name, "", self.names).role not in (
+            "step",
+            "steps",
+            "epoch",
+            "epochs",
+        )
 
     # --- counts --------------------------------------------------------------------------------------------------------
 
     def take_bar(self) -> bool:
-        """Reads the count and the title of a progress bar. Returns False if it counts bytes."""
+        """Reads the count and the title of a progress bar, if they stand before its times. Returns False if it counts bytes."""
         for field in self.fields:
             if field.end > self.bar + 1 or self.text[field.end : self.bar].strip():
                 continue
+            if field.total is None and (field.signed or field.unit == "%"):
+                return True  # ignite: `[12/100]  12%|█▏   , loss=2.34 [00:01<00:08]`
             if (field.total is None and field.unit != "it") or _BYTES_BEHIND.search(self.text, self.bar):
                 return False
             self.step, self.steps, self.kind = field.number, field.total, "bar"
@@ -86,14 +99,14 @@ class LineCounts:
                     if not self._is_loss(other):
                         self.used.add(other.number)
             return True
-        return False
+        return True
 
     def _is_loss(self, field: Field) -> bool:
         return meaning_of(field.name, field.unit, self.names).role == "loss"
 
     def _take_title(self, head: str) -> None:
         title = _PREFIX.sub("", head).replace(HIDDEN, "").strip(" \t:|-•")[-40:]
-        self.title = "" if "loss" in title.lower() else title
+        self.title = "" if "loss" in title.lower() else " ".join(title.split())
         words = set(re.split(r"[^a-z]+", self.title.lower()))
         self.held_out = self.held_out or not HELD_OUT.isdisjoint(words)
         self.is_aside = self.held_out or (_FILES.search(self.title) is not None and not _TRAINING.match(self.title))
@@ -170,6 +183,8 @@ class LineCounts:
     def _is_argument(self, field: Field, begin: int) -> bool:
         """Whether `steps=100` is at the beginning or in a list of arguments, and not of warm-up or accumulation."""
         at = self.text.rfind(field.name, 0, field.begin)
+        if self.text.lstrip().startswith("|"):
+            return False  # a line of a table, which counts what was done
         return at <= 0 or (_PLAIN_WORD.search(self.text, max(0, at - 3), at) is not None and self.text[at - 1] in "({,'\" \x01" \
             and not self.text[max(0, at - 2) : at].strip(" ({,'\"").isalpha())  # fmt: skip
 

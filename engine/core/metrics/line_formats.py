@@ -32,7 +32,7 @@ _REMARK = b"rankdeck: "
 _ANCHORS = frozenset(
     b"step steps iter iters iteration iterations epoch epochs ep it its lr grad gnorm learning batch batches acc accuracy ppl perplexity bleu "
     b"rouge auc auroc map ap iou miou wer cer reward rewards return score f tps wps ups tgs throughput xent nll cost entropy prec precision "
-    b"recall top update updates dt bpd psnr fid dice samplespersec persec sec per eta time err error".split()
+    b"recall top update updates dt bpd psnr fid dice samplespersec persec sec per eta time err error sps fps ips itr timesteps".split()
 )
 """Words in lower case. A line that reports something has one of them, or `loss`, or `/s`."""
 

@@ -125,7 +125,9 @@ class _Reading(LineCounts):
                     self._add("known" if field.signed else "other", key, place)
             case "other":
                 if field.signed or self._looks_measured(field):
-                    self._add("other", key if field.signed else key.rpartition(" ")[2], place)
+                    is_large = field.unit in ("k", "m", "g") and self.text[field.end - 1] in "kKMG"
+                    multiple = MULTIPLES[field.unit] if is_large else 1.0
+                    self._add("other", key if field.signed else key.rpartition(" ")[2], place, multiple)
 
     def _is_other_rate(self, field: Field) -> bool:
         return self.held_out or is_size(field.unit) or not HELD_OUT.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))

@@ -85,7 +85,8 @@ _PLAIN = _TRAIN | frozenset(
 )
 _NO_LOSS = frozenset(["scale", "scaler", "fn", "func", "function", "weight", "weights", "mask", "type", "name"])
 _ALIASES = frozenset(["xent", "nll", "cost", "cross_entropy", "crossentropy", "bce", "objective"])
-_STEP = frozenset(["step", "iter", "iteration", "batch", "minibatch", "update", "num_updates", "updates"])
+_STEP = frozenset(["step", "iter", "it", "itr", "iteration", "batch", "minibatch", "update", "num_updates", "updates"])
+_STEP_OF_RUN = frozenset(["num_updates", "total_timesteps"])
 _STEP_PREFIXES = frozenset(["global", "train", "training", "opt", "optimizer", "current", "epoch", "trainer"])
 _EPOCH = frozenset(("epoch", "ep"))
 _TOTAL_PREFIXES = frozenset(["max", "num", "total", "train", "optimization", "training"])
@@ -134,6 +135,7 @@ _NOT_METRICS = frozenset(
         "than",
         "after",
         "took",
+        "reached",
         "from",
         "by",
         "and",
@@ -147,12 +149,13 @@ _NOT_METRICS = frozenset(
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[ _./-]+")
 _RATE_NAME = re.compile(
-    r"(?:.*[ _./-])?([a-z]+)[ _]?(?:/|per)[ _]?s(?:ec(?:ond)?)?s?(?:[ _/](?:per[ _])?(?:gpu|device|rank))?\Z"
+    r"(?:.*[ _./-])?(?!(?:gpu|device|rank)[ _]?[/p])([a-z]+)[ _]?(?:(?:/|per)[ _]?(?:gpu|device|rank)[ _]?)?(?:/|per)[ _]?s(?:ec(?:ond)?)?s?"
+    r"(?:[ _/](?:per[ _])?(?:gpu|device|rank))?\Z"
 )
 _RATE_WORDS = {"tps": "tokens/s", "tgs": "tokens/s", "wps": "tokens/s", "ups": "it/s", "fps": "samples/s", "ips": "samples/s",
                "sps": "samples/s", "throughput": "throughput"}  # fmt: skip
 _PACE_NAME = re.compile(
-    r"(?:.*[ _./-])?(?:(?:iter|iteration|step|batch)[ _]?time|step_avg|time[ _/](?:per[ _])?(?:iter|iteration|step|batch|it)|dt"
+    r"(?:.*[ _./-])?(?:(?:iter|iteration|step|batch)[ _]?time|step_timing(?: in s)?|btime|step_avg|time[ _/](?:per[ _])?(?:iter|iteration|step|batch|it)|dt"
     r"|(?P<unit>ms|s|sec|seconds)(?:/|[ _]per[ _])(?:it|iter|iteration|step|batch))(?P<end>[ _]?\(?(?:ms|s|sec)\)?)?\Z"
 )
 _IN_BRACKETS = re.compile(r"[ _]*\(([^()]*)\)\Z")
@@ -224,7 +227,7 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
         )
     at = len(words) - 1 - words[::-1].index("loss")
     before, after = words[:at], words[at + 1 :]
-    if any(word not in ("step", "epoch") and word not in _PLAIN and word not in HELD_OUT for word in after):
+    if any(word not in ("step", "epoch", "value") and word not in _PLAIN and word not in HELD_OUT for word in after):
         return None if _NO_LOSS & set(after) or f"loss {after[0]}" in bare else "part"
     if _is_held_out(words):
         return "val_loss"
@@ -240,13 +243,12 @@ def _is_held_out(words: list[str]) -> bool:
 
 
 def _step(bare: str, words: list[str]) -> Literal["step", "steps", "epoch", "epochs"] | None:
-    last = words[-1]
-    own = bare.rpartition(" ")[2]
+    last, own = words[-1].lstrip("("), bare.rpartition(" ")[2].lstrip("(")  # `Metrics (step 100)`
     one = last[:-1] if last.endswith("s") else last
     if last in _EPOCH and (own == last or words[-2:-1] in (["current"], ["train"], ["training"], ["trainer"])):
         return "epoch"
-    if own == "num_updates" or (last in _STEP and words[-2:-1] != ["per"]):
-        if own == last or own == "num_updates" or words[-2] in _STEP_PREFIXES:
+    if own in _STEP_OF_RUN or (last in _STEP and words[-2:-1] != ["per"]):
+        if own == last or own in _STEP_OF_RUN or words[-2] in _STEP_PREFIXES:
             return "step"
         return None
     if last.endswith("s") and one in _STEP | _EPOCH:
