@@ -145,7 +145,7 @@ def run(
     _help_with_recipe(ctx)
     profile, places = make_profile(Wanted(name=save, **wanted), _base(base))
     if save is not None:
-        save_new(profile, places)
+        save_new(profile, places, "--save")
     ctx.exit(follow_launch(profile, places, detach=detach, cold=cold, as_json=as_json))
 
 
@@ -194,8 +194,13 @@ def _base(name: str | None) -> Profile | None:
     return None if name is None else read_profile(find_profile(name))
 
 
-def save_new(profile: Profile, places: Places) -> Path:
+def save_new(profile: Profile, places: Places, option: str = "--name") -> Path:
     """Saves a new profile, with absolute paths, so that it can be launched from any folder.
+
+    Args:
+        profile: the profile.
+        places: of its keys.
+        option: of the command line, which gives it another name.
 
     Raises:
         UsageError: there is a profile of this name.
@@ -203,7 +208,8 @@ def save_new(profile: Profile, places: Places) -> Path:
     """
     if any(entry.name == profile.name for entry in list_profiles()):
         raise UsageError(
-            f"there is already a profile {profile.name!r}", hint="choose another name: nothing is overwritten"
+            f"there is already a profile {profile.name!r}",
+            hint=f"choose another name with {option}: nothing is overwritten",
         )
     saved = with_absolute_paths(profile)
     LocalEngine().preview(saved, places)

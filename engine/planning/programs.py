@@ -84,6 +84,11 @@ def profile_name(program: str, *, is_module: bool = False) -> str:
 def _kind(wanted: Wanted) -> str:
     """The key of `[recipe]` that names the program. A file is a script, whatever recipes there are."""
     if wanted.is_module:
+        if "/" in wanted.program or wanted.program.endswith(".py"):
+            module = wanted.program.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
+            raise UsageError(
+                f"{wanted.program!r} is a file, not a module", hint=f"leave out -m, or name the module: -m {module}"
+            )
         return "module"
     if Path(wanted.program).is_file():
         return "script"
@@ -92,6 +97,17 @@ def _kind(wanted: Wanted) -> str:
     word = wanted.program
     if any(entry.name == word for entry in list_profiles()):
         raise UsageError(f"{word} is a profile, not a script", hint=f"rankdeck launch {word}")
+    if re.fullmatch(r"(?:.*/)?python[\d.]*", word):
+        raise UsageError(f"{word!r} is no script", hint=f"leave out {word}; --python names the Python of the ranks")
+    from engine.core.launch_commands.command import LAUNCHERS  # only for an error
+
+    if Path(word).name in LAUNCHERS:
+        raise UsageError(
+            f"{word!r} is another launcher",
+            hint=f"rankdeck import '{Path(word).name} …' makes a profile of its command",
+        )
+    if word and Path(word).is_dir():
+        raise UsageError(f"{word!r} is a folder", hint="name a script in it, or with -m a module")
     raise UsageError(
         f"there is no script {word!r}, and no recipe of that name",
         hint="the path is relative to the current folder; rankdeck recipes lists recipes; -m runs a module",

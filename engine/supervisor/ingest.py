@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 from collections import deque
@@ -335,8 +336,12 @@ class Ingest:
                 pass
             self._grown.extend(others)
 
-    def drain(self) -> None:
-        """Reads the rest of all files, as far as it was reported. After `DRAIN_TIME`, only the newest part of each."""
+    def drain(self, finished: Iterable[int]) -> None:
+        """Reads the rest of all files, as far as it was reported. After `DRAIN_TIME`, only the newest part of each.
+
+        Args:
+            finished: ranks that ended with status 0, so that they have written their last line whole, even without a line feed.
+        """
         deadline = time.monotonic() + DRAIN_TIME
         while time.monotonic() < deadline and self.read_slice():
             pass
@@ -346,6 +351,10 @@ class Ingest:
             file.offset = max(file.offset, file.size - SLICE)
         while self.read_slice():
             pass
+        kinds: tuple[Kind, ...] = ("out", "err")
+        for rank, kind in itertools.product(finished, kinds):
+            if (rank, kind) in self._readers and (rank, kind) not in self._failed:
+                self._take(rank, kind, b"\n")
 
     def _take_records(self, rank: int, data: bytes, moves: list[tuple[str, int, int | None]]) -> list[Point]:
         """Processes complete lines of a metrics file. What they report about a rejoin is added to `moves`."""

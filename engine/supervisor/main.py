@@ -24,6 +24,7 @@ import msgspec
 from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
 from engine.core.plan.standby import standby_key
+from engine.core.run.state import finished
 from engine.core.views.view import RunView
 from engine.node.login import leave_session
 from engine.runs.lock import take_lock
@@ -107,7 +108,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
             chore.cancel()
     await runner.origins.record()
     runner.events.finish(is_last=True)
-    runner.ingest.drain()
+    runner.ingest.drain(finished(run.state))
     imports.look()
     _save_quietly(run, runner.ingest.save)
     await server.close()

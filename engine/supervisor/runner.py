@@ -15,7 +15,7 @@ from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
-from engine.core.run.state import Ended, RunState, rank_word, waits_for_job
+from engine.core.run.state import Ended, RunState, finished, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
 from engine.core.wire.front_end import ENDING
 from engine.runs.paths import RunPaths
@@ -159,7 +159,7 @@ class Runner:
         run = self.run
         if before.attempt != after.attempt:
             self.events.finish(is_last=False)
-            self.ingest.drain()
+            self.ingest.drain(finished(before))
             self.ingest.start_attempt(after.attempt)
             run.start_attempt(after)
             self.origins.start_attempt()

@@ -40,6 +40,13 @@ def test_a_script_is_launched_again_from_the_profile_that_was_saved(rankdeck, wr
     assert "[r1 localhost] 1 2 ['x']" in again.stdout
 
 
+def test_a_last_line_without_a_line_feed_is_read_at_the_end(rankdeck, write_script):
+    write_script("train.py", "import sys\nsys.stdout.write('step 29/30 loss 0.5\\rstep 30/30 loss 0.25')\n")
+    assert rankdeck("run", "-n", "1", "train.py").returncode == 0
+    status = rankdeck.status("-")
+    assert [(rank["step"], rank["loss"]) for rank in status["ranks"]] == [(30, 0.25)]
+
+
 def test_a_new_profile_starts_nothing_and_is_refused_where_it_could_not_be_launched(rankdeck, write_script):
     write_script("train.py", SAY)
     done = rankdeck("new", "-n", "2", "train.py", "x")

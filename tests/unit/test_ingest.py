@@ -12,12 +12,10 @@ from engine.runs.paths import RunPaths
 from engine.supervisor.ingest import Ingest
 
 
-@pytest.mark.parametrize("is_remote", [False, True])
-def test_what_is_logged_and_printed_is_stored_once(tmp_path: Path, *, is_remote: bool) -> None:
-    paths = RunPaths(tmp_path)
-    ingest = Ingest(
+def ingest_of(paths: RunPaths, ranks: int = 1) -> Ingest:
+    return Ingest(
         paths,
-        1,
+        ranks,
         (),
         Names(),
         on_change=lambda rank: None,
@@ -26,6 +24,12 @@ def test_what_is_logged_and_printed_is_stored_once(tmp_path: Path, *, is_remote:
         on_failed=lambda rank, kind, error: pytest.fail(f"{rank} {kind} {error}"),
         on_slow=pytest.fail,
     )
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_what_is_logged_and_printed_is_stored_once(tmp_path: Path, *, is_remote: bool) -> None:
+    paths = RunPaths(tmp_path)
+    ingest = ingest_of(paths)
     steps = range(1, 4)
     out = "".join(f"step {step} loss={1 / step:.2f}\n" for step in steps).encode()
     metrics = "".join(
@@ -44,3 +48,12 @@ def test_what_is_logged_and_printed_is_stored_once(tmp_path: Path, *, is_remote:
     series = ingest.series.get(0, "loss")
     assert series is not None
     assert [(step, value) for _, step, value in series.recent] == [(step, 1 / step) for step in steps]
+
+
+def test_the_last_line_of_a_rank_that_has_ended_well_needs_no_line_feed(tmp_path: Path) -> None:
+    ingest = ingest_of(RunPaths(tmp_path), ranks=2)
+    for rank in (0, 1):
+        assert ingest.take_data(rank, 0, 0, b"\rstep 29/30 loss 0.5\rstep 30/30 loss 0.25")
+    ingest.drain([1])
+    assert [progress.step for progress in ingest.progress] == [29, 30]
+    assert [progress.last_line for progress in ingest.progress] == ["step 30/30 loss 0.25"] * 2

@@ -85,12 +85,22 @@ def test_a_module_is_not_looked_for():
         ("nope.py", "there is no script 'nope.py'"),
         ("quickstart", "rankdeck launch quickstart"),
         ("", "there is no script"),
+        ("python3.11", "leave out python3.11"),
+        ("torchrun", "rankdeck import 'torchrun …'"),
+        (".", "name a script in it"),
     ],
 )
 def test_what_can_not_be_run_is_named_with_the_next_step(program: str, words: str):
     with pytest.raises(UsageError) as raised:
         make_profile(Wanted(program=program))
     assert words in f"{raised.value}\n{raised.value.hint}"
+
+
+@pytest.mark.parametrize("word", ["./project/train.py", "project/train.py", "project/train"])
+def test_a_path_is_no_module(word: str):
+    with pytest.raises(UsageError, match="is a file, not a module") as raised:
+        make_profile(Wanted(program=word, is_module=True))
+    assert raised.value.hint == "leave out -m, or name the module: -m project.train"
 
 
 def test_a_wrong_value_is_an_error_of_the_command_line():

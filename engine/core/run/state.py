@@ -267,6 +267,11 @@ def waits_for_job(state: RunState) -> bool:
     return isinstance(state.phase, Ended) and state.phase.outcome.word == "queued"
 
 
+def finished(state: RunState) -> list[int]:
+    """The ranks that ended by themselves with status 0."""
+    return [rank for rank, phase in enumerate(state.ranks) if rank_word(phase) == "exited"]
+
+
 def root_cause(state: RunState) -> tuple[int, Done | Gone] | None:
     """The rank whose failure explains the others: the first that the supervisor learned of, secondary errors last."""
     failed = [(rank, phase) for rank, phase in enumerate(state.ranks) if rank_word(phase) in ("failed", "lost")]

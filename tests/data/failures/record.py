@@ -178,6 +178,8 @@ RECORDINGS: dict[str, Recording] = {
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', required=True)\nparser.parse_args()\n",
         ranks=2,
     ),
+    "torchrun-relative-import": torchrun("from .data import batches\n", ranks=2),
+    "torchrun-input": torchrun("input('Overwrite the folder? ')\n", ranks=2),
     "python-checkpoint": python(
         "torch.save(torch.nn.Linear(4, 4).state_dict(), 'last.pt')\n"
         "torch.nn.Linear(4, 8).load_state_dict(torch.load('last.pt'))\n"

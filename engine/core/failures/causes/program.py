@@ -32,6 +32,19 @@ CAUSES: tuple[Cause, ...] = (
         fix='env.PYTHONPATH = "."',
     ),
     Cause(
+        id="P16",
+        pattern=r"ImportError: attempted relative import with no known parent package",
+        detail="the script is a part of a package, and runs as a file",
+        hint="run it as a module, in the folder that contains its package: recipe.module instead of recipe.script, or rankdeck run -m",
+        fix='recipe.module = "package.train"',
+    ),
+    Cause(
+        id="P17",
+        pattern=r"EOFError: EOF when reading a line",
+        detail="the script asks for input, and ranks have none: their standard input is empty",
+        hint="pass the answer as an argument or a variable, or leave the question out where RANK is set",
+    ),
+    Cause(
         id="P3",
         pattern=r"can't open file '(?P<path>[^'\n]*)'",
         detail="there is no script {path}",
