@@ -286,7 +286,7 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
         ("python -c 'print(1)'", "python -c", "into a file"),
         ("bash -c 'cd x; torchrun train.py'", "bash runs commands of its own", "the one that starts the ranks"),
         ("bash run.sh", "bash runs commands of its own", "rankdeck import run.sh"),
-        ("uv run torchrun t.py", "does not know 'uv'", "leave it out"),
+        ("uv sync torchrun t.py", "does not know 'uv'", "leave it out"),
         ("'torchrun t.py' --print", "more words follow a command in quotes", "before the command"),
         ("rankdeck launch x", "command of rankdeck", "rankdeck new"),
         ("export A=b", "starts no program", "it reads torchrun"),
@@ -304,6 +304,23 @@ def test_what_is_left_out_is_named_with_a_reason() -> None:
     found = notes("torchrun --rdzv-id 7 --tee 3 --virtual-local-rank --nnodes 1:4 --standalone train.py $A | tee log &")
     assert set(found) == {"| tee log", "--rdzv-id", "--tee", "--virtual-local-rank", "--nnodes 1:4", "$A"}
     assert all(found.values())
+
+
+@pytest.mark.parametrize(
+    "runner",
+    ["uv run", "uv run --extra cpu", "poetry run", "conda run -n my-env", "micromamba run -p /envs/x", "pixi run"],
+)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_command_in_an_environment_is_read_and_its_python_is_asked_for(runner: str, is_file: bool) -> None:
+    command = f"A=1 {runner} torchrun --nproc-per-node 2 train.py --lr 1"
+    text = f"#!/bin/bash\n#SBATCH -N 1\nconda activate x\n{command}\n" if is_file else command
+    draft, _ = read_script(text, "job.sh" if is_file else "")
+    assert (draft.target, draft.args, draft.ranks, draft.env) == ("train.py", ["--lr", "1"], 2, {"A": "1"})
+    assert [why for what, why in draft.notes if what == runner] == [
+        "name the Python of that environment, if it is not the active one: launch.python"
+    ]
+    assert draft.setup == (["conda activate x"] if is_file else [])
+    assert looks_like_launch(command.removeprefix("A=1 "))
 
 
 def test_shell_text_is_taken_apart_without_a_shell() -> None:

@@ -19,6 +19,8 @@ _PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?\Z")
 _MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 _WRAPPERS = ("env", "exec", "nohup", "time", "command", "setsid")
 """Commands that change nothing for what follows them."""
+_ENVIRONMENTS = ("uv", "poetry", "pipenv", "pdm", "rye", "hatch", "pixi", "conda", "mamba", "micromamba")
+"""Commands whose `run` starts another one in an environment."""
 _SHELLS = ("bash", "sh")
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)
@@ -60,6 +62,7 @@ def is_program(word: str) -> bool:
 
 def starts_ranks(words: list[Word]) -> bool:
     """Whether a command starts ranks, and not just one program."""
+    words = words[runs_in_environment(words) :]
     names = [program_of(word.text) for word in words if not _ASSIGNMENT.match(word.text)]
     return any(name in LAUNCHERS for name in names[:1]) or any(
         word.text.startswith(("torch.distributed.", "accelerate", "deepspeed")) for word in words[:4]
@@ -111,9 +114,22 @@ def _without_environment(draft: Draft, words: list[Word]) -> list[Word]:
             draft.set_env(found[1], found[2])
             if "$" in found[2] or "`" in found[2]:
                 draft.leave_out(word.text, "no shell expands it: write its value into the profile")
+        elif begin := runs_in_environment(words[at:]):
+            runner = " ".join(one.text for one in words[at : at + begin])
+            draft.leave_out(runner, "name the Python of that environment, if it is not the active one: launch.python")
+            return _without_environment(draft, words[at + begin :])
         elif program_of(word.text) not in _WRAPPERS:
             return words[at:]
     return []
+
+
+def runs_in_environment(words: list[Word]) -> int:
+    """The number of words before the command that `uv run` or `conda run -n NAME` starts; 0: it is none of these."""
+    if len(words) < 2 or program_of(words[0].text) not in _ENVIRONMENTS or words[1].text != "run":
+        return 0
+    return next(
+        (at for at, word in enumerate(words) if at > 1 and (is_program(word.text) or word.text.endswith(".py"))), 0
+    )
 
 
 def _in_shell(draft: Draft, words: list[Word]) -> list[Word]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from engine.core.errors import UsageError
-from engine.core.launch_commands.command import is_program, program_of, read_words, starts_ranks
+from engine.core.launch_commands.command import is_program, program_of, read_words, runs_in_environment, starts_ranks
 from engine.core.launch_commands.draft import SET_BY_RANKDECK, Draft, Word
 from engine.core.launch_commands.options import OUTPUT, read_options
 from engine.core.launch_commands.shell import Statement, statements, words_of
@@ -116,11 +116,11 @@ class _Reader:
         plain = [word for word in words if not _ASSIGNMENT.fullmatch(word.text)]
         if name == "export" or not plain:
             self._take_variables(statement, words[1:] if name == "export" else words, exported=name == "export")
-        elif name in _SETUP:
+        elif name in _SETUP and not runs_in_environment(plain):
             self.draft.setup.append(statement.text)
         elif name == "cd" and len(words) == 2 and not _UNREPLACED.search(words[1].text):
             self.draft.workdir = "" if words[1].text == "." else words[1].text
-        elif any(is_program(word.text) for word in plain[:2]) or not self._file:
+        elif any(is_program(word.text) for word in plain[:2]) or runs_in_environment(plain) or not self._file:
             self._programs.append((statement, words))
         elif name not in _NO_MATTER:
             self.draft.leave_out(
