@@ -96,10 +96,15 @@ _RATE_BEHIND = re.compile(r" ([a-z]{1,20})/s(?:ec)?\b", re.IGNORECASE)
 
 _COUNT_LINK = re.compile(r"[ \t]{0,16}(?:/|of|out of)[ \t]{0,16}\Z")
 
+_BOXES = r"(?:(?:torch\.)?tensor|(?:numpy|np)\.(?:float|int)\d{1,2}|array)\(\[?"
+"""Around a value in a printed dictionary: `'loss': np.float32(2.3)`."""
+
 _NAME = re.compile(
     r"(?<![A-Za-z_])(?P<name>[A-Za-z_][\w@./%+-]{0,60}(?:\([A-Za-z_/%]{1,16}\))?"
-    r"(?: {1,2}(?!tensor\()[A-Za-z_(][\w@./%+()-]{0,40}){0,5})"
-    r"(?:['\"]?[ \t]{0,32}(?P<sign>->|[=:|>])|['\"]?(?=[ \t'\"(\[#]))[ \t]{0,24}(?P<open>['\"(\[#]{0,3})[ \t]{0,16}(?:tensor\()?\Z",
+    r"(?: {1,2}(?!" + _BOXES + r")[A-Za-z_(][\w@./%+()-]{0,40}){0,5})"
+    r"(?:['\"]?[ \t]{0,32}(?P<sign>->|[=:|>])|['\"]?(?=[ \t'\"(\[#]))[ \t]{0,24}(?P<open>['\"(\[#]{0,3})[ \t]{0,16}(?:"
+    + _BOXES
+    + r")?\Z",
     re.IGNORECASE,
 )
 

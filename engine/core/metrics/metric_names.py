@@ -191,7 +191,7 @@ def _is_named(lower: str, wanted: str) -> bool:
 
 
 def _meaning(name: str, lower: str, unit: str) -> Meaning:
-    bare = _QUIET_END.sub("", lower)
+    bare = _QUIET_END.sub("", lower).rstrip(".")  # `Step... (100` of flax
     words = _WORDS.split(bare)
     last = words[-1]
     if loss := _loss(bare, words, unit):

@@ -210,6 +210,8 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
     name = name_of(line)
     of_epoch = line.format.of_epoch or (progress.has_epoch_lines and line.format.kind in ("bar", "bare"))
     counter = progress.counters.get(name)
+    if counter is not None and _is_of_validation(line) and (line.step or 0) < counter.count:
+        return False
     if counter is None:
         if len(progress.counters) >= MAX_COUNTERS:
             return False
@@ -228,6 +230,11 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
     if "step" not in progress.recorded:
         _set_steps(progress, counter)
     return True
+
+
+def _is_of_validation(line: Line) -> bool:
+    """Whether a line says only a loss on held-out data, so that its count may be that of the validation."""
+    return "val_loss" in line.values and "loss" not in line.values
 
 
 def _set_steps(progress: RankProgress, counter: Counter) -> None:
