@@ -177,6 +177,15 @@ class RunPaths:
             raise CheckError(f"{path.parent} is too long a path for a socket", hint=hint)
         return path
 
+    @property
+    def crash_marks(self) -> Path:
+        """In which part the supervisor is; see `engine.supervisor.crash_marks`. Not beside the journal: a file server could hang.
+
+        Raises:
+            RankdeckError: another user could put files there.
+        """
+        return runtime_folder() / f"{self.mark}.parts"
+
     def attempt(self, attempt: int) -> Path:
         """The folder of one attempt."""
         return self.folder / f"attempt_{attempt}"

@@ -32,8 +32,10 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, read_whereabouts, replace_file, write_summary
 from engine.runs.standbys import Standing, circumstances
 from engine.supervisor.bridge import Bridge
+from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.file_watch import FileWatch
 from engine.supervisor.guard import Guards
+from engine.supervisor.guard_process import CALM_SECONDS
 from engine.supervisor.health_watch import HealthWatch
 from engine.supervisor.hold_watch import HoldWatch
 from engine.supervisor.import_watch import ImportWatch
@@ -64,8 +66,8 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         bridge: an open connection to the agent of the first node, or None.
     """
     plan = read_plan(paths)
-    journal = Journal(paths.journal)
-    runner = Runner(paths, plan, journal, bridge)
+    journal, marks = Journal(paths.journal), CrashMarks.of_run(paths)
+    runner = Runner(paths, plan, journal, bridge, marks)
     run = runner.run
     snapshots = Snapshots(run, runner.ingest)
     server = Server(runner, snapshots)
@@ -96,6 +98,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         }
         parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
+        chores.append(tasks.create_task(every(CALM_SECONDS, marks.forget)))
         runner.start(tasks, restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print("ready", flush=True)  # noqa: T201
@@ -116,6 +119,7 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
     journal.close()
     guards.release()
+    marks.close()
     with contextlib.suppress(FileNotFoundError):
         paths.supervisor.unlink()
 

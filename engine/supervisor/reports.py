@@ -27,6 +27,7 @@ from engine.installed import LIBRARY
 from engine.runs.imports import remember_refusal
 from engine.supervisor.agents import Agents
 from engine.supervisor.code import CodeCopies
+from engine.supervisor.crash_marks import EXPLANATIONS
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.library import pack
 from engine.supervisor.log import note
@@ -311,10 +312,13 @@ class Reports:
 
     def _explain(self, end: RankEnd, status: int, numbers: bytes) -> tuple[bool, str]:
         """Returns whether a failed rank blames another one, and why it could not set its process group up; see `RankEnded`."""
+        if not self._run.has(EXPLANATIONS):
+            return False, ""
         try:
             tail = self._ingest.last.errors(end.rank)
             mpi_status = status if self._orders.has_mpirun else None
-            return is_secondary(tail, mpi_status), self._why_not_formed(end, status, tail, numbers)
+            with self._run.marks.inside(EXPLANATIONS):
+                return is_secondary(tail, mpi_status), self._why_not_formed(end, status, tail, numbers)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             node = self._run.plan.places[end.rank].node
             self._run.take_failed_reading(node, "the failure of a rank is not explained", error)

@@ -15,6 +15,7 @@ from engine.core.run.state import RunState
 from engine.core.views.activity import next_restart
 from engine.core.views.view import RankView, RunView, Snapshot, Update
 from engine.core.views.views import rank_views, run_view
+from engine.supervisor.crash_marks import EXPLANATIONS
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.supervised import SupervisedRun
 
@@ -63,8 +64,12 @@ class Snapshots:
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
+        if not run.has(EXPLANATIONS):
+            run.tails.clear()
+            run.waits = ()
         try:
-            whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
+            with run.marks.inside(EXPLANATIONS):
+                whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.tails.clear()
             run.waits = ()

@@ -22,6 +22,7 @@ from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine, StallView
 from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
+from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.log import note
 
 PAUSE = 1.0
@@ -60,6 +61,7 @@ class SupervisedRun:
         launched: the plan as it was launched.
         state: after the events in the journal.
         story: the events so far, as sentences.
+        marks: in which part this supervisor is; None: nobody wants to know.
     """
 
     tasks: asyncio.TaskGroup
@@ -68,10 +70,18 @@ class SupervisedRun:
     handle: Handle
     """The runner's method, by which every part reports events."""
 
-    def __init__(self, paths: RunPaths, launched: LaunchPlan, state: RunState, story: list[EventLine]) -> None:
+    def __init__(
+        self,
+        paths: RunPaths,
+        launched: LaunchPlan,
+        state: RunState,
+        story: list[EventLine],
+        marks: CrashMarks | None = None,
+    ) -> None:
         self.paths, self.launched, self.state, self.story = paths, launched, state, story
         self.plan = plan_now(launched, state)
         """The plan of this attempt."""
+        self.marks = marks or CrashMarks()
         self.changed_ranks: set[int] = set(range(launched.world_size))
         """Ranks whose views are out of date."""
         self.tails: dict[int, bytes] = {}
@@ -133,17 +143,23 @@ class SupervisedRun:
         text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
         self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
 
+    def has(self, part: str) -> bool:
+        """Whether a part of `PARTS` is not left out."""
+        return part not in self.state.left_out
+
     async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again.
+
+        A part that has ended two supervisors is left out.
 
         Args:
             part: what it does, for a warning: `the watch of rejoins`.
             work: the part, which runs until it is cancelled.
         """
         has_failed = False
-        while True:
+        while self.has(part):
             try:
-                await work()
+                await self.marks.run(part, work())
             except Exception as error:  # noqa: BLE001 - a defect, which is reported
                 if not has_failed:
                     has_failed = True

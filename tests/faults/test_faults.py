@@ -523,6 +523,70 @@ def test_a_defect_in_one_watch_costs_only_that_part(
     assert len([one for one in rankdeck.journal(run) if wanted in one.get("text", "")]) == 1
 
 
+CRASH = """
+import os, runpy, signal, sys
+runpy.run_path({light!r})
+if "supervise" in sys.orig_argv:
+    sys.path.insert(0, {product!r})
+    import {module}
+    sys.path.remove({product!r})
+    usual = {module}.{name}
+    def crash(*arguments):
+        if {when}:
+            {how}
+        return usual(*arguments)
+    {module}.{name} = crash
+"""
+"""A sitecustomize with which supervisors die in one part of them."""
+
+SEGV, EXITS, LEAVES = "os.kill(os.getpid(), signal.SIGSEGV)", "os._exit(3)", "raise SystemExit(3)"
+
+
+@pytest.mark.parametrize(
+    ("name", "when", "how", "part"),
+    [
+        ("engine.supervisor.health_watch:HealthWatch.look", "True", SEGV, "the watch of health"),
+        ("engine.supervisor.file_watch:FileWatch.look", "True", LEAVES, "the watch of files"),
+        ("engine.supervisor.ingest:take_lines", "True", EXITS, "reading numbers in the output of ranks"),
+        ("engine.supervisor.snapshots:run_view", "arguments[3]", SEGV, "the explanations of failures"),
+        ("engine.supervisor.runner:read_traces", "True", EXITS, "reading torch's recorded collectives"),
+        (
+            "engine.core.run.machine:step",
+            "type(arguments[1]).__name__ == 'StoreOpened' and sys._getframe(1).f_code.co_name == 'states'",
+            SEGV,
+            "event 3 of the journal, StoreOpened",
+        ),
+    ],
+)
+def test_supervisors_that_die_twice_at_the_same_place_come_up_without_it(
+    rankdeck, write_script, write_profile, tmp_path, monkeypatch, name, when, how, part
+):
+    light, (module, name) = str(LIGHT / "sitecustomize.py"), name.split(":")
+    text = CRASH.format(light=light, product=str(ROOT), module=module, name=name, when=when, how=how)
+    (tmp_path / "sitecustomize.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{LIGHT}")
+    script = (
+        "import os, time\nprint('step 1 loss 0.5', flush=True)\nwhile not os.path.exists('fail'): time.sleep(0.01)\n1/0"
+    )
+    run = rankdeck.launch(write_profile(write_script("up.py", script), launch={"on_failure": "hold"}))
+    supervisor = rankdeck.supervisor(run)
+    if "explanations" in part or "recorded" in part:
+        Path("fail").touch()
+    elif "event" in part:
+        rankdeck.wait_log(run, 0, b"loss")
+        os.kill(supervisor, signal.SIGKILL)
+    told = wait_until(lambda: [one for one in rankdeck.journal(run) if one["event"] == "PartLeftOut"])
+    assert [one["part"] for one in told] == [part]
+    status = rankdeck.wait_status(run, lambda status: status["left_out"] == [part] and status["state"] != "starting")
+    words = f"without {part}: two supervisors in a row died there"
+    assert words in status["doing"]
+    assert words in rankdeck("status", run).stdout
+    assert rankdeck.supervisor(run) != supervisor
+    assert rankdeck("stop", run).returncode == 0
+    rankdeck.wait_state(run, "stopped", "failed")
+    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*.parts"))
+
+
 STOP_DEFECT = """
 import runpy, sys
 runpy.run_path({light!r})

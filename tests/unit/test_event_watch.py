@@ -14,6 +14,7 @@ import pytest
 from engine.core.metrics.event_records import Scalar
 from engine.core.run.state import Alive
 from engine.supervisor import event_watch
+from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.event_watch import EventWatch
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.supervised import SupervisedRun
@@ -46,7 +47,8 @@ def taken() -> Taken:
 @pytest.fixture
 def watch(tmp_path: Path, taken: Taken) -> EventWatch:
     state = SimpleNamespace(ranks=(Alive(pid=41, since=1000.0),), launched_at=1000.0)
-    run = SimpleNamespace(state=state, plan=SimpleNamespace(workdir=str(tmp_path), program=SimpleNamespace(args=())))
+    plan = SimpleNamespace(workdir=str(tmp_path), program=SimpleNamespace(args=()))
+    run = SimpleNamespace(state=state, plan=plan, marks=CrashMarks(), has=lambda part: True)
     shutil.copy(RECORDED, tmp_path / "events.out.tfevents.1000.node.41.0")
     return EventWatch(cast("SupervisedRun", run), cast("Ingest", taken))
 

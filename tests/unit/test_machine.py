@@ -85,6 +85,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     ev.JobEnded(at=5e3, reason="x"),
     *(ev.RunContinued(at=5e3, job="7", nodes=nodes) for nodes in (TWO, (("c", (0,)), ("d", (1, 2))), (("c", (0,)),))),
     *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
+    *(ev.PartLeftOut(at=5e3, part=part) for part in ("the watch of health", "the guards")),
     *(ev.ModulesImported(at=5e3, node=node, modules=(("torch", 1.5),)) for node in ("a", "z")),
     *(ev.ScriptImported(at=5e3, attempt=attempt, modules=(("numpy", 1.5),)) for attempt in (0, 9)),
     *(
@@ -282,6 +283,10 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
     (
         '{"event":"NodeWarned","at":1.5,"node":"a","check":"disk","text":"x","fails":true}',
         ev.NodeWarned(at=1.5, node="a", check="disk", text="x", fails=True),
+    ),
+    (
+        '{"event":"PartLeftOut","at":1.5,"part":"x","number":3}',
+        ev.PartLeftOut(at=1.5, part="x", number=3),
     ),
     (
         '{"event":"ModulesImported","at":1.5,"node":"a","modules":[["torch",2.5]],"earlier":true}',

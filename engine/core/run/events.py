@@ -118,6 +118,16 @@ class NodeWarned(Event, frozen=True, kw_only=True):
     fails: bool
 
 
+class PartLeftOut(Event, frozen=True, kw_only=True):
+    """Two supervisors in a row died in this part of them, so that later ones come up without it.
+
+    `number`: of the event in the journal, from 0, if replaying it is that part; None: it is another one.
+    """
+
+    part: str
+    number: int | None = None
+
+
 class ModulesImported(Event, frozen=True, kw_only=True):
     """The template of a node has imported these modules, each in so many seconds, and forks ranks.
 
@@ -302,6 +312,7 @@ AnyEvent = (
     | JobEnded
     | RunContinued
     | NodeWarned
+    | PartLeftOut
     | ModulesImported
     | ScriptImported
     | NodeCleared

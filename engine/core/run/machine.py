@@ -29,6 +29,7 @@ from engine.core.run.node_events import (
     node_disconnected,
     node_given_up,
     node_warned,
+    part_left_out,
     run_continued,
     script_imported,
     supervisor_started,
@@ -84,24 +85,53 @@ def step(state: RunState, event: AnyEvent) -> Step:
     return handler(state, event)
 
 
-def replay(events: Iterable[AnyEvent]) -> RunState | None:
-    """The state after all events of a journal; None if there are none. Past actions are not repeated."""
-    newest = deque(states(events), maxlen=1)
+def replay(events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None) -> RunState | None:
+    """The state after all events of a journal; None if there are none. Past actions are not repeated.
+
+    Args:
+        events: of the journal.
+        on_event: called with the number of each event before it is replayed.
+    """
+    newest = deque(states(events, on_event), maxlen=1)
     return newest[0][2] if newest else None
 
 
-def states(events: Iterable[AnyEvent]) -> Iterator[tuple[AnyEvent, RunState | None, RunState]]:
-    """Each event of a journal with the state before it (None for the first) and the state after it."""
+def states(
+    events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None
+) -> Iterator[tuple[AnyEvent, RunState | None, RunState]]:
+    """Each event of a journal with the state before it (None for the first) and the state after it.
+
+    An event at which this fails is left out: maybe another version of rankdeck wrote it, and without it the run can at least be stopped.
+    """
+    events = tuple(events)
+    skipped = {event.number for event in events if isinstance(event, ev.PartLeftOut)}
     before: RunState | None = None
-    for event in events:
+    for number, event in enumerate(events):
+        if number in skipped:
+            continue
+        if on_event is not None:
+            on_event(number)
         if isinstance(event, ev.RunLaunched):
             after = launch(event)[0]
         elif before is not None:
-            after = step(before, event)[0]
+            try:
+                after = step(before, event)[0]
+            except Exception:  # noqa: BLE001 - a defect, and the other events count
+                after = part_left_out(before, ev.PartLeftOut(at=event.at, part=replay_words(number, event)))[0]
         else:
             continue
         yield event, before, after
         before = after
+
+
+def replay_words(number: int, event: AnyEvent) -> str:
+    """The replay of an event in the journal as a part of a supervisor.
+
+    Args:
+        number: of the event, from 0.
+        event: the event.
+    """
+    return f"event {number + 1} of the journal, {type(event).__name__}"
 
 
 def _run_launched(state: RunState, event: ev.RunLaunched) -> Step:
@@ -118,6 +148,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
     ev.JobEnded: job_ended,
     ev.RunContinued: run_continued,
     ev.NodeWarned: node_warned,
+    ev.PartLeftOut: part_left_out,
     ev.ModulesImported: modules_imported,
     ev.ScriptImported: script_imported,
     ev.NodeCleared: node_cleared,

@@ -195,6 +195,13 @@ def node_warned(state: RunState, event: ev.NodeWarned) -> Step:
     return set_node(state, event.node, warnings=(*node.warnings, text)), ()
 
 
+def part_left_out(state: RunState, event: ev.PartLeftOut) -> Step:
+    """Notes a part that supervisors leave out. It is shown; nothing else follows."""
+    if event.part in state.left_out:
+        return ignore(state, "that is known")
+    return replace(state, left_out=(*state.left_out, event.part)), ()
+
+
 def modules_imported(state: RunState, event: ev.ModulesImported) -> Step:
     """Notes what the template of a node has imported. It is shown; nothing else follows."""
     if isinstance(state.phase, Ended):

@@ -211,6 +211,8 @@ class RunState(Value, frozen=True, kw_only=True):
     """News that the ranks of this attempt were told, in order."""
     notices: int = 0
     """Lines of the story about the ranks' health."""
+    left_out: tuple[str, ...] = ()
+    """Parts that supervisors leave out, because two of them died there."""
     imports: tuple[tuple[str, float], ...] = ()
     """What rank 0 has imported itself, and in how many seconds, as it said last."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
@@ -24,7 +24,10 @@ def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) ->
         before: the state before it; None for the first.
         after: the state after it.
     """
-    text, level = _words(event, before, after)
+    try:
+        text, level = _words(event, before, after)
+    except Exception:  # noqa: BLE001 - a defect: no run fails for a sentence
+        text, level = type(event).__name__, "info"
     if isinstance(after.phase, Ended) and (before is None or not isinstance(before.phase, Ended)):
         outcome = after.phase.outcome
         text = f"the run {outcome.word}" if outcome.word != "stopped" else "the run was stopped"
@@ -34,10 +37,10 @@ def tell(seq: int, event: AnyEvent, before: RunState | None, after: RunState) ->
     return EventLine(seq=seq, at=event.at, text=text, level=level) if text else None
 
 
-def tell_all(events: Iterable[AnyEvent]) -> list[EventLine]:
-    """The story of a whole journal."""
+def tell_all(events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None) -> list[EventLine]:
+    """The story of a whole journal. `on_event`: called with the number of each event before it is told."""
     lines: list[EventLine] = []
-    for event, before, after in states(events):
+    for event, before, after in states(events, on_event):
         if line := tell(len(lines), event, before, after):
             lines.append(line)
     return lines
@@ -71,6 +74,8 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"attempt {after.attempt}: job {job} continues the run on {where}", "warning"
         case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
             return f"{node}, {check}: {text}", "error" if fails else "warning"
+        case ev.PartLeftOut(part=part):
+            return f"two supervisors in a row died in {part}: it is left out from now on", "error"
         case ev.ModulesImported(node=node, modules=modules, earlier=earlier):
             return f"{node} imported {import_words(modules)}" + (", before the launch" if earlier else ""), "info"
         case ev.ScriptImported(modules=modules, preload=preload):

@@ -194,7 +194,8 @@ def run_view(
         name=state.name,
         state=run_word(state),
         activity=current.activity,
-        doing=current.words,
+        doing="; ".join(filter(None, (current.words, _left_out_words(state)))),
+        left_out=state.left_out,
         attempt=state.attempt,
         generation=state.generation,
         world_size=len(state.ranks),
@@ -230,6 +231,12 @@ def run_view(
             for node in state.nodes
         ),
     )
+
+
+def _left_out_words(state: RunState) -> str:
+    if not state.left_out or isinstance(state.phase, Ended):
+        return ""
+    return f"without {', '.join(state.left_out)}: two supervisors in a row died there"
 
 
 def _alive(state: RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:

@@ -1,0 +1,211 @@
+"""Remembers in which part of it a supervisor died, for the next one: a part in which two of them in a row died is left out.
+
+An exception is contained where it is raised (`SupervisedRun.keep`). What ends the process at once leaves nothing but what was noted
+before: a byte in a small file that is mapped into memory, in the user's runtime folder. Setting a byte takes no system call, and it
+outlives the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import struct
+import types
+import zlib
+from collections.abc import Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+from engine.core.errors import RankdeckError
+from engine.runs.paths import RunPaths
+from engine.runs.record import open_regular, read_whereabouts, replace_file
+from engine.supervisor.log import note
+
+OUTPUT = "reading numbers in the output of ranks"
+EXPLANATIONS = "the explanations of failures"
+TRACES = "reading torch's recorded collectives"
+TRACKERS = "reading trackers' files"
+ORIGINS = "recording code and versions"
+
+PARTS = (
+    "",
+    OUTPUT,
+    EXPLANATIONS,
+    TRACES,
+    TRACKERS,
+    ORIGINS,
+    "reading the output of ranks",
+    "telling front ends what changes",
+    "the watch of the socket",
+    "recording what was launched",
+    "saving curves",
+    "the watch of rejoins",
+    "the watch of health",
+    "the watch of ranks that join",
+    "the watch of runs that hold",
+    "the watch of files",
+    "the watch of trackers' files",
+    "the watch of imports",
+    "the guards",
+)
+"""Every part that may be left out. The first stands for none."""
+
+_HEAD = struct.Struct("<IQQ")
+"""Which `PARTS` the file is about, the event that is replayed, and the one at which the supervisor before died. Both count from 1."""
+
+_NOW = _HEAD.size
+"""Where the part is in which the event loop is."""
+
+_THREADS = _NOW + 1
+"""A byte for each part: whether a thread is in it."""
+
+_BEFORE = _THREADS + len(PARTS)
+"""A byte for each part: whether the supervisor before died in it."""
+
+_SIZE = _BEFORE + len(PARTS)
+
+_VERSION = zlib.crc32("\n".join(PARTS).encode())
+
+_NUMBERS = {part: number for number, part in enumerate(PARTS)}
+
+_KEEPS_PROCESS = (Exception, asyncio.CancelledError, GeneratorExit)
+"""What is raised while the process goes on. SystemExit ends it, so that its part stays marked."""
+
+
+_Marks = bytearray | mmap.mmap
+
+
+class Inside:
+    """Sets a mark while something runs. A context manager of its own, because one of contextlib takes four times as long.
+
+    Args:
+        marks: all of them.
+        place: of the mark.
+        value: while it is set.
+    """
+
+    __slots__ = ("_before", "_marks", "_place", "_value")
+
+    def __init__(self, marks: _Marks, place: int, value: int) -> None:
+        self._marks, self._place, self._value = marks, place, value
+
+    def __enter__(self) -> None:
+        self._before = self._marks[self._place]
+        self._marks[self._place] = self._value
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, _KEEPS_PROCESS):
+            self._marks[self._place] = self._before
+
+
+class CrashMarks:
+    """The marks of one supervisor.
+
+    Args:
+        path: of the file; None: nothing outlives this process.
+        old: that of the supervisor before.
+    """
+
+    def __init__(self, path: Path | None = None, old: Path | None = None) -> None:
+        self._path, data = path, _read(old)
+        self._marks: _Marks = _first_marks(data)
+        self.parts, self.event = _died_twice(data)
+        if path is not None:
+            replace_file(path, bytes(self._marks))
+            with open(open_regular(path, os.O_RDWR), "r+b") as file:
+                self._marks = mmap.mmap(file.fileno(), _SIZE)
+
+    parts: list[str]
+    """Parts in which this supervisor's two predecessors died."""
+    event: int | None
+    """The number of the event in the journal at whose replay both died, from 0; None: at none."""
+
+    @classmethod
+    def of_run(cls, paths: RunPaths) -> CrashMarks:
+        """The marks for a new supervisor of a run."""
+        try:
+            path, where = paths.crash_marks, read_whereabouts(paths)
+            return cls(path, path if where is None else Path(where.socket).with_name(path.name))
+        except (RankdeckError, OSError, ValueError) as error:
+            note(f"if this supervisor dies, the next one will not know in which part: {error}")
+            return cls()
+
+    def inside(self, part: str) -> Inside:
+        """What the event loop does in this `with` statement belongs to a part. Nothing in it may be awaited."""
+        return Inside(self._marks, _NOW, _NUMBERS[part])
+
+    def inside_thread(self, part: str) -> Inside:
+        """What this thread does in this `with` statement belongs to a part."""
+        return Inside(self._marks, _THREADS + _NUMBERS[part], 1)
+
+    @types.coroutine
+    def run(self, part: str, work: Coroutine[Any, Any, None]) -> Generator[Any, None, None]:
+        """Runs a part, each of whose steps is marked."""
+        marks, number = self._marks, _NUMBERS[part]
+        thrown: BaseException | None = None
+        while True:
+            before, marks[_NOW] = marks[_NOW], number
+            try:
+                wish = work.send(None) if thrown is None else work.throw(thrown)
+            except _KEEPS_PROCESS as end:
+                marks[_NOW] = before
+                if isinstance(end, StopIteration):
+                    return
+                raise
+            marks[_NOW], thrown = before, None
+            try:
+                yield wish
+            except BaseException as error:  # noqa: BLE001 - the part decides what follows
+                thrown = error
+
+    def replays(self, event: int | None) -> None:
+        """Marks the event that is replayed, by its number in the journal; None: the replay is over."""
+        _, _, before = _HEAD.unpack_from(self._marks)
+        _HEAD.pack_into(self._marks, 0, _VERSION, 0 if event is None else event + 1, before)
+
+    def forget(self) -> None:
+        """Forgets in which part the supervisor before died: this one has lived for long."""
+        _HEAD.pack_into(self._marks, 0, _VERSION, 0, 0)
+        self._marks[_BEFORE:_SIZE] = bytes(_SIZE - _BEFORE)
+
+    def close(self) -> None:
+        """Removes the file: this supervisor ends as it should."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+
+def _read(path: Path | None) -> bytes:
+    """The marks that a dead supervisor has left; zeros: it has left none."""
+    nothing = bytes(_SIZE)
+    if path is None:
+        return nothing
+    try:
+        with open(open_regular(path), "rb") as file:
+            data = file.read(_SIZE + 1)
+    except OSError:
+        return nothing
+    return data if len(data) == _SIZE and _HEAD.unpack_from(data)[0] == _VERSION else nothing
+
+
+def _died_in(data: bytes) -> set[int]:
+    """Numbers of the parts in which a supervisor died."""
+    threads = {number for number in range(len(PARTS)) if data[_THREADS + number]}
+    return ({data[_NOW]} | threads) & set(range(1, len(PARTS)))
+
+
+def _died_twice(data: bytes) -> tuple[list[str], int | None]:
+    _, event, event_before = _HEAD.unpack_from(data)
+    parts = [PARTS[number] for number in sorted(_died_in(data)) if data[_BEFORE + number]]
+    return parts, event - 1 if event and event == event_before else None
+
+
+def _first_marks(data: bytes) -> bytearray:
+    """The marks of a supervisor before it does anything, whose predecessor has left `data`."""
+    marks = bytearray(_SIZE)
+    _HEAD.pack_into(marks, 0, _VERSION, 0, _HEAD.unpack_from(data)[1])
+    for number in _died_in(data):
+        marks[_BEFORE + number] = 1
+    return marks
