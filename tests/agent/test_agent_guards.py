@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 
 from engine.node.agent import folders
 from engine.node.agent.wire import encode_frame
+from engine.supervisor import bridge
+from tests.agent import driver
 from tests.agent.driver import FOR_EVER, Bridge, Node, listens
 from tests.support import PATIENCE, is_alive, kill_hard, listener_of_another_user, wait_gone, wait_until
 
@@ -111,6 +114,22 @@ def test_another_user_is_turned_away_by_the_agent(node, needs_root):
     assert is_alive(hello["pid"])
 
 
+def test_code_that_another_user_has_planted_in_the_folder_of_a_run_is_not_used(node, needs_root, tmp_path):
+    """Without a runtime folder of the login, everything of a run on a node is below the temporary folder of all users."""
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    planted = shared / f"rankdeck-{os.geteuid()}"
+    (planted / node.mark / "library" / "lib").mkdir(parents=True)
+    for path in (planted, *planted.rglob("*")):
+        os.chown(path, 65534, 65534)
+    everything = sorted(planted.rglob("*"))
+    env = {"XDG_RUNTIME_DIR": "", "TMPDIR": str(shared)}
+    refused = node.boot({**node.hello(), "folder": ""}, env).expect("refused")
+    assert refused["reason"] == f"{planted} is not a folder of this user"
+    assert sorted(planted.rglob("*")) == everything
+
+
 # --- the store
 
 
@@ -123,6 +142,16 @@ def test_the_store_port_listens_before_its_process_has_run(node):
         pass
     with socket.socket() as taken, pytest.raises(OSError, match="in use"):
         taken.bind(("127.0.0.1", port))
+
+
+def test_a_store_listens_on_the_address_that_it_is_given_and_no_other(node):
+    bridge, _ = node.connect()
+    node.open_store(bridge)
+    port = bridge.expect("store", attempt=0)["port"]
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE):
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=PATIENCE)
 
 
 def test_a_store_gets_its_listening_socket(node):
@@ -321,6 +350,21 @@ def test_the_files_of_a_long_run_are_never_old_enough_to_be_removed_at_night(tmp
         os.utime(path, (0, 0), follow_symlinks=False)
     folders.keep_young(str(tmp_path / "run"))
     assert [path.name for path in everything if path.lstat().st_mtime == 0] == ["outside"]
+
+
+def test_an_agent_in_a_temporary_folder_keeps_its_files_young(node, monkeypatch):
+    """As if an hour passed at each look."""
+    program = zlib.decompress(bridge.PROGRAM)
+    hourly = b"KEEP_YOUNG_INTERVAL = 3600.0"
+    assert hourly in program
+    for module in (bridge, driver):
+        monkeypatch.setattr(module, "PROGRAM", zlib.compress(program.replace(hourly, b"KEEP_YOUNG_INTERVAL = 0.0")))
+    node.connect(heartbeat=600.0)
+    files = [path for path in (node.folder / "node").iterdir() if path.name != "agent.json"]
+    assert files
+    for path in files:
+        os.utime(path, (0, 0), follow_symlinks=False)
+    wait_until(lambda: all(path.lstat().st_mtime for path in files), what="all files are young again")
 
 
 def test_only_a_nodes_own_folder_is_tidied_up(tmp_path):

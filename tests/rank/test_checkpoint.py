@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -78,11 +79,12 @@ def test_a_file_that_would_run_code_is_not_read(tmp_path: Path):
     assert names(tmp_path) == ["step-1.pt"]
 
 
-def test_a_disk_that_fills_up_costs_one_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_or_quota_that_fills_up_costs_one_checkpoint(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     assert checkpoint.save(tmp_path, 1, {})
     monkeypatch.setattr("os.fsync", full)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -58,16 +59,16 @@ def test_what_is_no_event_is_never_written(abandoned: Any, tmp_path: Path) -> No
     assert read_journal(path) == [CLOSED]
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the disk is full: it takes three bytes, then nothing."""
+@pytest.fixture(params=[errno.ENOSPC, errno.EDQUOT], ids=["disk", "quota"])
+def full_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the disk or the quota is full: it takes three bytes, then nothing."""
     is_full, write = [True], os.write
 
     def write_some(file: int, data: bytes) -> int:
         if not is_full[0]:
             return write(file, data)
         if len(data) < 30:
-            raise OSError(28, "No space left on device")
+            raise OSError(request.param, os.strerror(request.param))
         return write(file, data[:3])
 
     monkeypatch.setattr(os, "write", write_some)
@@ -102,7 +103,7 @@ def test_what_waits_is_written_without_a_further_event(tmp_path: Path, full_disk
 def test_a_restart_is_refused_without_room_and_is_not_written_later(tmp_path: Path, full_disk: list[bool]) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.append(CLOSED)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left|quota exceeded"):
         journal.append(RESTARTED)
     full_disk[0] = False
     assert journal.write_waiting() is None
