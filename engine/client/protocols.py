@@ -66,8 +66,13 @@ class RunClient(Protocol):
         """Restarts ranks; see `engine.core.run.events.RestartRequested` for the arguments."""
         ...
 
-    async def kill(self, rank: int, signal: int) -> str:
+    async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:
         """Sends a signal to one rank's process group. Waits some seconds for a rank that is about to start.
+
+        Args:
+            rank: its number.
+            signal: number of the signal.
+            pid: of the process that the user saw: the signal reaches no other one. None: whichever process the rank has.
 
         Raises:
             RankdeckError: the signal reached no process.

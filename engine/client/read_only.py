@@ -64,5 +64,5 @@ class ReadOnlyRun(LocalRun):
     ) -> str:
         _refuse()
 
-    async def kill(self, rank: int, signal: int) -> str:
+    async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:
         _refuse()

@@ -274,9 +274,9 @@ class LocalRun:
         await start_supervisor(self.paths, restart_by=user_name())
         return f"now: {words}"
 
-    async def kill(self, rank: int, signal: int) -> str:
+    async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:
         deadline = time.monotonic() + START_TIME
-        while (answer := await self._ask(msg.Kill(by=user_name(), rank=rank, signal=signal))) is not None:
+        while (answer := await self._ask(msg.Kill(by=user_name(), rank=rank, signal=signal, pid=pid))) is not None:
             if answer.done:
                 return answer.text
             if not answer.early or time.monotonic() >= deadline:

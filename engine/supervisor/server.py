@@ -195,10 +195,10 @@ class Server:
                     ev.RestartRequested(at=now, by=by, scope=scope, attempt=attempt, generation=generation)
                 )
                 refused = ignored is not None and refuses_restart(self._run.state)
-            case msg.Kill(by=by, rank=rank, signal=number):
-                ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number))
+            case msg.Kill(by=by, rank=rank, signal=number, pid=pid):
+                ignored = self._runner.handle(ev.KillRequested(at=now, by=by, rank=rank, signal=number, pid=pid))
                 text = f"{status_words(-number)} was sent to rank {rank}"
-                early = ignored is not None and is_about_to_start(self._run.state, rank)
+                early = ignored is not None and pid is None and is_about_to_start(self._run.state, rank)
         self._snapshots.refresh()
         return msg.Answer(text=ignored or text, done=ignored is None, ending=ending, early=early, refused=refused)
 

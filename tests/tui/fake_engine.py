@@ -316,8 +316,8 @@ class FakeClient:
     ) -> str:
         return await self._answered("restart")
 
-    async def kill(self, rank: int, signal: int) -> str:
-        return await self._answered("kill", rank, signal)
+    async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:
+        return await self._answered("kill", rank, signal, pid)
 
     async def stacks(self) -> list[str]:
         await self._answered("stacks")

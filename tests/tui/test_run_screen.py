@@ -219,7 +219,7 @@ async def test_a_chart_is_saved_with_two_keys(
     ("key", "question", "request_made"),
     [
         ("r", "Restart quickstart?", ("restart",)),
-        ("x", "Kill rank 1 on localhost?", ("kill", 1, signal.SIGKILL)),
+        ("x", "Kill rank 1 on localhost?", ("kill", 1, signal.SIGKILL, 4001)),
         ("s", "Stop quickstart?", ("stop", False)),
     ],
 )

@@ -133,7 +133,11 @@ EVENTS: tuple[AnyEvent, ...] = (
     ),
     *(ev.RestartRequested(at=5e3, by="bob", scope=scope) for scope in typing.get_args(ev.Scope)),
     *(ev.RestartRequested(at=5e3, by="bob", attempt=attempt, generation=7) for attempt in (0, 1, 9)),
-    *(ev.KillRequested(at=5e3, by="bob", rank=rank, signal=9) for rank in (-1, 0, 1, 2, 3)),
+    *(
+        ev.KillRequested(at=5e3, by="bob", rank=rank, signal=9, pid=pid)
+        for rank in (-1, 0, 1, 2, 3)
+        for pid in (None, 4242)
+    ),
 )
 
 

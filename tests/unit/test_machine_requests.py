@@ -11,6 +11,7 @@ from engine.core.run.kills import Kills
 from engine.core.run.moves import UNREACHABLE_PATIENCE
 from engine.core.run.requests import RESTART_GUARD, refuses_restart
 from engine.core.run.state import (
+    Alive,
     Stopping,
     rank_word,
     root_cause,
@@ -126,6 +127,24 @@ def test_a_restart_of_an_earlier_generation_is_refused_with_the_reason() -> None
     assert story.actions == (act.Ignore(reason="you saw generation 0; generation 1 has begun since"),)
     story.tell(ev.RestartRequested(at=story.at(), by="bob", attempt=0, generation=1))
     assert isinstance(story.state.phase, Stopping)
+
+
+def test_a_kill_of_a_process_that_was_replaced_reaches_no_other_one() -> None:
+    story = rejoining()
+    seen = story.state.ranks[2]
+    assert isinstance(seen, Alive)
+    story.end(2, -9).restart()
+    story.tell(ev.RankSpawned(at=story.at(), attempt=0, rank=2, pid=seen.pid + 1, generation=1))
+
+    def kill(pid: int | None) -> tuple[act.Action, ...]:
+        return story.tell(ev.KillRequested(at=story.at(), by="bob", rank=2, signal=9, pid=pid))
+
+    before = story.state
+    refusal = f"you saw process {seen.pid}; process {seen.pid + 1} has replaced it"
+    assert kill(seen.pid) == (act.Ignore(reason=refusal),)
+    assert story.state is before
+    signal = act.SignalRank(node="b", attempt=0, rank=2, signal=9)
+    assert kill(seen.pid + 1) == kill(None) == (signal,)
 
 
 def test_a_restart_request_without_what_its_sender_saw_is_one_of_an_older_front_end() -> None:

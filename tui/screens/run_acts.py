@@ -62,7 +62,7 @@ def kill_act(view: RankView, client: RunClient) -> Act:
         f"SIGKILL goes to the process group of pid {view.pid}: it can't save anything. "
         "launch.on_failure of the profile decides what follows."
     )
-    kill = partial(client.kill, view.rank, signal.SIGKILL)
+    kill = partial(client.kill, view.rank, signal.SIGKILL, pid=view.pid)
     return Act(f"Kill rank {view.rank} on {view.node}?", detail, "Kill", kill)
 
 

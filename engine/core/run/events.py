@@ -296,11 +296,15 @@ class RestartRequested(Event, frozen=True, kw_only=True):
 
 
 class KillRequested(Event, frozen=True, kw_only=True):
-    """A user sends a signal to one rank."""
+    """A user sends a signal to one rank.
+
+    `pid`: of the process that the user saw, or None. If another one has replaced it, the request is refused.
+    """
 
     by: str
     rank: int
     signal: int
+    pid: int | None = None
 
 
 AnyEvent = (

@@ -151,6 +151,8 @@ def is_about_to_start(state: RunState, rank: int) -> bool:
 def kill_requested(state: RunState, event: ev.KillRequested) -> Step:
     """Sends a signal to a rank that is alive on a connected node."""
     match state.ranks[event.rank]:
+        case Alive(pid=pid) if event.pid not in (None, pid):
+            return ignore(state, f"you saw process {event.pid}; process {pid} has replaced it")
         case Alive():
             node = state.node_of(event.rank)
             if node.link != "up":

@@ -49,11 +49,12 @@ class Restart(Message, frozen=True, kw_only=True, tag="restart"):
 
 
 class Kill(Message, frozen=True, kw_only=True, tag="kill"):
-    """Send a signal to a rank."""
+    """Send a signal to a rank; see `KillRequested`, which has the same fields."""
 
     by: str
     rank: int
     signal: int
+    pid: int | None = None
 
 
 class AskStacks(Message, frozen=True, kw_only=True, tag="ask_stacks"):
