@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.core.plan.layout import parse_nodes
-from engine.core.plan.plan import BackendSettings, NodeFacts, build_plan
+from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.run import events as ev
 from engine.core.wire import agent_reports as reports
@@ -35,6 +35,22 @@ class PlayedLink:
 
 
 @contextlib.contextmanager
+def play_launch(folder: Path, nodes: str) -> Iterator[Runner]:
+    """A run that has just been launched; no node has answered.
+
+    Args:
+        folder: where its folder is made.
+        nodes: as in a profile.
+    """
+    paths, decided = _new_run(folder, layout={"nodes": nodes})
+    journal = Journal(paths.journal)
+    runner = Runner(paths, decided, journal)
+    runner.agents.links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
+    yield runner
+    journal.close()
+
+
+@contextlib.contextmanager
 def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
     """A run with ranks 0 and 1 on gpu01, and 2 and 3 on gpu02, all of them up.
 
@@ -42,14 +58,7 @@ def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
         folder: where its folder is made.
         **sections: of its profile.
     """
-    data = {"schema": 1, "name": "job", "layout": {"nodes": "gpu[01-02]:2"}, "recipe": {"name": "linear"}, **sections}
-    profile = profile_from_data(data, "job.toml")
-    slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
-    facts = tuple(NodeFacts(name=slot.node, cores=2, gpus=2, python="/usr/bin/python3") for slot in slots)
-    backend = BackendSettings(name="nccl", env={}, device="cuda")
-    decided = build_plan(profile, slots, facts, backend, workdir="/")
-    paths = RunPaths(folder / "job-7f3a")
-    paths.folder.mkdir()
+    paths, decided = _new_run(folder, **sections)
     journal = Journal(paths.journal)
     Runner(paths, decided, journal)
     for node in decided.nodes:
@@ -61,6 +70,18 @@ def play_run(folder: Path, **sections: Any) -> Iterator[Runner]:
     runner.agents.links = {node.name: PlayedLink() for node in decided.nodes}  # type: ignore[misc]
     yield runner
     journal.close()
+
+
+def _new_run(folder: Path, **sections: Any) -> tuple[RunPaths, LaunchPlan]:
+    data = {"schema": 1, "name": "job", "layout": {"nodes": "gpu[01-02]:2"}, "recipe": {"name": "linear"}, **sections}
+    profile = profile_from_data(data, "job.toml")
+    slots = parse_nodes(profile.layout.nodes, profile.layout.ranks_per_node)
+    facts = tuple(NodeFacts(name=slot.node, cores=2, gpus=2, python="/usr/bin/python3") for slot in slots)
+    backend = BackendSettings(name="nccl", env={}, device="cuda")
+    decided = build_plan(profile, slots, facts, backend, workdir="/")
+    paths = RunPaths(folder / "job-7f3a")
+    paths.folder.mkdir()
+    return paths, decided
 
 
 def hear(runner: Runner, message: dict[str, Any], node: str = "gpu01") -> None:

@@ -51,18 +51,20 @@ async def start_supervisor(paths: RunPaths, *, restart_by: str | None = None) ->
     """Starts the supervisor of a run, in its own session.
 
     Raises:
-        SupervisorError: it did not start; the message is its own.
+        SupervisorError: it did not start; message and next step are its own.
     """
-    said = await asyncio.to_thread(_start_supervisor, paths, restart_by)
+    said, hint = await asyncio.to_thread(_start_supervisor, paths, restart_by)
     if said != "ready":
-        raise SupervisorError(said or "the supervisor did not start", hint=f"its log: {paths.supervisor_log}")
+        raise SupervisorError(said or "the supervisor did not start", hint=hint or f"its log: {paths.supervisor_log}")
 
 
-def _start_supervisor(paths: RunPaths, restart_by: str | None) -> str:
+def _start_supervisor(paths: RunPaths, restart_by: str | None) -> tuple[str, str]:
+    """Returns what the supervisor says: `ready`, or an error and its next step."""
     starter = start_detached(paths, ["supervise", str(paths.folder), *([restart_by] if restart_by else [])])
     with starter:
         assert starter.stdout is not None
-        return starter.stdout.readline().decode(errors="replace").strip()
+        said = starter.stdout.readline().decode(errors="replace").strip()
+        return said, "" if said == "ready" else starter.stdout.readline().decode(errors="replace").strip()
 
 
 def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

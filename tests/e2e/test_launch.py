@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import termios
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.support import COMMAND, PATIENCE, ROOT, wait_gone, wait_until
+from tests.support import COMMAND, LIGHT, PATIENCE, ROOT, wait_gone, wait_until
 
 HELLO = "import os; print('hello from', os.environ['RANK'])"
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
@@ -354,6 +355,37 @@ def test_attach_without_a_terminal_follows_from_the_beginning_and_ends_with_the_
         (work / "go").touch()
         assert attached.stdout.readline() == "[r0 localhost] last\n"
         assert attached.wait(timeout=PATIENCE) == 0
+
+
+def test_the_store_of_a_run_on_one_machine_listens_on_the_loopback_address_only(rankdeck, write_script, write_profile):
+    script = "import os, time\nprint('port', os.environ['MASTER_PORT'], flush=True)\nwhile True: time.sleep(0.1)"
+    run = rankdeck.launch(write_profile(write_script("up.py", script)))
+    port = int(rankdeck.wait_log(run, 0, b"port").split()[1])
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE):
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=PATIENCE)
+
+
+NO_LOCKS = """
+import errno, fcntl, os, runpy
+runpy.run_path({light!r})
+def refuse(descriptor, operation):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+fcntl.flock = refuse
+"""
+"""A sitecustomize for a file system without flock."""
+
+
+def test_a_launch_on_a_file_system_without_locks_says_so(rankdeck, write_script, write_profile, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(NO_LOCKS.format(light=str(LIGHT / "sitecustomize.py")))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{LIGHT}")
+    done = rankdeck("launch", write_profile(write_script("hello.py", "print('hello')")))
+    assert done.returncode == 1
+    assert "does not support file locks (flock): Operation not supported" in done.stderr
+    assert "set RANKDECK_HOME to a folder on another file system" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert rankdeck.processes() == []
 
 
 # --- Ctrl-C

@@ -69,6 +69,29 @@ def test_a_launch_takes_over_what_was_warmed(rankdeck, profile):
     assert not is_alive(template)
 
 
+def test_an_environment_of_a_folder_that_is_not_trusted_runs_nothing_before_a_launch(
+    rankdeck, write_script, write_profile, work, monkeypatch
+):
+    """It may be anybody's: it was found beside the script, and no profile names it."""
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    python, torch = work / ".venv/bin/python", work / ".venv/lib/python3.11/site-packages/torch/__init__.py"
+    for path in (python, torch):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    python.write_text(f'#!/bin/sh\ntouch {work}/ran\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    profile = read_profile(write_profile(write_script("say.py", SAY), launch={"warm": True}))
+    engine = LocalEngine()
+    asyncio.run(engine.prewarm(profile))
+    assert not (work / "ran").exists()
+    assert standbys(rankdeck) == []
+    engine.trust(profile)
+    asyncio.run(engine.prewarm(profile))
+    wait_until((work / "ran").exists, what="it is prewarmed")
+    asyncio.run(engine.prewarm(None))
+
+
 def spares(deck: Deck, count: int) -> list[int]:
     """The processes that a template has forked ahead of their requests, once there are so many."""
 

@@ -58,6 +58,18 @@ def test_hold_leaves_the_others_as_they_are(rankdeck, write_script, write_profil
     assert all(is_alive(status["ranks"][rank]["pid"]) for rank in (0, 2))
 
 
+@pytest.mark.parametrize("policy", ["stop", "restart"])
+def test_a_script_that_exits_with_the_status_of_a_rank_that_makes_way_fails_like_any_other(
+    rankdeck, write_script, write_profile, policy
+):
+    script = write_script("exits.py", "import sys\nprint('here', flush=True)\nsys.exit(75)")
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"on_failure": policy, "max_restarts": 1}))
+    assert rankdeck("wait", run).returncode == 75
+    status = rankdeck.status(run)
+    assert (status["state"], status["attempt"]) == ("failed", 1 if policy == "restart" else 0)
+    assert 75 in [rank["exit"] for rank in status["ranks"]]
+
+
 def test_a_run_that_holds_for_too_long_ends(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("fail.py", FAIL_ONCE), ranks=2, launch={"hold_for": 1}))
     status = rankdeck.wait_state(run, "failed")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,6 +251,25 @@ def test_ps_lists_what_runs_and_all_lists_what_has_ended(rankdeck, write_script,
     table = rankdeck("ps", "--all").stdout
     assert all(word in table for word in (running, ended, "running", "succeeded"))
     assert ended not in rankdeck("ps").stdout
+
+
+def test_ps_names_a_run_that_holds_with_the_reason(rankdeck, write_script, write_profile):
+    script = write_script(
+        "fails.py", "import os, time\nif os.environ['RANK'] == '1': raise SystemExit(3)\ntime.sleep(600)"
+    )
+    run = rankdeck.launch(write_profile(script, ranks=2))
+    rankdeck.wait_state(run, "holding")
+
+    def listed() -> dict[str, Any]:
+        found: list[dict[str, Any]] = json.loads(rankdeck("ps", "--json").stdout)
+        return found[0]
+
+    wait_until(lambda: listed()["state"] == "holding", what="ps says that it holds")
+    assert (listed()["run"], listed()["ended_at"]) == (run, None)
+    assert "rank 1" in listed()["reason"]
+    (line,) = [line for line in rankdeck("ps").stdout.splitlines() if line.startswith(run)]
+    assert "holding" in line
+    assert "rank 1" in line
 
 
 def test_ps_of_an_empty_home_says_how_to_start(rankdeck):

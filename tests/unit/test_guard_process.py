@@ -61,6 +61,14 @@ def test_the_next_guard_has_its_turn_when_the_first_is_killed_in_its_own(tmp_pat
     assert (tmp_path / "started").read_text() == "."
 
 
+def test_the_pause_before_the_next_supervisor_grows_with_the_deaths_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    for deaths in range(14):
+        guard_process.pause(deaths, tells=False)
+    assert pauses == [0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0, 60.0, 60.0]
+
+
 def test_a_run_that_is_given_up_ends_its_guards_and_no_others(tmp_path: Path) -> None:
     arguments = [
         "0",
