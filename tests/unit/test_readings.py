@@ -152,11 +152,11 @@ async def test_a_part_of_the_supervisor_that_fails_begins_again_and_is_told_once
         await asyncio.Event().wait()
 
     async with asyncio.TaskGroup() as tasks:
-        kept = tasks.create_task(run.run.keep("the watch", work))
+        kept = tasks.create_task(run.run.keep("the watch of health", work))
         await has_worked.wait()
         kept.cancel()
     assert begun == 4
-    assert warnings(run) == ["output: the watch has failed, and starts again: KeyError: 'throughput'"]
+    assert warnings(run) == ["output: the watch of health has failed, and starts again: KeyError: 'throughput'"]
 
 
 async def test_a_part_that_fails_while_its_failure_is_told_begins_again(run: Runner, monkeypatch: pytest.MonkeyPatch):
@@ -169,7 +169,7 @@ async def test_a_part_that_fails_while_its_failure_is_told_begins_again(run: Run
         fail()
 
     async with asyncio.TaskGroup() as tasks:
-        kept = tasks.create_task(run.run.keep("the watch", work))
+        kept = tasks.create_task(run.run.keep("the watch of health", work))
         for _ in range(3):
             await begun.acquire()
         kept.cancel()
