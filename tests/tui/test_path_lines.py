@@ -70,6 +70,23 @@ def test_scripts_are_listed_nearest_first_and_no_terminal_is_at_risk(folder: Pat
     assert scripts_below(folder / "missing") == []
 
 
+async def test_a_script_that_is_chosen_takes_the_place_of_a_recipe(folder: Path):
+    app = RankdeckApp(FakeEngine(folder))
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "quickstart")
+        await pilot.press("n")
+        await until_seen(pilot, "New: my-run")
+        await pilot.press("f7")
+        await until_seen(pilot, "part of the name of a script", "src/eval.py")
+        await pilot.press(*"eval", "enter")
+        await until_seen(pilot, "● script", "src/eval.py", "src/eval.py  ")
+        await until(
+            pilot,
+            lambda: isinstance(row := app.focused and app.focused.parent, FormRow) and row.field.id == "recipe.script",
+            "the cursor",
+        )
+
+
 async def test_a_script_is_completed_or_chosen_from_a_list(folder: Path):
     text = 'schema = 1\nname = "mytrain"\n[recipe]\nscript = "train.py"\n'
     engine = FakeEngine(folder, [entry(parse_profile(text, file="mytrain.toml"), folder)])

@@ -28,6 +28,9 @@ BACKEND = "backend.name"
 RECIPE = "recipe.kind"
 """The id of the recipe's line."""
 
+SCRIPT = "recipe.script"
+"""The id of the line of a script, which is there if it is what ranks run."""
+
 JOB_NODES, PARTITION = "layout.slurm.nodes", "layout.slurm.partition"
 """The ids of the lines of a job, which are there if the form has values for them."""
 
@@ -113,7 +116,7 @@ def _program_fields(values: Values, recipes: Sequence[RecipeInfo]) -> list[Field
         help="Its command-line arguments, quoted as in a shell. {rank} becomes its number.",
     )
     if kind == OWN_SCRIPT:
-        script = Field(id="recipe.script", label="script", placeholder="train.py", path="script", help="A Python file.")
+        script = Field(id=SCRIPT, label="script", placeholder="train.py", path="script", help="A Python file.")
         return [script, *(_argument_field(argument, (), "") for argument in declared_by(kind, recipes)), more]
     if kind == OWN_MODULE:
         return [Field(id="recipe.module", label="module", placeholder="pkg.train", help="A module's name."), more]
@@ -136,12 +139,13 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
     elif argument.choices and not argument.many:
         meanings = dict.fromkeys(map(str, argument.choices), "")
     takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
+    is_cut = len(argument.name) > LABEL
     return Field(
         id=f"{ARGUMENT}{argument.name}",
-        label=argument.name,
+        label=f"{argument.name[: LABEL - 1]}…" if is_cut else argument.name,
         placeholder=words,
         choices=tuple(({"": words or "the defaults"} | meanings).items()) if meanings else (),
-        help=f"{f'{argument.name}: ' if len(argument.name) > LABEL else ''}{argument.help}{takes}",
+        help=f"{f'{argument.name}: ' if is_cut else ''}{argument.help}{takes}",
     )
 
 

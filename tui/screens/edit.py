@@ -29,6 +29,7 @@ from tui.data.form_lines import (
     OWN_SCRIPT,
     PARTITION,
     RECIPE,
+    SCRIPT,
     Field,
     fields,
     own_script,
@@ -148,9 +149,10 @@ class EditScreen(SavingScreen):
 
     def _folder_of(self, field: Field) -> Callable[[], Path]:
         """Where a relative path in a line begins."""
-        if field.path == "script":
-            return lambda: Path(self._values.get("launch.workdir", "").strip() or ".").expanduser()
-        return Path.cwd
+        return self._script_folder if field.path == "script" else Path.cwd
+
+    def _script_folder(self) -> Path:
+        return Path(self._values.get("launch.workdir", "").strip() or ".").expanduser()
 
     @on(CommandLine.Pasted)
     def _command_pasted(self, message: CommandLine.Pasted) -> None:
@@ -373,22 +375,17 @@ class EditScreen(SavingScreen):
 
     @work(group="script", exclusive=True, exit_on_error=False)
     async def action_choose_script(self) -> None:
-        """Asks for one of the scripts in the working directory."""
-        row = next((row for row in self.query(FormRow) if row.field.path == "script"), None)
-        if row is None or not isinstance(line := row.line, Input):
-            self.say(f"set {RECIPE.partition('.')[0]} to {OWN_SCRIPT} first", error=True)
-            return
-        folder = self._folder_of(row.field)()
+        """Asks for one of the scripts in the working directory, and makes it what ranks run."""
+        folder = self._script_folder()
         found = await off_loop(scripts_below, folder)
         if not found:
             self.say(f"there is no Python file in {plain_line(str(folder.absolute()))}", error=True)
-            return
-
-        def choose(path: str) -> None:
-            line.value = path
-            line.focus()
-
-        self.deck.choose_from(dict.fromkeys(found, ""), choose, "a script")
+        elif self.is_current:
+            self.deck.choose_from(
+                dict.fromkeys(found, ""),
+                lambda path: self._take({RECIPE: OWN_SCRIPT, SCRIPT: path}, SCRIPT),
+                "a script",
+            )
 
     @work(group="partition", exclusive=True, exit_on_error=False)
     async def action_choose_partition(self) -> None:
@@ -403,15 +400,23 @@ class EditScreen(SavingScreen):
             options = {one.name: partition_words(one) for one in soonest_first(found)}
             self.deck.choose_from(options, self._take_partition, "a partition")
 
-    @work(group="partition", exclusive=True, exit_on_error=False)
-    async def _take_partition(self, name: str) -> None:
+    def _take_partition(self, name: str) -> None:
         self._read_lines()
-        self._values.setdefault(JOB_NODES, "1")
-        self._values[PARTITION] = name
+        self._take({JOB_NODES: self._values.get(JOB_NODES, "1"), PARTITION: name}, PARTITION)
+
+    @work(group="take", exclusive=True, exit_on_error=False)
+    async def _take(self, values: Mapping[str, str], cursor: str) -> None:
+        """Fills lines, which need not be there yet, and puts the cursor on one of them."""
+        self._read_lines()
+        self._values |= values
         await self._build()
         for row in self.query(FormRow):
-            if row.field.id == PARTITION and isinstance(row.line, Input):
-                row.line.value = name
+            value = values.get(row.field.id, row.line.value)
+            if isinstance(row.line, Input):
+                row.line.value = value
+            else:
+                row.line.choose(value)
+            if row.field.id == cursor:
                 row.line.focus()
         self._show_title()
         self._plan()

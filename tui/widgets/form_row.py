@@ -9,8 +9,8 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input, Label, Static
 
-from tui.data.form_lines import LABEL, Field
-from tui.text.cells import cell_fit
+from tui.data.form_lines import Field
+from tui.text.marks import to_ascii
 from tui.widgets.choice import Choice
 from tui.widgets.command_line import CommandLine
 
@@ -41,7 +41,7 @@ class FormRow(Horizontal):
     ) -> None:
         super().__init__(classes="-group" if field.begins_group else None)
         self.field = field
-        self._label = cell_fit(field.label, LABEL, ascii=ascii)
+        self._label = to_ascii(field.label) if ascii else field.label
         self.line: Input | Choice
         if field.choices:
             self.line = Choice([option for option, _ in field.choices], value, ascii=ascii)
