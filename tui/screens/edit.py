@@ -20,26 +20,22 @@ from engine.core.catalogue import BackendInfo, ProfileEntry, RecipeInfo
 from engine.core.errors import ProfileError, RankdeckError
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.profile import Profile
-from engine.core.views.partitions import partition_words, soonest_first
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import (
     BACKEND,
     DECIDING,
-    JOB_NODES,
     OWN_SCRIPT,
-    PARTITION,
     RECIPE,
-    SCRIPT,
     Field,
     fields,
     own_script,
     script_in,
 )
 from tui.data.off_loop import off_loop
-from tui.data.path_lines import PathSuggester, scripts_below
+from tui.data.path_lines import PathSuggester
 from tui.keys import bindings, first_key
 from tui.screens.confirm import ConfirmScreen, LeaveScreen
-from tui.screens.edit_saving import SavingScreen
+from tui.screens.edit_choosing import ChoosingScreen
 from tui.screens.script import ScriptScreen
 from tui.text.cells import plain_line
 from tui.text.lines import error_text
@@ -56,7 +52,7 @@ PLAN_SECONDS = 0.2
 """Pause in typing before the plan is made again, in seconds."""
 
 
-class EditScreen(SavingScreen):
+class EditScreen(ChoosingScreen):
     """A form.
 
     Args:
@@ -149,10 +145,11 @@ class EditScreen(SavingScreen):
 
     def _folder_of(self, field: Field) -> Callable[[], Path]:
         """Where a relative path in a line begins."""
-        return self._script_folder if field.path == "script" else Path.cwd
+        return self.script_folder if field.path == "script" else Path.cwd
 
-    def _script_folder(self) -> Path:
-        return Path(self._values.get("launch.workdir", "").strip() or ".").expanduser()
+    def value_of(self, line: str) -> str:
+        self._read_lines()
+        return self._values.get(line, "")
 
     @on(CommandLine.Pasted)
     def _command_pasted(self, message: CommandLine.Pasted) -> None:
@@ -373,40 +370,8 @@ class EditScreen(SavingScreen):
         else:
             self.say("only the script of a recipe is shown", error=True)
 
-    @work(group="script", exclusive=True, exit_on_error=False)
-    async def action_choose_script(self) -> None:
-        """Asks for one of the scripts in the working directory, and makes it what ranks run."""
-        folder = self._script_folder()
-        found = await off_loop(scripts_below, folder)
-        if not found:
-            self.say(f"there is no Python file in {plain_line(str(folder.absolute()))}", error=True)
-        elif self.is_current:
-            self.deck.choose_from(
-                dict.fromkeys(found, ""),
-                lambda path: self._take({RECIPE: OWN_SCRIPT, SCRIPT: path}, SCRIPT),
-                "a script",
-            )
-
-    @work(group="partition", exclusive=True, exit_on_error=False)
-    async def action_choose_partition(self) -> None:
-        """Shows what is free in Slurm's partitions, and asks for one."""
-        self.say("asking Slurm what is free")
-        try:
-            found = await off_loop(self.engine.partitions)
-        except RankdeckError as error:
-            self.deck.show_error("Slurm does not tell what is free", error)
-            return
-        if self.is_current:
-            options = {one.name: partition_words(one) for one in soonest_first(found)}
-            self.deck.choose_from(options, self._take_partition, "a partition")
-
-    def _take_partition(self, name: str) -> None:
-        self._read_lines()
-        self._take({JOB_NODES: self._values.get(JOB_NODES, "1"), PARTITION: name}, PARTITION)
-
     @work(group="take", exclusive=True, exit_on_error=False)
-    async def _take(self, values: Mapping[str, str], cursor: str) -> None:
-        """Fills lines, which need not be there yet, and puts the cursor on one of them."""
+    async def take(self, values: Mapping[str, str], cursor: str) -> None:
         self._read_lines()
         self._values |= values
         await self._build()
