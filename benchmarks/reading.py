@@ -27,7 +27,7 @@ RELAY = [f"step {i} loss={2.5 + i % 100 / 1000:.4f} and some more text of a line
 
 def output(sample: list[bytes], numbers: random.Random) -> list[bytes]:
     """The lines of a sample again and again; steps and epochs go on, and decimals are other ones."""
-    places = [dict(LineFormats().places(line, shapes_of(line))) for line in sample]
+    places = [dict(LineFormats().places(line, shapes_of(line)) or []) for line in sample]
     lines = []
     for number in range(LINES // len(sample)):
         for line, at in zip(sample, places, strict=True):

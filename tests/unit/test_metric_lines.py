@@ -509,3 +509,10 @@ def test_what_rankdeck_says_in_a_rank_is_no_step_of_the_training():
     assert (progress.step, progress.steps) == (300, 300)
     assert read(lost) == []
     assert read(lost, r"after step (?P<step>\d+)") != []
+
+
+def test_a_pattern_of_the_profile_hides_no_epoch_of_a_step_with_separators() -> None:
+    lines = [f"step {step:,}/1,200 loss 0.5 gain=2.5\n" for _ in range(5) for step in range(1000, 1201)]
+    progress, reader = RankProgress(), MetricReader((r"gain=(?P<gain>\S+)",))
+    take_lines(0, progress, 1.0, reader.feed("".join(lines).encode()))
+    assert (progress.step, progress.epoch_step) == (6000, 1200)

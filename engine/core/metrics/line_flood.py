@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -38,9 +38,9 @@ _FLOATS = msgspec.json.Decoder(list[float])
 _EXPONENT = re.compile(rb"[\d.]e", re.IGNORECASE)
 _WORD = re.compile(rb"[^ ]+")
 
-Places = Callable[[bytes], Iterable[tuple[str, int]]]
+Places = Callable[[bytes], Sequence[tuple[str, int]]]
 """Tells the metrics of a line: the name of each, and the byte of the line with which a digit of its number begins. Its step is `STEP`,
-its epoch `EPOCH`."""
+its epoch `EPOCH`. Empty: all lines of this format are needed."""
 
 
 def thin(text: bytes, places: Places) -> bytes:

@@ -125,9 +125,9 @@ class LineFormats:
         self._remember(shape, None)
         return False
 
-    def places(self, line: bytes, shape: bytes) -> list[tuple[str, int]]:
+    def places(self, line: bytes, shape: bytes) -> list[tuple[str, int]] | None:
         """The main metrics of a line, its step and its epoch: the name of each, and the byte with which a digit of its number begins.
-        Empty: there are none, or the step or the epoch is written in an uncommon way.
+        None: the step or the epoch is written in an uncommon way.
         """
         if shape not in self.known:
             self.learn(line, shape)
@@ -144,6 +144,8 @@ class LineFormats:
         wanted = [(one.key, one.place) for one in meant.values if one.key in MAIN]
         wanted += [(key, place) for key, place in (("step", meant.step), ("epoch", meant.epoch)) if place is not None]
         begins = [(key, fields.numbers.begins[place], fields.numbers.texts[place]) for key, place in wanted]
+        if any("," in number for key, _, number in begins if key in ("step", "epoch")):
+            return None
         return [(key, begin + (number[0] in "+-")) for key, begin, number in begins if "," not in number]
 
     def _remember(self, shape: bytes, known: Recipe | Table | str | None) -> None:
@@ -285,11 +287,11 @@ def _count(words: list[bytes], source: Source) -> int | None:
     return whole(int(words[source.place]) if source.kind == "plain" else _take(words, source))
 
 
-def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]]:
+def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]] | None:
     starts = [found.start() for found in _WORD_OF_LINE.finditer(line)]
     counts = [(key, one) for key, one in (("step", recipe.step), ("epoch", recipe.epoch)) if one is not None]
     if any(one.kind != "plain" for _, one in counts):
-        return []
+        return None
     return [
         (key, starts[one.place])
         for key, one in [*recipe.main.sources, *counts]

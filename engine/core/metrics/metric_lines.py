@@ -196,6 +196,8 @@ class MetricReader:
         if self._table is not None and shape not in self._no_rows:
             return []
         found = self._formats.places(line, shape)
+        if found is None:
+            return []
         for pattern in self._patterns:
             for position, key, _ in self._find(pattern, line + b"\n"):
                 digit = _DIGIT.search(line, position)
