@@ -1,13 +1,16 @@
-"""`launch.wrap`: ranks and their store run in a container, the agent outside. The container is a stand-in, a script."""
+"""`launch.wrap`: ranks and their store run in a container, the agent outside. The container is a stand-in: a script that changes the
+environment, or one called apptainer that makes namespaces."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 import pytest
 
-from tests.support import wait_until
+from tests import elastic_runs
+from tests.support import checked, kill_hard, wait_until
 
 CONTAINER = """#!/bin/sh
 # Runs a command, as a child, with the programs of an image: a stand-in for a container.
@@ -18,13 +21,34 @@ exit $?
 """
 
 
-@pytest.fixture
-def container(work, write_script):
+APPTAINER = """#!/bin/sh
+# Runs a command in a mount and a UTS namespace, where the folder of the image is /mnt/image.
+test "$1 $2" = "exec --nv" || exit 255
+image="$3"
+shift 3
+exec unshare --mount --uts sh -c '
+mount -t tmpfs none /mnt && mkdir /mnt/image && mount --bind "$1" /mnt/image && hostname inside || exit 255
+export IMAGE="$1" PATH=/mnt/image:/usr/bin:/bin
+shift
+exec "$@"
+' sh "$image" "$@"
+"""
+
+
+@pytest.fixture(params=["environment", "namespaces"])
+def container(work, write_script, monkeypatch, request):
     """The words of a container whose Python, `python-inside`, exists nowhere else."""
-    words = [str(write_script("container", CONTAINER)), str(work / "image")]
+    image = work / "image"
+    if request.param == "environment":
+        script, words = write_script("container", CONTAINER), [str(work / "container"), str(image)]
+    else:
+        if os.geteuid() != 0 or shutil.which("unshare") is None:
+            pytest.skip("needs root and unshare: the container consists of namespaces")
+        script, words = write_script("bin/apptainer", APPTAINER), ["apptainer", "exec", "--nv", str(image)]
+        monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
     python = write_script("image/python-inside", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    for file in (words[0], python):
-        os.chmod(file, 0o755)
+    for file in (script, python):
+        file.chmod(0o755)
     return words
 
 
@@ -41,21 +65,53 @@ dist.destroy_process_group()
     run = rankdeck.launch(write_profile(script, 2, **wrap))
     rankdeck.wait_state(run, "succeeded")
     assert [rankdeck.log(run, rank) for rank in range(2)] == [
-        b"%s %d 2\n" % (container[1].encode(), rank) for rank in range(2)
+        b"%s %d 2\n" % (container[-1].encode(), rank) for rank in range(2)
     ]
 
 
 def test_a_rank_in_a_container_is_killed_restarted_and_stopped(rankdeck, write_script, write_profile, container):
-    script = write_script("train.py", "import time\nprint('up', flush=True)\ntime.sleep(600)")
+    script = write_script("train.py", "import rankdeck, time\nprint('up', flush=True)\ntime.sleep(600)")
     launch = {"wrap": container, "python": "python-inside", "stop_ladder": [["SIGTERM", 5], ["SIGKILL", 5]]}
     run = rankdeck.launch(write_profile(script, 2, launch=launch))
     wait_until(lambda: rankdeck.log(run, 0) and rankdeck.log(run, 1), what="both ranks are up")
+    wait_until(
+        lambda: "train.py:3" in rankdeck("stacks", run).stdout, what="stacks of ranks, or of processes below them"
+    )
     assert rankdeck("kill", run, "--rank", "1").returncode == 0
     rankdeck.wait_state(run, "holding")
     assert rankdeck("restart", run).returncode == 0
     rankdeck.wait_state(run, "running")
     assert rankdeck("stop", run).returncode == 0
     rankdeck.wait_state(run, "stopped")
+
+
+def test_a_rank_in_a_container_rejoins_and_the_other_keeps_its_process(
+    rankdeck, write_script, write_profile, container, work
+):
+    recipe = {"script": str(write_script("train.py", elastic_runs.TRAIN)), "args": ["1000000", "0.02"]}
+    launch = {"wrap": container, "python": "python-inside", "warm": True}  # which has no effect
+    run = rankdeck.launch(write_profile(recipe, 2, launch=launch))
+    before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 5))
+    kill_hard(before[1])
+    rankdeck.wait_status(run, lambda now: now["state"] == "holding" and now["ranks"][1]["exit"] is not None)
+    furthest = max(rank["step"] for rank in rankdeck.status(run)["ranks"])
+    assert "rejoin" in rankdeck("restart", run, "--failed").stdout
+    after = elastic_runs.reached(rankdeck, run, furthest + 1)
+    assert after["attempt"] == 0
+    elastic_runs.assert_kept(rankdeck, run, before, after, 0)
+    (work / "finish").touch()
+    assert elastic_runs.result(rankdeck, run, ranks=2)
+
+
+def test_check_looks_inside_the_container(rankdeck, write_script, write_profile, container):
+    launch = {"wrap": container, "python": "python-inside"}
+    found = checked(rankdeck, write_profile({"name": "linear"}, launch=launch))
+    states = [found["localhost", check]["state"] for check in ("python", "torch", "workdir")]
+    assert states == ["ok"] * 3
+    launch["wrap"] = [*container[:-1], "/nonesuch"]
+    trouble = checked(rankdeck, write_profile({"name": "linear"}, launch=launch, name="wrong"))["localhost", "python"]
+    assert trouble["state"] == "fail"
+    assert trouble["text"].startswith("launch.wrap does not start python-inside there: ")
 
 
 def test_a_container_that_is_not_there_is_told_before_the_launch(rankdeck, write_script, write_profile):
