@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from tests.conftest import GRACE
 from tests.fake_ssh import BIN
 from tests.support import Process, kill_hard, processes_with
 
-COMMANDS = ("pbs_tmrsh",)
+COMMANDS = ("pbs_tmrsh", "qsub", "qstat", "qdel")
 
 
 class FakePbs:
@@ -31,6 +33,8 @@ class FakePbs:
         self.root, self.nodes = root, nodes
         self.bin = root / "bin"
         self.bin.mkdir()
+        (root / "home").mkdir()
+        (root / "nodes").write_text(" ".join(nodes))
         for name in COMMANDS:
             (self.bin / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{BIN}/pbs.py" {name} "$@"\n')
             (self.bin / name).chmod(0o755)
@@ -47,9 +51,14 @@ class FakePbs:
         file.write_text("".join(f"{node}\n" * ranks for node in self.nodes))
         return {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "7.lab", "PBS_NODEFILE": str(file)}
 
+    def told(self, number: str) -> dict[str, Any]:
+        """What is known of a job that was submitted."""
+        found: dict[str, Any] = json.loads((self.root / "jobs" / number).read_text())
+        return found
+
     def processes(self) -> list[Process]:
         """Every process on the nodes."""
-        return [one for node in self.nodes for one in processes_with("FAKE_PBS_NODE", str(self.root / node))]
+        return processes_with("FAKE_PBS", str(self.root))
 
     def remove(self) -> None:
         """Removes everything. Raises AssertionError if processes on nodes do not end by themselves; they are killed then."""

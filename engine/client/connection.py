@@ -17,9 +17,9 @@ from engine.core.plan.plan import Reach
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
 from engine.installed import COMMAND
-from engine.launchers import slurm
+from engine.launchers import LAUNCHERS
 from engine.runs.paths import RunPaths, peer_process, peer_user
-from engine.runs.record import socket_of
+from engine.runs.record import Submitted, socket_of
 from engine.runs.standbys import MARK
 
 MAX_LINE = 1 << 28
@@ -84,9 +84,11 @@ def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DE
         )
 
 
-def _step(paths: RunPaths, job: str, node: str) -> socket.socket:
-    """A socket that a step of a job connects with the supervisor on its node. The step ends when the socket is closed."""
-    argv = slurm.argv(node, [sys.executable, "-I", "-c", BRIDGE, socket_of(paths)], Reach(slurm_job=job))
+def _step(paths: RunPaths, submitted: Submitted, node: str) -> socket.socket:
+    """A socket that a step of a job connects with the supervisor on its node. The step ends when the socket is closed. PBS starts nothing in
+    a job from outside, so ssh does."""
+    launcher = LAUNCHERS["slurm" if submitted.scheduler == "slurm" else "ssh"]
+    argv = launcher.argv(node, [sys.executable, "-I", "-c", BRIDGE, socket_of(paths)], Reach(slurm_job=submitted.job))
     ours, theirs = socket.socketpair()
     with theirs:  # asyncio would kill srun at the end of this process, and leave the step behind
         ends = theirs.fileno()
@@ -128,19 +130,19 @@ class Connection:
         return connection
 
     @classmethod
-    async def open_in_job(cls, paths: RunPaths, job: str, node: str) -> Connection:
-        """Connects to a supervisor that runs in a Slurm job, by a step on its node.
+    async def open_in_job(cls, paths: RunPaths, submitted: Submitted, node: str) -> Connection:
+        """Connects to a supervisor that runs in a job, by a step on its node.
 
         Args:
             paths: of the run.
-            job: the number of the job.
-            node: the supervisor's, as Slurm calls it.
+            submitted: the job.
+            node: the supervisor's, as the batch system calls it.
 
         Raises:
             ConnectionError: no process listens there, or there is no step.
             SupervisorError: the supervisor refuses the connection.
         """
-        connection = cls(*await asyncio.open_connection(sock=_step(paths, job, node), limit=MAX_LINE))
+        connection = cls(*await asyncio.open_connection(sock=_step(paths, submitted, node), limit=MAX_LINE))
         await connection._greet(paths)
         return connection
 

@@ -205,10 +205,11 @@ class LocalEngine:
 
 def _submit(plan: LaunchPlan, paths: RunPaths) -> None:
     """Submits the job of a new run. If Slurm refuses it, nothing of the run is left."""
-    from engine.planning import slurm  # not needed for other runs
+    from engine.planning.jobs import submit  # not needed for other runs
 
+    assert plan.submission is not None
     try:
-        submitted = Submitted(job=slurm.submit(plan, paths), at=time.time())
+        submitted = Submitted(job=submit(plan, paths), at=time.time(), scheduler=plan.submission.scheduler)
     except BaseException:
         shutil.rmtree(paths.folder, ignore_errors=True)
         raise

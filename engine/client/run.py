@@ -23,6 +23,7 @@ from engine.core.errors import (
 )
 from engine.core.failures.stacks import RankStack, story
 from engine.core.metrics.bench import Result
+from engine.core.plan.submission import SCHEDULER_NAMES
 from engine.core.run.events import Scope
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import Snapshot, Update
@@ -70,14 +71,17 @@ class LocalRun:
         self._starts: deque[float] = deque(maxlen=MAX_STARTS)
         """When supervisors were started from here."""
 
-    async def _connect(self) -> Connection | None:
+    async def _connect(self, *, patient: bool = True) -> Connection | None:
         """A connection to the supervisor, which is started again if it was lost; None once the run has ended.
+
+        Args:
+            patient: waits for a batch system that is silent, as long as its commands do.
 
         Raises:
             SupervisorError: it is on another host, or can't be started.
         """
         if (submitted := read_submitted(self.paths)) is not None:
-            return await self._connect_to_job(submitted)
+            return await self._connect_to_job(submitted, patient=patient)
         deadline, failures = time.monotonic() + CONNECT_TIME, 0
         while failures < MAX_FAILURES and time.monotonic() < deadline:
             with contextlib.suppress(ConnectionError):
@@ -101,13 +105,15 @@ class LocalRun:
         """Starts a supervisor in place of one that was lost. Raises SupervisorError."""
         await start_supervisor(self.paths)
 
-    async def _connect_to_job(self, submitted: Submitted) -> Connection | None:
-        """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended.
+    async def _connect_to_job(self, submitted: Submitted, *, patient: bool) -> Connection | None:
+        """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended. `patient`: as of
+        `_connect`.
 
         Raises:
             SupervisorError: the job waits, or the supervisor does not answer.
         """
         from engine.client.jobs import look  # not needed for other runs
+        from engine.planning.jobs import BATCH_SYSTEMS
         from engine.planning.slurm import controller, silence_words
 
         end = time.monotonic() + JOB_TIME
@@ -123,13 +129,15 @@ class LocalRun:
                 )
             with contextlib.suppress(ConnectionError):
                 if host_elsewhere(self.paths):
-                    if await asyncio.to_thread(controller) == "down":
+                    silent = ("down",) if patient else ("down", "silent")
+                    if submitted.scheduler == "slurm" and await asyncio.to_thread(controller) in silent:
                         words = await asyncio.to_thread(silence_words, submitted.job)
                         raise SilentSlurmError(words, hint="scontrol ping tells when it is back")
                     node = (await asyncio.to_thread(read_plan, self.paths)).nodes[0].name
-                    return await Connection.open_in_job(self.paths, submitted.job, node)
+                    return await Connection.open_in_job(self.paths, submitted, node)
                 return await Connection.open(self.paths)
-            if os.environ.get("SLURM_JOB_ID") == submitted.job and not host_elsewhere(self.paths):
+            inside = os.environ.get(BATCH_SYSTEMS[submitted.scheduler].JOB_VARIABLE) == submitted.job
+            if inside and not host_elsewhere(self.paths):
                 if not await asyncio.to_thread(is_taken, self.paths):
                     self._count_start()
                     with contextlib.suppress(SupervisorError):  # a guard was faster
@@ -140,7 +148,7 @@ class LocalRun:
             if time.monotonic() > end:
                 raise SupervisorError(
                     f"the supervisor of {self.run} does not answer, and {words}",
-                    hint=f"scontrol show job {submitted.job}",
+                    hint=f"{'scontrol show job' if submitted.scheduler == 'slurm' else 'qstat -xf'} {submitted.job}",
                 )
             await asyncio.sleep(JOB_PERIOD)
 
@@ -154,15 +162,16 @@ class LocalRun:
             )
         self._starts.append(now)
 
-    async def subscribe(self) -> AsyncGenerator[Snapshot | Update, None]:
+    async def subscribe(self, *, patient: bool = True) -> AsyncGenerator[Snapshot | Update, None]:
+        """As in `RunClient`; `patient` as of `_connect`."""
         state = "queued"
         while state == "queued":  # one job after the other
-            async with contextlib.aclosing(self._subscribe_to_job()) as messages:
+            async with contextlib.aclosing(self._subscribe_to_job(patient=patient)) as messages:
                 async for message in messages:
                     state = message.run.state if message.run is not None else state
                     yield message
 
-    async def _subscribe_to_job(self) -> AsyncGenerator[Snapshot | Update, None]:
+    async def _subscribe_to_job(self, *, patient: bool) -> AsyncGenerator[Snapshot | Update, None]:
         """The run until it has ended, or waits for its next job."""
         while (submitted := await asyncio.to_thread(waits_for, self.paths)) is not None:
             from engine.client.jobs import queued_snapshot  # not needed for other runs
@@ -173,7 +182,7 @@ class LocalRun:
             yield snapshot
             await self._wait_begin()
         try:
-            connection = await self._connect()
+            connection = await self._connect(patient=patient)
         except QueuedRunError:  # it has just left its job
             return
         if connection is None:
@@ -209,7 +218,7 @@ class LocalRun:
         for _ in range(3):
             with contextlib.suppress(SupervisorLostError):
                 try:
-                    async with contextlib.aclosing(self.subscribe()) as messages:
+                    async with contextlib.aclosing(self.subscribe(patient=False)) as messages:
                         async for message in messages:
                             if isinstance(message, Snapshot):
                                 return message
@@ -334,13 +343,13 @@ def waits_for(paths: RunPaths) -> Submitted | None:
 def _cancel(paths: RunPaths, submitted: Submitted) -> str:
     """Cancels a job that waits, and ends its run."""
     from engine.client.jobs import awaited_job
-    from engine.planning.slurm import cancel
+    from engine.planning.jobs import BATCH_SYSTEMS
     from engine.runs.ending import end_run
 
-    job = awaited_job(paths, submitted)
-    cancel(job)
-    end_run(paths, f"Slurm's job {job} was cancelled", by=user_name())
-    return f"Slurm's job {job} is cancelled"
+    job, name = awaited_job(paths, submitted), SCHEDULER_NAMES[submitted.scheduler]
+    BATCH_SYSTEMS[submitted.scheduler].cancel(job)
+    end_run(paths, f"{name}'s job {job} was cancelled", by=user_name())
+    return f"{name}'s job {job} is cancelled"
 
 
 async def _wait_process_gone(pid: int, command: bytes) -> None:

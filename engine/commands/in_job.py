@@ -22,8 +22,9 @@ from engine.commands.follow import snapshots
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.profile import Profile, SlurmJob
-from engine.planning import slurm
+from engine.core.plan.profile import PbsJob, Profile
+from engine.core.plan.submission import SCHEDULER_NAMES, Scheduler, walltime_seconds
+from engine.planning.jobs import BATCH_SYSTEMS, submit
 from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profiles import read_profile
@@ -48,7 +49,7 @@ def main(folder: str) -> int:
     """
     paths = RunPaths(Path(folder))
     try:
-        submitted = _take_job(paths)
+        submitted = _take_job(paths, _scheduler_of(read_plan(paths)))
         if paths.journal.exists() and not waits_again(paths):
             narrate(f"{paths.run} has ended, and there is nothing to continue")
             return 0
@@ -58,24 +59,29 @@ def main(folder: str) -> int:
         narrate(f"{paths.run}: {error}")
         end_run(paths, f"it can't run on the job's nodes: {error.message}")
         return 1
-    job = profile.layout.slurm
-    assert isinstance(job, SlurmJob)
+    job = profile.layout.job
+    assert job is not None
     return asyncio.run(_Supervision(LocalRun(paths), submitted, profile, requeues=job.on_limit == "requeue").run())
 
 
-def _take_job(paths: RunPaths) -> Submitted:
+def _scheduler_of(plan: LaunchPlan) -> Scheduler:
+    assert plan.submission is not None
+    return plan.submission.scheduler
+
+
+def _take_job(paths: RunPaths, scheduler: Scheduler) -> Submitted:
     """Writes down that the run is in this job now. Its last job is over: if it was killed before the run had stopped, that is said now.
 
     Raises:
         RankdeckError: the files of the run can't be read.
     """
-    known, here = read_submitted(paths), os.environ["SLURM_JOB_ID"]
+    known, here = read_submitted(paths), os.environ[BATCH_SYSTEMS[scheduler].JOB_VARIABLE]
     if known is not None and known.job == here:
         return known
-    if known is None or known.next != here:  # the job has started before sbatch returned
-        known = Submitted(job=here, at=paths.plan.stat().st_mtime)
+    if known is None or known.next != here:  # the job has started before the command that submits it returned
+        known = Submitted(job=here, at=paths.plan.stat().st_mtime, scheduler=scheduler)
     else:
-        end_run(paths, f"Slurm's job {known.job} has ended", by=LIMIT, again=True)
+        end_run(paths, f"{SCHEDULER_NAMES[scheduler]}'s job {known.job} has ended", by=LIMIT, again=True)
         known = msgspec.structs.replace(known, job=here, next="")
     replace_file(paths.job, msgspec.json.encode(known))
     return known
@@ -88,14 +94,20 @@ class _Supervision:
         self._run, self._submitted, self._profile, self._requeues = run, submitted, profile, requeues
         self._step: int | None = None
         self._state = ""
-        self._warned, self._seen = asyncio.Event(), asyncio.Event()
+        self._warned, self._deleted, self._seen = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def run(self) -> int:
         """Follows the run to its end, or until it waits for another job. Returns the exit status."""
         run, loop = self._run, asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, self._warned.set)
+        job = self._profile.layout.job
+        if isinstance(job, PbsJob):
+            if job.warn:  # PBS sends no signal before the limit
+                loop.call_later((walltime_seconds(job.walltime) or 0) - job.warn, self._warned.set)
+            # Without its cgroups hook, PBS ends only the session of this process, which supervisor and agents have left.
+            loop.add_signal_handler(signal.SIGTERM, self._deleted.set)
         await start_supervisor(run.paths)
-        stopping = loop.create_task(self._stop_when_warned())
+        stopping = asyncio.gather(self._stop_when_warned(), self._stop_when_deleted())
         try:
             await self._follow()
             while self._state == "queued" and not self._submitted.next and await self._use_spare_nodes():
@@ -104,7 +116,7 @@ class _Supervision:
             stopping.cancel()
         if self._submitted.next and self._state != "queued":  # it was done, or the user has stopped it meanwhile
             with contextlib.suppress(CheckError):
-                await asyncio.to_thread(slurm.cancel, self._submitted.next)
+                await asyncio.to_thread(BATCH_SYSTEMS[self._submitted.scheduler].cancel, self._submitted.next)
         return 1 if self._state == "failed" else 0
 
     async def _use_spare_nodes(self) -> bool:
@@ -148,6 +160,13 @@ class _Supervision:
         with contextlib.suppress(RankdeckError):
             await run.stop(by=by, again=bool(self._submitted.next))
 
+    async def _stop_when_deleted(self) -> None:
+        """Stops the run when PBS ends its job."""
+        await self._deleted.wait()
+        await self._seen.wait()
+        with contextlib.suppress(RankdeckError):
+            await self._run.stop(by="PBS, which ends its job")
+
     async def _submit_again(self) -> str:
         """Submits the job that continues the run, before the ranks are stopped, which takes time. Returns why not; empty: it has."""
         known, run = self._submitted, self._run
@@ -162,7 +181,7 @@ class _Supervision:
             return f"{known.fruitless} jobs in a row {further}"
         try:
             plan = await asyncio.to_thread(read_plan, run.paths)
-            number = await asyncio.to_thread(slurm.submit, plan, run.paths, after=known.job)
+            number = await asyncio.to_thread(submit, plan, run.paths, after=known.job)
         except (RankdeckError, OSError) as error:
             return str(error)
         self._submitted = msgspec.structs.replace(known, at=time.time(), next=number)
@@ -178,15 +197,19 @@ def plan_here(profile: Profile, submitted: LaunchPlan) -> LaunchPlan:
         profile: as it was launched.
         submitted: the plan that was made before.
     """
-    job = profile.layout.slurm
-    assert isinstance(job, SlurmJob)
+    job = profile.layout.job
+    assert job is not None
     ranks = job.ranks_per_node or profile.layout.ranks_per_node
-    # With spare nodes, squeue tells which the job still has.
-    here = int(os.environ["SLURM_JOB_ID"]) if job.spares else "current"
-    layout = msgspec.structs.replace(profile.layout, slurm=here, ranks_per_node=ranks)
+    layout = msgspec.structs.replace(profile.layout, ranks_per_node=ranks)
+    if isinstance(job, PbsJob):
+        layout = msgspec.structs.replace(layout, pbs="current")
+    else:  # with spare nodes, squeue tells which the job still has
+        layout = msgspec.structs.replace(layout, slurm=int(os.environ["SLURM_JOB_ID"]) if job.spares else "current")
     slots, number = nodes_of(layout)
     if len(slots) < job.nodes:
-        raise CheckError(f"Slurm's job {number} has {len(slots)} of {job.nodes} nodes left")
+        raise CheckError(
+            f"{SCHEDULER_NAMES[_scheduler_of(submitted)]}'s job {number} has {len(slots)} of {job.nodes} nodes left"
+        )
     launch = msgspec.structs.replace(profile.launch, workdir=submitted.workdir)
     nodes = Nodes(slots[: job.nodes], number)
     plan = make_plan(msgspec.structs.replace(profile, layout=layout, launch=launch), nodes=nodes)

@@ -29,7 +29,7 @@ from engine.core.plan.plan import (
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.settings import shown_words
-from engine.core.plan.submission import SCRIPT, Submission, sbatch_argv
+from engine.core.plan.submission import SCRIPT, Submission, submit_argv
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot
@@ -148,7 +148,7 @@ def _ranks_words(node: PlannedNode) -> str:
 def _submission_rows(submission: Submission) -> list[tuple[str, str]]:
     lines = [visible(line) for line in submission.script.splitlines()]
     return [
-        ("submit", visible(shlex.join(sbatch_argv(submission)))),
+        ("submit", visible(shlex.join(submit_argv(submission)))),
         (SCRIPT, lines[0]),
         *(("", line) for line in lines[1:]),
     ]

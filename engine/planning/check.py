@@ -34,7 +34,7 @@ from engine.core.checks.node_findings import clock_finding, machine_findings, re
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, Reach
 from engine.core.plan.submission import Submission
-from engine.planning import slurm
+from engine.planning.jobs import BATCH_SYSTEMS
 from engine.planning.probes import Probe, ProbeError, probe_on
 
 AT_ONCE = 32
@@ -93,9 +93,9 @@ async def check(plan: LaunchPlan, *, full: bool) -> AsyncGenerator[Begun | Findi
 
 def _check_submission(submission: Submission) -> list[Begun | Finding]:
     """Checks of a job that is still to be submitted: Slurm judges it. Its nodes are checked when it starts."""
-    name = "slurm"
+    name = submission.scheduler
     try:
-        first = Finding(node=name, check="ssh", state="ok", text=slurm.test(submission))
+        first = Finding(node=name, check="ssh", state="ok", text=BATCH_SYSTEMS[name].test(submission))
     except CheckError as error:
         first = Finding(node=name, check="ssh", state="fail", text=error.message, hint=error.hint or "")
     rest = (check for check in CHECKS if check != "ssh")

@@ -27,10 +27,10 @@ from engine.core.plan.backend_names import AUTO
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
-from engine.core.plan.profile import Profile, SlurmJob
+from engine.core.plan.profile import PbsJob, Profile, SlurmJob
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.core.plan.standby import linger_seconds
-from engine.core.plan.submission import slurm_submission
+from engine.core.plan.submission import pbs_submission, slurm_submission
 from engine.installed import COMMAND
 from engine.launchers import local
 from engine.node import cores
@@ -115,8 +115,8 @@ def _linger(profile: Profile) -> float:
 
 def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> LaunchPlan:
     """The plan on the first backend that can run."""
-    if isinstance(profile.layout.slurm, SlurmJob):
-        return _to_submit(profile, profile.layout.slurm, draft, checked=checked)
+    if profile.layout.job is not None:
+        return _to_submit(profile, profile.layout.job, draft, checked=checked)
     wanted = AUTOMATIC if profile.backend.name == AUTO else (profile.backend.name, *profile.backend.fallback)
     if not checked and len(wanted) == 1:
         plan = draft.planned(draft.settings(wanted[0]), asked=False)
@@ -149,7 +149,7 @@ def _first_that_runs(profile: Profile, draft: _Draft, *, checked: bool) -> Launc
     raise _none_can_run(refused)
 
 
-def _to_submit(profile: Profile, job: SlurmJob, draft: _Draft, *, checked: bool) -> LaunchPlan:
+def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: _Draft, *, checked: bool) -> LaunchPlan:
     """The plan of a job. The job itself makes another on its nodes, which are not known yet."""
     if profile.backend.name == AUTO:
         raise CheckError(
@@ -161,7 +161,10 @@ def _to_submit(profile: Profile, job: SlurmJob, draft: _Draft, *, checked: bool)
     if checked:
         _check_this_machine(plan)
     command = [sys.executable, "-P", str(COMMAND), "in-job"]
-    return replace(plan, submission=slurm_submission(job, len(plan.nodes[0].ranks), name=profile.name, command=command))
+    ranks, name = len(plan.nodes[0].ranks), profile.name
+    if isinstance(job, SlurmJob):
+        return replace(plan, submission=slurm_submission(job, ranks, name=name, command=command))
+    return replace(plan, submission=pbs_submission(job, ranks, name=name, command=command))
 
 
 def known_backends() -> list[BackendInfo]:
@@ -211,12 +214,12 @@ class _Draft:
 
     def __init__(self, profile: Profile, nodes: Nodes | None = None) -> None:
         self._slots, self._slurm_job = nodes or nodes_of(profile.layout)
-        is_submitted = isinstance(profile.layout.slurm, SlurmJob)
-        if profile.layout.transport is None:
-            if is_submitted or (self._slurm_job and shutil.which("srun")):
-                profile = replace(profile, layout=replace(profile.layout, transport="slurm"))
-            elif profile.layout.pbs is not None and shutil.which("pbs_tmrsh"):
-                profile = replace(profile, layout=replace(profile.layout, transport="pbs"))
+        layout = profile.layout
+        if layout.transport is None:
+            if isinstance(layout.slurm, SlurmJob) or (self._slurm_job and shutil.which("srun")):
+                profile = replace(profile, layout=replace(layout, transport="slurm"))
+            elif isinstance(layout.pbs, PbsJob) or (layout.pbs and shutil.which("pbs_tmrsh")):
+                profile = replace(profile, layout=replace(layout, transport="pbs"))
         self._profile = profile
         self._workdir = _absolute(profile.launch.workdir)
         self._python = training_python(profile, self._workdir)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from engine.core.errors import CheckError
 from engine.core.plan.hostfile import parse_hostfile
 from engine.core.plan.layout import LayoutError, Slots, complete, groups_of, parse_nodes
-from engine.core.plan.profile import Layout, SlurmJob
+from engine.core.plan.profile import Layout, PbsJob, SlurmJob
 
 MAX_SIZE = 1 << 20
 """Largest hostfile, in bytes."""
@@ -46,8 +46,8 @@ def nodes_of(layout: Layout) -> Nodes:
     """
     if layout.hostfile is not None:
         return Nodes(_complete(layout, parse_hostfile(_text(layout.hostfile), layout.hostfile), layout.hostfile))
-    if isinstance(layout.slurm, SlurmJob):
-        return Nodes(_future_slots(layout, layout.slurm))
+    if layout.job is not None:
+        return Nodes(_future_slots(layout, layout.job))
     if layout.slurm is not None:
         return _slurm_nodes(layout, str(layout.slurm))
     if layout.pbs is not None:
@@ -89,12 +89,13 @@ def _text(file: str) -> str:
         raise CheckError(f"{file} is not UTF-8 at byte {error.start}", hint="a hostfile is plain text") from None
 
 
-def _future_slots(layout: Layout, job: SlurmJob) -> tuple[Slots, ...]:
+def _future_slots(layout: Layout, job: SlurmJob | PbsJob) -> tuple[Slots, ...]:
     """The nodes of a job that is still to be submitted: node1, node2 and so on."""
     ranks = job.ranks_per_node or layout.ranks_per_node
     if ranks == "auto":
         raise CheckError(
-            "the number of ranks must be known before a job is submitted", hint="set layout.slurm.ranks_per_node"
+            "the number of ranks must be known before a job is submitted",
+            hint=f"set layout.{'slurm' if isinstance(job, SlurmJob) else 'pbs'}.ranks_per_node",
         )
     return tuple(Slots(node=f"node{number}", ranks=ranks) for number in range(1, job.nodes + 1))
 

@@ -1,9 +1,10 @@
-"""Submits runs to Slurm, and asks for their jobs. One `squeue` reports all jobs of the user."""
+"""Asks Slurm for jobs, and cancels them. One `squeue` reports all jobs of the user."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -12,13 +13,12 @@ from typing import Literal
 import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError
-from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.submission import SCRIPT, Submission, sbatch_argv
+from engine.core.plan.submission import Submission
 from engine.core.terminal_text import visible
 from engine.core.views.partitions import FIELDS, Partition, parse_partitions
 from engine.core.views.queue import FORMAT, WAITING, QueuedJob, parse_queue, queue_words
 from engine.planning.nodes import answer, run_quickly
-from engine.runs.paths import RunPaths, state_folder
+from engine.runs.paths import state_folder
 from engine.runs.record import replace_file
 
 PATIENCE = 5.0
@@ -27,43 +27,19 @@ PATIENCE = 5.0
 PING_LIMIT = 1.0
 """Seconds for a controller to answer at all. Only then it is asked for jobs: squeue takes 10 s to find that none answers."""
 
-_OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_TASKS", "SLURM_MEM", "SLURM_CPU",
+OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_TASKS", "SLURM_MEM", "SLURM_CPU",
              "SLURM_GPU", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_SUBMIT", "SLURM_TOPOLOGY",
              "SLURM_PRIO", "SLURM_EXPORT")  # fmt: skip
 """Beginnings of the names of variables that Slurm sets in a job."""
 
+JOB_VARIABLE = "SLURM_JOB_ID"
+
+NUMBER = re.compile(r"[0-9]+")
+"""What sbatch answers."""
+
 _SILENT, _PING = "Slurm's controller does not answer", "scontrol ping tells when it is back"
 
 _HINT = "rankdeck runs Slurm's commands on this machine: is this a login node?"
-
-
-def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
-    """Submits the job of a run. Returns its number.
-
-    Args:
-        plan: with a submission.
-        paths: of the run, whose plan exists.
-        after: the job of the run that must be over first; empty: none.
-
-    Raises:
-        CheckError: Slurm refuses the job; the message is Slurm's.
-        OSError: the script can't be written.
-    """
-    assert plan.submission is not None
-    replace_file(paths.folder / SCRIPT, plan.submission.script.encode(), mode=0o700)
-    said = answer(
-        sbatch_argv(plan.submission, str(paths.folder), after=after),
-        hint="correct [layout.slurm]; rankdeck plan shows the command",
-        # A job hands its variables down, and its own would be wrong for the next one.
-        environment={name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)},
-    )
-    job = said.strip().partition(";")[0]  # another cluster's name may follow
-    if not job.isdigit():
-        raise CheckError(
-            f"sbatch answers {said.strip()[:80]!r}, which is not a job id",
-            hint="try the command of rankdeck plan by hand",
-        )
-    return job
 
 
 def test(submission: Submission) -> str:
@@ -81,6 +57,11 @@ def test(submission: Submission) -> str:
 def partitions() -> list[Partition]:
     """The partitions that this user may see. Raises CheckError if sinfo does not answer."""
     return parse_partitions(answer(["sinfo", "--noheader", "--Node", f"--Format={','.join(FIELDS)}"], hint=_HINT))
+
+
+def job(number: str) -> QueuedJob | None:
+    """A job; None: squeue does not know it. The errors are those of `Queue.jobs`."""
+    return QUEUE.jobs().get(number)
 
 
 def cancel(job: str) -> None:

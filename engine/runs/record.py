@@ -14,6 +14,7 @@ import msgspec
 from engine.core.errors import RankdeckError, SupervisorElsewhereError, SupervisorError
 from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.submission import Scheduler
 from engine.core.views.view import RunNote, RunSummary, RunView
 from engine.runs.paths import RunPaths
 
@@ -34,7 +35,7 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """`job.json`: the Slurm job that a run was submitted as, and when, in seconds since the epoch.
+    """`job.json`: the job that a run was submitted as, to whom, and when, in seconds since the epoch.
 
     `next`: the job that continues the run once this one is over; empty: none. `best`: the last step that any earlier job has reached;
     None: none has. `fruitless`: how many jobs in a row, before this one, got no further.
@@ -45,6 +46,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     next: str = ""
     best: int | None = None
     fruitless: int = 0
+    scheduler: Scheduler = "slurm"
 
 
 NOT_REGULAR = "it is not a regular file"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.fake_pbs import FakePbs, fake_pbs, fake_pbs_nodes
-from tests.support import Deck, is_alive, kill_hard, wait_until
+from tests.support import Deck, complete_lines, is_alive, kill_hard, wait_until
 
 __all__ = ["fake_pbs", "fake_pbs_nodes"]  # fixtures
 
@@ -125,3 +128,131 @@ def test_why_there_is_no_task_is_told(
     done = rankdeck("check", profile)
     assert done.returncode != 0
     assert words in " ".join(done.stdout.split())
+
+
+# --- a job that is submitted ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def submit(
+    fake_pbs: FakePbs, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+) -> Callable[..., str]:
+    """Submits two ranks on each of two nodes."""
+
+    def submit(script: str = COUNT, **job: Any) -> str:
+        layout = {"pbs": {"nodes": 2, "ranks_per_node": 2, **job}}
+        run: str = rankdeck.launch(write_profile(write_script("count.py", script), 2, layout=layout, launch=CALM))
+        return run
+
+    return submit
+
+
+def job_of(deck: Deck, run: str) -> str:
+    job: str = json.loads((deck.folder(run) / "job.json").read_text())["job"]
+    return job
+
+
+def test_a_run_waits_for_its_job_trains_in_it_and_the_job_ends_with_it(
+    fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str], work: Path
+) -> None:
+    (fake_pbs.root / "busy").touch()
+    run = submit(queue="gpuq", ngpus=4, walltime="1:00:00", account="proj", options=["-l", "filesystems=home"])
+    folder, job = rankdeck.folder(run), job_of(rankdeck, run)
+    assert fake_pbs.told(job)["options"] == [
+        *("-N", "job", "-l", "select=2:ncpus=2:mpiprocs=2:ngpus=4", "-l", "place=scatter", "-q", "gpuq", "-A", "proj"),
+        *("-l", "walltime=1:00:00", "-r", "n", "-j", "oe", "-l", "filesystems=home", "-o", f"{folder}/job.out"),
+    ]
+    assert rankdeck.status(run)["state"] == "queued"
+    assert f"job {job} waits: Not Running: Insufficient amount of resource: ncpus" in rankdeck("status", run).stdout
+    assert not rankdeck.processes(), "nothing of ours lives on the login node"
+    (fake_pbs.root / "busy").unlink()
+    wait_steps(rankdeck, run)
+    status = rankdeck.wait_status(run, lambda status: status["state"] == "running")
+    assert [rank["node"] for rank in status["ranks"]] == ["nodea", "nodea", "nodeb", "nodeb"]
+    assert rankdeck("kill", run, "--rank", "3").returncode == 0
+    rankdeck.wait_status(run, lambda status: status["ranks"][3]["state"] == "failed")
+    assert rankdeck("restart", run).returncode == 0
+    wait_steps(rankdeck, run, attempt=1)
+    (work / "finish").touch()
+    rankdeck.wait_state(run, "succeeded")
+    wait_until(lambda: fake_pbs.told(job)["job_state"] == "F", what="the job has ended")
+    assert fake_pbs.told(job)["Exit_status"] == 0
+    assert not list((fake_pbs.root / "home").glob(".rankdeck-key-*"))
+
+
+def test_a_run_that_waits_is_cancelled_with_its_job(
+    fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str]
+) -> None:
+    (fake_pbs.root / "busy").touch()
+    run = submit()
+    assert rankdeck("stop", run).stdout == f"PBS's job {job_of(rankdeck, run)} is cancelled\n"
+    assert rankdeck.status(run)["state"] == "stopped"
+    assert fake_pbs.told(job_of(rankdeck, run))["job_state"] == "F"
+
+
+def test_a_run_that_is_stopped_ends_its_job(fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str]) -> None:
+    run = submit()
+    wait_steps(rankdeck, run)
+    assert rankdeck("stop", run).returncode == 0
+    rankdeck.wait_state(run, "stopped")
+    wait_until(lambda: fake_pbs.told(job_of(rankdeck, run))["job_state"] == "F", what="the job has ended")
+
+
+def test_a_job_that_others_delete_stops_its_run_in_words_and_leaves_nothing(
+    fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str]
+) -> None:
+    """The signal reaches the job's own session only."""
+    run = submit()
+    wait_steps(rankdeck, run)
+    subprocess.run(["qdel", job_of(rankdeck, run)], check=True)
+    rankdeck.wait_state(run, "stopped")
+    assert "stopped by PBS, which ends its job" in rankdeck("status", run).stdout
+    wait_until(lambda: not fake_pbs.processes(), what="nothing is left on the nodes")
+
+
+def test_what_pbs_refuses_is_told_before_anything_is_left(
+    fake_pbs: FakePbs, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
+) -> None:
+    layout = {"pbs": {"nodes": 2, "ranks_per_node": 2, "queue": "nonesuch"}}
+    profile = write_profile(write_script("count.py", COUNT), 2, layout=layout)
+    plan = rankdeck("plan", profile).stdout
+    assert "qsub -N job -l select=2:ncpus=2:mpiprocs=2 -l place=scatter -q nonesuch" in " ".join(plan.split())
+    assert "in-job" in plan
+    assert "PBS judges the job when it is submitted" in rankdeck("check", profile, "--json").stdout
+    done = rankdeck("launch", "--detach", profile)
+    assert done.returncode != 0
+    assert "qsub fails: qsub: Unknown queue" in done.stderr
+    assert not list((rankdeck.home / "runs").iterdir())
+
+
+GO_ON = """
+import os, rankdeck, signal, time
+from pathlib import Path
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+kept = Path(os.environ["RANKDECK_CHECKPOINTS"], os.environ["RANK"])
+step = int(kept.read_text()) if kept.exists() else 0
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+while not asked and not (attempt and step >= 5):
+    step += 1
+    rankdeck.log(step=step, loss=1 / step)
+    print("step", step, flush=True)
+    time.sleep(0.05)
+kept.parent.mkdir(parents=True, exist_ok=True)
+kept.write_text(str(step))
+"""
+
+
+def test_a_run_is_stopped_before_the_limit_and_goes_on_in_another_job(
+    fake_pbs: FakePbs, rankdeck: Deck, submit: Callable[..., str]
+) -> None:
+    run = submit(GO_ON, walltime="0:50", warn=30, on_limit="requeue")
+    first = job_of(rankdeck, run)
+    rankdeck.wait_state(run, "succeeded")
+    assert job_of(rankdeck, run) != first
+    assert rankdeck.status(run)["attempt"] >= 1
+    for attempt in range(rankdeck.status(run)["attempt"]):
+        before = complete_lines(rankdeck.log(run, 3, attempt=attempt)).split()
+        after = complete_lines(rankdeck.log(run, 3, attempt=attempt + 1)).split()
+        if before and after:
+            assert int(after[1]) == int(before[-1]) + 1, "no step is lost"

@@ -7,12 +7,17 @@ import socket
 import sys
 import threading
 
+import msgspec
 import pytest
 
 from engine.core.errors import ProfileError
 from engine.core.failures.causes import pbs as causes
 from engine.core.failures.ssh import explain
 from engine.core.plan.plan import PlannedNode, Reach
+from engine.core.plan.profile import PbsJob
+from engine.core.plan.submission import pbs_submission, submit_argv, walltime_seconds
+from engine.core.views.pbs_queue import parse_jobs
+from engine.core.views.queue import end_words, queue_words
 from engine.launchers import LAUNCHERS, pbs, rsync
 from engine.launchers.setup import with_setup
 from engine.node import pbs_task
@@ -119,3 +124,85 @@ def test_who_says_nothing_does_not_keep_others_waiting() -> None:
             thread.join()
             assert found is not None
             found.close()
+
+
+# --- a job that is submitted ---------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_the_words_of_qsub_and_a_script() -> None:
+    job = PbsJob(
+        nodes=4, queue="gpuq", walltime="4:00:00", ncpus=64, ngpus=8, account="proj", options=("-l", "fs=home")
+    )
+    submission = pbs_submission(job, 8, name="4gpt", command=["/opt/a b/python", "in-job"])
+    assert submit_argv(submission, "/runs/gpt-abcd", after="7.head") == [
+        *("qsub", "-N", "r4gpt", "-l", "select=4:ncpus=64:mpiprocs=8:ngpus=8", "-l", "place=scatter", "-q", "gpuq"),
+        *("-A", "proj", "-l", "walltime=4:00:00", "-r", "n", "-j", "oe", "-l", "fs=home"),
+        *(
+            "-o",
+            "/runs/gpt-abcd/job.out",
+            "-W",
+            "depend=afterany:7.head",
+            "--",
+            "/runs/gpt-abcd/job.sh",
+            "/runs/gpt-abcd",
+        ),
+    ]
+    assert submission.script.splitlines()[-1] == 'exec \'/opt/a b/python\' in-job "$1" >>"$1/job.log" 2>&1'
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("nodes = 0", "must be 1 to 4096, not 0"),
+        ("ncpus = 0", "must be 1 to 65536, not 0"),
+        ("ngpus = -1", "must be 0 to 65536, not -1"),
+        ('walltime = "4h"', "hours, minutes and seconds"),
+        ("warn = 300", "needs walltime: PBS does not warn"),
+        ('on_limit = "requeue"', "set warn = 300"),
+        ('options = ["-J", "1-3"]', "rankdeck submits one job, not a job array"),
+        ('options = ["--", "x"]', "rankdeck writes the script"),
+        ('queue = "a\\nb"', "contains a control character"),
+        ('qeue = "gpu"', "did you mean layout.pbs.queue?"),
+    ],
+)
+def test_a_job_that_rankdeck_cannot_run_is_refused(table: str, words: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(f'schema = 1\nname = "a"\n[layout.pbs]\n{table}\n[recipe]\nscript = "a.py"\n', file="a.toml")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("4:00:00", 14400), ("90", 90), ("2:30", 150), ("0", None), ("4h", None), ("1:2:3:4", None)]
+)
+def test_a_walltime_is_told_in_seconds(text: str, seconds: int | None) -> None:
+    assert walltime_seconds(text) == seconds
+
+
+QSTAT = b"""{"timestamp": 1479277336, "pbs_version": "20.0", "pbs_server": "head", "Jobs": {
+"1.head": {"job_state": "Q", "comment": "Not Running: Insufficient amount of resource: ncpus", "Priority": 0,
+           "estimated": {"start_time": "Thu Nov 26 14:05:00 2026"}},
+"2.head": {"job_state": "H", "Hold_Types": "u"},
+"3.head": {"job_state": "R", "exec_host": "gpu01/0*8+gpu02/0*8"},
+"4.head": {"job_state": "F", "Exit_status": "-29"},
+"5.head": {"job_state": "F", "Exit_status": 271},
+"6.head": {"job_state": "F", "Exit_status": 1},
+"7.head": {"job_state": "F"}}}"""
+"""The form is that of PBS's design document; a number may be text."""
+
+
+def test_what_qstat_tells_is_told_in_words() -> None:
+    jobs = parse_jobs(QSTAT)
+    assert queue_words(jobs["1.head"]) == (
+        "job 1.head waits: Not Running: Insufficient amount of resource: ncpus; expected to start Thu Nov 26 14:05:00 2026"
+    )
+    assert queue_words(jobs["2.head"]) == "job 2.head waits: it is held: qrls releases it"
+    assert queue_words(jobs["3.head"]) == "job 3.head starts on gpu01,gpu02"
+    ends = [end_words(number, jobs[number], "pbs") for number in ("4.head", "5.head", "6.head", "7.head")]
+    assert ends == [
+        "PBS's job 4.head has reached its time limit",
+        "PBS's job 5.head was cancelled",
+        "PBS's job 6.head has failed",
+        "PBS's job 7.head has ended: qstat -xf 7.head",
+    ]
+    with pytest.raises(msgspec.MsgspecError):
+        parse_jobs(b"qstat: odd")

@@ -15,7 +15,7 @@ from engine.core.failures.ssh import explain
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
-from engine.core.plan.submission import sbatch_argv, slurm_submission
+from engine.core.plan.submission import slurm_submission, submit_argv
 from engine.core.views.partitions import Partition, parse_partitions, partition_rows
 from engine.core.views.queue import end_words, parse_queue, queue_words
 from engine.launchers import LAUNCHERS, rsync, slurm
@@ -137,7 +137,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
         nodes=4, partition="gpu", time="4:00:00", gres="gpu:8", account="proj", options=("--exclusive",), warn=300
     )
     submission = slurm_submission(job, 8, name="gpt", command=["/opt/a b/python", "in-job"])
-    assert sbatch_argv(submission, "/runs/gpt%1-abcd") == [
+    assert submit_argv(submission, "/runs/gpt%1-abcd") == [
         *("sbatch", "--parsable", "--job-name=gpt", "--nodes=4", "--ntasks-per-node=8", "--partition=gpu"),
         *("--time=4:00:00", "--gres=gpu:8", "--account=proj", "--no-requeue", "--signal=B:USR1@300"),
         "--exclusive",
@@ -145,7 +145,7 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
     ]
     spared = slurm_submission(SlurmJob(nodes=4, spares=1), 8, name="gpt", command=["in-job"])
     assert spared.options[1:] == ("--nodes=5", "--ntasks-per-node=8", "--no-requeue", "--no-kill")
-    assert "--dependency=afterany:7" in sbatch_argv(submission, "/runs/a", after="7")
+    assert "--dependency=afterany:7" in submit_argv(submission, "/runs/a", after="7")
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""
 
 

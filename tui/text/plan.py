@@ -14,7 +14,7 @@ from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, sl
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
 from engine.core.plan.settings import shown_words
-from engine.core.plan.submission import SCRIPT, sbatch_argv
+from engine.core.plan.submission import SCRIPT, submit_argv
 from engine.core.terminal_text import visible
 from engine.core.words import count
 from tui.text.cells import plain_line
@@ -56,7 +56,7 @@ def plan_text(plan: LaunchPlan, width: int, *, ascii: bool = False) -> Content:
     for warning in plan.warnings:
         lines += labelled("warning", plain_line(warning.line), width, style="$text-warning")
     if plan.submission is not None:
-        words = [visible(shlex.quote(word)) for word in sbatch_argv(plan.submission)]
+        words = [visible(shlex.quote(word)) for word in submit_argv(plan.submission)]
         lines += labelled("submit", words, width, style="$text-accent")
         lines += labelled(SCRIPT, [plain_line(line) for line in plan.submission.script.splitlines()], width)
     argv = [visible(shlex.quote(word)) for word in shown_words(rank_argv(plan, FOLDER, plan.places[0]))]

@@ -71,13 +71,35 @@ class SlurmJob(Section, frozen=True, kw_only=True):
         return f"slurm {self.nodes} {'node' if self.nodes == 1 else 'nodes'}{self.partition and f', {self.partition}'}"
 
 
+class PbsJob(Section, frozen=True, kw_only=True):
+    """`[layout.pbs]`: a job of PBS that rankdeck submits. `ncpus` and `ngpus`: of each node; None: a CPU for each rank. `warn` and `on_limit`:
+    as of `SlurmJob`.
+    """
+
+    nodes: int = 1
+    ranks_per_node: int | None = None
+    queue: str = ""
+    walltime: str = ""
+    ncpus: int | None = None
+    ngpus: int = 0
+    account: str = ""
+    options: tuple[str, ...] = ()
+    warn: int = 0
+    on_limit: Literal["stop", "requeue"] = "stop"
+
+    @property
+    def words(self) -> str:
+        """The job in a few words, for lists: `pbs 4 nodes, gpuq`."""
+        return f"pbs {self.nodes} {'node' if self.nodes == 1 else 'nodes'}{self.queue and f', {self.queue}'}"
+
+
 class Layout(Section, frozen=True, kw_only=True):
     """`[layout]`: nodes and ranks. At most one of `nodes`, `hostfile`, `slurm` and `pbs`."""
 
     nodes: str | tuple[str, ...] = "localhost"
     hostfile: str | None = None
     slurm: int | str | SlurmJob | None = None
-    pbs: Literal["current"] | None = None
+    pbs: Literal["current"] | PbsJob | None = None
     ranks_per_node: int | Literal["auto"] = "auto"
     transport: Transport | None = None
     order: Literal["block", "cyclic"] = "block"
@@ -85,12 +107,17 @@ class Layout(Section, frozen=True, kw_only=True):
     ssh_options: tuple[str, ...] = ()
 
     @property
+    def job(self) -> SlurmJob | PbsJob | None:
+        """The job that rankdeck submits; None: it submits none."""
+        return next((job for job in (self.slurm, self.pbs) if isinstance(job, SlurmJob | PbsJob)), None)
+
+    @property
     def words(self) -> str:
         """The nodes in a few words, for lists: `gpu[01-04]:8`, `hosts.txt`, `slurm current`."""
         if self.hostfile is not None:
             return self.hostfile
-        if isinstance(self.slurm, SlurmJob):
-            return self.slurm.words
+        if self.job is not None:
+            return self.job.words
         for name in ("slurm", "pbs"):
             if (job := getattr(self, name)) is not None:
                 return f"{name} {job}"

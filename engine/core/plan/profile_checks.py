@@ -7,9 +7,10 @@ import re
 from collections.abc import Collection, Mapping
 
 from engine.core.plan.backend_names import AUTO, backends_in
+from engine.core.plan.job_checks import check_job, is_slurm_job
 from engine.core.plan.key_places import Places
-from engine.core.plan.layout import MAX_NODES, MAX_RANKS, LayoutError, groups_of, parse_nodes
-from engine.core.plan.profile import AUTO_PRELOAD, Backend, Health, Launch, Layout, Profile, Recipe, SlurmJob
+from engine.core.plan.layout import MAX_RANKS, LayoutError, groups_of, parse_nodes
+from engine.core.plan.profile import AUTO_PRELOAD, Backend, Health, Launch, Layout, Profile, Recipe
 from engine.core.plan.standby import MAX_LINGER
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGKILL")
@@ -19,8 +20,6 @@ MAX_PRELOAD = 64
 """Modules in `launch.preload`: an import brings what it needs itself."""
 
 _BACKEND_HINT = 'write one, such as "gloo", or one for each device: "cpu:gloo,cuda:nccl"'
-_SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
-"""A job or a task of a job array. `squeue` can't mistake it for an option."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -205,9 +204,9 @@ def _check_layout(layout: Layout, places: Places) -> None:
         )
     if layout.hostfile == "":
         raise places.error(("layout", "hostfile"), "is empty")
-    if isinstance(layout.slurm, SlurmJob):
-        _check_slurm(layout.slurm, places)
-    elif layout.slurm is not None and not _is_slurm_job(layout.slurm):
+    if layout.job is not None:
+        check_job(layout.job, places)
+    elif isinstance(layout.slurm, int | str) and not is_slurm_job(layout.slurm):
         raise places.error(
             ("layout", "slurm"),
             "is not a job",
@@ -216,56 +215,6 @@ def _check_layout(layout: Layout, places: Places) -> None:
     for key, texts in (("hostfile", (layout.hostfile or "",)), ("ssh_options", layout.ssh_options)):
         if any("\0" in text for text in texts):
             raise places.error(("layout", key), "contains a NUL byte")
-
-
-_NOT_OF_SBATCH = {
-    "array": "rankdeck submits one job, not a job array",
-    "wrap": "rankdeck writes the script",
-    "nodes": "set layout.slurm.nodes",
-    "parsable": "rankdeck sets it",
-    "test-only": "rankdeck check does that",
-    "wait": "rankdeck wait waits for a run",
-    "requeue": "rankdeck sets it",
-    "signal": "set layout.slurm.warn",
-    "no-requeue": "rankdeck sets it",
-}
-"""Options that would change what rankdeck submits, and what to do instead."""
-
-MAX_WARN = 65_535
-"""The longest time that Slurm takes in `--signal`, in seconds."""
-
-_SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait"}
-
-
-def _check_slurm(job: SlurmJob, places: Places) -> None:
-    here = ("layout", "slurm")
-    if not 1 <= job.nodes <= MAX_NODES:
-        raise places.error((*here, "nodes"), f"must be 1 to {MAX_NODES}, not {job.nodes}")
-    if job.ranks_per_node is not None and not 1 <= job.ranks_per_node <= MAX_RANKS:
-        raise places.error((*here, "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {job.ranks_per_node}")
-    if not 0 <= job.spares <= MAX_NODES - job.nodes:
-        raise places.error((*here, "spares"), f"must be 0 to {MAX_NODES - job.nodes}, not {job.spares}")
-    if not 0 <= job.warn <= MAX_WARN:
-        raise places.error((*here, "warn"), f"must be 0 to {MAX_WARN} seconds, not {job.warn}")
-    if job.on_limit == "requeue" and not job.warn:
-        raise places.error(
-            (*here, "on_limit"), "needs warn: ranks must stop before Slurm ends the job", hint="set warn = 300"
-        )
-    for key in ("partition", "time", "gres", "account"):
-        if not getattr(job, key).isprintable():
-            raise places.error((*here, key), "contains a control character")
-    for word in job.options:
-        name = _SHORT_OPTIONS.get(word[:2], "") or word.partition("=")[0].removeprefix("--")
-        if word == ":" or not word.isprintable():
-            raise places.error((*here, "options"), f"{word!r} is not an option of one job")
-        if word.startswith("-") and name in _NOT_OF_SBATCH:
-            raise places.error((*here, "options"), f"{word} can't be used", hint=_NOT_OF_SBATCH[name])
-
-
-def _is_slurm_job(job: int | str) -> bool:
-    if isinstance(job, int):
-        return 0 < job < 10**10
-    return job == "current" or _SLURM_JOB.match(job) is not None
 
 
 def _check_pattern(pattern: str, places: Places) -> None:

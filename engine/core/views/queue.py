@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.core.plan.submission import SCHEDULER_NAMES, Scheduler
+from engine.core.terminal_text import visible
+
 FORMAT = "%A|%T|%S|%N|%r"
 """For `squeue --format`: number, state, expected or real start, nodes, reason. The reason is last, because it may be any text."""
 
@@ -43,13 +46,14 @@ _LIMITS = (
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as squeue shows it. `start`: when it starts or has started, local time as Slurm writes it; empty: unknown."""
+    """A job as squeue shows it, or as qstat does in the words of squeue. `reason`: of PBS a sentence. `start`: when it starts or has started, local time as Slurm writes it; empty: unknown."""
 
     job: str
     state: str
     start: str = ""
     nodes: str = ""
     reason: str = ""
+    scheduler: Scheduler = "slurm"
 
 
 def parse_queue(text: str) -> dict[str, QueuedJob]:
@@ -68,6 +72,9 @@ def queue_words(job: QueuedJob) -> str:
     """A job that waits, in words: `job 12 waits: it is next, and waits for nodes (Resources); expected to start 14:05`."""
     if job.state not in WAITING:
         return f"job {job.job} starts on {job.nodes or 'its nodes'}"
+    if job.scheduler == "pbs":
+        words = f"job {job.job} waits" + (f": {visible(job.reason[:200])}" if job.reason else "")
+        return words + (f"; expected to start {visible(job.start[:40])}" if job.start else "")
     plain = job.reason.split(",")[0].strip("() ")
     limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
     meaning, helps = _REASONS.get(plain, (f"{limit} is reached" if limit else "", ""))
@@ -77,13 +84,15 @@ def queue_words(job: QueuedJob) -> str:
     return words + (f"; {helps.format(job=job.job)}" if helps else "")
 
 
-def end_words(job: str, found: QueuedJob | None) -> str:
+def end_words(job: str, found: QueuedJob | None, scheduler: Scheduler = "slurm") -> str:
     """Why a job that has ended took its run with it.
 
     Args:
         job: its number.
-        found: what squeue still knows; None: nothing.
+        found: what squeue or qstat still knows; None: nothing.
+        scheduler: whose job it is.
     """
+    name, more = SCHEDULER_NAMES[scheduler], f"sacct -j {job}" if scheduler == "slurm" else f"qstat -xf {job}"
     words = {
         "CANCELLED": "was cancelled",
         "TIMEOUT": "has reached its time limit",
@@ -97,8 +106,8 @@ def end_words(job: str, found: QueuedJob | None) -> str:
     }
     state = "" if found is None else found.state
     if state in WAITING:
-        return f"Slurm has taken the nodes of job {job} away, and put it back into the queue"
-    return f"Slurm's job {job} {words.get(state, 'has ended')}" + ("" if state in words else f": sacct -j {job}")
+        return f"{name} has taken the nodes of job {job} away, and put it back into the queue"
+    return f"{name}'s job {job} {words.get(state, 'has ended')}" + ("" if state in words else f": {more}")
 
 
 def _moment(start: str) -> str:

@@ -1,0 +1,82 @@
+"""Submits runs as jobs. What belongs to one batch system alone is in its module."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Protocol
+
+from engine.core.errors import CheckError
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.submission import SCRIPT, Scheduler, Submission, submit_argv
+from engine.core.views.queue import QueuedJob
+from engine.planning import pbs, slurm
+from engine.planning.nodes import answer
+from engine.runs.paths import RunPaths
+from engine.runs.record import replace_file
+
+
+class BatchSystem(Protocol):
+    """What the module of a batch system offers."""
+
+    @property
+    def OF_A_JOB(self) -> tuple[str, ...]:
+        """Beginnings of the names of variables that it sets in a job."""
+        ...
+
+    @property
+    def JOB_VARIABLE(self) -> str:
+        """The one that has the number of the job."""
+        ...
+
+    @property
+    def NUMBER(self) -> re.Pattern[str]:
+        """What the command that submits prints."""
+        ...
+
+    def test(self, submission: Submission) -> str:
+        """Asks whether a job would be taken. Returns what is said. Raises CheckError: it would not."""
+        ...
+
+    def job(self, number: str) -> QueuedJob | None:
+        """A job; None: it is not known. Raises CheckError or SilentSlurmError if nobody answers."""
+        ...
+
+    def cancel(self, job: str) -> None:
+        """Cancels a job. Raises CheckError if that fails."""
+        ...
+
+
+BATCH_SYSTEMS: dict[Scheduler, BatchSystem] = {"slurm": slurm, "pbs": pbs}
+
+
+def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
+    """Submits the job of a run. Returns its number.
+
+    Args:
+        plan: with a submission.
+        paths: of the run, whose plan exists.
+        after: the job of the run that must be over first; empty: none.
+
+    Raises:
+        CheckError: the batch system refuses the job; the message is its own.
+        OSError: the script can't be written.
+    """
+    assert plan.submission is not None
+    name = plan.submission.scheduler
+    system = BATCH_SYSTEMS[name]
+    replace_file(paths.folder / SCRIPT, plan.submission.script.encode(), mode=0o700)
+    words = submit_argv(plan.submission, str(paths.folder), after=after)
+    said = answer(
+        words,
+        hint=f"correct [layout.{name}]; rankdeck plan shows the command",
+        # A job hands its variables down, and its own would be wrong for the next one.
+        environment={name: value for name, value in os.environ.items() if not name.startswith(system.OF_A_JOB)},
+    )
+    job = said.strip().partition(";")[0]  # another cluster's name may follow
+    if not system.NUMBER.fullmatch(job):
+        raise CheckError(
+            f"{words[0]} answers {said.strip()[:80]!r}, which is not a job id",
+            hint="try the command of rankdeck plan by hand",
+        )
+    return job

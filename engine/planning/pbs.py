@@ -1,0 +1,63 @@
+"""Asks PBS for jobs, and cancels them. Written against the manual of PBS Professional; not tested on a real one."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import msgspec
+
+from engine.core.errors import CheckError
+from engine.core.plan.submission import Submission
+from engine.core.views.pbs_queue import parse_jobs
+from engine.core.views.queue import QueuedJob
+from engine.planning.nodes import answer, run_quickly
+
+PATIENCE = 5.0
+"""Seconds for which an answer of qstat is used again: the server answers many users."""
+
+LIMIT = 10.0
+"""Seconds for qstat to answer."""
+
+OF_A_JOB = ("PBS_JOB", "PBS_O_", "PBS_NODE", "PBS_TASK", "PBS_MOM", "PBS_ENVIRONMENT", "PBS_QUEUE", "PBS_ARRAY")
+"""Beginnings of the names of variables that PBS sets in a job."""
+
+JOB_VARIABLE = "PBS_JOBID"
+
+NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")
+"""What qsub answers."""
+
+_UNKNOWN = 153
+"""Exit status of qstat for a job that the server does not know, or has forgotten."""
+
+_HINT = "rankdeck runs PBS's commands on this machine: is this a login node?"
+
+_answers: dict[str, tuple[float, QueuedJob | None]] = {}
+
+
+def test(submission: Submission) -> str:
+    """PBS can't be asked beforehand. Returns that, in words."""
+    return "PBS judges the job when it is submitted"
+
+
+def job(number: str) -> QueuedJob | None:
+    """A job; None: the server does not know it. Raises CheckError if the server does not answer."""
+    asked, found = _answers.get(number, (float("-inf"), None))
+    if time.monotonic() - asked > PATIENCE:
+        status, said, complaint = run_quickly(["qstat", "-x", "-f", "-F", "json", number], hint=_HINT, limit=LIMIT)
+        if status not in (0, _UNKNOWN):
+            last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+            raise CheckError(f"qstat fails: {last or f'exit status {status}'}", hint=_HINT)
+        try:
+            found = parse_jobs(said).get(number) if status == 0 else None
+        except msgspec.MsgspecError:
+            raise CheckError(
+                "the answer of qstat is not JSON", hint=f"try it by hand: qstat -f -F json {number}"
+            ) from None
+        _answers[number] = (time.monotonic(), found)
+    return found
+
+
+def cancel(job: str) -> None:
+    """Cancels a job. Raises CheckError if PBS does not."""
+    answer(["qdel", job], hint=_HINT)
