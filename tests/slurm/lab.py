@@ -23,7 +23,7 @@ from typing import Self
 from tests.cluster.namespaces import PREFIX, SBIN, free_network, ip, pids_in, program, remove, remove_leftovers
 from tests.support import PATIENCE, Process, is_alive, kill_hard, wait_until
 
-NEEDED = ("ip", "munged", "mungekey", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
+NEEDED = ("ip", "munged", "mungekey", "nft", "sbatch", "setpriv", "slurmctld", "slurmd", "srun", "unshare")
 
 SILENCE = 600
 """Seconds that a slurmd may be silent before its node is down, longer than one is on a busy machine."""
@@ -77,7 +77,7 @@ PartitionName=urgent Nodes=ALL PriorityTier=9 OverSubscribe=EXCLUSIVE State=UP
 GRES = "Name=gpu File={folder}/gpu[0-{last}]\n"
 
 NODE = """
-hostname "$1"; mount --bind "$2" /etc/hosts; exec setpriv --pdeathsig KILL slurmd -D -N "$1" -f "$3"
+hostname "$1"; mount --bind "$2" /etc/hosts; mount -t tmpfs none "$4"; exec setpriv --pdeathsig KILL slurmd -D -N "$1" -f "$3"
 """
 
 LOGIN = """
@@ -93,7 +93,7 @@ def reason_to_skip() -> str:
         return "needs root: Slurm's nodes are network namespaces"
     for name in NEEDED:
         if shutil.which(name, path=SBIN) is None:
-            return f"there is no {name}, of Debian's slurmctld, slurmd, slurm-client, munge, iproute2 and util-linux"
+            return f"there is no {name}, of Debian's slurmctld, slurmd, slurm-client, munge, iproute2, nftables and util-linux"
     return ""
 
 
@@ -109,8 +109,15 @@ class Slurm:
         self.bridge = f"{PREFIX}{os.getpid()}-{next(_serial)}"
         self.folder = Path(tempfile.mkdtemp(prefix="rdslurm"))  # a path of pytest is too long for a socket
         self.conf = self.folder / "slurm.conf"
+        self.unshared = self.folder / "unshared"
+        """A folder of the login nodes; each node has another one under this path."""
         self._network = free_network()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def _port(self) -> int:
+        """Of slurmctld. The kernel gives it to nobody, also while slurmctld is away."""
+        return FIRST_PORT + self._network
 
     @property
     def environment(self) -> dict[str, str]:
@@ -191,10 +198,23 @@ class Slurm:
             assert process.poll() is None, f"{name} ended: {said[-2000:]}"
         return "is UP" in self._said("scontrol", "ping")
 
+    @contextlib.contextmanager
+    def dropped_packets(self) -> Iterator[None]:
+        """The other login node gets no packet through to slurmctld, and hears of none that is lost."""
+        inside = [program("ip"), "netns", "exec", self.link("L"), program("nft")]
+        rules = f"add table inet lab; add chain inet lab out {{ type filter hook output priority 0; }}; add rule inet lab out tcp dport {self._port} drop"
+        subprocess.run([*inside, rules], check=True, timeout=PATIENCE)
+        try:
+            yield
+        finally:
+            subprocess.run([*inside, "flush ruleset"], check=True, timeout=PATIENCE)
+
     def start_node(self, name: str) -> None:
         """Starts a node's slurmd."""
         inside = ["ip", "netns", "exec", self.link(name), "unshare", "--uts", "--mount"]
-        self._start(name, *inside, "sh", "-c", NODE, "sh", name, str(self.folder / "hosts"), str(self.conf))
+        self._start(
+            name, *inside, "sh", "-c", NODE, "sh", name, str(self.folder / "hosts"), str(self.conf), str(self.unshared)
+        )
 
     def kill(self, daemon: str) -> None:
         """Kills a daemon: `slurmctld`, or a node's slurmd by the node's name. Jobs go on."""
@@ -258,8 +278,9 @@ class Slurm:
     def _begin(self) -> None:
         self.folder.chmod(0o755)
         (self.folder / "state").mkdir()
+        self.unshared.mkdir()
         address = f"10.213.{self._network}.254"
-        port = FIRST_PORT + self._network  # the kernel gives it to nobody, also while slurmctld is away
+        port = self._port
         lines = []
         for number, name in enumerate(self.names, 1):
             (self.folder / f"{name}.spool").mkdir()

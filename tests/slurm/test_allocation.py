@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -213,3 +214,25 @@ def test_a_rank_rejoins_over_srun_and_the_others_keep_their_process(
     elastic_runs.assert_kept(rankdeck, run, before, after, 0, 1, 2)
     (work / "finish").touch()
     assert elastic_runs.result(rankdeck, run)
+
+
+def test_rsync_brings_the_code_by_steps_of_the_job(
+    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile, job: str, work: Path
+) -> None:
+    if shutil.which("rsync") is None:
+        pytest.skip("there is no rsync")
+    project = slurm.unshared / "project"
+    project.mkdir()
+    (project / "train.py").write_text(
+        "import os, socket; print(socket.gethostname(), *sorted(os.listdir()), flush=True)"
+    )
+    (project / ".gitignore").write_text("*.big\n")
+    (project / "data.big").touch()
+    launch = {"sync": "rsync", "workdir": str(project)}
+    run = rankdeck.launch(write_profile(project / "train.py", 1, layout={"slurm": int(job)}, launch=launch))
+    rankdeck.wait_state(run, "succeeded")
+    assert [rankdeck.log(run, rank) for rank in range(2)] == [
+        b"sl1 .gitignore train.py\n",
+        b"sl2 .gitignore train.py\n",
+    ]
+    shutil.rmtree(project)

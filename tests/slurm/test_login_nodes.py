@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +79,26 @@ def test_a_submitted_run_is_watched_restarted_and_stopped_from_another_login_nod
     assert done.returncode == 0, done.stderr
     assert elsewhere.status(run)["state"] == "stopped"
     wait_until(lambda: slurm.state(job) == "COMPLETED", what="the job has ended")
+
+
+def test_status_comes_from_files_where_packets_to_the_controller_are_dropped(
+    slurm: Slurm, rankdeck: Deck, elsewhere: Deck, launch: Callable[..., str], tmp_path: Path
+) -> None:
+    run = launch(SUBMITTED)
+    wait_up(rankdeck, run)
+    elsewhere("ps")  # asks Slurm
+    for name in ("squeue", "srun"):  # they hang for a minute there
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep 600\n")
+        (tmp_path / name).chmod(0o755)
+    with slurm.dropped_packets():
+        done = elsewhere("status", run, "--json", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        assert done.returncode == 0, done.stderr
+        status = json.loads(done.stdout)
+        assert (status["state"], [rank["node"] for rank in status["ranks"]]) == ("running", ["sl1"] * 2 + ["sl2"] * 2)
+        assert status["doing"].startswith("Slurm's controller does not answer; it was last asked at ")
+        assert elsewhere("ps", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).returncode == 0
+    assert not (tmp_path / "asked").exists(), "only scontrol ping was tried"
+    assert elsewhere("stop", run).returncode == 0
 
 
 def test_a_queued_run_is_told_of_and_cancelled_from_another_login_node(

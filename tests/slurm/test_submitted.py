@@ -115,6 +115,20 @@ def test_a_job_that_others_cancel_ends_its_run_in_words(
     assert f"Slurm's job {job_of(rankdeck, run)} was cancelled" in rankdeck("status", run).stdout
 
 
+def test_a_folder_of_runs_that_nodes_do_not_see_is_told(
+    slurm: Slurm, rankdeck: Deck, launch: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deck = Deck(slurm.unshared / "home")
+    monkeypatch.setenv("RANKDECK_HOME", str(deck.home))
+    monkeypatch.setattr(rankdeck, "home", deck.home)
+    run = launch()
+    wait_until(lambda: deck.status(run)["state"] == "failed", what="status knows the end")
+    said = " ".join(deck("status", run).stdout.split())
+    assert (
+        f"has failed: its first node does not see {deck.folder(run)}; set RANKDECK_HOME to a folder that login" in said
+    )
+
+
 def test_what_slurm_refuses_is_told_before_anything_is_left(
     slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile
 ) -> None:
