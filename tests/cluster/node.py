@@ -203,10 +203,10 @@ class Node:
             make_key(self._key)
         self.start_sshd()
 
-    def hide(self, *folders: Path) -> None:
-        """From now on these folders are empty here, and what is written to them stays here."""
+    def hide(self, *folders: Path, size: str = "256m") -> None:
+        """From now on these folders are empty here, and what is written to them stays here, as far as there is space for it."""
         for folder in folders:
-            done = self.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=0755", self.name, folder])
+            done = self.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", self.name, folder])
             assert done.returncode == 0, done.stderr
             self._hidden.append(folder)
 

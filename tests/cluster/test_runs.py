@@ -152,6 +152,62 @@ def test_every_node_uses_the_interface_that_leads_to_the_others(rankdeck: Deck, 
         assert rankdeck.log(run, rank).decode().split() == words
 
 
+ASK_STORE = """
+import os, socket
+def answer(address):
+    try:
+        socket.create_connection((address, int(os.environ["MASTER_PORT"])), 60).close()
+    except OSError as error:
+        return type(error).__name__
+    return "connected"
+print(answer(os.environ["MASTER_ADDR"]), answer("127.0.0.1"), flush=True)
+"""
+
+
+def test_the_store_listens_only_where_the_other_nodes_reach_it(rankdeck: Deck, launch) -> None:
+    run = launch(ASK_STORE)
+    assert rankdeck("wait", run).returncode == 0
+    assert [rankdeck.log(run, rank) for rank in (0, 1)] == [b"connected ConnectionRefusedError\n"] * 2
+
+
+COUNT_ELSEWHERE = """
+import os, time, rankdeck
+number = 0
+while not os.path.exists("finish"):
+    number += 1
+    print("line", number, "x" * 200, flush=True)
+    with open("count.new", "w") as file:
+        file.write(str(number))
+    os.replace("count.new", "count")
+    time.sleep(0.01)
+print("last", number, flush=True)
+"""
+
+
+def test_the_full_disk_of_a_node_costs_output_and_no_rank(
+    rankdeck: Deck, launch, cluster: Cluster, work: Path, tmp_path: Path
+) -> None:
+    small, node = tmp_path / "small", cluster.node(2)
+    small.mkdir()
+    node.hide(small, size="3m")
+    run = launch(COUNT_ELSEWHERE, nodes="node2:1", ready="line 1 ", launch={"setup": f"export TMPDIR={small}"})
+    (pid,) = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+
+    def counted() -> int:
+        return int((work / "count").read_text())
+
+    node.run(["dd", "if=/dev/zero", f"of={small}/filler", "bs=512"])
+    began = counted()
+    wait_until(lambda: counted() > began + 20, what="the rank goes on")
+    assert node.run(["rm", f"{small}/filler"]).returncode == 0
+    wait_until(lambda: b"bytes of output are lost here: the disk was full" in rankdeck.log(run, 0))
+    status = rankdeck.status(run)
+    assert (status["state"], status["ranks"][0]["pid"]) == ("running", pid)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    rankdeck.wait_log(run, 0, b"last ")
+
+
 def test_what_would_fail_late_is_told_while_ranks_start(rankdeck: Deck, launch, cluster: Cluster, work: Path) -> None:
     cluster.node(2).hide(work)
     run = launch(TRAIN)

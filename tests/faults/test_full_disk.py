@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from engine.runs.paths import RunPaths
 from engine.runs.replay import stored_snapshot
 from tests.elastic_runs import TRAIN, pids, reached
-from tests.support import PATIENCE, kill_hard, wait_gone, wait_until
+from tests.support import PATIENCE, is_alive, kill_hard, wait_gone, wait_until
 
 FULL = "No space left on device"
 
@@ -123,6 +124,47 @@ def test_a_launch_on_a_full_disk_names_the_path_and_leaves_nothing(
         assert os.listdir(home / "runs") == []
     finally:
         subprocess.run(["umount", "-l", str(home)], timeout=PATIENCE, check=True)
+
+
+def test_a_run_whose_disk_fills_up_before_its_first_ranks_says_so_and_can_be_restarted(
+    small_home, rankdeck, write_script, write_profile, work
+):
+    """Its plan is written, and its node is not asked for anything yet. The first start does not wait for room."""
+    waits = f"while [ ! -e {work}/go ]; do sleep 0.02; done"
+    script = write_script("count.py", COUNT_ELSEWHERE)
+    run = rankdeck.launch(write_profile(script, ranks=2, launch={"setup": waits}))
+    fill_up(small_home / "filler")
+    (work / "go").touch()
+    rankdeck.wait_status(run, lambda status: status["state"] == "failed" and "a disk there is full" in status["doing"])
+    assert not (work / "count_0").exists()
+    (small_home / "filler").unlink()
+    wait_until(lambda: rankdeck.processes() == [], what="the end is written down")
+    assert stored_snapshot(RunPaths(rankdeck.folder(run))).run.state == "failed"
+    assert rankdeck("restart", run).returncode == 0
+    wait_until(lambda: (work / "count_0").exists() and (work / "count_1").exists())
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+
+
+def test_a_run_that_succeeds_on_a_full_disk_is_written_down_when_there_is_room(
+    small_home, rankdeck, write_script, write_profile, work
+):
+    run = rankdeck.launch(write_profile(write_script("count.py", COUNT_ELSEWHERE), ranks=2))
+    first = pids(rankdeck.wait_state(run, "running"))
+    wait_until(lambda: (work / "count_0").exists() and (work / "count_1").exists())
+    fill_up(small_home / "filler")
+    rankdeck.wait_status(run, lambda status: FULL in status["doing"])
+    (work / "finish").touch()
+    wait_gone(*first)
+    supervisor = rankdeck.supervisor(run)
+    assert is_alive(supervisor), "nobody else knows how the run has ended"
+    (small_home / "filler").unlink()
+    wait_gone(supervisor)
+    status = rankdeck.wait_state(run, "succeeded")
+    assert [rank["exit"] for rank in status["ranks"]] == [0, 0]
+    assert rankdeck("wait", run).returncode == 0
+    (line,) = json.loads(rankdeck("ps", "--all", "--json").stdout)
+    assert (line["run"], line["state"]) == (run, "succeeded")
 
 
 def wait_for_room(rankdeck, run: str, *, attempt: int) -> None:

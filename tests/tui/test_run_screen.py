@@ -503,6 +503,16 @@ async def test_a_finished_run_shows_no_throughput_that_it_does_not_have(app: Ran
         assert "– tok/s" not in text  # noqa: RUF001  not a hyphen
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_full_disk_is_said_in_the_header(app: RankdeckApp, run: FakeRun, size: tuple[int, int]):
+    async with app.run_test(notifications=True, size=size) as pilot:
+        await until_seen(pilot, "● running")
+        run.change(doing="No space left on device: /home/alice/runs/job; the run continues")
+        await until_seen(pilot, "No space left")
+        run.change(doing="")
+        await until_gone(pilot, "No space left")
+
+
 async def test_stop_while_stopping_offers_to_end_it_at_once(app: RankdeckApp, run: FakeRun):
     run.change(doing="stopping (stopped by someone)", activity="stopping")
     async with app.run_test(notifications=True, size=(80, 24)) as pilot:
