@@ -402,6 +402,37 @@ def test_an_interrupt_without_a_terminal_stops_the_run(rankdeck, write_script, w
     assert rankdeck.status(run)["state"] == "stopped"
 
 
+DIES = """
+import os, runpy, sys, threading
+runpy.run_path({light!r})
+if "supervise" in sys.orig_argv:
+    sys.path.insert(0, {product!r})
+    from engine.supervisor import main
+    sys.path.remove({product!r})
+    usual = main._close_starter
+    def dies_soon():
+        usual()
+        threading.Timer(0.5, os._exit, [3]).start()
+    main._close_starter = dies_soon
+"""
+"""A sitecustomize with which each supervisor dies soon after it has started."""
+
+
+def test_a_launch_whose_supervisors_die_again_and_again_obeys_sigterm(
+    rankdeck, write_script, write_profile, tmp_path, monkeypatch
+):
+    (tmp_path / "sitecustomize.py").write_text(DIES.format(light=str(LIGHT / "sitecustomize.py"), product=str(ROOT)))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{LIGHT}")
+    with rankdeck.start("launch", write_profile(write_script("up.py", FOR_EVER), launch=QUICK)) as following:
+        run = following.stdout.readline().strip()
+        supervisor = rankdeck.supervisor(run)
+        wait_gone(supervisor)
+        following.send_signal(signal.SIGTERM)
+        assert following.wait(timeout=PATIENCE) in (1, 130)
+    assert rankdeck("stop", run, "--now").returncode == 0
+    wait_until(lambda: rankdeck.processes() == [], what="no process is left")
+
+
 def test_an_interrupt_of_attach_leaves_the_run_alone(rankdeck, write_script, write_profile):
     run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
     with rankdeck.start("attach", run) as attached:

@@ -12,8 +12,10 @@ import pytest
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run import machine
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import replay, step
+from engine.core.run.moves import Step
 from engine.core.run.state import (
     Clearing,
     Done,
@@ -24,10 +26,12 @@ from engine.core.run.state import (
     Restart,
     RunState,
     Stopping,
+    rank_word,
     root_cause,
     run_word,
     status_words,
 )
+from engine.core.views.story import tell_all
 from tests.run_story import TWO, Story, check_words, continued, given_up, without_b
 
 DATA = Path(__file__).parent.parent / "data"
@@ -344,6 +348,31 @@ LINES_OF_VERSION_1: tuple[tuple[str, AnyEvent], ...] = (
 @pytest.mark.parametrize(("line", "event"), LINES_OF_VERSION_1, ids=lambda value: type(value).__name__)
 def test_lines_of_version_1_that_the_journal_lacks_load_for_ever(line: str, event: AnyEvent) -> None:
     assert msgspec.json.decode(line, type=ev.AnyEvent) == event
+
+
+def test_an_event_whose_replay_fails_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal of another version, or a defect: without the event, the run can at least be stopped."""
+    story = Story(TWO).run()
+    number = next(number for number, event in enumerate(story.journal) if isinstance(event, ev.StoreOpened))
+
+    def fail(state: RunState, event: ev.StoreOpened) -> Step:
+        raise KeyError("defect")
+
+    monkeypatch.setitem(machine._HANDLERS, ev.StoreOpened, fail)
+    state = replay(story.journal)
+    assert state is not None
+    assert state.left_out == (f"event {number + 1} of the journal, StoreOpened",)
+    assert [rank_word(phase) for phase in state.ranks] == ["running"] * 3
+    assert len(tell_all(story.journal)) > 1
+
+
+def test_a_sentence_that_can_not_be_made_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> tuple[str, str]:
+        raise KeyError("defect")
+
+    journal = Story(TWO).run().journal
+    monkeypatch.setattr("engine.core.views.story._words", fail)
+    assert {line.text for line in tell_all(journal)} == {type(event).__name__ for event in journal}
 
 
 def test_every_event_has_a_stored_line_of_version_1() -> None:
