@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -471,6 +473,51 @@ def test_bash_inserts_the_name_of_a_file_as_one_word_that_runs_nothing(rankdeck,
         check=True,
     )
     assert typed.stdout == f"<{name}>"
+    assert not (work / "pwned").exists()
+
+
+SHELLS = {
+    "zsh": (
+        ["-f", "-i"],
+        "unsetopt prompt_cr prompt_sp list_beep; PROMPT='READY''> '; autoload -U compinit; compinit -u -D; "
+        "source {completion}; rankdeck() {{ printf '<%s>' \"$@\"; print END }}",
+    ),
+    "fish": (
+        ["--no-config", "--private"],
+        "source {completion}; function rankdeck; printf '<%s>' $argv; echo END; end; "
+        "function fish_prompt; printf READY'> '; end",
+    ),
+}
+"""Of each shell, its options, and a line that prepares it: `rankdeck` prints its arguments, and its completion asks the program."""
+
+
+@pytest.mark.parametrize("name", ["a b", "$(touch pwned)", "it's"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_other_shells_insert_the_name_of_a_file_as_one_word_that_runs_nothing(
+    rankdeck, work, tmp_path, monkeypatch, shell, name
+):
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"needs {shell}")
+    (work / ".rankdeck").mkdir()
+    (work / ".rankdeck" / f"zz{name}.toml").write_text(GOOD)
+    command, completion = tmp_path / "bin/rankdeck", tmp_path / "completion"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, COMMAND))} "$@"\n')
+    command.chmod(0o755)
+    completion.write_text(rankdeck("completion", shell).stdout)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("TERM", "xterm")
+    options, prepare = SHELLS[shell]
+    typing = pexpect.spawn(program, options, encoding="utf-8", timeout=PATIENCE, dimensions=(24, 300))
+    try:
+        typing.sendline(prepare.format(completion=completion))
+        typing.expect("READY> ")
+        typing.send("rankdeck launch zz\t\r")
+        typing.expect("<launch>(.*)END")
+        assert typing.match.group(1) == f"<zz{name}>"
+    finally:
+        typing.close(force=True)
     assert not (work / "pwned").exists()
 
 

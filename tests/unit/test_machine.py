@@ -358,7 +358,8 @@ def test_an_event_whose_replay_fails_is_left_out_and_named(monkeypatch: pytest.M
     def fail(state: RunState, event: ev.StoreOpened) -> Step:
         raise KeyError("defect")
 
-    monkeypatch.setitem(machine._HANDLERS, ev.StoreOpened, fail)
+    handlers: dict[type[ev.Event], Callable[..., Step]] = {**machine._HANDLERS, ev.StoreOpened: fail}
+    monkeypatch.setattr(machine, "_HANDLERS", handlers)
     state = replay(story.journal)
     assert state is not None
     assert state.left_out == (f"event {number + 1} of the journal, StoreOpened",)
