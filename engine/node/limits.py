@@ -33,6 +33,12 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
+def process_limits() -> dict[str, int]:
+    """Returns the limits of each process that end it or its files: `cpu` in seconds, `as` and `fsize` in bytes. Those without a limit are missing."""
+    soft = {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))[0] for name in ("cpu", "as", "fsize")}
+    return {name: limit for name, limit in soft.items() if limit != resource.RLIM_INFINITY}
+
+
 def control_groups(controller: str, root: str) -> Iterator[tuple[str, bool]]:
     """Yields folders of this process's control groups that may limit something, at all levels, and whether they are of version 1.
 

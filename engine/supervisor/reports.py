@@ -9,7 +9,7 @@ from typing import assert_never
 
 import msgspec
 
-from engine.core.checks.node_findings import login_finding
+from engine.core.checks.node_findings import limit_finding, login_finding
 from engine.core.checks.room import room_for_ranks
 from engine.core.errors import RankdeckError
 from engine.core.failures.diagnosis import explain, is_secondary
@@ -24,6 +24,7 @@ from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.installed import LIBRARY
+from engine.node.limits import cpu_limit, memory_limit, process_limits
 from engine.runs.imports import remember_refusal
 from engine.supervisor.agents import Agents
 from engine.supervisor.code import CodeCopies
@@ -151,6 +152,7 @@ class Reports:
             if self._is_too_small(node, hello):
                 return
             self._warn_of_login(node, hello)
+            self._warn_of_limits(node)
         if node == self._run.head and state.store_port is not None and hello.store != (state.attempt, state.store_port):
             self._take_lost_store(state.attempt, "it ended with its agent")
         if not hello.library:
@@ -211,6 +213,15 @@ class Reports:
             found = login_finding(planned, hello.ends_with)
             text = f"{found.text}; {found.hint}"
             self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="login", text=text, fails=False))
+
+    def _warn_of_limits(self, node: str) -> None:
+        """Reports limits of this machine that will slow ranks down or end them. Several nodes are checked early, which reports it too."""
+        (planned, *others) = self._run.plan.nodes
+        if planned.transport != "local" or others:
+            return
+        if found := limit_finding(planned, memory_limit(), cpu_limit(), process_limits()):
+            text = f"{found.text}; {found.hint}"
+            self._run.handle(ev.NodeWarned(at=time.time(), node=node, check="limits", text=text, fails=False))
 
     def _is_too_small(self, node: str, hello: reports.Hello) -> bool:
         """Gives a node up that has no room for its ranks, before any of them starts."""

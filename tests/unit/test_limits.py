@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from engine.core.checks.room import room_for_ranks
-from engine.node.limits import OPEN_FILES, cpu_limit, memory_limit, open_files, processes_left, threads_of
+from engine.node.limits import (
+    OPEN_FILES,
+    cpu_limit,
+    memory_limit,
+    open_files,
+    process_limits,
+    processes_left,
+    threads_of,
+)
 
 GIB = 1 << 30
 
@@ -120,6 +128,12 @@ def test_the_users_own_limit_counts_threads_of_all_its_processes(
     assert processes_left(root) == 15
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert processes_left(root) is None
+
+
+def test_limits_of_each_process_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft = {resource.RLIMIT_CPU: 60, resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_FSIZE: 1 << 20}
+    monkeypatch.setattr(resource, "getrlimit", lambda number: (soft[number], resource.RLIM_INFINITY))
+    assert process_limits() == {"cpu": 60, "fsize": 1 << 20}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from engine.core.errors import CheckError, SupervisorError
+from engine.node.agent import folders
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
+from engine.supervisor import guard_process
 
 
 def test_only_one_process_holds_the_lock_of_a_run(tmp_path: Path) -> None:
@@ -34,3 +36,7 @@ def test_a_file_system_without_locks_is_told_as_that(
     with pytest.raises(CheckError, match=r"does not support file locks \(flock\)") as caught:
         take_lock(RunPaths(tmp_path))
     assert "RANKDECK_HOME" in (caught.value.hint or "")
+    with pytest.raises(RuntimeError, match=rf"{tmp_path} needs file locks \(flock\): {os.strerror(number)}"):
+        folders.take_lock(str(tmp_path))
+    assert not guard_process.take_turn(str(tmp_path), 0.0), "the guard that does not wait comes first"
+    assert guard_process.has_supervisor(str(RunPaths(tmp_path).lock)), "it can't know better, and starts none"

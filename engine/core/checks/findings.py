@@ -181,6 +181,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Why they can't be bound."""
     cpu_limit: float | None = None
     """How many CPUs control groups allow at the same time."""
+    process_limits: dict[str, int] = {}
+    """Of each process; see `engine.node.limits.process_limits`."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.core.checks.findings import Finding, Login, Machine, State, fail, ok, skip, warn
 from engine.core.checks.room import room_for_ranks
@@ -21,6 +21,12 @@ LOW_LOCKED = 1 << 30
 
 LOW_MEMORY = 1 << 29
 """Bytes for each rank: importing torch takes half of it."""
+
+LOW_ADDRESS_SPACE = 1 << 34
+"""Bytes of a process. torch reserves several GB, and CUDA much more."""
+
+LOW_FILE_SIZE = 1 << 30
+"""Bytes of a file. Checkpoints are often larger."""
 
 FILES_PER_PEER, FILES_PER_RANK = 4, 100
 """Open files of a rank: connections to each other rank for a few process groups, and files that Python and torch open."""
@@ -130,21 +136,43 @@ def _limits(plan: LaunchPlan, node: PlannedNode, machine: Machine) -> Finding:
         text = f"only {size_words(machine.locked_memory)} of memory can be locked; InfiniBand needs more"
         hint = "set memlock to unlimited in /etc/security/limits.conf, and restart sshd"
         return warn(node.name, "limits", text, hint)
-    if machine.memory is not None and machine.memory < LOW_MEMORY * len(node.ranks):
-        text = f"its control group allows {size_words(machine.memory)} of memory for {count(len(node.ranks), 'rank')}"
-        fit = machine.memory // LOW_MEMORY
-        return warn(
-            node.name,
-            "limits",
-            text,
-            f"request more memory, or start {fit} ranks there" if fit else "request more memory",
-        )
-    if machine.cpu_limit is not None and machine.cpu_limit < len(node.ranks):
-        text = f"its control group allows {machine.cpu_limit:g} CPUs for {count(len(node.ranks), 'rank')}"
-        return warn(node.name, "limits", text, "request more CPUs, or start fewer ranks there")
+    if found := limit_finding(node, machine.memory, machine.cpu_limit, machine.process_limits):
+        return found
     memory = "no limit of memory" if machine.memory is None else f"{size_words(machine.memory)} of memory"
     files_words = "no limit of open files" if machine.open_files is None else f"{machine.open_files} open files"
     return ok(node.name, "limits", f"{files_words}, {memory}")
+
+
+def limit_finding(
+    node: PlannedNode, memory: int | None, cpus: float | None, limits: Mapping[str, int]
+) -> Finding | None:
+    """The first limit of a node that will slow ranks down or end them, where it is no matter of how many start; None: there is none.
+
+    Args:
+        node: the node.
+        memory: bytes that its control groups allow; None: no limit.
+        cpus: how many CPUs they allow at the same time; None: no limit.
+        limits: of each process, as `engine.node.limits.process_limits` returns them.
+    """
+    ranks = count(len(node.ranks), "rank")
+    if memory is not None and memory < LOW_MEMORY * len(node.ranks):
+        text, fit = f"its control group allows {size_words(memory)} of memory for {ranks}", memory // LOW_MEMORY
+        hint = f"request more memory, or start {fit} ranks there" if fit else "request more memory"
+        return warn(node.name, "limits", text, hint)
+    if cpus is not None and cpus < len(node.ranks):
+        text = f"its control group allows {cpus:g} CPUs for {ranks}"
+        return warn(node.name, "limits", text, "request more CPUs, or start fewer ranks there")
+    cure = "ulimit -{0} unlimited where you start rankdeck, or a higher hard limit of {1} in /etc/security/limits.conf"
+    if (seconds := limits.get("cpu")) is not None:
+        text = f"the kernel ends each process after {seconds} s of processor time (ulimit -t)"
+        return warn(node.name, "limits", text, cure.format("t", "cpu"))
+    if (size := limits.get("as", LOW_ADDRESS_SPACE)) < LOW_ADDRESS_SPACE:
+        text = f"each process has at most {size_words(size)} of address space (ulimit -v), and torch reserves more"
+        return warn(node.name, "limits", text, cure.format("v", "as"))
+    if (size := limits.get("fsize", LOW_FILE_SIZE)) < LOW_FILE_SIZE:
+        text = f"no file can be larger than {size_words(size)} (ulimit -f), nor a log or a checkpoint"
+        return warn(node.name, "limits", text, cure.format("f", "fsize"))
+    return None
 
 
 def login_finding(node: PlannedNode, ends_with: Login) -> Finding:

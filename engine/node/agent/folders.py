@@ -133,6 +133,8 @@ def take_lock(folder: str) -> int | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    except OSError as error:
+        raise RuntimeError(f"{folder} needs file locks (flock): {error.strerror}") from None
     return lock
 
 

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Dict, List  # noqa: UP035
 
 from engine.node.cores import shares, words
-from engine.node.limits import cpu_limit, memory_limit, open_files, processes_left
+from engine.node.limits import cpu_limit, memory_limit, open_files, process_limits, processes_left
 from engine.node.login import ends_run
 from engine.node.networks import interfaces
 
@@ -40,6 +40,7 @@ def machine(question: Message) -> Message:
         "locked_memory": None if locked == resource.RLIM_INFINITY else locked,
         "memory": memory_limit(),
         "cpu_limit": cpu_limit(),
+        "process_limits": process_limits(),
         "has_infiniband": bool(entries("/sys/class/infiniband")),
         "mpirun": shutil.which("mpirun") or shutil.which("mpiexec") or "",
         "interfaces": interfaces(),
