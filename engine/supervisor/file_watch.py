@@ -73,8 +73,8 @@ class FileWatch:
             os.utime(paths.plan, (self._run.state.launched_at,) * 2)  # lists of runs order by it
 
     async def wait_written(self) -> None:
-        """Waits until the journal is whole, or for `END_PATIENCE`. The watch must look meanwhile."""
+        """Waits until the journal is whole, or for `END_PATIENCE`. The looks of the watch may be left out."""
         for _ in range(int(END_PATIENCE / WATCH_PERIOD)):
-            if not self._journal.is_behind:
+            if not self._journal.is_behind or self._journal.write_waiting() is None:
                 return
             await asyncio.sleep(WATCH_PERIOD)

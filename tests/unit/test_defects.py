@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.core.run import events as ev
+from engine.runs.replay import read_journal
+from engine.supervisor import file_watch
+from engine.supervisor.file_watch import FileWatch
 from engine.supervisor.runner import Runner
 from tests.played_run import hear, play_run
 
@@ -51,3 +56,26 @@ def test_an_invalid_report_costs_the_connection_each_time(tmp_path: Path) -> Non
         for _ in range(2):
             with pytest.raises(ValueError, match="rank 3 is not on gpu01"):
                 hear(runner, {**ENDED, "rank": 3})
+
+
+async def test_a_run_without_the_watch_of_files_ends_when_its_journal_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tries = os.write, iter((False, False, True))
+
+    def write_at_last(file: int, data: bytes) -> int:
+        if not next(tries):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    with play_run(tmp_path) as runner:
+        runner.run.paths.plan.touch()
+        journal = runner._journal
+        watch = FileWatch(runner.run, journal)
+        monkeypatch.setattr(file_watch, "WATCH_PERIOD", 0.01)
+        monkeypatch.setattr(os, "write", write_at_last)
+        assert journal.append(ev.NodeClosed(at=5.0, node="gpu01")) is not None
+        await watch.wait_written()
+        monkeypatch.setattr(os, "write", write)
+        assert not journal.is_behind
+        assert read_journal(runner.run.paths.journal) == journal.events
