@@ -73,7 +73,6 @@ _NUMBERS = {part: number for number, part in enumerate(PARTS)}
 _KEEPS_PROCESS = (Exception, asyncio.CancelledError, GeneratorExit)
 """What is raised while the process goes on. SystemExit ends it, so that its part stays marked."""
 
-
 _Marks = bytearray | mmap.mmap
 
 
@@ -108,6 +107,11 @@ class CrashMarks:
         old: that of the supervisor before.
     """
 
+    parts: list[str]
+    """Parts in which this supervisor's two predecessors died."""
+    event: int | None
+    """The number of the event in the journal at whose replay both died, from 0; None: at none."""
+
     def __init__(self, path: Path | None = None, old: Path | None = None) -> None:
         self._path, data = path, _read(old)
         self._marks: _Marks = _first_marks(data)
@@ -116,11 +120,6 @@ class CrashMarks:
             replace_file(path, bytes(self._marks))
             with open(open_regular(path, os.O_RDWR), "r+b") as file:
                 self._marks = mmap.mmap(file.fileno(), _SIZE)
-
-    parts: list[str]
-    """Parts in which this supervisor's two predecessors died."""
-    event: int | None
-    """The number of the event in the journal at whose replay both died, from 0; None: at none."""
 
     @classmethod
     def of_run(cls, paths: RunPaths) -> CrashMarks:
