@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.run import events as ev
+from engine.supervisor import main
 from engine.supervisor.crash_marks import EXPLANATIONS, OUTPUT, PARTS, TRACES, CrashMarks
 from engine.supervisor.supervised import SupervisedRun, every
 from tests.played_run import play_run
@@ -193,5 +196,10 @@ def test_a_part_that_is_left_out_does_not_run(tmp_path: Path) -> None:
     assert set(looks) == {FILES}
 
 
-def test_names_of_parts_are_unique() -> None:
+def test_every_part_of_a_supervisor_can_be_marked() -> None:
     assert len(set(PARTS)) == len(PARTS)
+    tree = ast.parse(inspect.getsource(main.supervise))
+    keys = [key for one in ast.walk(tree) if isinstance(one, ast.Dict) for key in one.keys]
+    parts = {key.value for key in keys if isinstance(key, ast.Constant)}
+    assert len(parts) > 10
+    assert parts < set(PARTS)
