@@ -385,7 +385,7 @@ def test_a_launch_on_a_file_system_without_locks_says_so(rankdeck, write_script,
     assert "does not support file locks (flock): Operation not supported" in done.stderr
     assert "set RANKDECK_HOME to a folder on another file system" in done.stderr
     assert "Traceback" not in done.stderr
-    assert rankdeck.processes() == []
+    wait_until(lambda: rankdeck.processes() == [], what="no process is left")
 
 
 # --- Ctrl-C
