@@ -63,6 +63,13 @@ def _commands() -> type[Provider]:
     return DeckCommands
 
 
+def _collect_garbage() -> None:
+    """Ends the time without collections in which the app was set up. They leave out what it consists of since then."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
 async def _text_taken_in(line: Input) -> None:
     """Returns when a line has taken in the keys that were sent to it, or after `PATIENCE`."""
     taken = asyncio.Event()
@@ -181,7 +188,7 @@ class RankdeckApp(App[None], inherit_bindings=False):
         await super().on_event(event)
 
     def on_mount(self) -> None:
-        self.call_after_refresh(gc.enable)
+        self.call_after_refresh(_collect_garbage)
         if self._open_run is not None:
             self.open_run(self._open_run)
         if self._notify.is_on:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -37,7 +38,7 @@ def main():
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1))
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 1))
     model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     data = waves(2560, 0)
@@ -54,6 +55,7 @@ def main():
             loss = nn.functional.mse_loss(model(points), target)
             loss.backward()
             optimizer.step()
+            time.sleep(0.01)  # a larger model takes as long
             bar.set_postfix(loss=f"{loss.item():.5f}")
         val_loss = validate(model.module, held_out, rank != 0)
         if rank == 0:
