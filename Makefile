@@ -7,14 +7,19 @@ READY := $(VENV)/.ready
 
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick check bench picture clean
+.PHONY: run test programs quick check bench picture clean
 
 run: $(READY)
 	@$(BIN)/rankdeck --profile quickstart
 
 # Tests of runs mostly wait for processes, so that two cores have work for six workers.
 test: $(READY)
-	$(BIN)/python -m pytest -n 6 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal --ignore tests/programs $(PYTEST_ARGS)
+
+# Programs in the manner of others, with 300 MB of libraries that nothing else needs: Lightning, transformers, DeepSpeed and so on.
+programs: $(READY)
+	$(BIN)/python -m tests.programs.environment
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS) tests/programs
 
 # What answers while one thinks: no torch but in one launch of `smoke`. CPU=0.5 fails tests that take more processor time.
 quick: $(READY)
