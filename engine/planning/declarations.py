@@ -16,6 +16,9 @@ from engine.core.catalogue import Argument, Value
 KINDS = {"int": "int", "INT": "int", "IntRange": "int", "float": "float", "FLOAT": "float", "FloatRange": "float"}
 """Types by the last part of their names in argparse, click and annotations; all others are texts."""
 
+MOST = 500
+"""Arguments of one script, which are lines of a form. Few lines of source can declare millions: classes that contain one another."""
+
 NOTHING = object()
 """Not a literal."""
 

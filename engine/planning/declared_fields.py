@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from engine.core.catalogue import Argument
-from engine.planning.declarations import KINDS, as_list, keywords, literal, make, name_of, names_in
+from engine.planning.declarations import KINDS, MOST, as_list, keywords, literal, make, name_of, names_in
 
 
 class Style(NamedTuple):
@@ -61,10 +61,11 @@ class Fields:
     """
 
     def __init__(self, nodes: list[ast.AST], source: str, constants: dict[str, Any]) -> None:
-        self._lines, self._constants = source.splitlines(), constants
+        self._lines, self._constants = source.split("\n"), constants
         self._classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef) and _is_dataclass(node)}
         self._functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         self._done: set[str] = set()
+        self._left = MOST
 
     def of_call(self, call: ast.Call) -> list[Argument]:
         """The arguments of a call that may make a command line."""
@@ -97,6 +98,9 @@ class Fields:
         """The arguments of fields. `above`: the classes that have led here."""
         found: list[Argument] = []
         for one in declared:
+            self._left -= 1
+            if self._left < 0:
+                break
             below = (
                 next((name for name in names_in(one.annotation) if name in self._classes), "") if one.annotation else ""
             )
@@ -109,10 +113,20 @@ class Fields:
         return found
 
     def _fields_of(self, name: str) -> Iterator[_Declared]:
+        """The fields of a class; before them, those of its bases."""
+        for one in self._with_bases(name, {}):
+            yield from self._own_fields_of(one)
+
+    def _with_bases(self, name: str, found: dict[str, None]) -> Iterator[str]:
+        """The class and those that it inherits from, each once."""
+        found[name] = None
+        for base in self._classes[name].bases:
+            if (inherited := name_of(base)) in self._classes and inherited not in found:
+                yield from self._with_bases(inherited, found)
+        yield name
+
+    def _own_fields_of(self, name: str) -> Iterator[_Declared]:
         node = self._classes[name]
-        for base in node.bases:  # its own fields come after those of its bases
-            if (inherited := name_of(base)) in self._classes and inherited != name:
-                yield from self._fields_of(inherited)
         described = dict(_DESCRIBED.findall(ast.get_docstring(node) or ""))
         for place, one in enumerate(node.body):
             if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name):

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from engine.core.catalogue import Argument
-from engine.planning.declarations import KINDS, constants_of, in_order, keywords, literal, make, name_of
+from engine.planning.declarations import KINDS, MOST, constants_of, in_order, keywords, literal, make, name_of
 from engine.planning.declared_fields import Fields
 
 LARGEST = 1_000_000
@@ -36,10 +36,13 @@ def arguments_of(path: Path) -> tuple[Argument, ...]:
 def read_arguments(source: str) -> tuple[Argument, ...]:
     """The arguments that a script declares, in their order; empty: none are found, or it has sub-commands."""
     try:
-        tree = ast.parse(source)
-        nodes = list(in_order(tree))
+        return _arguments(ast.parse(source), source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
+
+
+def _arguments(tree: ast.Module, source: str) -> tuple[Argument, ...]:
+    nodes = list(in_order(tree))
     constants = constants_of(tree)
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     if any(name_of(call.func) in ("add_subparsers", "subparsers", "group") for call in calls):
@@ -59,9 +62,11 @@ def read_arguments(source: str) -> tuple[Argument, ...]:
     for one in found:
         if one is None or not _FLAG.fullmatch(one.word):
             continue
-        before = known.setdefault(one.word, one)
+        if len(known) == MOST:
+            break
+        before = known.setdefault(one.name, one)  # a form has one line for `-lr` and `--lr`
         if before is not one and before.word.endswith("=") and one.choices:  # another entry of hydra's group
-            known[one.word] = msgspec.structs.replace(before, choices=(*before.choices, *one.choices))
+            known[one.name] = msgspec.structs.replace(before, choices=(*before.choices, *one.choices))
     return tuple(known.values())
 
 
@@ -72,15 +77,13 @@ def _argparse(call: ast.Call, constants: dict[str, Any]) -> Argument | None:
     action = given.get("action")
     kind = literal(action, {}) if isinstance(action, ast.Constant) else name_of(action)
     several = _several(given, constants) if "nargs" in given or kind == "append" else {}
-    if not flags or several is None or kind in ("append_const", "count", "help", "version"):
+    if not flags or several is None or kind in ("append_const", "count", "extend", "help", "version"):
         return None
     word = _longest(flags)
     if kind in ("store_true", "store_false", "store_const"):
         return make(word, "bool", given, constants, default=False, off="")
     if kind == "BooleanOptionalAction":
         return make(word, "bool", given, constants, off=f"--no-{word.removeprefix('--')}")
-    if kind in ("append", "extend") and not several:
-        return None
     return make(word, KINDS.get(name_of(given.get("type")), "str" if several else ""), given, constants, **several)
 
 

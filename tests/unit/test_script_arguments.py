@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine.core.catalogue import Argument
+from engine.planning.declarations import MOST
 from engine.planning.script_arguments import arguments_of, read_arguments
 
 ARGPARSE = """
@@ -279,7 +280,6 @@ def test_choices_lists_and_nested_classes_of_simple_parsing() -> None:
         ("nargs='*'", "words", 0),
         ("nargs=2, type=int", "words", 2),
         ("action='append', type=int", "again", 0),
-        ("action='extend', nargs='+'", "words", 0),
     ],
 )
 def test_options_of_argparse_with_several_values(call: str, many: str, count: int) -> None:
@@ -288,7 +288,14 @@ def test_options_of_argparse_with_several_values(call: str, many: str, count: in
 
 
 @pytest.mark.parametrize(
-    "call", ["nargs='?'", "nargs=argparse.REMAINDER", "action='append', nargs=2", "action='extend'"]
+    "call",
+    [
+        "nargs='?'",
+        "nargs=argparse.REMAINDER",
+        "action='append', nargs=2",
+        "action='extend'",
+        "action='extend', nargs='+'",  # `--x 1 2 --x 3` would lose 1 and 2
+    ],
 )
 def test_options_that_no_line_of_a_form_can_write_are_left_out(call: str) -> None:
     assert read_arguments(f"p.add_argument('--x', {call})") == ()
@@ -297,6 +304,33 @@ def test_options_that_no_line_of_a_form_can_write_are_left_out(call: str) -> Non
 def test_classes_that_contain_each_other_end() -> None:
     source = "@dataclass\nclass A:\n    a: 'A'\n    b: 'B'\n    x: int = 1\n@dataclass\nclass B(B):\n    a: 'A'\n    y: int = 2\n"
     assert [one.word for one in read_arguments(f"{source}tyro.cli(A)")] == ["--b.y", "--x"]
+
+
+def test_fields_of_classes_that_inherit_from_each_other_are_read_once() -> None:
+    source = "@dataclass\nclass A(B):\n    x: int = 1\n@dataclass\nclass B(A):\n    y: int = 2\ntyro.cli(A)"
+    assert [one.word for one in read_arguments(source)] == ["--y", "--x"]
+    source = "@dataclass\nclass A0:\n    x: int = 1\n" + "".join(
+        f"@dataclass\nclass A{place + 1}(A{place}, A{place}):\n    y: int = 1\n" for place in range(60)
+    )
+    assert [one.word for one in read_arguments(f"{source}tyro.cli(A60)")] == ["--x", "--y"]
+
+
+def test_a_short_script_does_not_declare_millions_of_arguments() -> None:
+    source = "@dataclass\nclass A0:\n    x: int = 1\n" + "".join(
+        f"@dataclass\nclass A{place + 1}:\n    a: A{place}\n    b: A{place}\n    y: int = 1\n" for place in range(25)
+    )
+    assert len(read_arguments(f"{source}tyro.cli(A25)")) <= MOST
+    assert len(read_arguments("".join(f"p.add_argument('--x{place}')\n" for place in range(2 * MOST)))) == MOST
+
+
+def test_one_line_of_a_form_for_two_flags_of_one_name() -> None:
+    found = read_arguments("p.add_argument('-lr', type=float)\np.add_argument('--lr', type=int)")
+    assert [(one.word, one.type) for one in found] == [("-lr", "float")]
+
+
+def test_a_form_feed_in_a_source_moves_no_comment() -> None:
+    source = "\x0c\n@dataclass\nclass A:\n    # first\n    x: int = 1\n\x0c\n    # second\n    y: int = 2\ntyro.cli(A)"
+    assert [one.help for one in read_arguments(source)] == ["first", "second"]
 
 
 @pytest.mark.parametrize(
