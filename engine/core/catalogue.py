@@ -19,6 +19,9 @@ Value = int | float | str | bool
 PRESET = "preset"
 """The argument that chooses a preset."""
 
+_LIKE_OPTION = re.compile(r"-(?!\d+\Z|\d*\.\d+\Z|\Z)")
+"""Begins what argparse takes for an option; it knows numbers such as `-0.5`, not `-1e-5`."""
+
 _READERS: dict[str, Callable[[str], Value]] = {"int": int, "float": float, "str": str}
 
 
@@ -126,15 +129,21 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     def words(self, value: str) -> list[str]:
         """The words of the command line that give it a value: one, or those of several values with blanks between them."""
         if not self.many:
-            return [self.flag + value] if self.flag.endswith("=") else [self.flag, value]
+            return self._with_value(value)
         values = shlex.split(value)
         match self.many:
             case "list":
                 return [f"{self.flag}[{','.join(values)}]"]
             case "again":
-                return [word for one in values for word in (self.flag, one)]
+                return [word for one in values for word in self._with_value(one)]
             case _:
                 return [self.flag, *values]
+
+    def _with_value(self, value: str) -> list[str]:
+        if self.flag.endswith("="):
+            return [self.flag + value]
+        is_one_word = self.flag.startswith("--") and _LIKE_OPTION.match(value) is not None
+        return [f"{self.flag}={value}"] if is_one_word else [self.flag, value]
 
     def _problem_of_one(self, word: str) -> str:
         try:

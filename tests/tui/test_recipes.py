@@ -270,6 +270,13 @@ SEVERAL = (
         (["--shape", "1", "2.5", "data", "--x", "y"], {"shape": "1 2.5"}, "data --x y"),
         (["--tag", "a", "--tag=b c"], {"tag": "a 'b c'"}, ""),
         (["betas=[0.9,0.99]"], {"betas": "0.9 0.99"}, ""),
+        (["betas=[0.9, 0.99]"], {"betas": "0.9 0.99"}, ""),
+        (["betas=${other.betas}"], {}, "'betas=${other.betas}'"),
+        (["betas=[]"], {}, "'betas=[]'"),
+        (["betas", "1"], {}, "betas 1"),
+        (["--lr", "--amp"], {}, "--lr --amp"),
+        (["--sizes", "--tag", "a"], {"tag": "a"}, "--sizes"),
+        (["--lr", "{rank}"], {"lr": "{rank}"}, ""),
     ],
 )
 def test_several_values_of_an_argument_are_one_line_and_come_back(args: list[str], values: dict[str, str], rest: str):

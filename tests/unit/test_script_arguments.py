@@ -381,6 +381,25 @@ def test_words_of_several_values() -> None:
     assert one.problem("1 '") == "can't be read as words: no closing quotation"
 
 
+@pytest.mark.parametrize(
+    ("word", "value", "words"),
+    [
+        ("--x", "-5", ["--x", "-5"]),
+        ("--x", "-.5", ["--x", "-.5"]),
+        ("--x", "-", ["--x", "-"]),
+        ("--x", "-1e-5", ["--x=-1e-5"]),
+        ("--x", "-O2 -g", ["--x=-O2 -g"]),
+        ("-x", "-O2", ["-x", "-O2"]),
+        ("x=", "-O2", ["x=-O2"]),
+    ],
+)
+def test_a_value_that_looks_like_an_option_is_one_word_with_its_flag(word: str, value: str, words: list[str]) -> None:
+    one = Argument(name="x", type="str", default="", help="", word=word)
+    assert one.words(value) == words
+    if word.startswith("-"):
+        assert msgspec.structs.replace(one, many="again").words(f"'{value}'") == words
+
+
 def test_words_of_a_bool() -> None:
     def flags(**more: Any) -> dict[str, bool]:
         return Argument(name="x", default=False, help="", **{"type": "bool", **more}).flags

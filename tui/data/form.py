@@ -13,9 +13,11 @@ from typing import Any
 
 from engine.core.catalogue import Argument, RecipeInfo
 from engine.core.errors import ProfileError
+from engine.core.plan.layout import Place
 from engine.core.plan.plan import is_secret
 from engine.core.plan.profile import AUTO_PRELOAD, Profile, SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
+from engine.core.plan.rank_words import with_place
 from tui.data.form_lines import (
     ARGUMENT,
     BOOL,
@@ -39,9 +41,10 @@ FIRST_RECIPE = "gpt"
 ENVIRONMENTS = ("backend.env", "env")
 """Ids of the lines with environment variables; each is a table of the profile."""
 
-_OPTION = re.compile(r"-(?!\.?\d)")
-"""Begins an option; a negative number is a value."""
+_OPTION = re.compile(r"-(?!\.?\d|\Z)")
+"""Begins an option; a negative number and `-` are values."""
 
+_FIRST_PLACE = Place(rank=0, node="", local_rank=0, local_world_size=1, group_rank=0)
 
 # --- profile to form -------------------------------------------------------------------------------------------------
 
@@ -109,11 +112,20 @@ def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dic
         flag, equals, value = word.partition("=")
         if word in flags:
             values |= [flags[word]]
-        elif flag in named and (equals or words):
+        elif flag in named and _has_value(named[flag], value if equals else None, words):
             values[named[flag].name] = _value(named[flag], value if equals else None, words, values)
         else:
             rest.append(word)
     return values, rest
+
+
+def _has_value(argument: Argument, told: str | None, words: Sequence[str]) -> bool:
+    """Whether an argument has a value that its line can show: not `--fp16 --lr 1`, nor `sizes=${other}` in place of a list."""
+    if argument.many == "list":
+        return told is not None and re.fullmatch(r"\[.+\]", told) is not None
+    if argument.flag.endswith("="):
+        return told is not None
+    return told is not None or (bool(words) and _OPTION.match(words[0]) is None)
 
 
 def _value(argument: Argument, told: str | None, words: list[str], values: Mapping[str, str]) -> str:
@@ -122,7 +134,7 @@ def _value(argument: Argument, told: str | None, words: list[str], values: Mappi
         case "":
             return words.pop(0) if told is None else told
         case "list":
-            return shlex.join((told or "").strip("[]").split(",")) if told else ""
+            return shlex.join(one.strip() for one in (told or "")[1:-1].split(","))
         case "again":
             before = values.get(argument.name, "")
             return f"{before} {shlex.quote(words.pop(0) if told is None else told)}".lstrip()
@@ -248,7 +260,7 @@ def _env(key: str, text: str) -> dict[str, str]:
 
 
 def _checked(argument: Argument, value: str) -> str:
-    if problem := argument.problem(value):
+    if problem := argument.problem(with_place(value, _FIRST_PLACE, 1)):
         raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", problem)
     return value
 
