@@ -123,6 +123,16 @@ def test_what_takes_exponential_time_ends_and_finds_nothing_from_then_on():
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [(r"\D+1", b"\n" * 1_000_000), (r"(?s:.+)1", b"a\n" * 500_000), ("error.*x", b"error" * 200_000)],
+)
+def test_a_repeat_in_very_many_lines_or_a_very_long_one_ends(text: str, lines: bytes):
+    """With `re` each of these takes hours."""
+    assert list(Pattern(text).lines(lines)) == []
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_search_that_takes_exponential_time_ends(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"".join(b"a" * 200 + b"\n" for _ in range(100)))

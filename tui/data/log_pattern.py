@@ -129,9 +129,11 @@ class Pattern:
         return _Compiled(compiled(text, re.MULTILINE), compiled(text, re.IGNORECASE if self._any_case else 0), in_line)
 
     def _for(self, lines: str) -> _Compiled:
-        """What searches some lines."""
-        is_fast = not self._repeats or (self._repeats == 1 and not _has_long_line(lines))
-        return self._fast if is_fast else self._sure
+        """What searches some lines. A repeat that could go on in the next line is as in one long line."""
+        if not self._repeats:
+            return self._fast
+        is_short = len(lines) <= LONG or (self._fast.in_line is not None and not _has_long_line(lines))
+        return self._fast if self._repeats == 1 and is_short else self._sure
 
     def has(self, line: bytes) -> bool:
         """Whether a line as it was written has a match."""
@@ -231,12 +233,15 @@ def _has_long_line(lines: str) -> bool:
 
 
 def _repeats(text: str) -> int:
-    """How many repeats an expression tries one inside the other: 0, 1 or 2, which stands for more too. What begins with a literal begins at few places."""
+    """How many repeats an expression tries one inside the other: 0, 1 or 2, which stands for more too. In a short line, what begins with a literal
+    begins at few places.
+    """
     bare = _CLASS.sub("x", _ESCAPED.sub("x", text))
     if _REPEATED_GROUP.search(bare):
         return 2
     begins = "|" not in bare and _LITERAL.match(text) is not None
-    return min(2, max(0, len(_REPEAT.findall(bare)) - begins))
+    found = len(_REPEAT.findall(bare))
+    return min(2, found, max(1, found - begins))
 
 
 def _literal_of(text: str) -> str:
