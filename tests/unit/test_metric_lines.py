@@ -260,6 +260,14 @@ def test_a_line_with_a_step_and_nothing_else_reports_the_step() -> None:
     assert read("step 12: saved a checkpoint") == [("step", 12, 12.0)]
 
 
+@pytest.mark.parametrize("key", ["loss", "val_loss", "grad_norm", "score", "depth"])
+def test_a_value_may_have_a_multiple(key: str) -> None:
+    """As nanotron writes all of its numbers."""
+    lines = [f"step: 5 | {key}: {value}" for value in ("1.25K", "1.5K", "2.5M", "3m")]
+    found = MetricReader().feed("".join(f"{line}\n" for line in lines).encode())
+    assert [line.values[key] for line in found] == [1250.0, 1500.0, 2.5e6, 3.0]
+
+
 def test_a_line_gives_one_reading_of_a_key() -> None:
     assert read("loss 1.5 (avg loss 2.5)") == [("loss", None, 1.5)]
 

@@ -102,13 +102,13 @@ class _Reading(LineCounts):
             case "loss" | "val_loss":
                 if role == "loss" and self.held_out and "train" not in field.name.lower():
                     role = "val_loss"
-                self._add("known", role, place)
+                self._add("known", role, place, self._multiple(field))
             case "part":
                 if self.part is None and not self.held_out:
-                    self.part = Value("loss", place)
-                self._add("other", key, place)
+                    self.part = Value("loss", place, self._multiple(field))
+                self._add("other", key, place, self._multiple(field))
             case "lr" | "grad_norm":
-                self._add("known", key, place)
+                self._add("known", key, place, self._multiple(field))
             case "rate":
                 if not self.held_out:
                     multiple = MULTIPLES.get(field.unit, 1.0) if field.unit else 1.0
@@ -122,12 +122,15 @@ class _Reading(LineCounts):
                     self._add("other", key, place)
             case "known":
                 if field.signed or self._looks_measured(field):
-                    self._add("known" if field.signed else "other", key, place)
+                    self._add("known" if field.signed else "other", key, place, self._multiple(field))
             case "other":
                 if field.signed or self._looks_measured(field):
-                    is_large = field.unit in ("k", "m", "g") and self.text[field.end - 1] in "kKMG"
-                    multiple = MULTIPLES[field.unit] if is_large else 1.0
-                    self._add("other", key if field.signed else key.rpartition(" ")[2], place, multiple)
+                    self._add("other", key if field.signed else key.rpartition(" ")[2], place, self._multiple(field))
+
+    def _multiple(self, field: Field) -> float:
+        """1e6 of `1.05M`; `3m` are minutes."""
+        is_large = field.unit in ("k", "m", "g") and self.text[field.end - 1] in "kKMG"
+        return MULTIPLES[field.unit] if is_large else 1.0
 
     def _is_other_rate(self, field: Field) -> bool:
         return self.held_out or is_size(field.unit) or not HELD_OUT.isdisjoint(re.split(r"[ _/.-]", field.name.lower()))
