@@ -308,12 +308,21 @@ def test_what_is_left_out_is_named_with_a_reason() -> None:
 
 @pytest.mark.parametrize(
     "runner",
-    ["uv run", "uv run --extra cpu", "poetry run", "conda run -n my-env", "micromamba run -p /envs/x", "pixi run"],
+    [
+        "uv run",
+        "uv run --extra cpu",
+        "uv run --python python3.12",
+        "poetry run",
+        "conda run -n my-env",
+        "conda run -n python",
+        "micromamba run -p /envs/x",
+        "pixi run",
+    ],
 )
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_command_in_an_environment_is_read_and_its_python_is_asked_for(runner: str, is_file: bool) -> None:
     command = f"A=1 {runner} torchrun --nproc-per-node 2 train.py --lr 1"
-    text = f"#!/bin/bash\n#SBATCH -N 1\nconda activate x\n{command}\n" if is_file else command
+    text = f"#!/bin/bash\n#SBATCH -N 1\nconda activate x\npython prepare.py\n{command}\n" if is_file else command
     draft, _ = read_script(text, "job.sh" if is_file else "")
     assert (draft.target, draft.args, draft.ranks, draft.env) == ("train.py", ["--lr", "1"], 2, {"A": "1"})
     assert [why for what, why in draft.notes if what == runner] == [

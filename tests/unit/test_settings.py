@@ -158,7 +158,8 @@ def test_units_are_read():
     assert parse_settings('[units]\nmemory = "GB"\n', file="")[0].units == Units(memory="GB", time="local")
 
 
-def test_of_two_changes_at_once_none_is_lost(file: Path):
+def test_of_two_changes_at_once_none_is_lost(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("engine.runs.settings.LOCK_SECONDS", PATIENCE)
     changing, go_on = threading.Event(), threading.Event()
 
     def slow(now: Settings) -> Mapping[tuple[str, ...], object]:

@@ -21,6 +21,8 @@ _WRAPPERS = ("env", "exec", "nohup", "time", "command", "setsid")
 """Commands that change nothing for what follows them."""
 _ENVIRONMENTS = ("uv", "poetry", "pipenv", "pdm", "rye", "hatch", "pixi", "conda", "mamba", "micromamba")
 """Commands whose `run` starts another one in an environment."""
+_NAMES_ENVIRONMENT = ("-p", "--python", "--prefix", "-n", "--name", "-e", "--environment")
+"""Options of `run` whose values may be called as a program is: `uv run --python python3.12`."""
 _SHELLS = ("bash", "sh")
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", *_MPIRUN)
@@ -62,8 +64,9 @@ def is_program(word: str) -> bool:
 
 def starts_ranks(words: list[Word]) -> bool:
     """Whether a command starts ranks, and not just one program."""
+    words = [word for word in words if not _ASSIGNMENT.match(word.text)]
     words = words[runs_in_environment(words) :]
-    names = [program_of(word.text) for word in words if not _ASSIGNMENT.match(word.text)]
+    names = [program_of(word.text) for word in words]
     return any(name in LAUNCHERS for name in names[:1]) or any(
         word.text.startswith(("torch.distributed.", "accelerate", "deepspeed")) for word in words[:4]
     )
@@ -128,7 +131,14 @@ def runs_in_environment(words: list[Word]) -> int:
     if len(words) < 2 or program_of(words[0].text) not in _ENVIRONMENTS or words[1].text != "run":
         return 0
     return next(
-        (at for at, word in enumerate(words) if at > 1 and (is_program(word.text) or word.text.endswith(".py"))), 0
+        (
+            at
+            for at, word in enumerate(words)
+            if at > 1
+            and words[at - 1].text not in _NAMES_ENVIRONMENT
+            and (is_program(word.text) or word.text.endswith(".py"))
+        ),
+        0,
     )
 
 
