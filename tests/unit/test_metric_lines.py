@@ -524,3 +524,12 @@ def test_a_pattern_of_the_profile_hides_no_epoch_of_a_step_with_separators() -> 
     progress, reader = RankProgress(), MetricReader((r"gain=(?P<gain>\S+)",))
     take_lines(0, progress, 1.0, reader.feed("".join(lines).encode()))
     assert (progress.step, progress.epoch_step) == (6000, 1200)
+
+
+@pytest.mark.parametrize("more", ["", " f1,234"])
+def test_no_extreme_of_a_value_with_separators_is_lost(more: str) -> None:
+    """`more` makes a line be read anew each time."""
+    lines = [f"step {step} loss {2000 + step % 7:,.1f}{more}" for step in range(500)]
+    lines[234], lines[345] = f"step 234 loss 1,000.5{more}", f"step 345 loss 9,000.5{more}"
+    found = [line.values["loss"] for line in MetricReader().feed("".join(f"{line}\n" for line in lines).encode())]
+    assert (min(found), max(found)) == (1000.5, 9000.5)

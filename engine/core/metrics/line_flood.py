@@ -37,6 +37,7 @@ _PLAIN, _WITH_EXPONENTS = (
 _FLOATS = msgspec.json.Decoder(list[float])
 _EXPONENT = re.compile(rb"[\d.]e", re.IGNORECASE)
 _WORD = re.compile(rb"[^ ]+")
+_THOUSANDS = re.compile(rb"\d{1,3}(?:,\d{3})*(?!\d)")
 
 Places = Callable[[bytes], Sequence[tuple[str, int]]]
 """Tells the metrics of a line: the name of each, and the byte of the line with which a digit of its number begins. Its step is `STEP`,
@@ -88,7 +89,10 @@ def _wanted(lines: list[bytes], text: bytes, places: Places) -> set[int] | None:
     """
     wanted = {0, len(lines) - 1}
     table = _Columns(text, lines[0], len(lines))
-    metrics = [(name, table.at(begin)) for name, begin in places(lines[0])]
+    metrics = [
+        (name, table.at(begin) if name in _BREAKS else table.with_thousands(begin, lines[0]))
+        for name, begin in places(lines[0])
+    ]
     for name, column in metrics:
         if column is None:
             return None
@@ -113,10 +117,22 @@ class _Columns:
     def at(self, begin: int) -> list[float] | None:
         """The numbers of all lines in the column of the number that has byte `begin` of the first line; None: they can't be compared."""
         column = next((place for place, word in enumerate(self._first) if word.start() <= begin < word.end()), None)
-        if column is None or not self._is_regular:
-            return None
+        return None if column is None else self._numbers(column)
+
+    def with_thousands(self, begin: int, first: bytes) -> list[float] | None:
+        """The same of a number that may have thousands separators, which make it several words: `1,234.5` in the first line."""
+        found = _THOUSANDS.match(first, begin)
+        numbers = self.at(begin)
+        for after in [at for at in range(begin, found.end()) if first[at] == ord(",")] if found else []:
+            lower = self.at(after + 1)
+            if numbers is None or lower is None:
+                return None
+            numbers = [high * 1000 + (low if high >= 0 else -low) for high, low in zip(numbers, lower, strict=True)]
+        return numbers
+
+    def _numbers(self, column: int) -> list[float] | None:
         try:
-            return _floats(self._words[column :: len(self._first)])
+            return _floats(self._words[column :: len(self._first)]) if self._is_regular else None
         except ValueError:
             return None
 

@@ -146,7 +146,7 @@ class LineFormats:
         begins = [(key, fields.numbers.begins[place], fields.numbers.texts[place]) for key, place in wanted]
         if any("," in number for key, _, number in begins if key in ("step", "epoch")):
             return None
-        return [(key, begin + (number[0] in "+-")) for key, begin, number in begins if "," not in number]
+        return [(key, begin + (number[0] in "+-")) for key, begin, number in begins]
 
     def _remember(self, shape: bytes, known: Recipe | Table | str | None) -> None:
         if len(shape) <= MAX_SHAPE:
@@ -292,11 +292,7 @@ def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]] | None:
     counts = [(key, one) for key, one in (("step", recipe.step), ("epoch", recipe.epoch)) if one is not None]
     if any(one.kind != "plain" for _, one in counts):
         return None
-    return [
-        (key, starts[one.place])
-        for key, one in [*recipe.main.sources, *counts]
-        if one.kind not in ("grouped", "constant")
-    ]
+    return [(key, starts[one.place]) for key, one in [*recipe.main.sources, *counts] if one.kind != "constant"]
 
 
 def read_line(recipe: Recipe, line: bytes, *, brief: bool = False) -> Line:
