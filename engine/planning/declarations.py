@@ -111,10 +111,11 @@ def names_in(node: ast.AST) -> list[str]:
 
 
 def in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below, in the order of the source."""
-    for child in ast.iter_child_nodes(node):
-        yield child
-        yield from in_order(child)
+    """Every node below, in the order of the source. Takes no more time for deep trees than for flat ones."""
+    waiting = [*ast.iter_child_nodes(node)][::-1]
+    while waiting:
+        yield (one := waiting.pop())
+        waiting += [*ast.iter_child_nodes(one)][::-1]
 
 
 def keywords(call: ast.Call) -> dict[Any, ast.expr]:

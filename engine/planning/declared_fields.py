@@ -79,7 +79,9 @@ class Fields:
             if target in self._functions:
                 return self._all(_parameters(self._functions[target]), style, "", ())
             return self._of_class(target, style)
-        return [one for name in dict.fromkeys(names_in(call)) for one in self._of_class(name, style)]
+        given = [*call.args, *(word.value for word in call.keywords)]
+        names = dict.fromkeys(name for part in given for name in names_in(part))
+        return [one for name in names for one in self._of_class(name, style)]
 
     def _of_class(self, name: str, style: Style) -> list[Argument]:
         if name not in self._classes or name in self._done:

@@ -352,6 +352,10 @@ def test_what_has_no_options_gives_none(source: str) -> None:
     assert read_arguments(source) == ()
 
 
+def test_a_deep_tree_hides_no_options() -> None:
+    assert [one.word for one in read_arguments(f"x = {'-' * 1200}1\np.add_argument('--x')")] == ["--x"]
+
+
 def test_texts_of_strangers_are_printable() -> None:
     source = "p.add_argument('--x', default='a\\x1b[31m', help='a\\x1b]0;b\\nc', choices=['d', 'e\\x07'])\n"
     assert facts(source) == [("--x", "str", "", None, ("d",), "a ]0;b c")]
