@@ -40,7 +40,7 @@ from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
 from engine.planning.training_python import training_python
 from engine.runs.imports import with_known_imports
-from engine.runs.paths import utf8_path
+from engine.runs.paths import HERE, utf8_path
 
 LINGER_VARIABLE = "RANKDECK_LINGER"
 """Environment variable that is used where the profile does not set `launch.linger`."""
@@ -372,13 +372,42 @@ def as_saved(profile: Profile, path: Path | None) -> Profile:
 
     Args:
         profile: what the user wants to save.
-        path: the file; None: in the user's own folder. A file below this folder keeps a relative path: they move together.
+        path: the file; None: in the user's own folder. A file below this folder keeps a relative path: they move together. In a `.rankdeck`
+            folder elsewhere, paths below the folder that contains it become relative to that again.
     """
     script = profile.recipe.script
     is_relative = script is not None and not os.path.isabs(os.path.expanduser(script)) and os.path.isfile(script)
-    if not is_relative or (path is not None and path.absolute().is_relative_to(Path.cwd())):
-        return profile
-    return with_absolute_paths(profile)
+    if is_relative and not (path is not None and path.absolute().is_relative_to(Path.cwd())):
+        profile = with_absolute_paths(profile)
+    project = None if path is None else other_project(path)
+    return profile if project is None else _with_paths_below(profile, project)
+
+
+def other_project(path: Path) -> Path | None:
+    """The folder to which paths in a profile are relative, if that is not the current one: it contains the profile's `.rankdeck`."""
+    folder = path.absolute().parent
+    project = folder.parent.resolve()
+    return project if folder.name == HERE and project != Path.cwd() else None
+
+
+def _with_paths_below(profile: Profile, folder: Path) -> Profile:
+    """The profile with relative paths of what lies in a folder."""
+
+    def below(path: str | None) -> str | None:
+        if path is None or not Path(path).is_relative_to(folder):
+            return path
+        return str(Path(path).relative_to(folder))
+
+    layout, recipe, launch = profile.layout, profile.recipe, profile.launch
+    python = below(launch.python)
+    if launch.python and python and os.sep not in python and os.sep in launch.python:
+        python = os.path.join(os.curdir, python)  # without a slash it would be a command
+    return replace(
+        profile,
+        layout=replace(layout, hostfile=below(layout.hostfile)),
+        recipe=replace(recipe, script=below(recipe.script)),
+        launch=replace(launch, python=python, workdir=below(launch.workdir) or os.curdir),
+    )
 
 
 def with_absolute_paths(profile: Profile, folder: Path = Path()) -> Profile:

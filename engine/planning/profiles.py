@@ -17,8 +17,8 @@ from engine.core.errors import ProfileError, UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
-from engine.planning.make import choices, with_absolute_paths
-from engine.runs.paths import HERE, profile_folders
+from engine.planning.make import choices, other_project, with_absolute_paths
+from engine.runs.paths import profile_folders
 from engine.runs.record import replace_file
 from engine.runs.settings import read_settings
 
@@ -120,10 +120,8 @@ def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile
     except UnicodeDecodeError as error:
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
     profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
-    folder = path.absolute().parent
-    if folder.name == HERE and (project := folder.parent.resolve()) != Path.cwd():
-        profile = with_absolute_paths(profile, project)
-    return profile, places
+    project = other_project(path)
+    return (profile if project is None else with_absolute_paths(profile, project)), places
 
 
 def to_toml(profile: Profile) -> str:

@@ -87,3 +87,6 @@ def test_a_profile_of_a_project_finds_its_files_from_another_folder(
     monkeypatch.chdir(other)
     plan = make_plan(read_profile(Path("../here/.rankdeck/mine.toml")))
     assert (plan.program.target, plan.workdir) == (str(here / "train.py"), str(here))
+    before = path.read_text()
+    LocalEngine().save_profile(read_profile(path), path)
+    assert path.read_text() == before
