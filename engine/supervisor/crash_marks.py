@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import os
 import struct
+import threading
 import types
 import zlib
 from collections.abc import Coroutine, Generator
@@ -59,7 +60,7 @@ _NOW = _HEAD.size
 """Where the part is in which the event loop is."""
 
 _THREADS = _NOW + 1
-"""A byte for each part: whether a thread is in it."""
+"""A byte for each part: how many threads are in it."""
 
 _BEFORE = _THREADS + len(PARTS)
 """A byte for each part: whether the supervisor before died in it."""
@@ -99,6 +100,29 @@ class Inside:
             self._marks[self._place] = self._before
 
 
+class InsideThread:
+    """Counts the threads that run something at once: they may leave it in any order.
+
+    Args:
+        marks: all of them.
+        place: of the count.
+    """
+
+    _lock = threading.Lock()
+
+    def __init__(self, marks: _Marks, place: int) -> None:
+        self._marks, self._place = marks, place
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._marks[self._place] += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, _KEEPS_PROCESS):
+            with self._lock:
+                self._marks[self._place] -= 1
+
+
 class CrashMarks:
     """The marks of one supervisor.
 
@@ -135,9 +159,9 @@ class CrashMarks:
         """What the event loop does in this `with` statement belongs to a part. Nothing in it may be awaited."""
         return Inside(self._marks, _NOW, _NUMBERS[part])
 
-    def inside_thread(self, part: str) -> Inside:
+    def inside_thread(self, part: str) -> InsideThread:
         """What this thread does in this `with` statement belongs to a part."""
-        return Inside(self._marks, _THREADS + _NUMBERS[part], 1)
+        return InsideThread(self._marks, _THREADS + _NUMBERS[part])
 
     @types.coroutine
     def run(self, part: str, work: Coroutine[Any, Any, None]) -> Generator[Any, None, None]:

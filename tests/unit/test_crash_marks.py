@@ -203,3 +203,24 @@ def test_every_part_of_a_supervisor_can_be_marked() -> None:
     parts = {key.value for key in keys if isinstance(key, ast.Constant)}
     assert len(parts) > 10
     assert parts < set(PARTS)
+
+
+def test_a_part_that_two_threads_have_left_one_after_the_other_does_not_count(tmp_path: Path) -> None:
+    def death(marks: CrashMarks) -> None:
+        first, second = marks.inside_thread(TRACES), marks.inside_thread(TRACES)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+
+    assert after(tmp_path / "marks", death, death).parts == []
+
+
+def test_a_part_in_which_one_of_two_threads_still_is_counts(tmp_path: Path) -> None:
+    def death(marks: CrashMarks) -> None:
+        first = marks.inside_thread(TRACES)
+        first.__enter__()
+        in_thread(TRACES)(marks)
+        first.__exit__(None, None, None)
+
+    assert after(tmp_path / "marks", death, death).parts == [TRACES]
