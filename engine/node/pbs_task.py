@@ -10,6 +10,7 @@ as that takes. On the node, the connection becomes standard input and output of 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hmac
 import os
@@ -29,6 +30,9 @@ PATIENCE = 60.0
 
 PAUSE = 0.1
 """Seconds between two looks at the task."""
+
+MOST_GUESTS = 64
+"""Connections at once that have proved nothing: any user of the network can open one."""
 
 SIZE = 32
 """Bytes of a nonce, and of a proof by SHA-256."""
@@ -53,19 +57,23 @@ def receive(link: socket.socket) -> bytes:
     return data
 
 
-def accepts(link: socket.socket, key: bytes) -> bool:
-    """Returns whether the other end has the key, after proving the same to it."""
+def accepts(link: socket.socket, key: bytes, found: queue.SimpleQueue[socket.socket]) -> None:
+    """Puts a connection whose other end has the key into `found`, and proves the same to that end. Closes all others.
+
+    In this order: the command on the node may end before this process goes on.
+    """
     with contextlib.suppress(OSError):
         link.settimeout(PATIENCE)
         own = secrets.token_bytes(SIZE)
         link.sendall(own)
         nonces = own + receive(link)
         if hmac.compare_digest(receive(link), proof(key, b"node", nonces)):
-            link.sendall(proof(key, b"head", nonces))
             link.settimeout(None)
-            return True
+            answer = proof(key, b"head", nonces)
+            found.put(link)
+            link.sendall(answer)
+            return
     link.close()
-    return False
 
 
 def prove(link: socket.socket, key: bytes) -> None:
@@ -79,12 +87,18 @@ def prove(link: socket.socket, key: bytes) -> None:
     link.settimeout(None)
 
 
+def send_at_once(link: socket.socket) -> None:
+    """Lets short messages not wait for the acknowledgement of those before."""
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 def connect(host: str, port: str, key_file: str, command: list[str]) -> int:
     """On the node: connects, and becomes the command. Returns the exit status if that fails."""
     try:
         with open(key_file, "rb") as file:
             key = file.read()
         with socket.create_connection((host, int(port)), timeout=PATIENCE) as link:
+            send_at_once(link)
             prove(link, key)
             os.dup2(link.fileno(), 0)
             os.dup2(link.fileno(), 1)
@@ -149,18 +163,29 @@ def start(node: str, command: list[str]) -> int:
 def wait_for(server: socket.socket, task: subprocess.Popen[bytes], key: bytes) -> socket.socket | None:
     """Returns the connection of the task; None if the task has ended, or has not connected in time."""
     found: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-
-    def greet(link: socket.socket) -> None:
-        if accepts(link, key):
-            found.put(link)
-
+    guests: collections.deque[socket.socket] = collections.deque()
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and task.poll() is None:
         if select.select([server], [], [], PAUSE)[0]:  # others may connect, and say nothing
-            threading.Thread(target=greet, args=(server.accept()[0],), daemon=True).start()
+            with contextlib.suppress(OSError):
+                greet(server.accept()[0], key, found, guests)
         with contextlib.suppress(queue.Empty):
             return found.get_nowait()
+    with contextlib.suppress(queue.Empty):  # a short command has ended since
+        return found.get_nowait()
     return None
+
+
+def greet(
+    link: socket.socket, key: bytes, found: queue.SimpleQueue[socket.socket], guests: collections.deque[socket.socket]
+) -> None:
+    """Has a thread ask a new connection for its proof. The oldest of too many `guests` has to go."""
+    send_at_once(link)
+    if len(guests) == MOST_GUESTS:
+        with contextlib.suppress(OSError):
+            guests.popleft().shutdown(socket.SHUT_RDWR)  # its thread closes it
+    guests.append(link)
+    threading.Thread(target=accepts, args=(link, key, found), daemon=True).start()
 
 
 def send_input(link: socket.socket) -> None:
@@ -186,7 +211,11 @@ def main(words: list[str]) -> int:
     if words[0] == "--connect":
         return connect(words[1], words[2], words[3], words[4:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # the key is removed
-    return start(words[0], words[1:])
+    try:
+        return start(words[0], words[1:])
+    except OSError as error:
+        sys.stderr.write(f"rankdeck can't wait for a task: {error}\n")
+        return FAILED
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import re
+import select
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,6 +36,11 @@ SAID = [
         255,
         'pbs_tmrsh: tm_poll(spawn): host "gpu01" err TM_SUCCESS 17002\n',
         "PBS starts no task there: TM_SUCCESS 17002; the state of the node: pbsnodes gpu01",
+    ),
+    (
+        255,
+        "rankdeck can't wait for a task: [Errno 28] No space left on device: '/home/a/.rankdeck-key-x'\n",
+        "no task can connect to this machine: [Errno 28] No space left on device: '/home/a/.rankdeck-key-x'",
     ),
     (255, "pbs_tmrsh: tm_init: TM_ESYSTEM\n", "PBS starts no task there: TM_ESYSTEM"),
     (255, "odd\n", "pbs_tmrsh failed: odd; try it by hand: pbs_tmrsh gpu01 true"),
@@ -81,8 +90,8 @@ KEY = b"k" * pbs_task.SIZE
 @pytest.mark.parametrize("is_right", [True, False])
 def test_only_who_has_the_key_is_accepted_and_learns_that_the_other_has_it(is_right: bool) -> None:
     head, node = socket.socketpair()
-    done: list[bool] = []
-    thread = threading.Thread(target=lambda: done.append(pbs_task.accepts(head, KEY)))
+    found: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+    thread = threading.Thread(target=pbs_task.accepts, args=(head, KEY, found))
     thread.start()
     with head, node:
         if is_right:
@@ -91,7 +100,7 @@ def test_only_who_has_the_key_is_accepted_and_learns_that_the_other_has_it(is_ri
             with pytest.raises(ConnectionError):
                 pbs_task.prove(node, b"x" * 32)
         thread.join()
-    assert done == [is_right]
+    assert found.empty() != is_right
 
 
 def test_a_listener_that_sends_back_what_it_gets_is_refused() -> None:
@@ -110,11 +119,57 @@ def test_a_listener_that_sends_back_what_it_gets_is_refused() -> None:
         thread.join()
 
 
-def test_who_says_nothing_does_not_keep_others_waiting() -> None:
-    class Task:
-        def poll(self) -> None:
-            return None
+class Task:
+    """A task that has not ended."""
 
+    def poll(self) -> int | None:
+        return None
+
+
+def test_a_command_that_ends_at_once_is_heard() -> None:
+    class Ending(Task):
+        """Ends while this process is about to look for its end again."""
+
+        def poll(self) -> int | None:
+            if not select.select([link], [], [], 0)[0]:
+                return None  # it was not greeted yet
+            pbs_task.prove(link, KEY)  # now the command begins
+            return 0  # and has ended
+
+    with pbs_task.listener() as server, socket.create_connection(("127.0.0.1", server.getsockname()[1])) as link:
+        found = pbs_task.wait_for(server, Ending(), KEY)  # type: ignore[arg-type]
+        assert found is not None
+        found.close()
+
+
+def test_silent_connections_end_once_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pbs_task, "MOST_GUESTS", 2)
+    with pbs_task.listener() as server, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", server.getsockname()[1])
+        *silent, link = [stack.enter_context(socket.create_connection(address)) for _ in range(4)]
+        thread = threading.Thread(target=pbs_task.prove, args=(link, KEY))
+        thread.start()
+        found = pbs_task.wait_for(server, Task(), KEY)  # type: ignore[arg-type]
+        thread.join()
+        assert found is not None
+        found.close()
+        for one in silent[:2]:
+            one.settimeout(60)
+            while one.recv(64):
+                pass
+
+
+def test_where_no_key_can_be_written_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RANKDECK_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(pbs_task.signal, "signal", lambda *_: None)
+    assert pbs_task.main(["gpu01", "true"]) == pbs_task.FAILED
+    assert capsys.readouterr().err.startswith("rankdeck can't wait for a task: ")
+
+
+def test_who_says_nothing_does_not_keep_others_waiting() -> None:
     with pbs_task.listener() as server:
         address = ("127.0.0.1", server.getsockname()[1])
         with socket.create_connection(address), socket.create_connection(address) as link:

@@ -42,4 +42,10 @@ CAUSES: tuple[Cause, ...] = (
         detail="PBS starts no task there: {reason}",
         hint="the state of the node: pbsnodes {node}",
     ),
+    _task(
+        id="S80",
+        pattern=r"^rankdeck can't wait for a task: (?P<reason>.{1,200})",
+        detail="no task can connect to this machine: {reason}",
+        hint="the key of a task is a file in $RANKDECK_HOME, else in the home: it must be possible to write there",
+    ),
 )
