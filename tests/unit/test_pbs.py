@@ -214,6 +214,10 @@ def test_a_job_is_the_words_of_qsub_and_a_script() -> None:
         ('walltime = "4h"', "hours, minutes and seconds"),
         ("warn = 300", "needs walltime: PBS does not warn"),
         ('on_limit = "requeue"', "set warn = 300"),
+        ('walltime = "10:00"\nwarn = 600', "must be less than the walltime"),
+        ('options = ["-z"]', "rankdeck reads the job's number"),
+        ('options = ["-Wblock=true"]', "rankdeck wait waits for a run"),
+        ('options = ["-W", "umask=22,block=true"]', "rankdeck wait waits for a run"),
         ('options = ["-J", "1-3"]', "rankdeck submits one job, not a job array"),
         ('options = ["--", "x"]', "rankdeck writes the script"),
         ('queue = "a\\nb"', "contains a control character"),
@@ -261,3 +265,15 @@ def test_what_qstat_tells_is_told_in_words() -> None:
     ]
     with pytest.raises(msgspec.MsgspecError):
         parse_jobs(b"qstat: odd")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        (b'"comment": 7, "estimated": {"start_time": 1479277336}', "job 1 waits: 7; expected to start 1479277336"),
+        (b'"comment": "caf\xe9"', "job 1 waits: caf\ufffd"),
+    ],
+)
+def test_what_is_odd_in_the_answer_of_qstat_is_shown_as_it_is(attributes: bytes, words: str) -> None:
+    job = parse_jobs(b'{"Jobs": {"1": {"job_state": "Q", ' + attributes + b"}}}")["1"]
+    assert queue_words(job) == words

@@ -37,8 +37,13 @@ _NOT_OF_QSUB = {
     "-o": "rankdeck sets it",
     "-j": "rankdeck sets it",
     "-r": "rankdeck sets it",
+    "-z": "rankdeck reads the job's number",
     "--": "rankdeck writes the script",
 }
+
+
+_BLOCK, _NO_BLOCK = re.compile(r"(?:^|-W\s*|,)block="), "rankdeck wait waits for a run"
+"""With it, qsub answers when the job has ended."""
 
 
 def check_job(job: SlurmJob | PbsJob, places: Places) -> None:
@@ -84,13 +89,17 @@ def _check_pbs(job: PbsJob, places: Places) -> None:
         number = getattr(job, key)
         if number is not None and not lowest <= number <= MAX_RANKS:
             raise places.error((*here, key), f"must be {lowest} to {MAX_RANKS}, not {number}")
-    if job.walltime and walltime_seconds(job.walltime) is None:
+    seconds = walltime_seconds(job.walltime)
+    if job.walltime and seconds is None:
         raise places.error((*here, "walltime"), "is not a time", hint='hours, minutes and seconds: "4:00:00"')
     if job.warn and not job.walltime:
         raise places.error((*here, "warn"), "needs walltime: PBS does not warn", hint='set walltime = "4:00:00"')
+    if seconds is not None and job.warn >= seconds:
+        raise places.error((*here, "warn"), f"must be less than the walltime, which is {seconds} seconds")
     for word in job.options:
-        if word[:2] in _NOT_OF_QSUB:
-            raise places.error((*here, "options"), f"{word} can't be used", hint=_NOT_OF_QSUB[word[:2]])
+        refused = _NOT_OF_QSUB.get(word[:2], _NO_BLOCK if _BLOCK.search(word) else "")
+        if refused:
+            raise places.error((*here, "options"), f"{word} can't be used", hint=refused)
 
 
 def is_slurm_job(job: int | str) -> bool:

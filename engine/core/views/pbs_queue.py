@@ -13,13 +13,17 @@ _ENDS = {0: "COMPLETED", 271: "CANCELLED", -29: "TIMEOUT", -27: "OUT_OF_MEMORY"}
 """How a job has ended, by `Exit_status`: 256 and a signal, or the number of what the mother superior has killed it for."""
 
 
+_Text = str | int | float
+"""qstat writes a text that looks like a number as one."""
+
+
 class _Estimated(msgspec.Struct):
-    start_time: str = ""
+    start_time: _Text = ""
 
 
 class _Attributes(msgspec.Struct):
     job_state: str = ""
-    comment: str = ""
+    comment: _Text = ""
     exec_host: str = ""
     estimated: _Estimated = msgspec.field(default_factory=_Estimated)
     status: int | None = msgspec.field(default=None, name="Exit_status")
@@ -30,8 +34,8 @@ class _Answer(msgspec.Struct):
 
 
 def parse_jobs(text: bytes) -> dict[str, QueuedJob]:
-    """The jobs in the output of `qstat -x -f -F json`, by number. Raises msgspec.MsgspecError if it is something else."""
-    found = msgspec.json.decode(text, type=_Answer, strict=False).jobs
+    """The jobs in the output of `qstat -x -f -F json`, by number. What is no UTF-8 in it is replaced. Raises msgspec.MsgspecError if it is something else."""
+    found = msgspec.json.decode(text.decode(errors="replace"), type=_Answer, strict=False).jobs
     return {number: _job(number, attributes) for number, attributes in found.items()}
 
 
@@ -44,8 +48,8 @@ def _job(number: str, found: _Attributes) -> QueuedJob:
     return QueuedJob(
         job=number,
         state=state,
-        start=found.estimated.start_time,
+        start=str(found.estimated.start_time),
         nodes=hosts,
-        reason=(held + found.comment).removesuffix("; "),
+        reason=f"{held}{found.comment}".removesuffix("; "),
         scheduler="pbs",
     )
