@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import ProfileError, UsageError
 from engine.core.plan.key_places import Places
@@ -107,7 +109,8 @@ def read_profile(path: Path) -> Profile:
 def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile, Places]:
     """Like `read_profile`, with `section.key=value` words that win over the file. Also returns the line of each key.
 
-    Paths in a profile of a `.rankdeck` folder elsewhere are relative to the folder that contains it, and become absolute.
+    Paths in a profile of a `.rankdeck` folder elsewhere are relative to the folder that contains it, and become absolute. Those in `overrides` are
+    relative to the current folder.
     """
     try:
         if not path.is_file():
@@ -121,7 +124,22 @@ def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
     profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
     project = other_project(path)
-    return (profile if project is None else with_absolute_paths(profile, project)), places
+    return (profile if project is None else _of_project(profile, project, places)), places
+
+
+_PATHS = (("layout", "hostfile"), ("recipe", "script"), ("launch", "python"), ("launch", "workdir"))
+"""What `with_absolute_paths` changes."""
+
+
+def _of_project(profile: Profile, project: Path, places: Places) -> Profile:
+    """The profile of another project, with absolute paths. What the command line has set is relative to the current folder."""
+    typed, found = with_absolute_paths(profile), with_absolute_paths(profile, project)
+    for section, key in _PATHS:
+        if (section, key) in places.overridden:
+            value = getattr(getattr(typed, section), key)
+            changed = msgspec.structs.replace(getattr(found, section), **{key: value})
+            found = msgspec.structs.replace(found, **{section: changed})
+    return found
 
 
 def to_toml(profile: Profile) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.client.engine import LocalEngine
 from engine.planning.make import make_plan
-from engine.planning.profiles import read_profile, save_profile
+from engine.planning.profiles import read_profile, read_with_places, save_profile
 from tests.support import parse_profile
 
 TEXT = 'schema = 1\nname = "mine"  # mine\n[recipe]\nname = "linear"\n[env]\nHF_TOKEN = "x"\n'
@@ -90,3 +90,7 @@ def test_a_profile_of_a_project_finds_its_files_from_another_folder(
     before = path.read_text()
     LocalEngine().save_profile(read_profile(path), path)
     assert path.read_text() == before
+    (other / "train.py").write_text("print(2)\n")
+    words = ["recipe.script=train.py", "env.A=b", "layout.ranks_per_node=2"]
+    profile, _ = read_with_places(Path("../here/.rankdeck/mine.toml"), words)
+    assert (profile.recipe.script, profile.launch.workdir) == (str(other / "train.py"), str(here))
