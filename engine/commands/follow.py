@@ -101,11 +101,14 @@ async def watch(run: LocalRun, *, owner: bool = True, notify: Notify = QUIET) ->
 
 async def _follow_run(run: LocalRun, interrupts: FollowInterrupts, teller: RunTeller) -> int:
     printer: _Printer | None = None
+    attempt: int | None = None
     held = False
     async with contextlib.aclosing(snapshots(run)) as stream:
         async for snapshot, events in stream:
             printer = printer or _Printer(run, snapshot, interrupts)
-            interrupts.after_answer(partial(printer.turn_to, snapshot.run.attempt))
+            if snapshot.run.attempt != attempt:
+                attempt = snapshot.run.attempt
+                interrupts.after_answer(partial(printer.turn_to, attempt))
             teller.look(snapshot.run)
             for event in events:
                 if event.level != "info":

@@ -47,7 +47,7 @@ def main(folder: str) -> int:
     Returns:
         The exit status: 1 if it has failed.
     """
-    paths = RunPaths(Path(folder))
+    paths, began = RunPaths(Path(folder)), time.monotonic()
     try:
         submitted = _take_job(paths, _scheduler_of(read_plan(paths)))
         if paths.journal.exists() and not waits_again(paths):
@@ -61,7 +61,9 @@ def main(folder: str) -> int:
         return 1
     job = profile.layout.job
     assert job is not None
-    return asyncio.run(_Supervision(LocalRun(paths), submitted, profile, requeues=job.on_limit == "requeue").run())
+    return asyncio.run(
+        _Supervision(LocalRun(paths), submitted, profile, began, requeues=job.on_limit == "requeue").run()
+    )
 
 
 def _scheduler_of(plan: LaunchPlan) -> Scheduler:
@@ -88,10 +90,11 @@ def _take_job(paths: RunPaths, scheduler: Scheduler) -> Submitted:
 
 
 class _Supervision:
-    """The run in this job."""
+    """The run in this job. `began`: when the job did, on the monotonic clock."""
 
-    def __init__(self, run: LocalRun, submitted: Submitted, profile: Profile, *, requeues: bool) -> None:
+    def __init__(self, run: LocalRun, submitted: Submitted, profile: Profile, began: float, *, requeues: bool) -> None:
         self._run, self._submitted, self._profile, self._requeues = run, submitted, profile, requeues
+        self._began = began
         self._step: int | None = None
         self._state = ""
         self._warned, self._deleted, self._seen = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -103,7 +106,8 @@ class _Supervision:
         job = self._profile.layout.job
         if isinstance(job, PbsJob):
             if job.warn:  # PBS sends no signal before the limit
-                loop.call_later((walltime_seconds(job.walltime) or 0) - job.warn, self._warned.set)
+                passed = time.monotonic() - self._began
+                loop.call_later((walltime_seconds(job.walltime) or 0) - job.warn - passed, self._warned.set)
             # Without its cgroups hook, PBS ends only the session of this process, which supervisor and agents have left.
             loop.add_signal_handler(signal.SIGTERM, self._deleted.set)
         await start_supervisor(run.paths)

@@ -1,0 +1,29 @@
+"""A followed run while Ctrl-C's question is on the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.commands import follow
+
+
+def test_what_waits_for_an_answer_does_not_grow_with_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[object] = []
+
+    async def snapshots(_: object) -> AsyncGenerator[tuple[Any, tuple[()]], None]:
+        for attempt in [*[0] * 50, *[1] * 50]:
+            yield SimpleNamespace(run=SimpleNamespace(attempt=attempt, state="running")), ()
+        raise KeyError
+
+    monkeypatch.setattr(follow, "snapshots", snapshots)
+    monkeypatch.setattr(follow, "_Printer", lambda *_: SimpleNamespace(turn_to=print))
+    interrupts: Any = SimpleNamespace(after_answer=waiting.append)
+    teller: Any = SimpleNamespace(look=lambda _: None)
+    with pytest.raises(KeyError):
+        asyncio.run(follow._follow_run(interrupts, interrupts, teller))
+    assert len(waiting) == 2
