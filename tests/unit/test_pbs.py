@@ -6,6 +6,7 @@ import contextlib
 import queue
 import re
 import select
+import signal
 import socket
 import sys
 import threading
@@ -164,7 +165,7 @@ def test_where_no_key_can_be_written_it_is_told(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(pbs_task.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert pbs_task.main(["gpu01", "true"]) == pbs_task.FAILED
     assert capsys.readouterr().err.startswith("rankdeck can't wait for a task: ")
 
