@@ -104,7 +104,10 @@ class FollowInterrupts:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read_answer)
 
     def _read_answer(self) -> None:
-        answer = os.read(sys.stdin.fileno(), 1024).strip().lower()
+        try:
+            answer = os.read(sys.stdin.fileno(), 1024).strip().lower()
+        except OSError:  # the terminal is gone
+            answer = b"d"
         self._answered()
         if answer[:1] == b"d":
             self.detached.set()

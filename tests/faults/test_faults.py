@@ -578,7 +578,7 @@ def test_supervisors_that_die_twice_at_the_same_place_come_up_without_it(
     told = wait_until(lambda: [one for one in rankdeck.journal(run) if one["event"] == "PartLeftOut"])
     assert [one["part"] for one in told] == [part]
     status = rankdeck.wait_status(run, lambda status: status["left_out"] == [part] and status["state"] != "starting")
-    words = f"without {part}: two supervisors in a row died there"
+    words = f"left out after failures: {part}"
     assert words in status["doing"]
     assert words in rankdeck("status", run).stdout
     assert rankdeck.supervisor(run) != supervisor

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import sys
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine.commands import follow
+from engine.commands.interrupts import FollowInterrupts
 
 
 def test_what_waits_for_an_answer_does_not_grow_with_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +31,21 @@ def test_what_waits_for_an_answer_does_not_grow_with_every_change(monkeypatch: p
     with pytest.raises(KeyError):
         asyncio.run(follow._follow_run(interrupts, interrupts, teller))
     assert len(waiting) == 2
+
+
+def test_a_terminal_that_is_gone_detaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def main() -> None:
+        run: Any = None
+        interrupts = FollowInterrupts(run, owner=True)
+        interrupts._asking = True
+        interrupts._read_answer()
+        assert interrupts.detached.is_set()
+        assert not interrupts.is_asking
+
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        monkeypatch.setattr(os, "read", read)
+        asyncio.run(main())

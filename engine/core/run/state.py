@@ -212,7 +212,7 @@ class RunState(Value, frozen=True, kw_only=True):
     notices: int = 0
     """Lines of the story about the ranks' health."""
     left_out: tuple[str, ...] = ()
-    """Parts that supervisors leave out, because two of them died there."""
+    """Parts that supervisors leave out, because two of them died there, and events that can't be replayed."""
     imports: tuple[tuple[str, float], ...] = ()
     """What rank 0 has imported itself, and in how many seconds, as it said last."""
 

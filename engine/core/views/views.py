@@ -236,7 +236,7 @@ def run_view(
 def _left_out_words(state: RunState) -> str:
     if not state.left_out or isinstance(state.phase, Ended):
         return ""
-    return f"without {', '.join(state.left_out)}: two supervisors in a row died there"
+    return f"left out after failures: {', '.join(state.left_out)}"
 
 
 def _alive(state: RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:
