@@ -42,15 +42,23 @@ def of_program(states: Collection[Path], folder: Path, args: Sequence[str]) -> P
     Args:
         states: those that have changed since the program began.
         folder: where it runs.
-        args: its arguments. What is in a folder that one of them names, as `--output_dir out` does, is of this program.
+        args: its arguments. What is in a folder that one of them names, as `--output_dir out` does, is of this program. With an
+            `output_dir`, nothing else is.
 
     Returns:
         The name by which it is watched; None if several may be the program's.
     """
     words = {part for word in args for part in (word, word.partition("=")[2]) if part}
     named = {Path(os.path.normpath(folder / word)) for word in words} - {folder, *folder.parents}
-    own = [state for state in states if not named.isdisjoint(state.parents)] or states
-    return next(iter(own)) if len(own) == 1 else None
+    own = [state for state in states if not named.isdisjoint(state.parents)]
+    if not own and not any(_names_output(word) for word in args):
+        own = list(states)
+    return own[0] if len(own) == 1 else None
+
+
+def _names_output(word: str) -> bool:
+    """Whether an argument is transformers' output folder: `--output_dir`, `--output-dir=out`, `train.output_dir=out`."""
+    return word.partition("=")[0].lstrip("-").rpartition(".")[2].replace("-", "_") == "output_dir"
 
 
 def read_states(path: Path, after: int) -> tuple[list[Scalar], int]:

@@ -76,6 +76,9 @@ def test_a_state_of_another_training_in_the_folder_is_not_taken(tmp_path: Path) 
         assert find_files(tmp_path, {}, LAUNCHED, 60.0, unclear) == {}, unclear
     shutil.rmtree(tmp_path / "twin")
     assert find_files(tmp_path, {}, LAUNCHED, 60.0) == {own: 0}
+    assert find_files(tmp_path, {}, LAUNCHED, 60.0, ("--lr", "1")) == {own: 0}
+    for elsewhere in (("--output_dir", "later"), ("--output-dir=later",), ("train.output_dir=later",)):
+        assert find_files(tmp_path, {}, LAUNCHED, 60.0, elsewhere) == {}, "that of another training"
 
 
 def test_a_state_may_hold_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
