@@ -33,6 +33,8 @@ _UNKNOWN = 153
 _HINT = "rankdeck runs PBS's commands on this machine: is this a login node?"
 
 _answers: dict[str, tuple[float, QueuedJob | None]] = {}
+_silences: list[tuple[float, CheckError]] = []
+"""When qstat last did not answer at all, and the error, if it ever happened. A list of many runs waits for that once."""
 
 
 def test(submission: Submission) -> str:
@@ -44,7 +46,7 @@ def job(number: str) -> QueuedJob | None:
     """A job; None: the server does not know it. Raises CheckError if the server does not answer."""
     asked, found = _answers.get(number, (float("-inf"), None))
     if time.monotonic() - asked > PATIENCE:
-        status, said, complaint = run_quickly(["qstat", "-x", "-f", "-F", "json", number], hint=_HINT, limit=LIMIT)
+        status, said, complaint = _ask(number)
         if status not in (0, _UNKNOWN):
             last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
             raise CheckError(f"qstat fails: {last or f'exit status {status}'}", hint=_HINT)
@@ -56,6 +58,18 @@ def job(number: str) -> QueuedJob | None:
             ) from None
         _answers[number] = (time.monotonic(), found)
     return found
+
+
+def _ask(number: str) -> tuple[int, bytes, bytes]:
+    """What qstat says about a job; see `run_quickly`."""
+    for at, error in _silences[:]:  # other threads ask too
+        if time.monotonic() - at < PATIENCE:
+            raise error
+    try:
+        return run_quickly(["qstat", "-x", "-f", "-F", "json", number], hint=_HINT, limit=LIMIT)
+    except CheckError as error:
+        _silences[:] = [(time.monotonic(), error)]
+        raise
 
 
 def cancel(job: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.core.errors import ProfileError
+from engine.core.errors import CheckError, ProfileError
 from engine.core.failures.causes import pbs as causes
 from engine.core.failures.ssh import explain
 from engine.core.plan.plan import PlannedNode, Reach
@@ -26,6 +26,7 @@ from engine.core.views.queue import end_words, queue_words
 from engine.launchers import LAUNCHERS, pbs, rsync
 from engine.launchers.setup import with_setup
 from engine.node import pbs_task
+from engine.planning import pbs as batch
 from tests.support import parse_profile
 
 SAID = [
@@ -278,3 +279,25 @@ def test_what_qstat_tells_is_told_in_words() -> None:
 def test_what_is_odd_in_the_answer_of_qstat_is_shown_as_it_is(attributes: bytes, words: str) -> None:
     job = parse_jobs(b'{"Jobs": {"1": {"job_state": "Q", ' + attributes + b"}}}")["1"]
     assert queue_words(job) == words
+
+
+def test_many_runs_wait_once_for_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run_quickly(words: list[str], **_: object) -> tuple[int, bytes, bytes]:
+        asked.append(words)
+        raise CheckError("qstat does not answer within 10 s")
+
+    monkeypatch.setattr(batch, "run_quickly", run_quickly)
+    monkeypatch.setattr(batch, "PATIENCE", 600.0)
+    monkeypatch.setattr(batch, "_answers", {})
+    monkeypatch.setattr(batch, "_silences", [], raising=False)
+    for number in ("1.head", "2.head", "3.head"):
+        with pytest.raises(CheckError, match="does not answer"):
+            batch.job(number)
+    assert len(asked) == 1
+    monkeypatch.setattr(batch, "PATIENCE", 0.0)
+    monkeypatch.setattr(batch, "run_quickly", lambda *_, **__: (0, QSTAT, b""))
+    found = batch.job("3.head")
+    assert found is not None
+    assert found.state == "RUNNING"
