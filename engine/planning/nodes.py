@@ -45,7 +45,8 @@ def nodes_of(layout: Layout) -> Nodes:
         CheckError: the source is missing, has no nodes, or names invalid nodes.
     """
     if layout.hostfile is not None:
-        return Nodes(_complete(layout, parse_hostfile(_text(layout.hostfile), layout.hostfile), layout.hostfile))
+        name = _short(layout.hostfile)
+        return Nodes(_complete(layout, parse_hostfile(_text(name), name), name))
     if layout.job is not None:
         return Nodes(_future_slots(layout, layout.job))
     if layout.slurm is not None:
@@ -64,6 +65,12 @@ def _complete(layout: Layout, slots: Sequence[Slots], source: str) -> tuple[Slot
         return complete(slots, layout.ranks_per_node)
     except LayoutError as error:
         raise CheckError(f"{source} {error}", hint=error.hint) from None
+
+
+def _short(file: str) -> str:
+    """A path as errors tell it: relative, if it is below the current directory."""
+    short = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if short.startswith(("../", "~")) else short
 
 
 def _text(file: str) -> str:
