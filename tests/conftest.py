@@ -24,7 +24,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("unhurried")  # on a busy machine an example may take any time
 
-FOREIGN = ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
+FOREIGN = ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES")
 """Variables of whoever runs the tests, which ranks or the command would see."""
 
 GRACE = 60.0
