@@ -32,7 +32,7 @@ from engine.runs.ending import LIMIT, end_run
 from engine.runs.lock import is_taken
 from engine.runs.paths import RunPaths
 from engine.runs.record import Submitted, read_plan, read_submitted, replace_file
-from engine.runs.replay import waits_again
+from engine.runs.replay import has_begun, waits_again
 
 MAX_FRUITLESS = 2
 """Jobs in a row that get no further than an earlier one, after which no other is submitted."""
@@ -50,7 +50,7 @@ def main(folder: str) -> int:
     paths, began = RunPaths(Path(folder)), time.monotonic()
     try:
         submitted = _take_job(paths, _scheduler_of(read_plan(paths)))
-        if paths.journal.exists() and not waits_again(paths):
+        if has_begun(paths) and not waits_again(paths):
             narrate(f"{paths.run} has ended, and there is nothing to continue")
             return 0
         profile = read_profile(paths.profile)

@@ -120,7 +120,15 @@ def plan_now(launched: LaunchPlan, state: RunState) -> LaunchPlan:
 
 def is_queued(paths: RunPaths) -> bool:
     """Whether a run waits for a job: it was submitted and no supervisor has begun to run it, or it has left a job for another one."""
-    return paths.job.exists() and (not paths.journal.exists() or waits_again(paths))
+    return paths.job.exists() and (not has_begun(paths) or waits_again(paths))
+
+
+def has_begun(paths: RunPaths) -> bool:
+    """Whether a supervisor has written its first event."""
+    try:
+        return paths.journal.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def waits_again(paths: RunPaths) -> bool:
@@ -139,7 +147,7 @@ def stored_snapshot(paths: RunPaths) -> Snapshot:
     Raises:
         SupervisorError: the files can't be read.
     """
-    if not paths.journal.exists() and (submitted := read_submitted(paths)) is not None:
+    if not has_begun(paths) and (submitted := read_submitted(paths)) is not None:
         return _queued_snapshot(paths, submitted.at)
     plan, events = read_plan(paths), read_journal(paths.journal)
     state = replay(events)
