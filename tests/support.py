@@ -286,7 +286,10 @@ class Deck:
             lines = complete_lines(self.log(run, rank, stream, attempt))
             return lines if text in lines else b""
 
-        return wait_until(lines_with_it, what=f"rank {rank} wrote {text!r}")
+        try:
+            return wait_until(lines_with_it, what=f"rank {rank} wrote {text!r}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the status is {self('status', run).stdout}") from None
 
     def journal(self, run: str) -> list[dict[str, Any]]:
         """The events of a run."""
