@@ -191,7 +191,7 @@ def test_the_full_disk_of_a_node_costs_output_and_no_rank(
     small.mkdir()
     node.hide(small, size="3m")
     run = launch(COUNT_ELSEWHERE, nodes="node2:1", ready="line 1 ", launch={"setup": f"export TMPDIR={small}"})
-    (pid,) = [rank["pid"] for rank in rankdeck.status(run)["ranks"]]
+    (pid,) = rankdeck.pids(run)
 
     def counted() -> int:
         return int((work / "count").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def find(request: pytest.FixtureRequest, shared: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("TMPDIR", str(shared))
     monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(folders, "LONGEST", 500)
     return (lambda: Path(folders.runtime_folder())) if request.param == "agent" else paths.runtime_folder
 
 
@@ -95,3 +97,19 @@ def test_a_folder_that_any_user_can_replace_is_refused(find: Callable[[], Path],
     shared.chmod(0o777)
     with pytest.raises(REFUSALS, match=str(shared)):
         find()
+
+
+@pytest.mark.parametrize(("length", "is_used"), [(20, True), (90, False)])
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_left(
+    monkeypatch: pytest.MonkeyPatch, length: int, is_used: bool
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="rd"))
+    long = folder / ("x" * length)
+    long.mkdir()
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(long))
+    name = f"rankdeck-{os.geteuid()}"
+    try:
+        assert folders.runtime_folder() == (str(long / name) if is_used else f"/tmp/{name}")
+    finally:
+        shutil.rmtree(folder)

@@ -13,6 +13,9 @@ import time
 KEEP_FILE = "keep"
 """If this file is in the agent's folder, the folder is kept, because output of ranks could not be stored elsewhere."""
 
+LONGEST = 48
+"""Bytes of a folder's path that leave room for a socket's name: 107 for both."""
+
 ABANDONED_AFTER = 7 * 86400.0
 """Seconds without a change after which the files of an ended agent are removed."""
 
@@ -22,7 +25,8 @@ def runtime_folder() -> str:
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK | os.X_OK):
         return private_folder(os.path.join(base, "rankdeck"))
-    return temporary_folder()
+    folder = temporary_folder()
+    return folder if len(os.fsencode(folder)) <= LONGEST else private_folder(f"/tmp/rankdeck-{os.geteuid()}")
 
 
 def temporary_folder() -> str:
