@@ -43,12 +43,13 @@ def own_processes(home: Path) -> list[int]:
 
 
 def memory(pids: list[int]) -> float:
-    """Megabytes that processes use, shared pages divided among them."""
+    """Megabytes that processes use of their own, shared pages divided among them. Pages of files are left out: whoever maps the same
+    libraries meanwhile would change the figure."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return total / 1024
 
 
