@@ -35,7 +35,7 @@ def side(
     *,
     env: dict[str, str] | None = None,
     python: str = "/usr/bin/python3",
-    workdir: str = "/work",
+    workdir: str = "/project",
     sections: dict[str, Any] | None = None,
     **facts: Any,
 ) -> Side:
@@ -70,7 +70,7 @@ def test_equal_runs_have_results_only():
 
 
 def test_each_subject_names_what_differs():
-    code = Code(root="/work", commit="a" * 40, branch="main", changed=("train.py",))
+    code = Code(root="/project", commit="a" * 40, branch="main", changed=("train.py",))
     before = side("a", env={"TOKEN": "x"}, origin=origin(code=code), patch=PATCH)
     after = side("b", python="/opt/python", origin=origin(code=code, versions={"torch": "2.10.0"}, environment={}))
     assert rows(before, after) == {
@@ -85,7 +85,7 @@ def test_each_subject_names_what_differs():
 
 def test_a_path_that_profiles_write_in_two_ways_is_the_same():
     short = {"recipe": {"script": "train.py"}, "launch": {"workdir": "."}}
-    long = {"recipe": {"script": "/work/train.py"}, "launch": {"workdir": "/work"}}
+    long = {"recipe": {"script": "/project/train.py"}, "launch": {"workdir": "/project"}}
     first, again = side("a", sections=short), side("b", sections=long)
     assert set(rows(first, again)) == {"results"}
     assert first.settings is not None
@@ -93,15 +93,15 @@ def test_a_path_that_profiles_write_in_two_ways_is_the_same():
     assert changes(first.settings, again.settings) == []
     elsewhere = side("c", sections=short, workdir="/other")
     assert rows(first, elsewhere)["settings"] == {
-        "recipe.script": ("/work/train.py", "/other/train.py"),
-        "launch.workdir": ("/work", "/other"),
+        "recipe.script": ("/project/train.py", "/other/train.py"),
+        "launch.workdir": ("/project", "/other"),
     }
     assert [change.key for change in changes(first.settings, elsewhere.settings or {})] == [
         "recipe.script", "launch.workdir"]  # fmt: skip
 
 
 def test_a_run_of_which_nothing_was_recorded_does_not_differ_in_everything():
-    found = rows(side("a", origin=origin(code=Code(root="/work", commit="a" * 40))), side("b"))
+    found = rows(side("a", origin=origin(code=Code(root="/project", commit="a" * 40))), side("b"))
     assert set(found) == {"results"}
 
 
