@@ -72,7 +72,7 @@ async def main() -> None:
 async def hang() -> None:
     """Writes `hang.svg`, `compare.svg` and `chart.svg`, with the keys of the tutorial. The script is in the working directory afterwards."""
     from engine.client.engine import LocalEngine
-    from engine.planning.make import with_absolute_paths
+    from engine.planning.profile_paths import with_absolute_paths
     from engine.planning.profiles import save_profile
     from engine.planning.programs import Wanted, make_profile
     from tui.app import RankdeckApp

@@ -31,7 +31,7 @@ from engine.core.views.history import HistoryEntry
 from engine.core.views.partitions import Partition
 from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
-from engine.planning import profiles, recipes, slurm
+from engine.planning import profile_paths, profiles, recipes, slurm
 from engine.planning.script_arguments import arguments_of
 from engine.planning.training_python import is_of_folder
 from engine.runs import settings
@@ -89,7 +89,7 @@ class LocalEngine:
         return ImportedCommand(found.profile, tuple(left_out(found.notes)))
 
     def save_profile(self, profile: Profile, path: Path | None = None) -> Path:
-        return profiles.save_profile(planning.as_saved(profile, path), path)
+        return profiles.save_profile(profile_paths.as_saved(profile, path), path)
 
     def is_trusted(self, profile: Profile) -> bool:
         return trust.is_trusted(profile)
@@ -160,7 +160,7 @@ class LocalEngine:
             wanted = None
             if profile is not None and profile.launch.warm and profile.launch.prewarm:
                 plan = planning.make_plan(profile)
-                code = planning.with_absolute_paths(profile)
+                code = profile_paths.with_absolute_paths(profile)
                 is_strange = is_of_folder(code, plan.python, plan.workdir) and not trust.is_trusted(profile)
                 if can_stand_by(plan) and not is_strange:  # nobody asked for a connection to another node yet
                     wanted = plan

@@ -19,7 +19,7 @@ from engine.core.catalogue import Argument
 from engine.core.errors import UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
-from engine.planning.make import with_absolute_paths
+from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.profiles import find_profile, list_profiles, read_profile, save_profile
 from engine.planning.programs import Wanted, make_profile
 from engine.planning.recipe_arguments import help_asked_for

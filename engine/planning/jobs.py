@@ -71,7 +71,7 @@ def submit(plan: LaunchPlan, paths: RunPaths, *, after: str = "") -> str:
         words,
         hint=f"correct [layout.{name}]; rankdeck plan shows the command",
         # A job hands its variables down, and its own would be wrong for the next one.
-        environment={name: value for name, value in os.environ.items() if not name.startswith(system.OF_A_JOB)},
+        environment={key: value for key, value in os.environ.items() if not key.startswith(system.OF_A_JOB)},
     )
     job = said.strip().partition(";")[0]  # another cluster's name may follow
     if not system.NUMBER.fullmatch(job):

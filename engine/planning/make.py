@@ -37,10 +37,10 @@ from engine.node import cores
 from engine.node.login import in_job
 from engine.planning import recipes
 from engine.planning.nodes import Nodes, nodes_of
+from engine.planning.profile_paths import with_absolute_paths
 from engine.planning.recipe_arguments import check_arguments, check_backend, check_ranks
 from engine.planning.training_python import training_python
 from engine.runs.imports import with_known_imports
-from engine.runs.paths import HERE, utf8_path
 
 LINGER_VARIABLE = "RANKDECK_LINGER"
 """Environment variable that is used where the profile does not set `launch.linger`."""
@@ -221,7 +221,7 @@ class _Draft:
             elif isinstance(layout.pbs, PbsJob) or (layout.pbs and shutil.which("pbs_tmrsh")):
                 profile = replace(profile, layout=replace(layout, transport="pbs"))
         self._profile = profile
-        self._workdir = _absolute(profile.launch.workdir)
+        self._workdir = profile.launch.workdir
         self._python = training_python(profile, self._workdir)
         self.is_one_machine = len(self._slots) == 1
         self._known: dict[str, NodeFacts] = {}
@@ -365,62 +365,3 @@ def _check_this_machine(plan: LaunchPlan) -> None:
         raise CheckError(f"there is no program {plan.rank_wrap[0]!r}", hint="correct rank.wrap, or install it")
     if shutil.which(plan.python) is None:
         raise CheckError(f"there is no Python {plan.python!r}", hint="set launch.python to one that has torch")
-
-
-def as_saved(profile: Profile, path: Path | None) -> Profile:
-    """A profile as its file has it: a script of this folder gets its absolute path, so that every folder finds it.
-
-    Args:
-        profile: what the user wants to save.
-        path: the file; None: in the user's own folder. A file below this folder keeps a relative path: they move together. In a `.rankdeck`
-            folder elsewhere, paths below the folder that contains it become relative to that again.
-    """
-    script = profile.recipe.script
-    is_relative = script is not None and not os.path.isabs(os.path.expanduser(script)) and os.path.isfile(script)
-    if is_relative and not (path is not None and path.absolute().is_relative_to(Path.cwd())):
-        profile = with_absolute_paths(profile)
-    project = None if path is None else other_project(path)
-    return profile if project is None else _with_paths_below(profile, project)
-
-
-def other_project(path: Path) -> Path | None:
-    """The folder to which paths in a profile are relative, if that is not the current one: it contains the profile's `.rankdeck`."""
-    folder = path.absolute().parent
-    project = folder.parent.resolve()
-    return project if folder.name == HERE and project != Path.cwd() else None
-
-
-def _with_paths_below(profile: Profile, folder: Path) -> Profile:
-    """The profile with relative paths of what lies in a folder."""
-
-    def below(path: str | None) -> str | None:
-        if path is None or not Path(path).is_relative_to(folder):
-            return path
-        return str(Path(path).relative_to(folder))
-
-    layout, recipe, launch = profile.layout, profile.recipe, profile.launch
-    python = below(launch.python)
-    if launch.python and python and os.sep not in python and os.sep in launch.python:
-        python = os.path.join(os.curdir, python)  # without a slash it would be a command
-    return replace(
-        profile,
-        layout=replace(layout, hostfile=below(layout.hostfile)),
-        recipe=replace(recipe, script=below(recipe.script)),
-        launch=replace(launch, python=python, workdir=below(launch.workdir) or os.curdir),
-    )
-
-
-def with_absolute_paths(profile: Profile, folder: Path = Path()) -> Profile:
-    """The profile with absolute paths of hostfile, script, Python and working directory, which are relative to a folder: by default the current directory."""
-    hostfile, python, script = profile.layout.hostfile, profile.launch.python, profile.recipe.script
-    if hostfile is not None:
-        profile = replace(profile, layout=replace(profile.layout, hostfile=_absolute(hostfile, folder)))
-    if script is not None:
-        profile = replace(profile, recipe=replace(profile.recipe, script=_absolute(script, folder)))
-    if python and os.sep in python:
-        profile = replace(profile, launch=replace(profile.launch, python=_absolute(python, folder)))
-    return replace(profile, launch=replace(profile.launch, workdir=_absolute(profile.launch.workdir, folder)))
-
-
-def _absolute(path: str, folder: Path = Path()) -> str:
-    return utf8_path(str((folder / os.path.expanduser(path)).absolute()))

@@ -12,14 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import ProfileError, UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
-from engine.planning.make import choices, other_project, with_absolute_paths
+from engine.planning.make import choices
+from engine.planning.profile_paths import of_project, other_project
 from engine.runs.paths import profile_folders
 from engine.runs.record import replace_file
 from engine.runs.settings import read_settings
@@ -124,22 +123,7 @@ def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile
         raise ProfileError(str(path), None, "", f"is not UTF-8 at byte {error.start}") from None
     profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
     project = other_project(path)
-    return (profile if project is None else _of_project(profile, project, places)), places
-
-
-_PATHS = (("layout", "hostfile"), ("recipe", "script"), ("launch", "python"), ("launch", "workdir"))
-"""What `with_absolute_paths` changes."""
-
-
-def _of_project(profile: Profile, project: Path, places: Places) -> Profile:
-    """The profile of another project, with absolute paths. What the command line has set is relative to the current folder."""
-    typed, found = with_absolute_paths(profile), with_absolute_paths(profile, project)
-    for section, key in _PATHS:
-        if (section, key) in places.overridden:
-            value = getattr(getattr(typed, section), key)
-            changed = msgspec.structs.replace(getattr(found, section), **{key: value})
-            found = msgspec.structs.replace(found, **{section: changed})
-    return found
+    return (profile if project is None else of_project(profile, project, places)), places
 
 
 def to_toml(profile: Profile) -> str:

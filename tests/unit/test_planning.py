@@ -15,6 +15,7 @@ from engine.core.plan.profile_reading import profile_from_data
 from engine.launchers import local
 from engine.planning import check as node_check
 from engine.planning import make as planning
+from engine.planning import profile_paths
 
 FOUND = ProgramOutput(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
 MISSING = ProgramOutput(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)
@@ -227,8 +228,8 @@ def test_a_script_of_this_folder_is_saved_with_its_path_unless_the_file_stays_in
     profile = profile_from_data(
         {"schema": 1, "name": "x", "layout": {"nodes": "localhost:2"}, "recipe": {"script": "train.py"}}, "x.toml"
     )
-    assert planning.as_saved(profile, None).recipe.script == str(tmp_path / "train.py")
-    assert planning.as_saved(profile, Path("/elsewhere/x.toml")).recipe.script == str(tmp_path / "train.py")
-    assert planning.as_saved(profile, Path(".rankdeck/x.toml")) is profile
+    assert profile_paths.as_saved(profile, None).recipe.script == str(tmp_path / "train.py")
+    assert profile_paths.as_saved(profile, Path("/elsewhere/x.toml")).recipe.script == str(tmp_path / "train.py")
+    assert profile_paths.as_saved(profile, Path(".rankdeck/x.toml")) is profile
     (tmp_path / "train.py").unlink()
-    assert planning.as_saved(profile, None) is profile, "no file is meant, so nothing is made of it"
+    assert profile_paths.as_saved(profile, None) is profile, "no file is meant, so nothing is made of it"
