@@ -107,6 +107,8 @@ class Connection:
         self._process = 0
         """The supervisor's, if it is on this machine."""
         self.pid = 0
+        self.checks_pids = False
+        """As of `Welcome`."""
 
     @classmethod
     async def open(cls, paths: RunPaths) -> Connection:
@@ -126,7 +128,7 @@ class Connection:
             connection.close()
             raise SupervisorError(f"the socket of run {paths.run} belongs to another user", hint=f"remove it: {path}")
         connection._process = peer_process(writer.get_extra_info("socket"))
-        connection.pid = await connection._greet(paths)
+        connection.pid = (await connection._greet(paths)).pid
         return connection
 
     @classmethod
@@ -146,8 +148,8 @@ class Connection:
         await connection._greet(paths)
         return connection
 
-    async def _greet(self, paths: RunPaths) -> int:
-        """The handshake. Returns the pid of the supervisor."""
+    async def _greet(self, paths: RunPaths) -> Welcome:
+        """The handshake. Returns what the supervisor says of itself."""
         self.write(Hello(protocol=PROTOCOL, version=__version__))
         welcome = await self.read()
         if welcome is None:
@@ -157,7 +159,8 @@ class Connection:
             self.close()
             reason = welcome.reason if isinstance(welcome, Refused) else "unexpected reply"
             raise SupervisorError(f"the supervisor of {paths.run} refuses this connection: {reason}")
-        return welcome.pid
+        self.checks_pids = welcome.checks_pids
+        return welcome
 
     def write(self, message: Hello | Request) -> None:
         """Sends one line."""

@@ -13,7 +13,7 @@ from engine.core.run.state import ENDED_WORDS, run_word
 from engine.runs.listing import summarise
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import refuse_elsewhere
+from engine.runs.record import refuse_elsewhere, remove_runtime_files
 from engine.runs.replay import read_journal
 
 CLOSING_TIME = 10.0
@@ -45,6 +45,7 @@ def remove_run(paths: RunPaths, *, end_rest: Callable[[RunPaths], object] | None
         try:
             if end_rest is not None and not paths.plan.exists():
                 end_rest(paths)
+            remove_runtime_files(paths)
             shutil.rmtree(paths.folder)
         finally:
             os.close(lock)

@@ -82,7 +82,7 @@ class LocalRun:
         """
         if (submitted := read_submitted(self.paths)) is not None:
             return await self._connect_to_job(submitted, patient=patient)
-        deadline, failures = time.monotonic() + CONNECT_TIME, 0
+        deadline, failures, said = time.monotonic() + CONNECT_TIME, 0, ""
         while failures < MAX_FAILURES and time.monotonic() < deadline:
             with contextlib.suppress(ConnectionError):
                 return await Connection.open(self.paths)
@@ -95,10 +95,10 @@ class LocalRun:
             self._count_start()
             try:
                 await self._start()
-            except SupervisorError:
-                failures += 1
+            except SupervisorError as error:
+                failures, said = failures + 1, f": {error.message}"
         raise SupervisorError(
-            f"the supervisor of {self.run} does not answer", hint=f"its log: {self.paths.supervisor_log}"
+            f"the supervisor of {self.run} does not answer{said}", hint=f"its log: {self.paths.supervisor_log}"
         )
 
     async def _start(self) -> None:
@@ -233,6 +233,11 @@ class LocalRun:
         if connection is None:
             return None
         try:
+            if isinstance(request, msg.Kill) and request.pid is not None and not connection.checks_pids:
+                raise RankdeckError(
+                    f"the supervisor of {self.run} is of an older rankdeck, and can't check that rank {request.rank} still is process {request.pid}",
+                    hint=f"rankdeck kill {self.run} --rank {request.rank} signals whatever process it is now",
+                )
             connection.write(request)
             answer = await connection.read()
         finally:

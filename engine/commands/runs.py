@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from engine.client.jobs import runs_and_jobs
-from engine.client.run import LocalRun
+from engine.client.run import LocalRun, user_name
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, Age, Moment, Pattern, RunName
 from engine.commands.output import close_stdout, narrate
@@ -154,7 +154,7 @@ def stop(run: str, *, at_once: bool, no_wait: bool) -> None:
 
         if isinstance(error, SupervisorDefectError):
             end_supervisor(paths)
-        asyncio.run(abandon(paths))
+        asyncio.run(abandon(paths, user_name()))
         click.echo(f"{paths.run} was stopped without its supervisor: {error.message}")
 
 

@@ -15,7 +15,7 @@ from engine.core.run.machine import launch, replay
 from engine.core.run.state import Ended, RunState, waits_for_job
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, read_submitted, write_summary
+from engine.runs.record import read_plan, read_submitted, runtime_files, write_summary
 from engine.runs.replay import first_event, measure_journal, read_saved, stored_snapshot
 
 LIMIT = "the time limit of its job"
@@ -35,24 +35,37 @@ def end_run(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) 
         SupervisorError: a supervisor of this machine has the run, or its files can't be read.
         OSError: they can't be written.
     """
+    left = runtime_files(paths)
     with contextlib.suppress(FileNotFoundError):
         paths.supervisor.unlink()
     lock = take_lock(paths)
     try:
-        plan = read_plan(paths)
-        events, size = measure_journal(paths.journal) if paths.journal.exists() else ([], 0)
-        state, news = replay(events), list[AnyEvent]()
-        if state is None:
-            submitted = read_submitted(paths)
-            begin = first_event(paths, plan, submitted.at if submitted else time.time())
-            state, news = launch(begin)[0], [begin]
-        news += _last_events(state, reason, by, again=again)
-        _append(paths, news, size)
-        saved = read_saved(paths)
-        metrics = final_values(tuple(saved.series)) if saved else None
-        write_summary(paths, stored_snapshot(paths).run, metrics)
+        for path in left:
+            path.unlink(missing_ok=True)
+        write_end(paths, reason, by=by, again=again)
     finally:
         os.close(lock)
+
+
+def write_end(paths: RunPaths, reason: str, *, by: str = "", again: bool = False) -> None:
+    """As `end_run`, for whoever holds the lock of the run.
+
+    Raises:
+        SupervisorError: its files can't be read.
+        OSError: they can't be written.
+    """
+    plan = read_plan(paths)
+    events, size = measure_journal(paths.journal) if paths.journal.exists() else ([], 0)
+    state, news = replay(events), list[AnyEvent]()
+    if state is None:
+        submitted = read_submitted(paths)
+        begin = first_event(paths, plan, submitted.at if submitted else time.time())
+        state, news = launch(begin)[0], [begin]
+    news += _last_events(state, reason, by, again=again)
+    _append(paths, news, size)
+    saved = read_saved(paths)
+    metrics = final_values(tuple(saved.series)) if saved else None
+    write_summary(paths, stored_snapshot(paths).run, metrics)
 
 
 def _last_events(state: RunState, reason: str, by: str, *, again: bool) -> list[AnyEvent]:

@@ -16,7 +16,7 @@ from engine.core.metrics.bench import Result, parse_results
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.submission import Scheduler
 from engine.core.views.view import RunNote, RunSummary, RunView
-from engine.runs.paths import RunPaths
+from engine.runs.paths import RunPaths, runtime_folder
 
 TAIL = 1 << 16
 """Bytes of a failed rank's stderr that are read for its explanation: several long tracebacks."""
@@ -134,6 +134,24 @@ def socket_of(paths: RunPaths) -> str:
     """The socket of a run's supervisor: the recorded one, because another login may have another environment; else the default."""
     where = read_whereabouts(paths)
     return where.socket if where is not None else str(paths.socket)
+
+
+def runtime_files(paths: RunPaths) -> set[Path]:
+    """The socket of a run and its crash marks, in the runtime folder of this login and of that of its last supervisor. They may not exist."""
+    names, where = (f"{paths.mark}.sock", f"{paths.mark}.parts"), read_whereabouts(paths)
+    folders = set()
+    with contextlib.suppress(RankdeckError, OSError):  # another user could put files there
+        folders.add(runtime_folder())
+    if where is not None and Path(where.socket).name in names:
+        folders.add(Path(where.socket).parent)
+    return {folder / name for folder in folders for name in names}
+
+
+def remove_runtime_files(paths: RunPaths) -> None:
+    """Removes `runtime_files` of a run that has no supervisor, and whose lock is taken."""
+    for path in runtime_files(paths):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def host_elsewhere(paths: RunPaths) -> str | None:

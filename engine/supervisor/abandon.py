@@ -12,15 +12,16 @@ from functools import partial
 
 import msgspec
 
-from engine.core.errors import SupervisorError
+from engine.core.errors import RankdeckError, SupervisorError
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import launch
 from engine.core.wire import agent_reports as reports
 from engine.node.agent.processes import kill_quietly, marked, process_status
+from engine.runs.ending import write_end
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths, peer_process, peer_user
-from engine.runs.record import read_plan, read_summary, replace_file, socket_of
+from engine.runs.record import read_plan, read_summary, remove_runtime_files, replace_file, socket_of
 from engine.supervisor.agents import Agents
 from engine.supervisor.guard import end_guards
 from engine.supervisor.supervised import SupervisedRun
@@ -32,11 +33,12 @@ LOCK_TIME = 5.0
 """Seconds in which a supervisor that can't start, and that its guard has just started, must have ended."""
 
 
-async def abandon(paths: RunPaths) -> None:
+async def abandon(paths: RunPaths, by: str) -> None:
     """Ends all agents of a run, and with them its ranks. The run has ended as stopped then.
 
     Args:
         paths: of the run.
+        by: who wants that.
 
     Raises:
         SupervisorError: a supervisor runs, the plan can't be read, or a node can't be reached.
@@ -64,12 +66,21 @@ async def abandon(paths: RunPaths) -> None:
                 link.open(0.0)
         if missed:
             raise SupervisorError("; ".join(missed), hint=f"rankdeck stop --now {paths.run} tries again")
-        if (summary := read_summary(paths)) is not None:
-            reason = "stopped without a supervisor"
-            ended = msgspec.structs.replace(summary, state="stopped", ended_at=time.time(), reason=reason)
-            replace_file(paths.summary, msgspec.json.encode(ended))
+        _note_end(paths, by)
+        remove_runtime_files(paths)
     finally:
         os.close(lock)
+
+
+def _note_end(paths: RunPaths, by: str) -> None:
+    """Writes the end of a run into its journal and summary; if the journal is damaged, into the summary alone."""
+    reason = "stopped without a supervisor"
+    with contextlib.suppress(RankdeckError, OSError):
+        write_end(paths, reason, by=by)
+        return
+    if (summary := read_summary(paths)) is not None:
+        ended = msgspec.structs.replace(summary, state="stopped", ended_at=time.time(), reason=reason)
+        replace_file(paths.summary, msgspec.json.encode(ended))
 
 
 def end_supervisor(paths: RunPaths) -> None:

@@ -1,5 +1,7 @@
 """Remembers in which part of it a supervisor died, for the next one: a part in which two of them in a row died is left out.
 
+It also counts the supervisors in a row that an exception outside of every part has ended.
+
 An exception is contained where it is raised (`SupervisedRun.keep`). What ends the process at once leaves nothing but what was noted
 before: a byte in a small file that is mapped into memory, in the user's runtime folder. Setting a byte takes no system call, and it
 outlives the process.
@@ -53,8 +55,12 @@ PARTS = (
 )
 """Every part that may be left out. The first stands for none."""
 
-_HEAD = struct.Struct("<IQQ")
-"""Which `PARTS` the file is about, the event that is replayed, and the one at which the supervisor before died. Both count from 1."""
+_HEAD = struct.Struct("<IQQB")
+"""Which `PARTS` the file is about, the event that is replayed, the one at which the supervisor before died, and how many supervisors in a row
+have failed. Events count from 1."""
+
+MOST_FAILURES = 255
+"""Failures that are counted."""
 
 _NOW = _HEAD.size
 """Where the part is in which the event loop is."""
@@ -135,11 +141,14 @@ class CrashMarks:
     """Parts in which this supervisor's two predecessors died."""
     event: int | None
     """The number of the event in the journal at whose replay both died, from 0; None: at none."""
+    failures: int
+    """Supervisors in a row before this one that an exception outside of every part has ended."""
 
     def __init__(self, path: Path | None = None, old: Path | None = None) -> None:
         self._path, data = path, _read(old)
         self._marks: _Marks = _first_marks(data)
         self.parts, self.event = _died_twice(data)
+        self.failures = _HEAD.unpack_from(data)[3]
         if path is not None:
             replace_file(path, bytes(self._marks))
             with open(open_regular(path, os.O_RDWR), "r+b") as file:
@@ -185,12 +194,18 @@ class CrashMarks:
 
     def replays(self, event: int | None) -> None:
         """Marks the event that is replayed, by its number in the journal; None: the replay is over."""
-        _, _, before = _HEAD.unpack_from(self._marks)
-        _HEAD.pack_into(self._marks, 0, _VERSION, 0 if event is None else event + 1, before)
+        _, _, before, failures = _HEAD.unpack_from(self._marks)
+        _HEAD.pack_into(self._marks, 0, _VERSION, 0 if event is None else event + 1, before, failures)
+
+    def fail(self) -> None:
+        """Counts this supervisor, which an exception ends."""
+        _, event, before, _ = _HEAD.unpack_from(self._marks)
+        _HEAD.pack_into(self._marks, 0, _VERSION, event, before, min(self.failures + 1, MOST_FAILURES))
 
     def forget(self) -> None:
-        """Forgets in which part the supervisor before died: this one has lived for long."""
-        _HEAD.pack_into(self._marks, 0, _VERSION, 0, 0)
+        """Forgets how the supervisors before ended: this one has lived for long."""
+        self.failures = 0
+        _HEAD.pack_into(self._marks, 0, _VERSION, 0, 0, 0)
         self._marks[_BEFORE:_SIZE] = bytes(_SIZE - _BEFORE)
 
     def close(self) -> None:
@@ -220,7 +235,7 @@ def _died_in(data: bytes) -> set[int]:
 
 
 def _died_twice(data: bytes) -> tuple[list[str], int | None]:
-    _, event, event_before = _HEAD.unpack_from(data)
+    _, event, event_before, _ = _HEAD.unpack_from(data)
     parts = [PARTS[number] for number in sorted(_died_in(data)) if data[_BEFORE + number]]
     return parts, event - 1 if event and event == event_before else None
 
@@ -228,7 +243,8 @@ def _died_twice(data: bytes) -> tuple[list[str], int | None]:
 def _first_marks(data: bytes) -> bytearray:
     """The marks of a supervisor before it does anything, whose predecessor has left `data`."""
     marks = bytearray(_SIZE)
-    _HEAD.pack_into(marks, 0, _VERSION, 0, _HEAD.unpack_from(data)[1])
+    _, event, _, failures = _HEAD.unpack_from(data)
+    _HEAD.pack_into(marks, 0, _VERSION, 0, event, failures)
     for number in _died_in(data):
         marks[_BEFORE + number] = 1
     return marks

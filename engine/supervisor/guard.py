@@ -27,8 +27,14 @@ SHORT_LIVES = 5
 END_TIME = 5.0
 """Seconds in which released guards have ended. Usually it takes milliseconds."""
 
-PATIENCE = (0.0, 3.0)
-"""One guard for each; see `guard_process.take_turn`. The second is for the case that the first dies with this process, or soon after."""
+PATIENCE = (0.0, 3.0, 6.0)
+"""One guard for each; see `guard_process.take_turn`. The second is for the case that the first dies with this process, or soon after; the
+third for the case that a signal has stopped this process and one of them, and the other one dies."""
+
+
+def is_started_by_guard() -> bool:
+    """Whether a guard has started this process. Asked before there are `Guards`."""
+    return guard_process.DEATHS in os.environ
 
 
 class Guards:

@@ -16,6 +16,9 @@ import time
 DEATHS = "RANKDECK_SUPERVISOR_DEATHS"
 """Environment variable that tells a supervisor how many died in a row before it."""
 
+READY, GIVEN_UP = "ready", "given up"
+"""What a supervisor says when it serves, and when it does not start because many before it have failed."""
+
 MANY_DEATHS = 5
 """Deaths in a row after which the log says so: something ends each of them."""
 
@@ -29,7 +32,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.4, 60.0
 """Seconds between a later death and the next start: the first is doubled with each death in a row, up to the second."""
 
 LONGEST_TURN = 3.0
-"""Seconds for which a guard waits while another one of the run starts a supervisor. A signal may have stopped that one."""
+"""Seconds for which a guard waits at least while another one of the run starts a supervisor. A signal may have stopped that one."""
 
 LOOK_PAUSE, STOPPED_LIMIT = 2.0, 5
 """Seconds between two looks at the supervisor, and looks in which it may be found stopped. They are counted instead of time: where a
@@ -72,12 +75,12 @@ def take_turn(folder: str, patience: float) -> bool:
 
     Args:
         folder: of the run.
-        patience: seconds to wait where locks are not supported.
+        patience: seconds to wait at most, if that is more than `LONGEST_TURN`; or in any case where locks are not supported.
 
     Returns:
         Whether it is this guard's turn.
     """
-    end = time.monotonic() + LONGEST_TURN
+    end = time.monotonic() + max(LONGEST_TURN, patience)
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         while time.monotonic() < end:
@@ -159,8 +162,8 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
             restore_signals=True,
             check=False,
         )
-        if starter.stdout.strip() == b"ready":
-            return  # it has guards of its own
+        if starter.stdout.strip() in (READY.encode(), GIVEN_UP.encode()):
+            return  # it has guards of its own, or needs none
         pause(deaths, tells=is_first)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import traceback
 from collections.abc import Callable
 
 import msgspec
@@ -105,7 +106,7 @@ class Link:
         self._patience, self._down_since = patience, asyncio.get_running_loop().time()
         if self._task is None or self._task.done():
             self._closing = self._has_closed = False
-            self._task = self._tasks.create_task(self._connect_and_serve(), name=f"link {self.node}")
+            self._task = self._tasks.create_task(self._connect_and_serve(), name=f"the link to {self.node}")
 
     def send(self, request: requests.Request) -> None:
         """Sends a request. Without a connection it is dropped, because the state machine repeats it after the next one."""
@@ -139,6 +140,9 @@ class Link:
             except BootError as error:
                 reason, is_busy, self._was_killed = str(error), error.is_busy, error.was_killed
                 is_final, is_gone = error.is_final, error.is_gone
+            except Exception as error:  # noqa: BLE001 - a defect costs this connection, not the supervisor
+                note("".join(traceback.format_exception(error)))
+                reason = f"a defect: {type(error).__name__}: {error}"
             if self._is_up and not self._has_closed:
                 tries = 0 if loop.time() - self._up_since > STEADY_TIME else tries + 1
                 self._down_since = loop.time()

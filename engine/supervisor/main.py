@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,18 @@ from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
 from engine.core.plan.standby import standby_key
 from engine.core.run.state import finished
+from engine.core.terminal_text import visible
 from engine.core.views.view import RunView
 from engine.node.login import leave_session
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.runs.record import read_plan, read_whereabouts, replace_file, write_summary
+from engine.runs.record import read_plan, replace_file, runtime_files, write_summary
 from engine.runs.standbys import Standing, circumstances
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.file_watch import FileWatch
-from engine.supervisor.guard import Guards
-from engine.supervisor.guard_process import CALM_SECONDS
+from engine.supervisor.guard import Guards, is_started_by_guard
+from engine.supervisor.guard_process import CALM_SECONDS, GIVEN_UP, READY
 from engine.supervisor.health_watch import HealthWatch
 from engine.supervisor.hold_watch import HoldWatch
 from engine.supervisor.import_watch import ImportWatch
@@ -50,11 +51,18 @@ from engine.supervisor.snapshots import Snapshots
 from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun, every
 from engine.supervisor.warm_up import Pipe, Waiting, become_supervisor_of, wait_for_run
 
+MANY_FAILURES = 8
+"""Supervisors in a row that an exception has ended, after which guards start no other one."""
+
 SAVE_PERIOD = 5.0
 """Seconds between two saved copies of the curves. Newer data is read again from the ranks' files."""
 
 SAVE_SHARE = 0.02
 """Largest share of time for saving: with thousands of ranks it takes a second, in which nothing else is done."""
+
+
+class GivenUpError(RankdeckError):
+    """Many supervisors in a row have failed, so that a guard starts no other one."""
 
 
 async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge | None = None) -> None:
@@ -64,9 +72,33 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         paths: of the run, whose plan exists.
         restart_by: who wants to restart a run that has ended, or None.
         bridge: an open connection to the agent of the first node, or None.
+
+    Raises:
+        GivenUpError: many in a row have failed, and a guard has started this one. A command may start one in any case.
     """
-    plan = read_plan(paths)
-    journal, marks = Journal(paths.journal), CrashMarks.of_run(paths)
+    marks = CrashMarks.of_run(paths)
+    if marks.failures >= MANY_FAILURES and is_started_by_guard():
+        raise GivenUpError(
+            f"{marks.failures} supervisors of {paths.run} have failed in a row, and no other one is started",
+            hint=f"rankdeck attach {paths.run} tries again, rankdeck stop --now {paths.run} ends the run without one",
+        )
+    try:
+        await _supervise(paths, marks, restart_by, bridge)
+    except Exception as error:
+        if not _is_outside(error):
+            marks.fail()
+        raise
+
+
+def _is_outside(error: BaseException) -> bool:
+    """Whether the cause of an exception may go away: a full disk, little memory, a damaged file."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_outside, error.exceptions))
+    return isinstance(error, RankdeckError | OSError | MemoryError | msgspec.MsgspecError)
+
+
+async def _supervise(paths: RunPaths, marks: CrashMarks, restart_by: str | None, bridge: Bridge | None) -> None:
+    plan, journal = read_plan(paths), Journal(paths.journal)
     runner = Runner(paths, plan, journal, bridge, marks)
     run = runner.run
     snapshots = Snapshots(run, runner.ingest)
@@ -74,12 +106,12 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
     guards = Guards(paths)
     files, hold = FileWatch(run, journal), HoldWatch(run, runner.orders)
     imports = ImportWatch(run, runner.ingest)
-    _remove_old_socket(paths)
+    _remove_old_files(paths)
     guards.start_after_death()
     await server.listen()
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    async with asyncio.TaskGroup() as tasks:
+    async with run.new_tasks() as tasks:
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "reading the output of ranks": runner.ingest.run,
             "telling front ends what changes": server.keep_fresh,
@@ -101,22 +133,30 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         chores.append(tasks.create_task(every(CALM_SECONDS, marks.forget)))
         runner.start(tasks, restart_by)
         with contextlib.suppress(OSError):  # the process that started this one may be gone
-            print("ready", flush=True)  # noqa: T201
+            print(READY, flush=True)  # noqa: T201
         _close_starter()
         chores.append(tasks.create_task(run.keep("the guards", guards.keep)))
         await run.ended.wait()
-        await runner.wait_closed()
-        await files.wait_written()
+        with _goes_on():
+            await runner.wait_closed()
+        with _goes_on():
+            await files.wait_written()
         for chore in chores:
             chore.cancel()
-    await runner.origins.record()
-    runner.events.finish(is_last=True)
-    runner.ingest.drain(finished(run.state))
-    imports.look()
+    with _goes_on():
+        await runner.origins.record()
+    with _goes_on():
+        runner.events.finish(is_last=True)
+    with _goes_on():
+        runner.ingest.drain(finished(run.state))
+    with _goes_on():
+        imports.look()
     _save_quietly(run, runner.ingest.save)
-    await server.close()
-    metrics = final_values(runner.ingest.series.dump())
-    _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
+    with _goes_on():
+        await server.close()
+    with _goes_on():
+        metrics = final_values(runner.ingest.series.dump())
+        _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
     journal.close()
     guards.release()
     marks.close()
@@ -144,12 +184,20 @@ async def stand_by(paths: RunPaths, front: Waiting) -> RunPaths | None:
     return run
 
 
-def _remove_old_socket(paths: RunPaths) -> None:
-    """Removes the socket that a killed supervisor left, maybe in the runtime folder of another login."""
-    where = read_whereabouts(paths)
-    if where is not None and Path(where.socket).name == paths.socket.name:
-        with contextlib.suppress(OSError):
-            Path(where.socket).unlink()
+@contextlib.contextmanager
+def _goes_on() -> Iterator[None]:
+    """Goes on if something fails when the run has ended: the next supervisor would have nothing to do but to fail there too."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - a defect
+        note(traceback.format_exc())
+
+
+def _remove_old_files(paths: RunPaths) -> None:
+    """Removes what a killed supervisor left, maybe in the runtime folder of another login; its marks are read."""
+    with contextlib.suppress(OSError, RankdeckError):
+        for path in runtime_files(paths) - {paths.crash_marks}:
+            path.unlink(missing_ok=True)
 
 
 def _close_starter() -> None:
@@ -235,10 +283,25 @@ def _run(work: Callable[[], RunPaths | None]) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)  # a launch compares the limits
         if run is not None:
             stay(read_plan(run))
-    except (RankdeckError, OSError, msgspec.MsgspecError, ExceptionGroup) as error:
+    except GivenUpError as error:
+        note(f"{error.message}; {error.hint}")
+        said = GIVEN_UP
+    except (RankdeckError, OSError, msgspec.MsgspecError) as error:
         note("".join(traceback.format_exception(error)))
-        with contextlib.suppress(OSError):
-            sys.stdout.write(f"{error}\n")
-            sys.stdout.flush()
-        return 1
-    return 0
+        said = str(error)
+    except Exception as error:  # noqa: BLE001 - a defect
+        note("".join(traceback.format_exception(error)))
+        said = f"a defect of the supervisor: {_first_words(error)}"
+    else:
+        return 0
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{said}\n")
+        sys.stdout.flush()
+    return 1
+
+
+def _first_words(error: BaseException) -> str:
+    """The first of the exceptions in an exception, in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return visible(" ".join(f"{type(error).__name__}: {error}".split()))

@@ -95,9 +95,9 @@ class Runner:
         self._collect_tails()
         for event in journal.events:
             self.run.kills.take(event)
+        self.ingest.reads_output = run.has(OUTPUT)
         for part in marks.parts:
             self.handle(ev.PartLeftOut(at=time.time(), part=part))
-        self.ingest.reads_output = run.has(OUTPUT)
 
     def _collect_tails(self) -> None:
         for rank, phase in enumerate(self.run.state.ranks):
@@ -179,6 +179,8 @@ class Runner:
             self.origins.start_attempt()
             self._relay.start_attempt()
             self.orders.start_attempt()
+        if before.parts_left_out != after.parts_left_out:
+            self.ingest.reads_output = run.has(OUTPUT)
         if before.nodes is not after.nodes:
             if [node.name for node in before.nodes] != [node.name for node in after.nodes]:
                 run.take_plan(after)

@@ -158,7 +158,10 @@ class Server:
                 writer, msg.Refused(reason=f"this run was launched by rankdeck {__version__}, you run {hello.version}")
             )
             return False
-        _write(writer, msg.Welcome(protocol=PROTOCOL, version=__version__, run=self._run.paths.run, pid=os.getpid()))
+        welcome = msg.Welcome(
+            protocol=PROTOCOL, version=__version__, run=self._run.paths.run, pid=os.getpid(), checks_pids=True
+        )
+        _write(writer, welcome)
         return True
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import time
 import traceback
 from collections.abc import Callable, Coroutine
@@ -24,6 +25,10 @@ from engine.runs.paths import RunPaths
 from engine.runs.replay import plan_now
 from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.log import note
+
+CONTAINED_AFTER = 2
+"""Supervisors in a row that an exception in one of their tasks has ended; the next one goes on without the task that fails. The first ones
+end, because the next one begins every task anew, and nothing stays half done."""
 
 PAUSE = 1.0
 """Seconds until a part that has failed begins again."""
@@ -53,6 +58,35 @@ async def every(period: float, look: Callable[[], None]) -> None:
         look()
 
 
+def link_name(node: str) -> str:
+    """The name of the task that keeps a node connected."""
+    return f"the link to {node}"
+
+
+class ContainingTasks(asyncio.TaskGroup):
+    """Tasks of a run whose supervisors before have failed: an exception in one is reported, and ends no other one.
+
+    Args:
+        on_failure: called with the name of a task and its exception.
+    """
+
+    def __init__(self, on_failure: Callable[[str, Exception], None]) -> None:
+        super().__init__()
+        self._on_failure = on_failure
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
+        """As for every task group."""
+        return super().create_task(self._contain(coro, name or ""), name=name, context=context)
+
+    async def _contain(self, work: Coroutine[Any, Any, Any], name: str) -> Any:
+        try:
+            return await work
+        except Exception as error:  # noqa: BLE001 - a defect, which is reported
+            self._on_failure(name, error)
+
+
 class SupervisedRun:
     """One run: its files, its plan and its state. Only the runner changes `plan` and `state`.
 
@@ -65,8 +99,8 @@ class SupervisedRun:
     """
 
     tasks: asyncio.TaskGroup
-    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck; `keep` runs parts
-    without which the run goes on."""
+    """All tasks of this run. An exception in one is a defect, and ends the supervisor instead of leaving it stuck, unless that has not helped
+    before; `keep` runs parts without which the run goes on."""
     handle: Handle
     """The runner's method, by which every part reports events."""
 
@@ -145,21 +179,39 @@ class SupervisedRun:
 
     def has(self, part: str) -> bool:
         """Whether a part of `PARTS` is not left out."""
-        return part not in self.state.left_out
+        return part not in self.state.parts_left_out
+
+    def new_tasks(self) -> asyncio.TaskGroup:
+        """The group for `tasks`."""
+        if self.marks.failures < CONTAINED_AFTER:
+            return asyncio.TaskGroup()
+        return ContainingTasks(self._take_failed_task)
+
+    def _take_failed_task(self, name: str, error: Exception) -> None:
+        """Reports that a task has failed. If it was the link to a node, that node is given up, so that the run can hold, stop and restart."""
+        try:
+            self.take_failed_reading(self.head, f"{name or 'a task'} has failed again, and is left out", error)
+            for node in self.state.nodes:
+                if name == link_name(node.name):
+                    reason = f"a defect: {type(error).__name__}: {error}"
+                    self.handle(ev.NodeGivenUp(at=time.time(), node=node.name, reason=reason))
+        except Exception:  # noqa: BLE001 - the defect may be there
+            note(traceback.format_exc())
 
     async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again.
 
-        A part that has ended two supervisors is left out.
+        A part that has ended two supervisors is left out, until the user asks for a restart.
 
         Args:
             part: what it does, for a warning: `the watch of rejoins`.
             work: the part, which runs until it is cancelled.
         """
         has_failed = False
-        while self.has(part):
+        while True:
             try:
-                await self.marks.run(part, work())
+                if self.has(part):
+                    await self.marks.run(part, work())
             except Exception as error:  # noqa: BLE001 - a defect, which is reported
                 if not has_failed:
                     has_failed = True

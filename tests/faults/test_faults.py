@@ -621,7 +621,102 @@ def test_a_run_whose_supervisor_can_not_stop_it_is_stopped_without_it(
     assert rankdeck.supervisor(run) == supervisor
     assert rankdeck("stop", run, "--now").returncode == 0
     wait_until(lambda: rankdeck.processes() == [])
+    assert rankdeck.sockets() == []
     assert f"{run} stopped" in " ".join(rankdeck("ps", "--all").stdout.split())
+
+
+OUTSIDE = """
+import runpy, sys
+runpy.run_path({light!r})
+if "supervise" in sys.orig_argv:
+    sys.path.insert(0, {product!r})
+    from engine.supervisor import import_watch, link, main, runner
+    sys.path.remove({product!r})
+    {code}
+"""
+"""A sitecustomize that breaks each supervisor outside of its parts."""
+
+
+@pytest.fixture
+def break_supervisors(tmp_path, monkeypatch) -> Callable[[str], None]:
+    def write(code: str) -> None:
+        text = OUTSIDE.format(light=str(LIGHT / "sitecustomize.py"), product=str(ROOT), code=code)
+        (tmp_path / "sitecustomize.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{LIGHT}")
+
+    return write
+
+
+def test_a_defect_after_the_end_of_a_run_starts_no_other_supervisor(
+    rankdeck, write_script, write_profile, break_supervisors
+):
+    break_supervisors("""
+    usual = import_watch.ImportWatch.look
+    def look(self):
+        if sys._getframe(1).f_code.co_name == "_supervise":
+            raise KeyError("defect")
+        return usual(self)
+    import_watch.ImportWatch.look = look
+""")
+    run = rankdeck.launch(write_profile(write_script("ends.py", "print('up')")))
+    assert rankdeck("wait", run).returncode == 0
+    wait_until(lambda: rankdeck.processes() == [])
+    log = (rankdeck.folder(run) / "supervisor.log").read_text()
+    assert log.count("KeyError: 'defect'") == 1
+    assert not (rankdeck.folder(run) / "supervisor.json").exists()
+    assert rankdeck.sockets() == []
+
+
+def test_a_defect_in_the_link_to_a_node_costs_the_node_and_the_run_says_so(
+    rankdeck, write_script, write_profile, break_supervisors
+):
+    break_supervisors("""
+    async def fail(self):
+        raise KeyError("defect")
+    link.Link._connect_and_serve = fail
+""")
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    status = rankdeck.wait_state(run, "failed")
+    assert "a defect: KeyError: 'defect'" in json.dumps(status)
+    wait_until(lambda: rankdeck.processes() == [])
+    told = [event["text"] for event in rankdeck.journal(run) if event["event"] == "NodeWarned"]
+    assert "the link to localhost has failed again, and is left out: KeyError: 'defect'" in told
+    assert rankdeck("clean", run, "--yes").returncode == 0
+
+
+def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_stopped(
+    rankdeck, write_script, write_profile, break_supervisors
+):
+    break_supervisors("""
+    main.MANY_FAILURES = 3
+    usual = runner.Runner.start
+    def start(self, tasks, restart_by):
+        if len(self._journal.events) > 1:
+            raise KeyError("defect")
+        usual(self, tasks, restart_by)
+    runner.Runner.start = start
+""")
+    run = rankdeck.launch(write_profile(write_script("up.py", FOR_EVER)))
+    rankdeck.wait_log(run, 0, b"up")
+    rankdeck.wait_state(run, "running")
+    (rank,), log = rankdeck.pids(run), rankdeck.folder(run) / "supervisor.log"
+    kill_hard(rankdeck.supervisor(run))
+    wait_until(lambda: "no other one is started" in log.read_text(), what="guards give up")
+    wait_until(
+        lambda: not [one for one in rankdeck.processes() if "guard_process" in one.command or "supervise" in one.command]
+    )
+    assert f"3 supervisors of {run} have failed in a row" in log.read_text()
+    assert is_alive(rank)
+    shown = rankdeck("status", run)
+    assert shown.returncode == 1
+    assert "a defect of the supervisor: KeyError: 'defect'" in shown.stderr
+    refused = rankdeck("stop", run)
+    assert (refused.returncode, f"rankdeck stop --now {run} ends it without a supervisor" in refused.stderr) == (1, True)
+    assert is_alive(rank)
+    assert rankdeck("stop", run, "--now").returncode == 0
+    wait_until(lambda: rankdeck.processes() == [])
+    assert rankdeck.sockets() == []
+    assert rankdeck("clean", run, "--yes").returncode == 0
 
 
 # --- the socket

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from engine.supervisor import guard_process
+from engine.supervisor.guard import PATIENCE
 from tests.support import COMMAND, is_alive, kill_hard, parent_of, process_state, wait_gone, wait_until
 
 FOR_EVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
@@ -22,13 +23,13 @@ def guards(deck) -> list[int]:
 
 
 def guards_of(deck, supervisor: int) -> list[int]:
-    """Waits for both guards of this supervisor; those that have just started it may still be there."""
+    """Waits for all guards of this supervisor; those that have just started it may still be there."""
 
-    def both() -> list[int]:
+    def all_of_them() -> list[int]:
         found = [pid for pid in guards(deck) if parent_of(pid) == supervisor and is_alive(pid)]
-        return found if len(found) == 2 else []
+        return found if len(found) == len(PATIENCE) else []
 
-    return wait_until(both, what="two guards")
+    return wait_until(all_of_them, what="all guards")
 
 
 def current(deck, run: str, old: int = 0) -> int:
@@ -105,7 +106,7 @@ def test_guards_that_are_killed_are_started_again(rankdeck, run):
 
 def test_a_supervisor_comes_back_that_is_killed_with_one_of_its_guards(rankdeck, run):
     supervisor = current(rankdeck, run)
-    for number in (0, 1):
+    for number in range(len(PATIENCE)):
         kill_hard(sorted(guards_of(rankdeck, supervisor))[number])
         kill_hard(supervisor)
         supervisor = next_supervisor(rankdeck, run, supervisor)
@@ -120,14 +121,25 @@ def test_a_supervisor_that_is_stopped_is_replaced(rankdeck, run):
     wait_gone(supervisor)
 
 
+def test_a_supervisor_is_replaced_that_is_stopped_with_one_guard_when_another_is_killed(rankdeck, run):
+    supervisor = current(rankdeck, run)
+    first, second, *_ = guards_of(rankdeck, supervisor)
+    for pid in (supervisor, first):
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda pid=pid: process_state(pid) == "T")
+    kill_hard(second)
+    next_supervisor(rankdeck, run, supervisor)
+    wait_gone(supervisor, first)
+
+
 def test_a_command_replaces_a_supervisor_that_is_stopped_and_has_no_guards(rankdeck, run):
     supervisor = current(rankdeck, run)
-    both = guards_of(rankdeck, supervisor)
+    its_guards = guards_of(rankdeck, supervisor)
     os.kill(supervisor, signal.SIGSTOP)
     wait_until(lambda: process_state(supervisor) == "T")
-    for guard in both:
+    for guard in its_guards:
         kill_hard(guard)
-    wait_gone(*both)
+    wait_gone(*its_guards)
     assert rankdeck.status(run)["state"] == "running"
     assert current(rankdeck, run, supervisor)
 

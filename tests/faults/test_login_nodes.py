@@ -156,3 +156,4 @@ def test_clean_ends_and_removes_a_run_that_has_neither_plan_nor_supervisor(rankd
     assert not paths.folder.exists()
     assert not is_alive(rank)
     wait_until(lambda: rankdeck.processes() == [])
+    assert rankdeck.sockets() == []

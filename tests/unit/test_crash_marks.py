@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from engine.core.run import events as ev
-from engine.supervisor import main
+from engine.supervisor import main, supervised
 from engine.supervisor.crash_marks import EXPLANATIONS, OUTPUT, PARTS, TRACES, CrashMarks
+from engine.supervisor.runner import Runner
 from engine.supervisor.supervised import SupervisedRun, every
 from tests.played_run import play_run
 
@@ -194,6 +195,26 @@ def test_a_part_that_is_left_out_does_not_run(tmp_path: Path) -> None:
         runner.handle(ev.PartLeftOut(at=5.0, part=HEALTH))
         asyncio.run(main(runner.run))
     assert set(looks) == {FILES}
+
+
+def test_a_restart_by_the_user_tries_parts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised, "PAUSE", 0)
+    looks: list[str] = []
+
+    async def main(runner: Runner) -> None:
+        work = asyncio.ensure_future(runner.run.keep(HEALTH, partial(every, 0, partial(looks.append, HEALTH))))
+        for wanted in (False, True):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert (bool(looks), runner.ingest.reads_output) == (wanted, wanted)
+            runner.handle(ev.RestartRequested(at=6.0, by="alice"))
+        work.cancel()
+        await asyncio.wait([work])
+
+    with play_run(tmp_path) as runner:
+        for part in (HEALTH, OUTPUT):
+            runner.handle(ev.PartLeftOut(at=5.0, part=part))
+        asyncio.run(main(runner))
 
 
 def test_every_part_of_a_supervisor_can_be_marked() -> None:

@@ -362,7 +362,7 @@ def test_an_event_whose_replay_fails_is_left_out_and_named(monkeypatch: pytest.M
     monkeypatch.setattr(machine, "_HANDLERS", handlers)
     state = replay(story.journal)
     assert state is not None
-    assert state.left_out == (f"event {number + 1} of the journal, StoreOpened",)
+    assert state.events_left_out == (f"event {number + 1} of the journal, StoreOpened",)
     assert [rank_word(phase) for phase in state.ranks] == ["running"] * 3
     assert len(tell_all(story.journal)) > 1
 

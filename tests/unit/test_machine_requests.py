@@ -168,3 +168,15 @@ def test_a_kill_of_a_process_that_was_replaced_explains_nothing() -> None:
     kills.take(ev.KillRequested(at=1.0, by="alice", rank=1, signal=9))
     kills.take(ev.RankSpawned(at=2.0, attempt=0, rank=1, pid=7, generation=1))
     assert kills.sender(1, -9) == ""
+
+
+def test_a_restart_tries_parts_again_that_supervisors_left_out_and_no_event() -> None:
+    story = Story().run()
+    story.tell(ev.PartLeftOut(at=story.at(), part="the watch of health"))
+    story.tell(ev.PartLeftOut(at=story.at(), part="event 3 of the journal, StoreOpened", number=2))
+    story.end(1, 1)
+    assert story.state.parts_left_out == ("the watch of health",)
+    story.restart()
+    assert (story.state.parts_left_out, len(story.state.events_left_out)) == ((), 1)
+    story.tell(ev.PartLeftOut(at=story.at(), part="the watch of health"))
+    assert story.state.parts_left_out == ("the watch of health",), "it has ended two supervisors again"

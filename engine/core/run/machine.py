@@ -117,7 +117,8 @@ def states(
             try:
                 after = step(before, event)[0]
             except Exception:  # noqa: BLE001 - a defect, and the other events count
-                after = part_left_out(before, ev.PartLeftOut(at=event.at, part=replay_words(number, event)))[0]
+                left_out = ev.PartLeftOut(at=event.at, part=replay_words(number, event), number=number)
+                after = part_left_out(before, left_out)[0]
         else:
             continue
         yield event, before, after

@@ -197,9 +197,11 @@ def node_warned(state: RunState, event: ev.NodeWarned) -> Step:
 
 def part_left_out(state: RunState, event: ev.PartLeftOut) -> Step:
     """Notes a part that supervisors leave out. It is shown; nothing else follows."""
-    if event.part in state.left_out:
+    if event.part in (*state.parts_left_out, *state.events_left_out):
         return ignore(state, "that is known")
-    return replace(state, left_out=(*state.left_out, event.part)), ()
+    if event.number is None:
+        return replace(state, parts_left_out=(*state.parts_left_out, event.part)), ()
+    return replace(state, events_left_out=(*state.events_left_out, event.part)), ()
 
 
 def modules_imported(state: RunState, event: ev.ModulesImported) -> Step:

@@ -97,9 +97,12 @@ def restart_kind(state: RunState, scope: ev.Scope) -> RestartKind:
 
 
 def restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
-    """Lets the dead ranks rejoin where that is possible and enough, else starts the next attempt."""
+    """Lets the dead ranks rejoin where that is possible and enough, else starts the next attempt. Parts that supervisors left out are tried
+    again: something else may have killed those."""
     if reason := _why_no_restart(state, event):
         return ignore(state, reason)
+    if state.parts_left_out:
+        state = replace(state, parts_left_out=())
     then = Restart(reason=f"restarted by {event.by}")
     match state.phase:
         case Stopping() as phase:

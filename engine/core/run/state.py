@@ -211,8 +211,10 @@ class RunState(Value, frozen=True, kw_only=True):
     """News that the ranks of this attempt were told, in order."""
     notices: int = 0
     """Lines of the story about the ranks' health."""
-    left_out: tuple[str, ...] = ()
-    """Parts that supervisors leave out, because two of them died there, and events that can't be replayed."""
+    parts_left_out: tuple[str, ...] = ()
+    """Parts that supervisors leave out, because two of them died there. A restart that the user asks for tries them again."""
+    events_left_out: tuple[str, ...] = ()
+    """Events in the journal that can't be replayed."""
     imports: tuple[tuple[str, float], ...] = ()
     """What rank 0 has imported itself, and in how many seconds, as it said last."""
 

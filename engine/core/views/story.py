@@ -74,8 +74,9 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"attempt {after.attempt}: job {job} continues the run on {where}", "warning"
         case ev.NodeWarned(node=node, check=check, text=text, fails=fails):
             return f"{node}, {check}: {text}", "error" if fails else "warning"
-        case ev.PartLeftOut(part=part):
-            return f"two supervisors in a row died in {part}: it is left out from now on", "error"
+        case ev.PartLeftOut(part=part, number=number):
+            until = "from now on" if number is not None else "until somebody restarts the run"
+            return f"two supervisors in a row died in {part}: it is left out {until}", "error"
         case ev.ModulesImported(node=node, modules=modules, earlier=earlier):
             return f"{node} imported {import_words(modules)}" + (", before the launch" if earlier else ""), "info"
         case ev.ScriptImported(modules=modules, preload=preload):

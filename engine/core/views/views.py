@@ -195,7 +195,7 @@ def run_view(
         state=run_word(state),
         activity=current.activity,
         doing="; ".join(filter(None, (current.words, _left_out_words(state)))),
-        left_out=state.left_out,
+        left_out=state.parts_left_out + state.events_left_out,
         attempt=state.attempt,
         generation=state.generation,
         world_size=len(state.ranks),
@@ -234,9 +234,10 @@ def run_view(
 
 
 def _left_out_words(state: RunState) -> str:
-    if not state.left_out or isinstance(state.phase, Ended):
+    left_out = state.parts_left_out + state.events_left_out
+    if not left_out or isinstance(state.phase, Ended):
         return ""
-    return f"left out after failures: {', '.join(state.left_out)}"
+    return f"left out after failures: {', '.join(left_out)}"
 
 
 def _alive(state: RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:

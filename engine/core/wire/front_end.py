@@ -65,12 +65,16 @@ Request = Subscribe | Stop | Restart | Kill | AskStacks
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """The first line of a supervisor."""
+    """The first line of a supervisor.
+
+    `checks_pids`: it refuses a `Kill` with a `pid` that another process has replaced; older ones send the signal in any case.
+    """
 
     protocol: int
     version: str
     run: str
     pid: int
+    checks_pids: bool = False
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
