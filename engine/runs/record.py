@@ -136,19 +136,28 @@ def socket_of(paths: RunPaths) -> str:
     return where.socket if where is not None else str(paths.socket)
 
 
-def runtime_files(paths: RunPaths) -> set[Path]:
-    """The socket of a run and its crash marks, in the runtime folder of this login and of that of its last supervisor. They may not exist."""
-    names, where = (f"{paths.mark}.sock", f"{paths.mark}.parts"), read_whereabouts(paths)
+def runtime_files(paths: RunPaths, *, of_agent: bool = True) -> set[Path]:
+    """The socket of a run, its crash marks, and the socket of its agent on this machine. They may not exist.
+
+    They are in the runtime folder of this login, or in that of the login of its last supervisor.
+
+    Args:
+        paths: of the run.
+        of_agent: whether the agent's are among them.
+    """
+    names, where = {f"{paths.mark}.sock", f"{paths.mark}.parts"}, read_whereabouts(paths)
     folders = set()
     with contextlib.suppress(RankdeckError, OSError):  # another user could put files there
         folders.add(runtime_folder())
     if where is not None and Path(where.socket).name in names:
         folders.add(Path(where.socket).parent)
+    if of_agent:
+        names.add(f"agent-{paths.mark}.sock")
     return {folder / name for folder in folders for name in names}
 
 
 def remove_runtime_files(paths: RunPaths) -> None:
-    """Removes `runtime_files` of a run that has no supervisor, and whose lock is taken."""
+    """Removes `runtime_files` of a run that has neither supervisor nor agent, and whose lock is taken."""
     for path in runtime_files(paths):
         with contextlib.suppress(OSError):
             path.unlink()

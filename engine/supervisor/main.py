@@ -31,6 +31,7 @@ from engine.node.login import leave_session
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, replace_file, runtime_files, write_summary
+from engine.runs.shared_memory import sweep_shared_memory
 from engine.runs.standbys import Standing, circumstances
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.crash_marks import CrashMarks
@@ -157,6 +158,8 @@ async def _supervise(paths: RunPaths, marks: CrashMarks, restart_by: str | None,
     with _goes_on():
         metrics = final_values(runner.ingest.series.dump())
         _save_quietly(run, lambda: write_summary(paths, snapshots.run_view, metrics))
+    with _goes_on():
+        sweep_shared_memory()
     journal.close()
     guards.release()
     marks.close()
@@ -196,7 +199,7 @@ def _goes_on() -> Iterator[None]:
 def _remove_old_files(paths: RunPaths) -> None:
     """Removes what a killed supervisor left, maybe in the runtime folder of another login; its marks are read."""
     with contextlib.suppress(OSError, RankdeckError):
-        for path in runtime_files(paths) - {paths.crash_marks}:
+        for path in runtime_files(paths, of_agent=False) - {paths.crash_marks}:
             path.unlink(missing_ok=True)
 
 

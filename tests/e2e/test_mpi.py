@@ -215,3 +215,28 @@ def test_an_mpi4py_of_another_mpi_is_found_before_the_launch(
     assert "mpi4py uses Open MPI 5" in done.stderr
     assert "every rank would be alone" in done.stderr
     assert "LD_LIBRARY_PATH" in done.stderr
+
+
+def shared_files(pid: int) -> set[str]:
+    """Files in shared memory that a process uses."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {words[5] for line in lines if len(words := line.split()) == 6 and words[5].startswith("/dev/shm/")}
+
+
+def test_ranks_that_are_killed_leave_no_shared_memory(rankdeck, launch, implementation):
+    run = launch("train")
+    used = set().union(*map(shared_files, rankdeck.pids(run)))
+    assert [path for path in used if "_segment." in path] or implementation == "mpich"
+    for pid in rankdeck.pids(run):
+        kill_hard(pid)
+    rankdeck("stop", run, "--now")
+    wait_until(lambda: rankdeck.processes() == [])
+    assert [path for path in used if Path(path).exists()] == []
+
+
+def test_ranks_that_end_leave_no_shared_memory(rankdeck, launch, work):
+    run = launch("train")
+    folders = {Path(path).parent for path in set().union(*map(shared_files, rankdeck.pids(run)))} - {Path("/dev/shm")}
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+    assert [folder for folder in folders if folder.exists()] == []

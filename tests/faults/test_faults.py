@@ -703,7 +703,9 @@ def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_
     kill_hard(rankdeck.supervisor(run))
     wait_until(lambda: "no other one is started" in log.read_text(), what="guards give up")
     wait_until(
-        lambda: not [one for one in rankdeck.processes() if "guard_process" in one.command or "supervise" in one.command]
+        lambda: (
+            not [one for one in rankdeck.processes() if "guard_process" in one.command or "supervise" in one.command]
+        )
     )
     assert f"3 supervisors of {run} have failed in a row" in log.read_text()
     assert is_alive(rank)
@@ -711,7 +713,10 @@ def test_a_defect_at_the_start_of_supervisors_ends_their_row_and_the_run_can_be_
     assert shown.returncode == 1
     assert "a defect of the supervisor: KeyError: 'defect'" in shown.stderr
     refused = rankdeck("stop", run)
-    assert (refused.returncode, f"rankdeck stop --now {run} ends it without a supervisor" in refused.stderr) == (1, True)
+    assert (refused.returncode, f"rankdeck stop --now {run} ends it without a supervisor" in refused.stderr) == (
+        1,
+        True,
+    )
     assert is_alive(rank)
     assert rankdeck("stop", run, "--now").returncode == 0
     wait_until(lambda: rankdeck.processes() == [])

@@ -126,7 +126,7 @@ def test_a_supervisor_is_replaced_that_is_stopped_with_one_guard_when_another_is
     first, second, *_ = guards_of(rankdeck, supervisor)
     for pid in (supervisor, first):
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda pid=pid: process_state(pid) == "T")
+    wait_until(lambda: {process_state(supervisor), process_state(first)} == {"T"})
     kill_hard(second)
     next_supervisor(rankdeck, run, supervisor)
     wait_gone(supervisor, first)

@@ -219,7 +219,7 @@ def test_a_restart_by_the_user_tries_parts_again(tmp_path: Path, monkeypatch: py
 
 def test_every_part_of_a_supervisor_can_be_marked() -> None:
     assert len(set(PARTS)) == len(PARTS)
-    tree = ast.parse(inspect.getsource(main.supervise))
+    tree = ast.parse(inspect.getsource(main._supervise))
     keys = [key for one in ast.walk(tree) if isinstance(one, ast.Dict) for key in one.keys]
     parts = {key.value for key in keys if isinstance(key, ast.Constant)}
     assert len(parts) > 10

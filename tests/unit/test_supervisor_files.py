@@ -40,9 +40,10 @@ def test_files_of_a_supervisor_of_another_login_are_removed_and_nothing_else(bas
     other.mkdir(parents=True)
     paths = new_run(base, other / f"{RunPaths(base / 'train-abcd').mark}.sock")
     for folder in (other, paths.socket.parent):
-        for name in (f"{paths.mark}.sock", f"{paths.mark}.parts", "another-run.sock"):
+        for name in (f"{paths.mark}.sock", f"{paths.mark}.parts", f"agent-{paths.mark}.sock", "another-run.sock"):
             (folder / name).touch()
-    assert len(runtime_files(paths)) == 4
+    assert len(runtime_files(paths)) == 6
+    assert not [path for path in runtime_files(paths, of_agent=False) if path.name.startswith("agent-")]
     remove_runtime_files(paths)
     assert [path.name for path in base.rglob("*.*") if path.suffix in (".sock", ".parts")] == ["another-run.sock"] * 2
 
@@ -75,7 +76,7 @@ def test_a_supervisor_that_can_not_check_a_process_is_not_asked_to_kill_it(base:
             if is_old:
                 with pytest.raises(RankdeckError, match="can't check that rank 3 still is process 70") as refused:
                     await run.kill(3, 9, pid=70)
-                assert "rankdeck kill train-abcd --rank 3" in refused.value.hint
+                assert "rankdeck kill train-abcd --rank 3" in str(refused.value.hint)
             else:
                 assert await run.kill(3, 9, pid=70) == "sent"
             assert await run.kill(3, 9) == "sent", "without a process, both are asked"

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from rankdeck.c10d._background import Background, name_ranks
+from rankdeck.c10d._mpi import segments
 from rankdeck.c10d._mpi.library import is_ours
 from rankdeck.c10d._work import poll
 
@@ -157,6 +158,7 @@ class Job(Background):
         if is_ours():
             self._comm.Free()
             MPI.Finalize()
+            segments.remove()
 
 
 _job: Job | None = None

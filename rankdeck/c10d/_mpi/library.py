@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from rankdeck.c10d._mpi.segments import own_folder
+
 _LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "openmpi", "PMI_SIZE": "mpich"}
 """Where mpirun (Open MPI; MPICH's Hydra and relatives) puts the number of ranks, and mpi4py's name of its library."""
 
@@ -40,7 +42,8 @@ def load() -> None:
     if MPI.Is_finalized():
         raise RuntimeError("MPI is finalised already, and can't be initialised again in this process")
     if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        with own_folder():
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
         _owns = True
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise RuntimeError(
