@@ -197,10 +197,11 @@ class CrashMarks:
         _, _, before, failures = _HEAD.unpack_from(self._marks)
         _HEAD.pack_into(self._marks, 0, _VERSION, 0 if event is None else event + 1, before, failures)
 
-    def fail(self) -> None:
-        """Counts this supervisor, which an exception ends."""
+    def count_failures(self, failures: int) -> None:
+        """Sets `failures`, also for the next supervisor."""
+        self.failures = min(failures, MOST_FAILURES)
         _, event, before, _ = _HEAD.unpack_from(self._marks)
-        _HEAD.pack_into(self._marks, 0, _VERSION, event, before, min(self.failures + 1, MOST_FAILURES))
+        _HEAD.pack_into(self._marks, 0, _VERSION, event, before, self.failures)
 
     def forget(self) -> None:
         """Forgets how the supervisors before ended: this one has lived for long."""

@@ -16,6 +16,7 @@ from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import EXIT_FAILED, MISSED_BEATS, FrameBuffer, encode_frame
 from engine.supervisor.bridge import BOOT_TIMEOUT, CHUNK, BootError, Bridge, Starter, read_tail, wait_gone
 from engine.supervisor.log import note
+from engine.supervisor.supervised import ContainingTasks
 
 RETRIES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reconnect; the last one repeats. The first is immediate, because a killed agent is back in milliseconds."""
@@ -106,7 +107,7 @@ class Link:
         self._patience, self._down_since = patience, asyncio.get_running_loop().time()
         if self._task is None or self._task.done():
             self._closing = self._has_closed = False
-            self._task = self._tasks.create_task(self._connect_and_serve(), name=f"the link to {self.node}")
+            self._task = self._tasks.create_task(self._work(), name=f"the link to {self.node}")
 
     def send(self, request: requests.Request) -> None:
         """Sends a request. Without a connection it is dropped, because the state machine repeats it after the next one."""
@@ -126,6 +127,17 @@ class Link:
         self._closing, self._keep = True, keep or self._keep
         if is_new:  # an agent that has ended because of the first request can't receive a second
             self.send(requests.Close(keep=self._keep))
+
+    async def _work(self) -> None:
+        """Connects and reconnects. A defect ends the supervisor; if that has not helped before, it costs the node, so that the run can hold,
+        stop and restart."""
+        try:
+            await self._connect_and_serve()
+        except Exception as error:
+            if isinstance(self._tasks, ContainingTasks):
+                self._task = None  # the callback may open the link again
+                self._on_failed(f"a defect: {type(error).__name__}: {error}", False)
+            raise
 
     async def _connect_and_serve(self) -> None:
         """Connects and reconnects, until the agent was asked to end or the node is given up."""

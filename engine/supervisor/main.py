@@ -49,7 +49,7 @@ from engine.supervisor.rejoin_watch import RejoinWatch
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
-from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun, every
+from engine.supervisor.supervised import CONTAINED_AFTER, WATCH_PERIOD, SupervisedRun, every
 from engine.supervisor.warm_up import Pipe, Waiting, become_supervisor_of, wait_for_run
 
 MANY_FAILURES = 8
@@ -78,16 +78,18 @@ async def supervise(paths: RunPaths, *, restart_by: str | None, bridge: Bridge |
         GivenUpError: many in a row have failed, and a guard has started this one. A command may start one in any case.
     """
     marks = CrashMarks.of_run(paths)
-    if marks.failures >= MANY_FAILURES and is_started_by_guard():
-        raise GivenUpError(
-            f"{marks.failures} supervisors of {paths.run} have failed in a row, and no other one is started",
-            hint=f"rankdeck attach {paths.run} tries again, rankdeck stop --now {paths.run} ends the run without one",
-        )
+    if marks.failures >= MANY_FAILURES:
+        if is_started_by_guard():
+            raise GivenUpError(
+                f"{marks.failures} supervisors of {paths.run} have failed in a row, and no other one is started",
+                hint=f"rankdeck attach {paths.run} tries again, rankdeck stop --now {paths.run} ends the run without one",
+            )
+        marks.count_failures(CONTAINED_AFTER)  # the next row
     try:
         await _supervise(paths, marks, restart_by, bridge)
     except Exception as error:
         if not _is_outside(error):
-            marks.fail()
+            marks.count_failures(marks.failures + 1)
         raise
 
 

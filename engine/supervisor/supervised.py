@@ -58,11 +58,6 @@ async def every(period: float, look: Callable[[], None]) -> None:
         look()
 
 
-def link_name(node: str) -> str:
-    """The name of the task that keeps a node connected."""
-    return f"the link to {node}"
-
-
 class ContainingTasks(asyncio.TaskGroup):
     """Tasks of a run whose supervisors before have failed: an exception in one is reported, and ends no other one.
 
@@ -188,15 +183,8 @@ class SupervisedRun:
         return ContainingTasks(self._take_failed_task)
 
     def _take_failed_task(self, name: str, error: Exception) -> None:
-        """Reports that a task has failed. If it was the link to a node, that node is given up, so that the run can hold, stop and restart."""
-        try:
+        with contextlib.suppress(Exception):  # the defect may be there
             self.take_failed_reading(self.head, f"{name or 'a task'} has failed again, and is left out", error)
-            for node in self.state.nodes:
-                if name == link_name(node.name):
-                    reason = f"a defect: {type(error).__name__}: {error}"
-                    self.handle(ev.NodeGivenUp(at=time.time(), node=node.name, reason=reason))
-        except Exception:  # noqa: BLE001 - the defect may be there
-            note(traceback.format_exc())
 
     async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again.

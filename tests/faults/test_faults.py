@@ -679,8 +679,8 @@ def test_a_defect_in_the_link_to_a_node_costs_the_node_and_the_run_says_so(
     status = rankdeck.wait_state(run, "failed")
     assert "a defect: KeyError: 'defect'" in json.dumps(status)
     wait_until(lambda: rankdeck.processes() == [])
-    told = [event["text"] for event in rankdeck.journal(run) if event["event"] == "NodeWarned"]
-    assert "the link to localhost has failed again, and is left out: KeyError: 'defect'" in told
+    told = [event["reason"] for event in rankdeck.journal(run) if event["event"] == "NodeGivenUp"]
+    assert told == ["a defect: KeyError: 'defect'"]
     assert rankdeck("clean", run, "--yes").returncode == 0
 
 

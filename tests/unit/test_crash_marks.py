@@ -16,7 +16,7 @@ from engine.core.run import events as ev
 from engine.supervisor import main, supervised
 from engine.supervisor.crash_marks import EXPLANATIONS, OUTPUT, PARTS, TRACES, CrashMarks
 from engine.supervisor.runner import Runner
-from engine.supervisor.supervised import SupervisedRun, every
+from engine.supervisor.supervised import ContainingTasks, SupervisedRun, every
 from tests.played_run import play_run
 
 HEALTH, FILES = "the watch of health", "the watch of files"
@@ -195,6 +195,36 @@ def test_a_part_that_is_left_out_does_not_run(tmp_path: Path) -> None:
         runner.handle(ev.PartLeftOut(at=5.0, part=HEALTH))
         asyncio.run(main(runner.run))
     assert set(looks) == {FILES}
+
+
+def test_failures_in_a_row_are_counted_until_a_supervisor_has_lived_for_long(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+
+    def fail(marks: CrashMarks) -> None:
+        marks.count_failures(marks.failures + 1)
+
+    assert after(path, fail, fail).failures == 2
+    assert after(path, fail, in_part(HEALTH)).failures == 3, "one that is killed does not end the row"
+    assert after(path, lambda marks: marks.forget()).failures == 0
+    assert after(path, *[fail] * 300).failures == 255
+
+
+async def test_tasks_that_fail_again_end_no_other_ones() -> None:
+    told: list[tuple[str, Exception]] = []
+
+    async def fail() -> None:
+        raise error
+
+    async def succeed() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    error = KeyError("defect")
+    async with ContainingTasks(lambda *failure: told.append(failure)) as tasks:
+        tasks.create_task(fail(), name="the link to a")
+        other = tasks.create_task(succeed())
+    assert told == [("the link to a", error)]
+    assert other.result() == "done"
 
 
 def test_a_restart_by_the_user_tries_parts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
