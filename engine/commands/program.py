@@ -61,7 +61,9 @@ def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """
     before = [word for word in ctx.params["args"] or () if word != "="]  # bash takes --name=value for three words
     files = [CompletionItem(incomplete, type="file")]
-    accepted = {} if ctx.params.get("is_module") else {one.flag: one for one in _accepted(ctx.params["program"])}
+    accepted = (
+        {} if ctx.params.get("is_module") else {one.flag: one for one in _accepted(ctx.params["program"]) if one.flag}
+    )
     last = accepted.get(before[-1]) if before else None
     if last is not None and last.type != "bool":
         if not last.choices:
@@ -181,7 +183,7 @@ def _help_with_recipe(ctx: click.Context) -> None:
 def _show_arguments(script: Path, words: Sequence[str]) -> None:
     """Names a word that the script seems not to take, and the arguments that the profile could set."""
     declared = arguments_of(script)
-    known = [flag for one in declared for flag in (one.flags or [one.flag.rstrip("=")])]
+    known = [flag for one in declared for flag in (one.flags or [one.flag.rstrip("=") or one.name.upper()])]
     for word in words:
         near = difflib.get_close_matches(word.partition("=")[0], known, 1, 0.8)
         if word.startswith("--") and near and near[0] != word.partition("=")[0]:

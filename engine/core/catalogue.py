@@ -57,7 +57,9 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     `presets`: values by the name of a preset. `word`: as the command line has it, if that is not `--name`; one that ends in `=` is one word
     with its value. `off`: what means no; None: `--no-name`; empty: nothing does. `many`: how several values are written, `--name 1 2`,
     `--name 1 --name 2` or `name=[1,2]`; empty: it takes one. `count`: how many values; 0: any number. Of several values, the default is a
-    text, with blanks between them. The other fields are those of `rankdeck.recipes.parameter`.
+    text, with blanks between them. `alone`: the value that `--name` without one means; empty: it needs one. `aliases`: other flags that mean the same. `is_positional`: it has no flag,
+    and its place says which it is. `is_optional`: a positional one may be left out. The other fields are those of
+    `rankdeck.recipes.parameter`.
     """
 
     name: str
@@ -74,11 +76,15 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     off: str | None = None
     many: Literal["", "words", "again", "list"] = ""
     count: int = 0
+    alone: str = ""
+    aliases: tuple[str, ...] = ()
+    is_positional: bool = False
+    is_optional: bool = False
 
     @property
     def flag(self) -> str:
-        """Its word on the command line."""
-        return self.word or f"--{self.name}"
+        """Its word on the command line; empty: it has none."""
+        return "" if self.is_positional else self.word or f"--{self.name}"
 
     @property
     def flags(self) -> dict[str, bool]:
@@ -91,7 +97,9 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def takes(self) -> str:
         """What it takes, in words: `a whole number from 1 to 8`. The script says the same."""
-        return f"{self.count or 'one or more'} values, each {self._takes_one}" if self.many else self._takes_one
+        if self.many:
+            return f"{self.count or 'one or more'} values, each {self._takes_one}"
+        return f"{self._takes_one}; {self.flag} alone: {self.alone}" if self.alone else self._takes_one
 
     @property
     def _takes_one(self) -> str:
@@ -116,6 +124,8 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
     def problem(self, text: str) -> str:
         """What is wrong with a text as its value, in the words of the script; empty: nothing."""
+        if self.alone and text == self.alone:
+            return ""
         if not self.many:
             return self._problem_of_one(text)
         try:
@@ -131,6 +141,8 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
         if not self.many:
             return self._with_value(value)
         values = shlex.split(value)
+        if self.is_positional:
+            return values
         match self.many:
             case "list":
                 return [f"{self.flag}[{','.join(values)}]"]
@@ -140,12 +152,18 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
                 return [self.flag, *values]
 
     def _with_value(self, value: str) -> list[str]:
+        if self.is_positional:
+            return [value]
+        if self.alone and value == self.alone:
+            return [self.flag]
         if self.flag.endswith("="):
             return [self.flag + value]
         is_one_word = self.flag.startswith("--") and _LIKE_OPTION.match(value) is not None
         return [f"{self.flag}={value}"] if is_one_word else [self.flag, value]
 
     def _problem_of_one(self, word: str) -> str:
+        if self.is_positional and _LIKE_OPTION.match(word):
+            return f"{word!r} would be read as an option"
         try:
             value: Value | None = _READERS[self.type](word)
         except ValueError:

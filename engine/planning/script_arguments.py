@@ -1,7 +1,7 @@
 """The command line of a user's script, read from its source without running it: argparse, click, dataclasses, functions and hydra.
 
-Only what is written as literals is known. Positional arguments, options whose value may be left out, and arguments that other modules
-declare are left out, so this helps to fill in a form, and refuses nothing.
+Only what is written as literals is known. Arguments that other modules declare are left out, so this helps to fill in a form, and refuses
+nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ def _arguments(tree: ast.Module, source: str) -> tuple[Argument, ...]:
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     if any(name_of(call.func) in ("add_subparsers", "subparsers", "group") for call in calls):
         return ()
-    found = [_argparse(call, constants) for call in calls if name_of(call.func) == "add_argument"]
+    declared = [call for call in calls if name_of(call.func) == "add_argument"]
+    if any(_is_rest(call, constants) for call in declared):
+        return ()
+    has_one_parser = sum(name_of(call.func) == "ArgumentParser" for call in calls) == 1
+    found: list[Argument | None] = [*(_positional(declared, constants) if has_one_parser else ())]
+    found += [_argparse(call, constants) for call in declared]
     for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             found += [
@@ -71,20 +76,22 @@ def _arguments(tree: ast.Module, source: str) -> tuple[Argument, ...]:
 
 
 def _argparse(call: ast.Call, constants: dict[str, Any]) -> Argument | None:
-    """A call of `add_argument`; None: it is no option, or its value may be left out."""
+    """A call of `add_argument`; None: it is no option, or one that has no line in a form."""
     given = keywords(call)
-    flags = [flag for one in call.args if isinstance(flag := literal(one, {}), str) and flag.startswith("-")]
+    flags = _flags(call)
     action = given.get("action")
     kind = literal(action, {}) if isinstance(action, ast.Constant) else name_of(action)
     several = _several(given, constants) if "nargs" in given or kind == "append" else {}
     if not flags or several is None or kind in ("append_const", "count", "extend", "help", "version"):
         return None
     word = _longest(flags)
+    fixed = {"aliases": tuple(flag for flag in flags if flag != word and flag.isprintable())}
     if kind in ("store_true", "store_false", "store_const"):
-        return make(word, "bool", given, constants, default=False, off="")
+        return make(word, "bool", given, constants, default=False, off="", **fixed)
     if kind == "BooleanOptionalAction":
-        return make(word, "bool", given, constants, off=f"--no-{word.removeprefix('--')}")
-    return make(word, KINDS.get(name_of(given.get("type")), "str" if several else ""), given, constants, **several)
+        return make(word, "bool", given, constants, off=f"--no-{word.removeprefix('--')}", **fixed)
+    kind = KINDS.get(name_of(given.get("type")), "str" if several else "")
+    return make(word, kind, given, constants, **several, **fixed)
 
 
 def _several(given: dict[Any, ast.expr], constants: dict[str, Any]) -> dict[str, Any] | None:
@@ -94,15 +101,49 @@ def _several(given: dict[Any, ast.expr], constants: dict[str, Any]) -> dict[str,
         return {"many": "again"}
     if literal(given.get("action"), {}) == "append":
         return None
+    if number == "?":  # without a value, it means `const`
+        alone = literal(given.get("const"), constants)
+        word = str(alone) if isinstance(alone, (int, float, str)) else ""
+        return {"alone": word} if word and word.isprintable() and word == word.strip() else None
     if number in ("+", "*"):
         return {"many": "words"}
     return {"many": "words", "count": number} if type(number) is int and number > 0 else None
 
 
+def _positional(calls: list[ast.Call], constants: dict[str, Any]) -> list[Argument]:
+    """The positional arguments of a parser; none if one of them is not known, since their places say which they are."""
+    found = []
+    for call in calls:
+        given = keywords(call)
+        first = call.args[0] if call.args else given.get("dest")
+        start = first.values[0] if isinstance(first, ast.JoinedStr) and first.values else first  # f"--{name}"
+        if first is None or str(literal(start, {})).startswith("-"):
+            continue
+        name = literal(first, constants)
+        number = literal(given.get("nargs"), constants) if "nargs" in given else None
+        several = _several({"nargs": given["nargs"]}, constants) if number not in (None, "?") else {}
+        if len(call.args) > 1 or not isinstance(name, str) or "action" in given or several is None:
+            return []
+        fixed = {**several, "is_positional": True, "is_optional": number in ("?", "*")}
+        given |= {} if fixed["is_optional"] else {"required": ast.Constant(value=True)}
+        found.append(make(name, KINDS.get(name_of(given.get("type")), "str"), given, constants, **fixed))
+    return found
+
+
+def _is_rest(call: ast.Call, constants: dict[str, Any]) -> bool:
+    """Whether an argument takes all that follows it, also words that look like others."""
+    number = keywords(call).get("nargs")
+    return name_of(number) in ("REMAINDER", "PARSER") or literal(number, constants) in ("...", "A...")
+
+
+def _flags(call: ast.Call) -> list[str]:
+    return [flag for one in call.args if isinstance(flag := literal(one, {}), str) and flag.startswith("-")]
+
+
 def _click(call: ast.Call, constants: dict[str, Any]) -> Argument | None:
     """A decorator `click.option`."""
     given = keywords(call)
-    flags = [flag for one in call.args if isinstance(flag := literal(one, {}), str) and flag.startswith("-")]
+    flags = _flags(call)
     if not flags or literal(given.get("count"), {}) is True:
         return None
     word, slash, off = _longest(flags).partition("/")

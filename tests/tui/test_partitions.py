@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.plan.profile import SlurmJob
+from engine.core.plan.profile import PbsJob, SlurmJob
 from engine.core.views.partitions import Partition, partition_words, soonest_first
 from tests.support import parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import until, until_seen
 from tui.app import RankdeckApp
-from tui.data.form import profile_of, values_of
-from tui.data.form_lines import JOB_NODES, PARTITION
+from tui.data.form import errors_of, profile_of, values_of
+from tui.data.form_lines import JOB_NODES, PARTITION, fields
 
 BUSY = Partition(name="big", default=True, up=True, time="1-00:00:00", nodes=8, gpus=64, cpus=512, free_cpus=3)
 FREE = Partition(
@@ -48,6 +48,28 @@ def test_a_profile_with_a_job_shows_its_nodes_and_partition_and_keeps_the_rest()
     assert profile_of(values, job, RECIPES) == job
     changed = profile_of({**values, JOB_NODES: "4", PARTITION: ""}, job, RECIPES).layout.slurm
     assert changed == SlurmJob(nodes=4, time="4:00:00")
+
+
+PBS_JOB = JOB.replace("layout.slurm", "layout.pbs").replace("partition", "queue").replace("time", "walltime")
+
+
+def test_a_profile_with_a_job_of_pbs_shows_what_it_requests_and_keeps_the_rest() -> None:
+    job = parse_profile(PBS_JOB.replace("[recipe]", 'account = "proj"\nngpus = 2\n[recipe]'), file="job.toml")
+    values = values_of(job, RECIPES)
+    lines = [line.id for line in fields(values, RECIPES, ()) if line.id.startswith("layout.")]
+    assert lines == [
+        *(f"layout.pbs.{key}" for key in ("nodes", "queue", "walltime", "ncpus", "ngpus")),
+        "layout.ranks_per_node",
+        "layout.order",
+    ]
+    assert [values[line] for line in lines[:5]] == ["3", "big", "4:00:00", "", "2"]
+    assert profile_of(values, job, RECIPES) == job
+    changed = {**values, "layout.pbs.queue": "", "layout.pbs.ncpus": "8", "layout.pbs.ngpus": ""}
+    assert profile_of(changed, job, RECIPES).layout.pbs == PbsJob(
+        nodes=3, walltime="4:00:00", account="proj", ncpus=8, ngpus=0
+    )
+    wrong = {**values, "layout.pbs.nodes": "many", "layout.pbs.walltime": "soon"}
+    assert {error.key for error in errors_of(wrong, job, RECIPES)} == {"layout.pbs.nodes", "layout.pbs.walltime"}
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

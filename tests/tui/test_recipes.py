@@ -288,6 +288,65 @@ def test_several_values_of_an_argument_are_one_line_and_come_back(args: list[str
     assert profile_of(shown, base, known).recipe.args == tuple(args)
 
 
+PLACED = (
+    Argument(name="data", type="str", default="", help="a folder", word="data", is_positional=True),
+    Argument(name="out", type="str", default="runs", help="", word="out", is_positional=True, is_optional=True),
+    Argument(name="resume", type="str", default="", help="", word="--resume", alone="auto"),
+    Argument(name="sizes", type="int", default="", help="", word="--sizes", many="words"),
+    Argument(name="lr", type="float", default=0.1, help="", word="--lr", aliases=("-l",)),
+    Argument(name="amp", type="bool", default=False, help="", word="--amp", off="", aliases=("-a",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "values", "rest", "changed"),
+    [
+        ("in", {"data": "in"}, "", "in --lr 9"),
+        ("in runs/a --lr 3", {"data": "in", "out": "runs/a", "lr": "3"}, "", "in runs/a --lr 9"),
+        ("-a -l 3 in", {"amp": "yes", "lr": "3", "data": "in"}, "", "in --lr 9 --amp"),
+        ("--lr 3 in runs", {"lr": "3", "data": "in", "out": "runs"}, "", "in runs --lr 9"),
+        ("in --lr 3 runs", {"lr": "3"}, "in runs", "--lr 9 in runs"),  # argparse has given `out` its default by then
+        ("in --other", {"data": "in"}, "--other", "in --lr 9 --other"),
+        ("--other 1 in", {}, "--other 1 in", "--lr 9 --other 1 in"),
+        ("in -- -x", {}, "in -- -x", "--lr 9 in -- -x"),
+        ("in runs more", {}, "in runs more", "--lr 9 in runs more"),
+        ("--sizes 1 2 in", {"sizes": "1 2 in"}, "", None),
+        ("in --resume", {"data": "in", "resume": "auto"}, "", "in --lr 9 --resume"),
+        ("in --resume a.pt", {"data": "in", "resume": "a.pt"}, "", "in --resume a.pt --lr 9"),
+        ("--resume --amp in", {"data": "in", "resume": "auto", "amp": "yes"}, "", "in --lr 9 --amp --resume"),
+        ("", {}, "", "--lr 9"),
+    ],
+)
+def test_words_without_a_flag_are_in_the_lines_of_positional_arguments(
+    args: str, values: dict[str, str], rest: str, changed: str | None
+):
+    known = own_script(RECIPES, PLACED)
+    words = args.split()
+    base = parse_profile(f"schema = 1\nname = 'x'\n[recipe]\nscript = 'train.py'\nargs = {words}\n", file="x.toml")
+    shown = values_of(base, known)
+    assert {key.removeprefix(ARGUMENT): value for key, value in shown.items() if key.startswith(ARGUMENT)} == values
+    assert shown["recipe.args"] == rest
+    if changed is None:
+        return
+    assert profile_of(shown, base, known).recipe.args == tuple(words)
+    shown[f"{ARGUMENT}lr"] = "9"
+    assert profile_of(shown, base, known).recipe.args == tuple(changed.split())
+
+
+def test_a_positional_argument_needs_those_before_it():
+    known = own_script(RECIPES, PLACED)
+    shown = {"name": "x", "recipe.kind": "script", "recipe.script": "t.py", f"{ARGUMENT}out": "runs"}
+    assert [(error.key, error.reason) for error in errors_of(shown, None, known)] == [
+        (f"{ARGUMENT}data", "needs a value, because an argument after it has one")
+    ]
+    shown |= {f"{ARGUMENT}data": "my data", f"{ARGUMENT}out": "-o"}
+    assert [(error.key, error.reason) for error in errors_of(shown, None, known)] == [
+        (f"{ARGUMENT}out", "'-o' would be read as an option")
+    ]
+    shown |= {f"{ARGUMENT}out": "", f"{ARGUMENT}resume": "auto", "recipe.args": "--more 1 -- x"}
+    assert profile_of(shown, None, known).recipe.args == ("my data", "--more", "1", "--resume", "--", "x")
+
+
 def test_several_values_take_no_word_that_follows_them():
     known = own_script(RECIPES, SEVERAL)
     shown = {

@@ -86,6 +86,7 @@ def facts(source: str) -> list[tuple[Any, ...]]:
 
 def test_options_of_argparse() -> None:
     assert facts(ARGPARSE) == [
+        ("data", "str", "", None, (), "a folder (required)"),
         ("--batch-size", "int", 32, None, (), "samples (default: 32), 100%"),
         ("--lr", "float", 3e-4, None, (), ""),
         ("--arch", "str", "resnet50", None, ("resnet18", "resnet50"), "which model"),
@@ -291,6 +292,8 @@ def test_options_of_argparse_with_several_values(call: str, many: str, count: in
     "call",
     [
         "nargs='?'",
+        "nargs='?', const=''",
+        "nargs='?', const=[1]",
         "nargs=argparse.REMAINDER",
         "action='append', nargs=2",
         "action='extend'",
@@ -299,6 +302,55 @@ def test_options_of_argparse_with_several_values(call: str, many: str, count: in
 )
 def test_options_that_no_line_of_a_form_can_write_are_left_out(call: str) -> None:
     assert read_arguments(f"p.add_argument('--x', {call})") == ()
+
+
+def test_an_option_whose_value_may_be_left_out_says_what_it_means_then() -> None:
+    found = read_arguments("p.add_argument('--resume', nargs='?', const='auto', default='')")
+    assert [(one.word, one.alone, one.takes) for one in found] == [("--resume", "auto", "a text; --resume alone: auto")]
+    assert found[0].words("auto") == ["--resume"]
+    assert found[0].words("last.pt") == ["--resume", "last.pt"]
+    found = read_arguments("p.add_argument('--every', nargs='?', const=True, type=int, choices=[1, 5])")
+    assert [one.problem(text) for one in found for text in ("True", "5")] == ["", ""]
+    assert found[0].problem("2") == "'2' is not one of 1, 5"
+
+
+def test_positional_arguments_of_argparse() -> None:
+    calls = ["'data', help='a folder'", "'epochs', type=int", "'size', nargs=2, type=int, default=[1, 2]"]
+    calls += ["'out', nargs='?', default='runs'", "'more', nargs='*'"]
+    source = "p = argparse.ArgumentParser()\n" + "".join(f"p.add_argument({call})\n" for call in calls)
+    found = read_arguments(f"{source}p.add_argument('-v', '--lr', type=float)")
+    assert [(one.name, one.type, one.is_positional, one.many, one.count, one.is_optional) for one in found] == [
+        ("data", "str", True, "", 0, False),
+        ("epochs", "int", True, "", 0, False),
+        ("size", "int", True, "words", 2, False),
+        ("out", "str", True, "", 0, True),
+        ("more", "str", True, "words", 0, True),
+        ("lr", "float", False, "", 0, False),
+    ]
+    assert [one.help for one in found[:1]] == ["a folder (required)"]
+    assert found[-1].aliases == ("-v",)
+    assert found[0].problem("-x") == "'-x' would be read as an option"
+    assert (found[2].words("3 4"), found[3].words("a b")) == (["3", "4"], ["a b"])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "p = ArgumentParser()\np.add_argument('a')\np.add_argument(*names)\np.add_argument(name)",
+        "p = ArgumentParser()\np.add_argument('a')\np.add_argument('b', nargs=count())",
+        "p = ArgumentParser()\np.add_argument('a', action=Own)",
+        "p = ArgumentParser()\nq = ArgumentParser()\np.add_argument('a')",
+        "p.add_argument('a')",
+    ],
+)
+def test_positional_arguments_whose_places_are_not_known_have_no_lines(source: str) -> None:
+    assert read_arguments(source) == ()
+
+
+@pytest.mark.parametrize("number", ["argparse.REMAINDER", "REMAINDER", "'...'", "'A...'"])
+def test_a_script_that_passes_the_rest_of_its_words_on_has_no_form(number: str) -> None:
+    source = f"p = ArgumentParser()\np.add_argument('--lr')\np.add_argument('command', nargs={number})"
+    assert read_arguments(source) == ()
 
 
 def test_classes_that_contain_each_other_end() -> None:

@@ -5,7 +5,6 @@ What has no line in the form (stop ladder, metrics, secret variables, …) stays
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
@@ -15,19 +14,19 @@ from engine.core.catalogue import Argument, RecipeInfo
 from engine.core.errors import ProfileError
 from engine.core.plan.layout import Place
 from engine.core.plan.plan import is_secret
-from engine.core.plan.profile import AUTO_PRELOAD, Profile, SlurmJob, to_toml_data
+from engine.core.plan.profile import AUTO_PRELOAD, Layout, Profile, SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import profile_from_data
 from engine.core.plan.rank_words import with_place
+from tui.data.form_arguments import misplaced, taken_apart, written
 from tui.data.form_lines import (
     ARGUMENT,
-    BOOL,
-    JOB_NODES,
+    JOB_LINES,
     NO,
     OWN_MODULE,
     OWN_SCRIPT,
-    PARTITION,
     YES,
     Values,
+    batch_system,
     declared_by,
     fields,
 )
@@ -40,9 +39,6 @@ FIRST_RECIPE = "gpt"
 
 ENVIRONMENTS = ("backend.env", "env")
 """Ids of the lines with environment variables; each is a table of the profile."""
-
-_OPTION = re.compile(r"-(?!\.?\d|\Z)")
-"""Begins an option; a negative number and `-` are values."""
 
 _FIRST_PLACE = Place(rank=0, node="", local_rank=0, local_world_size=1, group_rank=0)
 
@@ -63,10 +59,9 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
                 "launch.on_failure": "hold"}  # fmt: skip
     recipe, layout, launch = profile.recipe, profile.layout, profile.launch
     kind = recipe.name or (OWN_SCRIPT if recipe.script is not None else OWN_MODULE)
-    arguments, rest = _taken_apart(recipe.args, declared_by(kind, recipes))
-    job = layout.slurm if isinstance(layout.slurm, SlurmJob) else None
+    arguments, rest = taken_apart(recipe.args, declared_by(kind, recipes))
     return {
-        **({} if job is None else {JOB_NODES: str(job.nodes), PARTITION: job.partition}),
+        **_job_values(layout),
         "name": profile.name,
         "description": profile.description,
         "backend.name": profile.backend.name,
@@ -89,6 +84,15 @@ def values_of(profile: Profile | None, recipes: Sequence[RecipeInfo]) -> dict[st
     }
 
 
+def _job_values(layout: Layout) -> dict[str, str]:
+    """The lines of the job that a profile submits."""
+    if layout.job is None:
+        return {}
+    system = "slurm" if isinstance(layout.job, SlurmJob) else "pbs"
+    values = {line.id: getattr(layout.job, line.key) for line in JOB_LINES[system]}
+    return {line: "" if value is None else str(value) for line, value in values.items()}
+
+
 def _env_text(env: Mapping[str, str]) -> str:
     return shlex.join(f"{name}={value}" for name, value in env.items() if _is_shown(name, value))
 
@@ -96,54 +100,6 @@ def _env_text(env: Mapping[str, str]) -> str:
 def _is_shown(name: str, value: str) -> bool:
     """Whether the form shows a variable: no secrets, and nothing that a terminal would interpret."""
     return value.isprintable() and not is_secret(name, value)
-
-
-def _taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> tuple[dict[str, str], list[str]]:
-    """Values of declared arguments, and all other words unchanged. If an argument of one value is given twice, the last one counts."""
-    named = {argument.flag.rstrip("="): argument for argument in declared if argument.type != "bool"}
-    flags = {flag: (one.name, BOOL[is_on]) for one in declared for flag, is_on in one.flags.items()}
-    values: dict[str, str] = {}
-    rest: list[str] = []
-    words = list(args)
-    while words:
-        word = words.pop(0)
-        if word == "--":  # what follows are no arguments with names
-            return values, [*rest, word, *words]
-        flag, equals, value = word.partition("=")
-        if word in flags:
-            values |= [flags[word]]
-        elif flag in named and _has_value(named[flag], value if equals else None, words):
-            values[named[flag].name] = _value(named[flag], value if equals else None, words, values)
-        else:
-            rest.append(word)
-    return values, rest
-
-
-def _has_value(argument: Argument, told: str | None, words: Sequence[str]) -> bool:
-    """Whether an argument has a value that its line can show: not `--fp16 --lr 1`, nor `sizes=${other}` in place of a list."""
-    if argument.many == "list":
-        return told is not None and re.fullmatch(r"\[.+\]", told) is not None
-    if argument.flag.endswith("="):
-        return told is not None
-    return told is not None or (bool(words) and _OPTION.match(words[0]) is None)
-
-
-def _value(argument: Argument, told: str | None, words: list[str], values: Mapping[str, str]) -> str:
-    """The value of an argument, whose words are taken from the others unless it is `told` in one word with its flag."""
-    match argument.many:
-        case "":
-            return words.pop(0) if told is None else told
-        case "list":
-            return shlex.join(one.strip() for one in (told or "")[1:-1].split(","))
-        case "again":
-            before = values.get(argument.name, "")
-            return f"{before} {shlex.quote(words.pop(0) if told is None else told)}".lstrip()
-    if told is not None:
-        return shlex.quote(told)
-    end = next((at for at, word in enumerate(words) if _OPTION.match(word)), len(words))
-    end = min(end, argument.count) if argument.count else end
-    taken, words[:] = words[:end], words[end:]
-    return shlex.join(taken)
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
@@ -175,8 +131,8 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
     _put(data, "launch.preload", AUTO_PRELOAD if preload == [AUTO_PRELOAD] else preload or None)
     _put(data, "launch.warm", values.get("launch.warm", YES) == YES)
     nodes = values.get("layout.nodes", "").strip()
-    if JOB_NODES in values:
-        _put_job(data.setdefault("layout", {}), values)
+    if system := batch_system(values):
+        _put_job(data.setdefault("layout", {}), system, values)
     elif base is None or nodes != _nodes_text(base):
         _put(data, "layout.nodes", nodes or None)
     ranks = values.get("layout.ranks_per_node", "").strip()
@@ -189,19 +145,15 @@ def profile_of(values: Values, base: Profile | None, recipes: Sequence[RecipeInf
     return profile_from_data(data, FORM)
 
 
-def _put_job(layout: dict[str, Any], values: Values) -> None:
+def _put_job(layout: dict[str, Any], system: str, values: Values) -> None:
     """Has a profile submit the job in the form, whatever named its nodes before."""
-    for key in ("nodes", "hostfile", "pbs", "transport"):
+    for key in {"nodes", "hostfile", "transport", *JOB_LINES} - {system}:
         layout.pop(key, None)
-    if not isinstance(layout.get("slurm"), dict):
-        layout["slurm"] = {}
-    for key in (JOB_NODES, PARTITION):
-        text = values[key].strip() if key in values else ""
-        _put(
-            layout["slurm"],
-            key.rpartition(".")[2],
-            int(text) if key == JOB_NODES and text.isdecimal() else text or None,
-        )
+    if not isinstance(layout.get(system), dict):
+        layout[system] = {}
+    for line in JOB_LINES[system]:
+        text = values.get(line.id, "").strip()
+        _put(layout[system], line.key, int(text) if line.is_number and text.isdecimal() else text or None)
 
 
 def _nodes_text(profile: Profile) -> str:
@@ -228,21 +180,29 @@ def _recipe(values: Values, base: Profile | None, recipes: Sequence[RecipeInfo])
         recipe = {"module": values.get("recipe.module", "").strip()}
     else:
         recipe = {"name": kind}
-    args: list[str] = []
-    several: list[str] = []
-    for argument in declared_by(kind, recipes):
-        value = values.get(f"{ARGUMENT}{argument.name}", "").strip()
-        if argument.type == "bool":
-            args += [flag for flag, is_on in argument.flags.items() if value == BOOL[is_on]]
-        elif value:
-            (several if argument.many == "words" else args).extend(argument.words(_checked(argument, value)))
+    declared = declared_by(kind, recipes)
+    told = {one.name: values.get(f"{ARGUMENT}{one.name}", "").strip() for one in declared}
+    for argument in declared:
+        if argument.type != "bool" and told[argument.name]:
+            _check(argument, told[argument.name])
+    if (missing := misplaced(told, declared)) is not None:
+        raise ProfileError(
+            FORM, None, f"{ARGUMENT}{missing.name}", "needs a value, because an argument after it has one"
+        )
     try:
         more = shlex.split(values.get("recipe.args", ""))
     except ValueError as error:
         raise ProfileError(FORM, None, "recipe.args", f"can't be read as words: {str(error).lower()}") from None
-    end = more.index("--") if "--" in more else len(more)
-    args += more[:end] + several + more[end:]  # several values would take a word that follows them too
-    if base is not None and _is_same_program(base, recipe, args, declared_by(kind, recipes)):
+    args = written(told, declared, more)  # may have another order
+    if (
+        base is not None
+        and _is_same_program(base, recipe)
+        and taken_apart(base.recipe.args, declared)
+        == (
+            {name: value for name, value in told.items() if value},
+            more,
+        )
+    ):
         args = list(base.recipe.args)
     return {**recipe, "args": args} if args else recipe
 
@@ -259,16 +219,13 @@ def _env(key: str, text: str) -> dict[str, str]:
     return {name: value for _, name, _, value in pairs}
 
 
-def _checked(argument: Argument, value: str) -> str:
+def _check(argument: Argument, value: str) -> None:
     if problem := argument.problem(with_place(value, _FIRST_PLACE, 1)):
         raise ProfileError(FORM, None, f"{ARGUMENT}{argument.name}", problem)
-    return value
 
 
-def _is_same_program(base: Profile, recipe: dict[str, Any], args: list[str], declared: Sequence[Argument]) -> bool:
-    """Whether only the order of words differs; then the order in the user's file is kept."""
-    same = all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
-    return same and _taken_apart(args, declared) == _taken_apart(base.recipe.args, declared)
+def _is_same_program(base: Profile, recipe: dict[str, Any]) -> bool:
+    return all(getattr(base.recipe, key) == recipe.get(key) for key in ("name", "script", "module"))
 
 
 STAND_INS: dict[str, str] = {"name": "name", "recipe.script": "script.py", "recipe.module": "module"}

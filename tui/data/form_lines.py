@@ -32,7 +32,7 @@ SCRIPT = "recipe.script"
 """The id of the line of a script, which is there if it is what ranks run."""
 
 JOB_NODES, PARTITION = "layout.slurm.nodes", "layout.slurm.partition"
-"""The ids of the lines of a job, which are there if the form has values for them."""
+"""The ids of two lines of a job of Slurm. The lines of a job are there if the form has a value for its nodes."""
 
 LABEL = 16
 """Cells of a label."""
@@ -46,7 +46,8 @@ DECIDING = (RECIPE, f"{ARGUMENT}{PRESET}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One line of the form. `choices`: the values with their meanings; empty: free text. `path`: what a path in it leads to."""
+    """One line of the form. `choices`: the values with their meanings; empty: free text. `path`: what a path in it leads to. `is_number`: the
+    profile has a whole number there."""
 
     id: str
     label: str
@@ -55,6 +56,12 @@ class Field:
     choices: tuple[tuple[str, str], ...] = ()
     begins_group: bool = False
     path: Literal["", "file", "folder", "script"] = ""
+    is_number: bool = False
+
+    @property
+    def key(self) -> str:
+        """The last part of its id: its key in the table of a profile."""
+        return self.id.rpartition(".")[2]
 
 
 def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[BackendInfo]) -> list[Field]:
@@ -94,16 +101,41 @@ def fields(values: Values, recipes: Sequence[RecipeInfo], backends: Sequence[Bac
     ]  # fmt: skip
 
 
-def _place_fields(values: Values) -> list[Field]:
-    if JOB_NODES not in values:
-        return [
-            Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
-                  help="Where ranks run, with a number of ranks or without: localhost:4")
-        ]  # fmt: skip
-    return [
-        Field(id=JOB_NODES, label="nodes of the job", placeholder="1", begins_group=True,
+_BY_SITE = "as the site sets it"
+
+JOB_LINES = {
+    "slurm": (
+        Field(id=JOB_NODES, label="nodes of the job", placeholder="1", begins_group=True, is_number=True,
               help="How many nodes the job requests; rankdeck submits it to Slurm."),
-        Field(id=PARTITION, label="partition", placeholder="as the site sets it", help="The partition of Slurm that the job goes to."),
+        Field(id=PARTITION, label="partition", placeholder=_BY_SITE, help="The partition of Slurm that the job goes to."),
+        Field(id="layout.slurm.time", label="time limit", placeholder=_BY_SITE, help="When Slurm ends the job: 4:00:00"),
+        Field(id="layout.slurm.gres", label="resources", placeholder="none", help="What each node must have: gpu:8"),
+    ),
+    "pbs": (
+        Field(id="layout.pbs.nodes", label="nodes of the job", placeholder="1", begins_group=True, is_number=True,
+              help="How many nodes the job requests; rankdeck submits it to PBS."),
+        Field(id="layout.pbs.queue", label="queue", placeholder=_BY_SITE, help="The queue of PBS that the job goes to."),
+        Field(id="layout.pbs.walltime", label="time limit", placeholder=_BY_SITE, help="When PBS ends the job: 4:00:00"),
+        Field(id="layout.pbs.ncpus", label="CPUs of a node", placeholder="one for each rank", is_number=True,
+              help="How many CPUs of each node the job requests."),
+        Field(id="layout.pbs.ngpus", label="GPUs of a node", placeholder="0", is_number=True,
+              help="How many GPUs of each node the job requests."),
+    ),
+}  # fmt: skip
+"""The lines of a job that a profile submits, by its batch system."""
+
+
+def batch_system(values: Values) -> str | None:
+    """The system whose job the form describes; None: it names nodes."""
+    return next((name for name, (nodes, *_) in JOB_LINES.items() if nodes.id in values), None)
+
+
+def _place_fields(values: Values) -> Sequence[Field]:
+    if system := batch_system(values):
+        return JOB_LINES[system]
+    return [
+        Field(id="layout.nodes", label="nodes", placeholder="localhost", begins_group=True,
+              help="Where ranks run, with a number of ranks or without: localhost:4")
     ]  # fmt: skip
 
 
@@ -137,7 +169,7 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
     elif argument.type == "bool":
         meanings = {word: "" for is_on, word in BOOL.items() if is_on in argument.flags.values()}
     elif argument.choices and not argument.many:
-        meanings = dict.fromkeys(map(str, argument.choices), "")
+        meanings = dict.fromkeys([*map(str, argument.choices), *filter(None, [argument.alone])], "")
     takes = f" ({argument.takes}{f'; {argument.unit}' if argument.unit else ''})" if not meanings else ""
     is_cut = len(argument.name) > LABEL
     return Field(
