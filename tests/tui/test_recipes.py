@@ -308,12 +308,15 @@ PLACED = (
         ("in --lr 3 runs", {"lr": "3"}, "in runs", "--lr 9 in runs"),  # argparse has given `out` its default by then
         ("in --other", {"data": "in"}, "--other", "in --lr 9 --other"),
         ("--other 1 in", {}, "--other 1 in", "--lr 9 --other 1 in"),
+        ("--other --lr 3 in", {}, "--other --lr 3 in", None),
+        ("--sizes 1 --sizes --lr 3", {"lr": "3"}, "--sizes", "--lr 9 --sizes"),
         ("in -- -x", {}, "in -- -x", "--lr 9 in -- -x"),
         ("in runs more", {}, "in runs more", "--lr 9 in runs more"),
         ("--sizes 1 2 in", {"sizes": "1 2 in"}, "", None),
         ("in --resume", {"data": "in", "resume": "auto"}, "", "in --lr 9 --resume"),
         ("in --resume a.pt", {"data": "in", "resume": "a.pt"}, "", "in --resume a.pt --lr 9"),
         ("--resume --amp in", {"data": "in", "resume": "auto", "amp": "yes"}, "", "in --lr 9 --amp --resume"),
+        ("--lr 1 --lr 3", {"lr": "3"}, "", "--lr 9"),
         ("", {}, "", "--lr 9"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from engine.core.catalogue import Argument
@@ -24,47 +25,68 @@ class TakenApart(NamedTuple):
     rest: list[str]
 
 
+class _Item(NamedTuple):
+    """Words that belong together. `name`: of the argument that they name; `value`: its value; empty: no argument takes them."""
+
+    words: list[str]
+    name: str = ""
+    value: str = ""
+
+    @property
+    def is_option(self) -> bool:
+        return not self.value and _OPTION.match(self.words[0]) is not None
+
+    @property
+    def is_loose(self) -> bool:
+        return not self.value and not self.is_option
+
+
 def taken_apart(args: Sequence[str], declared: Sequence[Argument]) -> TakenApart:
     """Values of declared arguments, and all other words unchanged. If an argument of one value is given twice, the last one counts."""
+    end = args.index("--") if "--" in args else len(args)  # what follows are no arguments with names
+    known = {one.name: one for one in declared}
+    items = _items(list(args[:end]), declared)
+    is_sure = end == len(args)
+    first = next((place for place, one in enumerate(items) if one.is_option), len(items))
+    behind = [place for place in range(first + 1, len(items)) if items[place].is_loose]
+    if behind:  # they may be values of options that are not known
+        is_sure = False
+        if any(items[place - 1].value for place in behind):  # they are none now, but would be without the words between
+            return TakenApart({}, list(args))
+    values: dict[str, str] = {}
+    for one in items:
+        before = values.pop(one.name, "")
+        if one.value:
+            values[one.name] = f"{before} {one.value}".lstrip() if known[one.name].many == "again" else one.value
+    placed = _placed(items, [one for one in declared if one.is_positional]) if is_sure else None
+    rest = [one for one in items if not one.value and (placed is None or not one.is_loose)]
+    return TakenApart((placed or {}) | values, [*(word for one in rest for word in one.words), *args[end:]])
+
+
+def _items(words: list[str], declared: Sequence[Argument]) -> list[_Item]:
     options = [one for one in declared if not one.is_positional]
     named = {flag: one for one in options if one.type != "bool" for flag in (one.flag.rstrip("="), *one.aliases)}
     flags = {flag: (one.name, BOOL[is_on]) for one in options for flag, is_on in one.flags.items()}
     flags |= {flag: (one.name, BOOL[True]) for one in options if one.type == "bool" for flag in one.aliases}
-    values: dict[str, str] = {}
-    rest: list[str] = []
-    words = list(args)
-    loose: list[list[int]] = [[]]  # places in `rest` of words without a flag, in groups between which other words stand
-    is_sure = True
+    items = []
     while words:
+        before = list(words)
         word = words.pop(0)
-        if word == "--":  # what follows are no arguments with names
-            return TakenApart(values, [*rest, word, *words])
-        flag, equals, value = word.partition("=")
-        if word in flags:
-            values |= [flags[word]]
-        elif flag in named and _has_value(named[flag], value if equals else None, words):
-            values[named[flag].name] = _value(named[flag], value if equals else None, words, values)
-        else:
-            if _OPTION.match(word) is None:
-                is_sure = is_sure and len(rest) == sum(map(len, loose))  # behind an unknown option, it may be its value
-                loose[-1].append(len(rest))
-            rest.append(word)
-            if _OPTION.match(word) is None:
-                continue
-        loose += [[]] if loose[-1] else []
-    groups = [[rest[place] for place in group] for group in loose if group]
-    placed = _placed(groups, [one for one in declared if one.is_positional]) if is_sure else None
-    if placed is None:
-        return TakenApart(values, rest)
-    taken = {place for group in loose for place in group}
-    return TakenApart(placed | values, [word for place, word in enumerate(rest) if place not in taken])
+        flag, equals, told = word.partition("=")
+        name, value = flags.get(word, ("", ""))
+        if argument := named.get(flag):
+            name = argument.name
+            value = _value(argument, told if equals else None, words)
+        items.append(_Item(before[: len(before) - len(words)], name, value))
+    return items
 
 
-def _placed(groups: Sequence[Sequence[str]], declared: Sequence[Argument]) -> dict[str, str] | None:
+def _placed(items: Sequence[_Item], declared: Sequence[Argument]) -> dict[str, str] | None:
     """Words by the positional arguments that take them; None: they don't fit, or argparse may share them out in another way."""
+    groups = [list(group) for is_loose, group in groupby(items, lambda one: one.is_loose) if is_loose]
     if len(groups) > 1 and any(one.is_optional or (one.many and not one.count) for one in declared):
         return None
-    words = [word for group in groups for word in group]
+    words = [word for group in groups for one in group for word in one.words]
     numbers = [f"{{{one.count}}}" if one.count else _NUMBERS[one.is_optional, bool(one.many)] for one in declared]
     found = re.fullmatch("".join(f"(a{number})" for number in numbers), "a" * len(words))
     if found is None:
@@ -84,7 +106,7 @@ def misplaced(values: Mapping[str, str], declared: Sequence[Argument]) -> Argume
     """The first positional argument that has no value, if for that reason another one would get a value that is not its own."""
     places = [one for one in declared if one.is_positional]
     told = {one.name: one.words(values[one.name]) for one in places if values.get(one.name)}
-    if not told or _placed([[word for words in told.values() for word in words]], places) == {
+    if not told or _placed([_Item([word]) for words in told.values() for word in words], places) == {
         one.name: shlex.join(told[one.name]) if one.many else told[one.name][0] for one in places if one.name in told
     }:
         return None
@@ -92,33 +114,18 @@ def misplaced(values: Mapping[str, str], declared: Sequence[Argument]) -> Argume
     return next((one for one in places[:last] if one.name not in told), None)
 
 
-def _has_value(argument: Argument, told: str | None, words: Sequence[str]) -> bool:
-    """Whether an argument has a value that its line can show: not `--fp16 --lr 1`, nor `sizes=${other}` in place of a list."""
+def _value(argument: Argument, told: str | None, words: list[str]) -> str:
+    """The value of an argument, whose words are taken from the others unless it is `told` in one word with its flag. Empty: it has none that
+    its line can show: not `--fp16 --lr 1`, nor `sizes=${other}` in place of a list."""
     if argument.many == "list":
-        return told is not None and re.fullmatch(r"\[.+\]", told) is not None
-    if argument.flag.endswith("="):
-        return told is not None
-    return told is not None or bool(argument.alone) or _is_value(words)
-
-
-def _is_value(words: Sequence[str]) -> bool:
-    return bool(words) and _OPTION.match(words[0]) is None
-
-
-def _value(argument: Argument, told: str | None, words: list[str], values: Mapping[str, str]) -> str:
-    """The value of an argument, whose words are taken from the others unless it is `told` in one word with its flag."""
-    match argument.many:
-        case "":
-            if told is None and argument.alone and not _is_value(words):
-                return argument.alone
-            return words.pop(0) if told is None else told
-        case "list":
-            return shlex.join(one.strip() for one in (told or "")[1:-1].split(","))
-        case "again":
-            before = values.get(argument.name, "")
-            return f"{before} {shlex.quote(words.pop(0) if told is None else told)}".lstrip()
+        is_list = told is not None and re.fullmatch(r"\[.+\]", told) is not None
+        return shlex.join(one.strip() for one in (told or "")[1:-1].split(",")) if is_list else ""
     if told is not None:
-        return shlex.quote(told)
+        return shlex.quote(told) if argument.many else told
+    if argument.flag.endswith("=") or not words or _OPTION.match(words[0]):
+        return argument.alone
+    if argument.many != "words":
+        return shlex.quote(words.pop(0)) if argument.many else words.pop(0)
     end = next((at for at, word in enumerate(words) if _OPTION.match(word)), len(words))
     end = min(end, argument.count) if argument.count else end
     taken, words[:] = words[:end], words[end:]
