@@ -16,9 +16,10 @@ from tests.support import PATIENCE
 from tui.data import log_search
 from tui.data.log_file import LogFile
 from tui.data.log_filter import LogFilter
-from tui.data.log_pattern import Pattern, PatternError
+from tui.data.log_pattern import CUT, Pattern, PatternError
 from tui.data.log_search import Found, LogSearch, Step
 from tui.data.merged_log import MergedLog, Place
+from tui.text.log import filter_words, search_words
 
 STEPS: list[Step] = ["previous", "next"]
 
@@ -130,6 +131,25 @@ def test_what_takes_exponential_time_ends_and_finds_nothing_from_then_on():
 def test_a_repeat_in_very_many_lines_or_a_very_long_one_ends(text: str, lines: bytes):
     """With `re` each of these takes hours."""
     assert list(Pattern(text).lines(lines)) == []
+
+
+@pytest.mark.parametrize("length", [CUT - 4, CUT - 3, 3 * CUT])
+def test_a_repeat_is_sought_in_the_beginning_of_a_very_long_line(length: int):
+    is_cut = length > CUT - 4
+    lines = b"x 1\nx" + b"a" * length + b"x 1\nx 1"
+    ends = [0, 4, length + 9]
+    plain, repeat = Pattern("x 1"), Pattern("x \\d+")
+    assert list(plain.lines(lines)) == ends
+    assert list(repeat.lines(lines)) == ([ends[0], ends[2]] if is_cut else ends)
+    assert (plain.is_cut, repeat.is_cut) == (False, is_cut)
+    shown = LogFilter("x.* 1")
+    assert [shown.reader()(0, line) for line in lines.split(b"\n")] == [True, not is_cut, True]
+    assert filter_words(shown) == ("the filter reads the first 64 KiB of each line" if is_cut else "")
+    found = Found(whole=True)
+    assert search_words(repeat, found, "", "") == "no match for 'x \\d+'" + (
+        ", of each line in the first 64 KiB" if is_cut else ""
+    )
+    assert search_words(plain, found, "", "") == "no match for 'x 1'"
 
 
 @pytest.mark.usefixtures("impatient")

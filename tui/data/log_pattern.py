@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, compress, count
 from operator import add
-from typing import NamedTuple, Protocol
+from typing import AnyStr, NamedTuple, Protocol
 
 from engine.core.log_levels import ERROR_EXPRESSION, ERROR_WORDS
 from engine.core.terminal_text import terminal_line
@@ -35,7 +35,10 @@ RARE = 8
 LONG = 512
 """Characters of a line in which a repeat can take long."""
 
-SECONDS, LINE_SECONDS = 2.0, 0.1
+CUT = 64 << 10
+"""Bytes of a line in which a repeat is sought. In what follows them it is not: that takes time with the square of the length."""
+
+SECONDS, LINE_SECONDS = 1.0, 0.1
 """Processor time of one search in a block, and in a line that is drawn; `regex` measures that of the whole process."""
 
 _FUZZY = re.compile(r"(?<!\\)\{(?=[^{}]*[eids][^{}]*\})")
@@ -119,6 +122,8 @@ class Pattern:
         self._sure = self._compiled(_Bounded) if self._repeats else self._fast
         self.is_slow = False
         """Whether a search took too long; it finds nothing from then on."""
+        self.is_cut = False
+        """Whether only the beginning of a line was searched."""
         parts = [part.lower() if self._any_case else part for part in text.split("|")]
         self._words = words or (tuple(parts) if len(parts) > 1 and all(map(_LITERAL.fullmatch, parts)) else ())
         self._literal = "" if words else _literal_of(text)
@@ -132,13 +137,15 @@ class Pattern:
         """What searches some lines. A repeat that could go on in the next line is as in one long line."""
         if not self._repeats:
             return self._fast
-        is_short = len(lines) <= LONG or (self._fast.in_line is not None and not _has_long_line(lines))
+        is_short = len(lines) <= LONG or (self._fast.in_line is not None and not _has_long_line(lines, "\n", 2 * LONG))
         return self._fast if self._repeats == 1 and is_short else self._sure
 
     def has(self, line: bytes) -> bool:
         """Whether a line as it was written has a match."""
         if self.is_slow:
             return False
+        if self._repeats and len(line) > CUT:
+            self.is_cut, line = True, line[:CUT]
         text = line.decode("ascii") if line.isascii() and _CONTROLS.search(line) is None else ""
         try:
             return self._search(text or terminal_line(line, colour=False))
@@ -175,7 +182,8 @@ class Pattern:
             return ()
 
     def _lines(self, block: bytes) -> Iterable[int]:
-        if not block.isascii() or _CONTROLS.search(block) is not None:
+        is_long = self._repeats > 0 and _has_long_line(block, b"\n", CUT)
+        if is_long or not block.isascii() or _CONTROLS.search(block) is not None:
             return self._line_by_line(block)
         text = block.decode("ascii")
         text = text.lower() if self._any_case else text
@@ -196,7 +204,7 @@ class Pattern:
         return dict.fromkeys([before("\n", 0, match.start()) + 1 for match in used.in_line.finditer(text)])
 
     def _line_by_line(self, block: bytes) -> Iterator[int]:
-        """The same where a terminal would not show a block as it is."""
+        """The same where a terminal would not show a block as it is, or a line is too long."""
         offset = 0
         for line in block.split(b"\n"):
             if self.has(line):
@@ -227,9 +235,10 @@ class Pattern:
         return self._literal in text and self._for(text).plain.search(text) is not None
 
 
-def _has_long_line(lines: str) -> bool:
-    """Whether a line may have more than `LONG` characters; false where all have fewer than that."""
-    return any(lines.find("\n", begin, begin + LONG) < 0 for begin in range(0, len(lines) - LONG, LONG))
+def _has_long_line(lines: AnyStr, end: AnyStr, length: int) -> bool:
+    """Whether a line may have `length` characters; false where all have fewer than half of that."""
+    half = length // 2
+    return any(lines.find(end, begin, begin + half) < 0 for begin in range(0, len(lines) - half, half))
 
 
 def _repeats(text: str) -> int:

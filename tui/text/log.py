@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tui.data.log_pattern import Pattern
+from tui.data.log_filter import LogFilter
+from tui.data.log_pattern import CUT, Pattern
 from tui.data.log_search import Found
 
 
@@ -24,8 +25,17 @@ def search_words(
     if found is None or pattern is None:
         return ""
     noun, of = pattern.noun, f" for '{pattern.text}'" if pattern.noun == "match" else ""
+    if pattern.is_cut:
+        of += f", of each line in the first {CUT >> 10} KiB"
     if found.place is None:
         return f"no {noun}{of}" if found.whole else f"searching{of}"
     number = noun if found.number is None else f"{noun} {found.number:,}"
     turn = f"wrapped to the {wrapped}: " if wrapped else ""
     return f"{turn}{number} of {found.matches:,}{'' if found.whole else '+'}{of}"
+
+
+def filter_words(shown: LogFilter) -> str:
+    """What a user must know of a filter; empty: nothing."""
+    if shown.is_slow:
+        return "the filter takes too long, and is left out"
+    return f"the filter reads the first {CUT >> 10} KiB of each line" if shown.is_cut else ""

@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from tui.data.log_file import LogFile
+from tui.data.log_filter import LogFilter
 from tui.data.log_reader import LogReader
 from tui.data.merged_log import Batch, MergedLog, Place, Where
 from tui.widgets.drawn_log import DrawnLog
@@ -112,8 +113,8 @@ class LogPane(DrawnLog, can_focus=True):
 
     def _state(self) -> tuple[object, ...]:
         """What `Changed` is about."""
-        is_slow = self._log is not None and self._log.filter.is_slow
-        return self.title, is_slow, self._follow, self._new_lines, self._current, self.wrap
+        shown = LogFilter() if self._log is None else self._log.filter
+        return self.title, shown.is_slow, shown.is_cut, self._follow, self._new_lines, self._current, self.wrap
 
     def _announce(self) -> None:
         state = self._state()

@@ -16,7 +16,7 @@ from tui.data.log_folding import Line
 from tui.data.log_pattern import PatternError
 from tui.data.merged_log import MergedLog
 from tui.text.cells import plain_line
-from tui.text.log import search_words
+from tui.text.log import filter_words, search_words
 from tui.widgets import log_lines
 from tui.widgets.log_view import LogView
 from tui.widgets.text_pane import fitted_title
@@ -154,7 +154,7 @@ class RunLog(LogView):
         """Says in the border what is shown, what is sought, and whether the end is followed."""
         self.border_title = fitted_title(self, self.title or "Log", ascii=self.ascii)
         words = (
-            self._filter_error or ("the filter takes too long, and is left out" if self._shown.is_slow else ""),
+            self._filter_error or filter_words(self._shown),
             search_words(self.pattern, self.found, self.wrapped, self.pattern_error),
             self.badge,
         )

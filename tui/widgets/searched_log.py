@@ -213,4 +213,5 @@ class SearchedLog(LogPane):
         return spans
 
     def _state(self) -> tuple[object, ...]:
-        return *super()._state(), self.found, self.pattern_error, self._step
+        is_cut = self.pattern is not None and self.pattern.is_cut
+        return *super()._state(), self.found, self.pattern_error, is_cut, self._step
