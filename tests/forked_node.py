@@ -28,7 +28,6 @@ from typing import Any, NoReturn
 from engine.node import template
 from engine.supervisor.bridge import boot_command
 from tests.command_server import INTERPRETER, show
-from tests.light.quick_end import QuickEnd
 
 OURS = ("engine", "rankdeck", "rankdeck_command", "tests", "tui")
 """Packages that a process must import itself, from where its own path leads."""
@@ -135,7 +134,6 @@ class ForkedNode:
         sys.path_importer_cache.clear()
 
     def _run_template(self, argv: list[str], environment: dict[str, str]) -> None:
-        self._alive.append(QuickEnd())
         path = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *self._path]
         sys.path[:] = path
         sys.modules[
@@ -189,15 +187,21 @@ def run_to_the_end(run: Callable[[], None]) -> NoReturn:
         except BaseException:  # noqa: BLE001 - the outermost frame of a process
             traceback.print_exc()
             status = 1
+        flush_streams()
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_streams()
         if is_interrupted:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         os._exit(status & 255)
+
+
+def flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
 
 
 def import_torch() -> None:

@@ -52,10 +52,7 @@ def run(request: Request, descriptors: list[int]) -> None:
 def become(request: Request, descriptors: list[int]) -> None:
     """Turns a forked process into what `python script.py` would be: session, files, environment, random state."""
     os.setsid()
-    atexit.register(note_end, os.path.abspath("exits"), request)
-    if "triton" in sys.modules:
-        # Its nanobind (triton 3.9) reports whatever is frozen at the interpreter's end as leaks, in 27 lines.
-        atexit.register(gc.unfreeze)
+    atexit.register(end, os.path.abspath("exits"), request, os.getpid())
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
@@ -88,12 +85,22 @@ def become(request: Request, descriptors: list[int]) -> None:
         sys.modules["rankdeck._imports"].time_imports()
 
 
-def note_end(path: str, request: Request) -> None:
-    """Records, as the last that this process does, how it ends: its parent and the agent may have been killed."""
+def end(path: str, request: Request, rank: int) -> None:
+    """The last of the exit handlers. Records how this process ends, since its parent and the agent may have been killed, and ends it.
+
+    Args:
+        path: of the file for the record.
+        request: with the status of the program, if it has one.
+        rank: the pid of the rank. A process that it has forked comes here too.
+    """
     if "status" in request:
         note = f"{os.getpid()} {start_time(os.getpid())} {request['status']} {time.time()} itself\n"
         with contextlib.suppress(OSError), open(path, "a") as file:
             file.write(note)
+        if os.getpid() == rank:
+            request["shared"].leave(request["status"])
+    if "triton" in sys.modules:
+        gc.unfreeze()  # nanobind of triton 3.9 reports whatever is frozen at the interpreter's end as leaks, in 27 lines
 
 
 def status_of(error: SystemExit) -> int:

@@ -11,8 +11,8 @@ SOCK_SEQPACKET with messages in JSON, and descriptors; the modules are imported 
 
 Forking a process of this size takes 5 ms and more, so "spares" pre-forks `n` processes for later requests.
 
-A forked process continues as `python script.py` would: it returns to the end of this file, runs the script (`forked.py`), and lets the
-interpreter exit. The template ends with the agent at the other end of the socket; its ranks stay, as children of the nearest subreaper. Standard
+A forked process continues as `python script.py` would: it returns to the end of this file, runs the script (`forked.py`), and ends
+(`rank_end.py`). The template ends with the agent at the other end of the socket; its ranks stay, as children of the nearest subreaper. Standard
 library only, besides the imports for ranks; Python 3.8 and later.
 """
 
@@ -72,9 +72,11 @@ def load_beside(name: str, folder: str) -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from engine.node import forked
+    from engine.node import forked, rank_end
 else:
-    forked = load_beside("forked", os.path.dirname(os.path.abspath(__file__)))
+    _folder = os.path.dirname(os.path.abspath(__file__))
+    rank_end = load_beside("rank_end", _folder)
+    forked = load_beside("forked", _folder)
 
 
 def warm() -> str:
@@ -151,10 +153,12 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
     environment, moved_library = dict(os.environ), os.path.relpath(library)
     begin = time.monotonic()
     reason, imported, changes = warm(), [("torch", time.monotonic() - begin)], {}
+    libraries = rank_end.loaded_libraries()
     tell_sources(wire, [entry for entry in sys.path if os.path.basename(entry) in INSTALLED])
     if modules and not reason:
         imports = preload(wire, modules, environment, moved_library)
         imported, changes = imported + imports.seconds, imports.changes
+    shared = rank_end.Shared(set(sys.modules), libraries)
     reason = reason or settle()
     version = getattr(sys.modules.get("torch"), "__version__", "")
     say(wire, {"unfit": reason} if reason else {"ready": version, "imports": imported})
@@ -184,7 +188,7 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
                     if not data:
                         os._exit(0)  # the template has gone
                     request = json.loads(data)
-                request.update(old_library=library, exec_env=environment, changes=changes)
+                request.update(old_library=library, exec_env=environment, changes=changes, shared=shared)
                 return request, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)

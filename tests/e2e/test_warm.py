@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,21 @@ say(module=Here.__module__, back=type(pickle.loads(pickle.dumps(Here()))) is Her
     "atexit after an exception": "import atexit\natexit.register(say, last=1)\n1/0",
     "a thread that outlives the script": "import threading, time\nsaid = threading.Event()\nthreading.Thread(target=lambda: (said.wait(), time.sleep(0.2), say(late=1))).start()\nsay(end=1)\nsaid.set()",
     "objects at the end": "class Last:\n    def __del__(self): print('deleted')\nkept = Last()",
+    "objects of a module at the end": "import neighbour\nneighbour.kept = neighbour.Last()",
+    "objects that hold each other at the end": "class Last:\n    def __del__(self): print('deleted')\nkept = Last()\nkept.kept = kept",
+    "a generator that has not ended": "def go():\n    try: yield\n    finally: print('closed')\nkept = go()\nnext(kept)",
+    "an object that can't be deleted": "sys.unraisablehook = lambda what: print('ignored', what.exc_type)\nclass Last:\n    def __del__(self): 1/0\nkept = Last()",
+    "a daemon thread": "import threading, time\ndef run():\n    while True: time.sleep(1e-4); ONE + 1\nONE = 1\nthreading.Thread(target=run, daemon=True).start()\ntime.sleep(0.05)",
+    "a forked process": "import os\npid = os.fork()\nif pid: say(status=os.waitpid(pid, 0)[1])\nelse: sys.exit(4)",
     "output that is not flushed": "sys.stdout.write('no line feed')",
+    "output of C that is not flushed": "import ctypes\nctypes.CDLL(None).printf(b'no line feed')",
+    "a file that is not closed": "kept = open('/dev/stdout', 'a')\nkept.write('no line feed')",
+    "a file that torch keeps open": "import torch\ntorch.kept = open('/dev/stdout', 'a')\ntorch.kept.write('no line feed')",
+    "a stdout of one's own": "class Twice:\n    def write(self, text): sys.__stdout__.write(2 * text)\n    def flush(self): self.write('flushed')\nsys.stdout = Twice()\nprint('all')",
+    "a stdout that can't be flushed": "class Broken:\n    def __repr__(self): return 'broken'\n    def write(self, text): pass\nsys.stdout = Broken()",
+    "a stdout that is closed": "sys.stdout.close()",
+    "no stdout": "sys.stdout = None",
+    "a library with an end of its own": "import ctypes, os\nctypes.CDLL(os.path.dirname(__file__) + '/ending.so')",
     "multiprocessing": """
 import multiprocessing
 def double(x): return 2 * x
@@ -115,8 +131,28 @@ def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKDECK_TESTS_TORCH", "whole")
 
 
+NEIGHBOUR = """
+import sys
+IT = 'beside'
+class Last:
+    def __del__(self):
+        print('deleted', IT)
+"""
+
+ENDING = 'int puts(const char *); __attribute__((destructor)) static void end(void) { puts("the library ends"); }'
+
+
+def compile_library(path: Path) -> None:
+    """Makes a library that says something at the end of the process."""
+    command = [shutil.which("cc") or "gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
+    subprocess.run(command, input=ENDING, text=True, check=True)
+
+
 ALONE = ("training", "thread counts of torch")
 """What one rank has to itself. All others are attempts of a few runs, or each would wait for a template that imports torch."""
+
+OF_NEW_PROCESSES = ("environment", "a library with an end of its own", "a stdout that can't be flushed")
+"""What tests/forked_node.py does not do as a new process would."""
 
 SECOND_RANK = "import os, signal\nwhile os.environ['RANK'] == '1': signal.pause()\n"
 """Keeps a run going when rank 0 has ended. The test kills it, and then the run can be restarted at once."""
@@ -126,14 +162,15 @@ IN_COMPANY = [case for case in SAME if case not in ALONE]
 
 @pytest.mark.parametrize("part", range(4))
 def test_forked_ranks_are_like_executed_ones(rankdeck, write_script, write_profile, work, part, monkeypatch):
-    (work / "neighbour.py").write_text("IT = 'beside'\n")
+    (work / "neighbour.py").write_text(NEIGHBOUR)
+    compile_library(work / "ending.so")
     cases = IN_COMPANY[part::4]
     cold, warm = (attempts_of(rankdeck, write_script, write_profile, cases, warm) for warm in (False, True))
-    assert [case for case in cases if warm[case] != cold[case]] == [], (cold, warm)
-    monkeypatch.delenv("RANKDECK_TESTS_TORCH")  # tests/forked_node.py
-    cases = [case for case in cases if case != "environment"]
+    assert [(case, cold[case], warm[case]) for case in cases if warm[case] != cold[case]] == []
+    monkeypatch.delenv("RANKDECK_TESTS_TORCH")
+    cases = [case for case in cases if case not in OF_NEW_PROCESSES]
     forked = attempts_of(rankdeck, write_script, write_profile, cases, True, threads=1)
-    assert [case for case in cases if forked[case] != cold[case]] == [], (cold, forked)
+    assert [(case, cold[case], forked[case]) for case in cases if forked[case] != cold[case]] == []
 
 
 def attempts_of(
@@ -182,7 +219,6 @@ def has_ended(attempt: int) -> Callable[[dict[str, Any]], bool]:
 
 @pytest.mark.parametrize("case", ALONE)
 def test_a_forked_rank_is_like_an_executed_one(rankdeck, write_script, write_profile, work, case):
-    (work / "neighbour.py").write_text("IT = 'beside'\n")
     script = write_script("script.py", SAY + SAME[case])
     found = {}
     for warm in (False, True):
@@ -223,6 +259,18 @@ def test_every_rank_has_random_numbers_of_its_own(rankdeck, write_script, write_
     rankdeck("wait", run)
     rows = [json.loads(rankdeck.log(run, rank).split(b" ", 1)[1])["numbers"] for rank in range(3)]
     assert [len(set(column)) for column in zip(*rows, strict=True)] == [3] * 8
+
+
+def test_what_a_rank_shares_with_the_template_is_not_taken_apart(rankdeck, write_script, write_profile):
+    """What a module of the template holds would be deleted with it. That it is not, shows that the interpreter did not end this rank."""
+    text = "import json\nclass Last:\n    def __del__(self): print('deleted')\njson.kept = Last()\nprint('end')"
+    said = {}
+    for warm in (False, True):
+        run = rankdeck.launch(write_profile(write_script("last.py", text), launch={"warm": warm}))
+        rankdeck("wait", run)
+        said[warm] = rankdeck.log(run, 0)
+    assert said[False] == b"end\ndeleted\n"
+    assert said[True] == b"end\n"
 
 
 def test_torch_compile_works_in_a_forked_rank(rankdeck, write_script, write_profile):

@@ -9,7 +9,6 @@ optimizer imports, takes two more. Most of the time of all tests went there. RAN
 - Nothing is collected while torch is imported.
 - The store of a run whose script mentions neither torch nor rankdeck.elastic is asked for nothing, and does without torch.
 - Any other store is torch's own, without the Python around it.
-- Ranks that a template forks end without the tear-down of torch.
 
 Any doubt means the real torch.
 """
@@ -225,8 +224,6 @@ FINDER = StandInFinder()
 
 if os.environ.get("RANKDECK_TESTS_TORCH") != "whole":
     sys.meta_path[:0] = [FINDER, Unhurried(), LazyFinder()]
-    if any(_word.endswith("/template.py") for _word in sys.orig_argv[1:4]):
-        __import__("quick_end").QuickEnd()
 for _word in sys.orig_argv[1:3]:
     if _word.endswith("/rankdeck/store_host.py"):
         if "/nodes/" in _word and not ranks_need_torch(_word):
