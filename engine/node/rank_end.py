@@ -18,7 +18,7 @@ import sys
 import threading
 import weakref
 from types import ModuleType
-from typing import Any, List, Set  # noqa: UP035
+from typing import Any, Dict, List, Set  # noqa: UP035
 
 MAPS = "/proc/self/maps"
 
@@ -64,6 +64,7 @@ class Shared:
         threading.excepthook = lambda *_: None
         atexit._clear()
         flush_files()  # a collection may close what is below a buffer before the buffer
+        groups = find_groups()  # noqa: F841 - keeps them
         free_modules([name for name in list(sys.modules) if name not in self.modules or name == "__main__"])
         flush_files()
         for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
@@ -87,6 +88,26 @@ def loaded_libraries() -> Set[str]:  # noqa: UP006
     with open(MAPS, encoding="utf-8", errors="surrogateescape") as file:
         rows = (line.rstrip("\n").split(None, 5) for line in file)
         return {row[5] for row in rows if len(row) == 6 and row[1][2] == "x" and row[5].startswith("/")}
+
+
+def find_groups() -> List[object]:  # noqa: UP006
+    """Finds the process groups of the program, and the objects of torch that own one.
+
+    The end of a group of gloo waits for a thread that may wait for the interpreter, which its caller has: the one of a
+    DistributedDataParallel does (torch 2.13). A new interpreter aborts there.
+    """
+    module = sys.modules.get("torch._C._distributed_c10d")
+    kinds = {kind for kind in vars(module).values() if isinstance(kind, type)} if module else set()
+    is_one: Dict[type, bool] = {}  # noqa: UP006
+    found = []
+    for thing in gc.get_objects() if kinds else ():
+        for held in gc.get_referents(thing):
+            kind = type(held)
+            if kind not in is_one:
+                is_one[kind] = not kinds.isdisjoint(kind.__mro__)
+            if is_one[kind]:
+                found.append(held)
+    return found
 
 
 def free_modules(names: List[str]) -> None:  # noqa: UP006
