@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from types import ModuleType
 from typing import Any, Dict, NoReturn  # noqa: UP035
 
 Request = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
@@ -75,7 +76,7 @@ def become(request: Request, descriptors: list[int]) -> None:
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = list(request["argv"])
     sys.path[:] = [request["library"] if entry == request["old_library"] else entry for entry in sys.path]
-    move_packages(request["old_library"], request["library"])
+    move_modules(request["moving"], request["old_library"], request["library"])
     renew_state()
     show_command(request["argv"])
     watch_for_stacks(request["stacks"])
@@ -108,23 +109,25 @@ def status_of(error: SystemExit) -> int:
     return error.code & 255 if isinstance(error.code, int) else int(error.code is not None)
 
 
-def move_packages(old: str, new: str) -> None:
-    """Updates the paths of modules that were imported from a folder which has moved."""
-    if old == new:
-        return
+def modules_below(folder: str) -> list[ModuleType]:
+    """Returns the modules that were imported from a folder."""
+    return [one for one in sys.modules.values() if (getattr(one, "__file__", None) or "").startswith(folder + os.sep)]
 
-    def moved(place: str) -> str:
-        return new + place[len(old) :] if place.startswith(old + os.sep) else place
 
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        if isinstance(names.get("__path__"), list):
-            names["__path__"][:] = map(moved, names["__path__"])
-        if isinstance(names.get("__file__"), str) and names["__file__"].startswith(old + os.sep):
-            names["__file__"] = moved(names["__file__"])
-            spec: Any = names.get("__spec__")
-            spec.origin = names["__file__"]
-            spec.loader.path = names["__file__"]  # tracebacks read the source through it
+def move_modules(modules: list[ModuleType], old: str, new: str) -> None:
+    """Updates the paths of modules that were imported from a folder which has moved.
+
+    Args:
+        modules: of this folder, as the template found them. Looking at all modules here would copy 3,000 pages, in 9 ms.
+        old, new: the folder before and after.
+    """
+    for module in modules if old != new else ():
+        names: Any = module.__dict__
+        if "__path__" in names:
+            names["__path__"][:] = [new + place[len(old) :] for place in names["__path__"]]
+        names["__file__"] = new + names["__file__"][len(old) :]
+        names["__spec__"].origin = names["__file__"]
+        names["__spec__"].loader.path = names["__file__"]  # tracebacks read the source through it
 
 
 def renew_state() -> None:

@@ -42,6 +42,7 @@ WARM = (
     "torch.utils.data",
     "torch.utils.serialization",
     "torch._dynamo",
+    "torch.profiler._cupti_monitor",
     "multiprocessing.reduction",
     "rankdeck.elastic",
     "rankdeck.checkpoint",
@@ -158,7 +159,7 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
     if modules and not reason:
         imports = preload(wire, modules, environment, moved_library)
         imported, changes = imported + imports.seconds, imports.changes
-    shared = rank_end.Shared(set(sys.modules), libraries)
+    shared, moving = rank_end.Shared(set(sys.modules), libraries), forked.modules_below(library)
     reason = reason or settle()
     version = getattr(sys.modules.get("torch"), "__version__", "")
     say(wire, {"unfit": reason} if reason else {"ready": version, "imports": imported})
@@ -188,7 +189,9 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
                     if not data:
                         os._exit(0)  # the template has gone
                     request = json.loads(data)
-                request.update(old_library=library, exec_env=environment, changes=changes, shared=shared)
+                request.update(
+                    old_library=library, moving=moving, exec_env=environment, changes=changes, shared=shared
+                )
                 return request, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)

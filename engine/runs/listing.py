@@ -78,11 +78,12 @@ def find_run(word: str) -> RunPaths:
     Raises:
         RunNotFoundError: none, or several.
     """
+    if _RUN_NAME.fullmatch(word) and _launched_at(runs_folder() / word):
+        return RunPaths(runs_folder() / word)
     runs = all_runs()
     if word == "-" and runs:
         return runs[0]
-    exact = [run for run in runs if run.run == word]
-    found = exact or [run for run in runs if word and run.run.startswith(word)]
+    found = [run for run in runs if word and run.run.startswith(word)]
     if len(found) == 1:
         return found[0]
     if found:
