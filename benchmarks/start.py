@@ -3,7 +3,7 @@
 From the launch to the moment when the last rank has finished its first all-reduce, to its first optimizer step, and to the end of the
 command. `cold`: the command, with nothing running before. `shell`: the command again, with the standby that the first one has left. `app`:
 a launch by a front end whose cursor rests on the profile. `import`: what `python -c "import torch, torch._dynamo"` takes, below which no
-cold start can be. With `--trainer`, the script is one of transformers' Trainer, in the environment of tests/programs.
+cold start can be. With `--trainer`, the script is one of transformers' Trainer, in the environment of tests/programs, where it imports deepspeed too.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def main() -> None:
         if options.trainer:
             from tests.programs.environment import make_python
 
-            python, preload = str(make_python(Path(folder) / "environment")), ("transformers.trainer",)
+            python, preload = str(make_python(Path(folder) / "environment")), ("transformers.trainer", "deepspeed")
         for ranks in options.ranks:
             job = Job(python, script, ranks, preload, Path(folder))
             runs: dict[str, list[Times]] = {name: [] for name in options.starts}

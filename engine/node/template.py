@@ -189,9 +189,7 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
                     if not data:
                         os._exit(0)  # the template has gone
                     request = json.loads(data)
-                request.update(
-                    old_library=library, moving=moving, exec_env=environment, changes=changes, shared=shared
-                )
+                request.update(old_library=library, moving=moving, exec_env=environment, changes=changes, shared=shared)
                 return request, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)
