@@ -75,6 +75,8 @@ class Guards:
         await asyncio.to_thread(end_guards, self._arguments[0], only_stopped=True, apart=own)
 
     async def _keep_one(self, patience: float) -> None:
+        if patience and not self._deaths:  # for deaths of others: it can start when ranks have
+            await asyncio.sleep(START_TIME)
         short_lives = 0
         while not self._released:
             began = time.monotonic()
