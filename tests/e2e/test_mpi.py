@@ -223,11 +223,12 @@ def shared_files(pid: int) -> set[str]:
     return {words[5] for line in lines if len(words := line.split()) == 6 and words[5].startswith("/dev/shm/")}
 
 
-def test_ranks_that_are_killed_leave_no_shared_memory(rankdeck, launch, implementation):
+def test_ranks_that_are_killed_with_mpirun_leave_no_shared_memory(rankdeck, launch, implementation):
     run = launch("train")
-    used = set().union(*map(shared_files, rankdeck.pids(run)))
+    pids = rankdeck.pids(run)
+    used = set().union(*map(shared_files, pids))
     assert [path for path in used if "_segment." in path] or implementation == "mpich"
-    for pid in rankdeck.pids(run):
+    for pid in (*[one.pid for one in of_mpi(rankdeck)], *pids):  # mpirun would remove the files
         kill_hard(pid)
     rankdeck("stop", run, "--now")
     wait_until(lambda: rankdeck.processes() == [])
