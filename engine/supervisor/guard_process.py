@@ -148,6 +148,8 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
     import subprocess  # not before it is needed: this process waits for days
 
     is_first = take_turn(folder, patience)
+    if not is_newest(whereabouts, supervisor):
+        return  # without a pause in its turn, for which the guards of the next one would wait
     pause(deaths, tells=is_first)
     if not is_newest(whereabouts, supervisor):
         return  # the next one has guards of its own, even if it has died already: each death would double the guards

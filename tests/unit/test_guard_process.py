@@ -39,6 +39,20 @@ def test_only_a_guard_of_the_newest_supervisor_starts_the_next_one(
     assert (tmp_path / "started").exists() == starts
 
 
+def test_a_guard_whose_supervisor_was_replaced_ends_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the turn meanwhile, and the guards of the next supervisor would wait for it."""
+    whereabouts = tmp_path / "supervisor.json"
+    whereabouts.write_text(json.dumps({"pid": SUPERVISOR + 1}))
+    paused: list[int] = []
+    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
+    monkeypatch.setattr(guard_process, "pause", lambda deaths, tells: paused.append(deaths))
+    guard_process.main(5, 0.0, SUPERVISOR, str(tmp_path / "lock"), "", str(tmp_path), str(whereabouts))
+    assert paused == []
+
+
 def test_the_next_guard_has_its_turn_when_the_first_is_killed_in_its_own(tmp_path: Path) -> None:
     lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
     lock.touch()
