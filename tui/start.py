@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Mapping
 
+from textual.driver import Driver
+
 from engine.client.protocols import EngineClient
 from engine.core.plan.key_places import Places
 from engine.core.settings import Settings
 from tui.app import RankdeckApp
-from tui.browser import BrowserDriver
 from tui.driver import RankdeckDriver
 from tui.keymap import check_theme, keymap_of
 
@@ -64,9 +65,15 @@ def run(
         theme=settings[0].theme,
         keymap=keymap,
         notify=settings[0].notify,
-        driver_class=RankdeckDriver if browser is None else BrowserDriver,
+        driver_class=RankdeckDriver if browser is None else _browser_driver(),
     )
     app.run(mouse=mouse, size=browser)
     if app.parting is not None and browser is None:
         sys.stdout.write(f"{app.parting}\n")
     return app.return_code or 0
+
+
+def _browser_driver() -> type[Driver]:
+    from tui.browser import BrowserDriver  # in a terminal, it would delay the first frame
+
+    return BrowserDriver

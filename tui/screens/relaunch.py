@@ -14,10 +14,8 @@ from textual import work
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import RankdeckError
 from engine.core.plan.profile import Profile
-from tui.data.form import fits_a_form
 from tui.data.off_loop import off_loop
 from tui.screens.base import DeckScreen
-from tui.screens.confirm import AskScreen
 from tui.text.cells import plain_line
 
 
@@ -66,6 +64,9 @@ class RelaunchScreen(DeckScreen):
             self.deck.launch(entry.profile)
 
     def _ask_arguments(self, entry: ProfileEntry) -> None:
+        from tui.data.form import fits_a_form
+        from tui.screens.confirm import AskScreen
+
         profile = entry.profile
         if profile is None:
             return
