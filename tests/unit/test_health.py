@@ -97,6 +97,19 @@ def test_a_rank_that_never_made_a_step_is_measured_by_its_peers():
     assert run.marked("stalled") == [1]
 
 
+def test_a_hang_soon_after_fast_first_steps_is_marked_and_one_look_makes_no_rank_slow():
+    run = Run(2)
+    for steps in ((1, 1), (11, 5)):
+        for one, step in zip(run.progress, steps, strict=True):
+            one.step = step
+        run.go(1, nobody)
+    run.go(29, nobody)
+    assert run.kinds == []
+    run.go(2, nobody)
+    assert run.marked("stalled") == [0, 1]
+    assert run.kinds == ["stalled"]
+
+
 def test_nothing_is_usual_before_the_first_steps():
     run = Run()
     run.go(3600, nobody)

@@ -22,7 +22,7 @@ Mark = Literal["stalled", "slow", "nan"]
 Kind = Literal["stalled", "moving", "slow", "even", "nan", "spike", "drop", "restored"]
 
 FEW_STEPS = 3
-"""Intervals from which a rank's usual interval is known."""
+"""Steps from which a rank's usual interval is known. Ranks are compared after so many looks with new steps."""
 
 FEW_SIGNS = 10
 """The same for a script without steps: output comes less regularly."""
@@ -95,6 +95,8 @@ class _Pace:
         self.count: int | None = None
         self.at = now
         self.longest = 0.0
+        self.steps = 0
+        """Made while it was looked at."""
         self.lag_since: float | None = None
         self._intervals: deque[float] = deque(maxlen=32)
         self._usual: float | None = None
@@ -104,6 +106,7 @@ class _Pace:
         if self.count is not None and count > self.count:
             pause = now - self.at
             self._intervals.append(pause / (count - self.count))
+            self.steps += count - self.count
             self._usual = None
             self.longest = max(min(pause, 2 * limit), self.longest * 0.995)
         if count != self.count:
@@ -203,7 +206,7 @@ class Health:
     def _mark(self, now: float, rank: int, peers: float | None, few: int, *, by_step: bool) -> RankMark | None:
         pace, limits = self._paces[rank], self._limits
         usual, quiet = pace.usual or peers, now - pace.at
-        if usual is None or (pace.known < few and self._known_peers(few) == 0):
+        if usual is None or all(one.steps < few for one in self._paces):
             return None
         if limits.stalled and quiet > self._limit(pace, peers):
             return RankMark("stalled", quiet, usual)
@@ -215,9 +218,6 @@ class Health:
             return None
         pace.lag_since = now if pace.lag_since is None else pace.lag_since
         return RankMark("slow", pace.usual or 0.0, peers or 0.0) if now - pace.lag_since >= SLOW_FOR else None
-
-    def _known_peers(self, few: int) -> int:
-        return sum(pace.known >= few for pace in self._paces)
 
     def _pauses(self, before: Mapping[int, RankMark]) -> list[Notice]:
         notices: list[Notice] = []
