@@ -113,6 +113,14 @@ async def test_the_card_has_the_line_that_helps_and_what_followed(app: RankdeckA
         await until_seen(pilot, "Why", "ulimit -n 4096", "2 other ranks lost the")
 
 
+async def test_the_card_of_a_small_screen_has_what_went_wrong_and_the_key(app: RankdeckApp, run: FakeRun):
+    async with app.run_test(notifications=True, size=(80, 24)) as pilot:
+        await until_seen(pilot, "● running")
+        run.fail(2)
+        text = await until_seen(pilot, "often the kernel, out of memory", "r  stop the 3 that run and start")
+        assert text.index("rank 2 was killed") < text.index("often the kernel") < text.index("r  stop the 3")
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_the_cursor_goes_to_the_rank_that_failed_first_and_its_log_is_shown(
     app: RankdeckApp, run: FakeRun, size: tuple[int, int]

@@ -140,20 +140,24 @@ def why_text(
     units: Units = DEFAULT_UNITS,
 ) -> Content:
     """The pane beside the log: what failed, what the key of a restart does, details, the next step with a line to copy, the consequences,
-    the end of the traceback."""
+    the end of the traceback. A short detail stands before the key: a small screen shows the first lines only."""
     failure = run.failure
     if failure is None:
         return _stall_text(run.stall, width, keymap, units) if run.stall is not None else Content("Nothing has failed.")
     lines: list[Content | str] = [*sentence(failure.headline, width, "$text-error bold")]
-    if run.restart:  # before the details: the lines that a small screen shows
+    detail = sentence(failure.detail, width) if failure.detail else []
+    if len(lines) == len(detail) == 1:
+        lines += detail
+        detail = []
+    if run.restart:
         head = f"{first_key('run.restart', keymap)}  "
         restart = sentence(run.restart, max(8, width - len(head)))
         lines += [
             Content.assemble((" " * len(head) if index else head, "bold $accent"), line)
             for index, line in enumerate(restart)
         ]
-    if failure.detail:
-        lines += ["", *sentence(failure.detail, width)]
+    if detail:
+        lines += ["", *detail]
     if failure.hint:
         lines += ["", *sentence(failure.hint, width)]
     if failure.fix:
