@@ -22,41 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from engine.core.errors import RankdeckError
+from engine.core.run.parts import Part
 from engine.runs.paths import RunPaths
 from engine.runs.record import open_regular, read_whereabouts, replace_file
 from engine.supervisor.log import note
 
-OUTPUT = "reading numbers in the output of ranks"
-EXPLANATIONS = "the explanations of failures"
-TRACES = "reading torch's recorded collectives"
-TRACKERS = "reading trackers' files"
-ORIGINS = "recording code and versions"
+_NUMBERS = {part: number for number, part in enumerate(Part, 1)}
+"""The number of each part in the file. 0 stands for none."""
 
-PARTS = (
-    "",
-    OUTPUT,
-    EXPLANATIONS,
-    TRACES,
-    TRACKERS,
-    ORIGINS,
-    "reading the output of ranks",
-    "telling front ends what changes",
-    "the watch of the socket",
-    "recording what was launched",
-    "saving curves",
-    "the watch of rejoins",
-    "the watch of health",
-    "the watch of ranks that join",
-    "the watch of runs that hold",
-    "the watch of files",
-    "the watch of trackers' files",
-    "the watch of imports",
-    "the guards",
-)
-"""Every part that may be left out. The first stands for none."""
+_COUNT = len(Part) + 1
 
 _HEAD = struct.Struct("<IQQB")
-"""Which `PARTS` the file is about, the event that is replayed, the one at which the supervisor before died, and how many supervisors in a row
+"""Which parts the file is about, the event that is replayed, the one at which the supervisor before died, and how many supervisors in a row
 have failed. Events count from 1."""
 
 MOST_FAILURES = 255
@@ -68,14 +45,13 @@ _NOW = _HEAD.size
 _THREADS = _NOW + 1
 """A byte for each part: how many threads are in it."""
 
-_BEFORE = _THREADS + len(PARTS)
+_BEFORE = _THREADS + _COUNT
 """A byte for each part: whether the supervisor before died in it."""
 
-_SIZE = _BEFORE + len(PARTS)
+_SIZE = _BEFORE + _COUNT
 
-_VERSION = zlib.crc32("\n".join(PARTS).encode())
+_VERSION = zlib.crc32("\n".join(Part).encode())
 
-_NUMBERS = {part: number for number, part in enumerate(PARTS)}
 
 _KEEPS_PROCESS = (Exception, asyncio.CancelledError, GeneratorExit)
 """What is raised while the process goes on. SystemExit ends it, so that its part stays marked."""
@@ -137,7 +113,7 @@ class CrashMarks:
         old: that of the supervisor before.
     """
 
-    parts: list[str]
+    parts: list[Part]
     """Parts in which this supervisor's two predecessors died."""
     event: int | None
     """The number of the event in the journal at whose replay both died, from 0; None: at none."""
@@ -164,16 +140,16 @@ class CrashMarks:
             note(f"if this supervisor dies, the next one will not know in which part: {error}")
             return cls()
 
-    def inside(self, part: str) -> Inside:
+    def inside(self, part: Part) -> Inside:
         """What the event loop does in this `with` statement belongs to a part. Nothing in it may be awaited."""
         return Inside(self._marks, _NOW, _NUMBERS[part])
 
-    def inside_thread(self, part: str) -> InsideThread:
+    def inside_thread(self, part: Part) -> InsideThread:
         """What this thread does in this `with` statement belongs to a part."""
         return InsideThread(self._marks, _THREADS + _NUMBERS[part])
 
     @types.coroutine
-    def run(self, part: str, work: Coroutine[Any, Any, None]) -> Generator[Any, None, None]:
+    def run(self, part: Part, work: Coroutine[Any, Any, None]) -> Generator[Any, None, None]:
         """Runs a part, each of whose steps is marked."""
         marks, number = self._marks, _NUMBERS[part]
         thrown: BaseException | None = None
@@ -231,13 +207,13 @@ def _read(path: Path | None) -> bytes:
 
 def _died_in(data: bytes) -> set[int]:
     """Numbers of the parts in which a supervisor died."""
-    threads = {number for number in range(len(PARTS)) if data[_THREADS + number]}
-    return ({data[_NOW]} | threads) & set(range(1, len(PARTS)))
+    return {number for number in _NUMBERS.values() if number == data[_NOW] or data[_THREADS + number]}
 
 
-def _died_twice(data: bytes) -> tuple[list[str], int | None]:
+def _died_twice(data: bytes) -> tuple[list[Part], int | None]:
     _, event, event_before, _ = _HEAD.unpack_from(data)
-    parts = [PARTS[number] for number in sorted(_died_in(data)) if data[_BEFORE + number]]
+    died_in = _died_in(data)
+    parts = [part for part, number in _NUMBERS.items() if number in died_in and data[_BEFORE + number]]
     return parts, event - 1 if event and event == event_before else None
 
 

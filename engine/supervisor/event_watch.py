@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from engine.core.metrics.event_records import Scalar
+from engine.core.run.parts import Part
 from engine.core.run.state import Alive
 from engine.runs.event_files import Tracker, find_files, read_new, tracker_of
-from engine.supervisor.crash_marks import TRACKERS, CrashMarks
+from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
 from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
@@ -55,7 +56,7 @@ class _Work(threading.Thread, Generic[Found]):
         """Calls the function."""
         began = time.monotonic()
         try:
-            with self._marks.inside_thread(TRACKERS):
+            with self._marks.inside_thread(Part.TRACKERS):
                 self.found = self._function()
         finally:
             self.seconds = time.monotonic() - began
@@ -97,7 +98,7 @@ class EventWatch:
 
     def look(self) -> None:
         """Takes what was read since the last look, reads on in files that are known, and begins a search from time to time."""
-        if not self._run.has(TRACKERS):
+        if not self._run.has(Part.TRACKERS):
             return
         for rank, phase in enumerate(self._run.state.ranks):
             if isinstance(phase, Alive):

@@ -25,12 +25,13 @@ from engine.core.metrics.metric_names import Names
 from engine.core.metrics.progress import MAX_KEYS, RankProgress, take_lines, take_record
 from engine.core.metrics.resources import MOST_RANKS
 from engine.core.metrics.series import Point, SeriesSet
+from engine.core.run.parts import Part
 from engine.runs.event_files import tracker_of
 from engine.runs.log_order import PAUSE, OrderWriter, written_before
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
 from engine.runs.replay import SavedSeries
-from engine.supervisor.crash_marks import OUTPUT, CrashMarks
+from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.last_output import LastOutput
 from engine.supervisor.own_patterns import OwnPatterns
 from engine.supervisor.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
@@ -387,7 +388,7 @@ class Ingest:
         reader = self._readers.get((rank, kind))
         if reader is None:
             reader = self._readers[rank, kind] = MetricReader(self._patterns, self._formats, self._own_patterns.find)
-        with self._marks.inside(OUTPUT):
+        with self._marks.inside(Part.NUMBERS):
             return take_lines(rank, progress, time.time(), reader.feed(data), self._most_keys)
 
 

@@ -24,6 +24,7 @@ import msgspec
 from engine.core.errors import RankdeckError
 from engine.core.metrics.series import final_values
 from engine.core.plan.standby import standby_key
+from engine.core.run.parts import Part
 from engine.core.run.state import finished
 from engine.core.terminal_text import visible
 from engine.core.views.view import RunView
@@ -115,21 +116,21 @@ async def _supervise(paths: RunPaths, marks: CrashMarks, restart_by: str | None,
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     async with run.new_tasks() as tasks:
-        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "reading the output of ranks": runner.ingest.run,
-            "telling front ends what changes": server.keep_fresh,
-            "the watch of the socket": server.keep_listening,
-            "recording what was launched": runner.origins.keep,
-            "saving curves": partial(_save, runner, snapshots),
+        parts: dict[Part, Callable[[], Coroutine[Any, Any, None]]] = {
+            Part.OUTPUT: runner.ingest.run,
+            Part.FRONT_ENDS: server.keep_fresh,
+            Part.SOCKET_WATCH: server.keep_listening,
+            Part.LAUNCH_RECORD: runner.origins.keep,
+            Part.CURVES: partial(_save, runner, snapshots),
         }
-        watches: dict[str, Callable[[], None]] = {
-            "the watch of rejoins": RejoinWatch(run, runner.ingest).look,
-            "the watch of health": HealthWatch(run, runner.ingest, runner.questions).look,
-            "the watch of ranks that join": JoinWatch(run, runner.ingest).look,
-            "the watch of runs that hold": lambda: hold.look(time.time()),
-            "the watch of files": files.look,
-            "the watch of trackers' files": runner.events.look,
-            "the watch of imports": imports.look,
+        watches: dict[Part, Callable[[], None]] = {
+            Part.REJOIN_WATCH: RejoinWatch(run, runner.ingest).look,
+            Part.HEALTH_WATCH: HealthWatch(run, runner.ingest, runner.questions).look,
+            Part.JOIN_WATCH: JoinWatch(run, runner.ingest).look,
+            Part.HOLD_WATCH: lambda: hold.look(time.time()),
+            Part.FILE_WATCH: files.look,
+            Part.TRACKER_WATCH: runner.events.look,
+            Part.IMPORT_WATCH: imports.look,
         }
         parts |= {part: partial(every, WATCH_PERIOD, look) for part, look in watches.items()}
         chores = [tasks.create_task(run.keep(part, work)) for part, work in parts.items()]
@@ -138,7 +139,7 @@ async def _supervise(paths: RunPaths, marks: CrashMarks, restart_by: str | None,
         with contextlib.suppress(OSError):  # the process that started this one may be gone
             print(READY, flush=True)  # noqa: T201
         _close_starter()
-        chores.append(tasks.create_task(run.keep("the guards", guards.keep)))
+        chores.append(tasks.create_task(run.keep(Part.GUARDS, guards.keep)))
         await run.ended.wait()
         with _goes_on():
             await runner.wait_closed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 
-from engine.supervisor.crash_marks import ORIGINS
+from engine.core.run.parts import Part
 from engine.supervisor.log import note
 from engine.supervisor.supervised import START_TIME, SupervisedRun
 
@@ -34,7 +34,7 @@ class Origins:
 
     async def record(self) -> None:
         """Records the attempt that has begun, unless that is done."""
-        if not self._has_begun.is_set() or not self._run.has(ORIGINS):
+        if not self._has_begun.is_set() or not self._run.has(Part.ORIGINS):
             return
         self._has_begun.clear()
         try:
@@ -46,5 +46,5 @@ class Origins:
 def _record(run: SupervisedRun) -> None:
     from engine.runs.origin import record_origin  # a tenth of the supervisor's imports, which ranks would wait for
 
-    with run.marks.inside_thread(ORIGINS):
+    with run.marks.inside_thread(Part.ORIGINS):
         record_origin(run.paths, run.plan, run.state.attempt)

@@ -14,7 +14,8 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.run import actions as act
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
-from engine.core.run.machine import replay, replay_words, step
+from engine.core.run.machine import replay, step
+from engine.core.run.parts import Part, replay_id
 from engine.core.run.state import Ended, RunState, finished, rank_word, waits_for_job
 from engine.core.views.story import tell, tell_all
 from engine.core.wire.front_end import ENDING
@@ -24,7 +25,7 @@ from engine.runs.traces import Traces, read_traces
 from engine.supervisor.agents import Agents
 from engine.supervisor.bridge import Bridge
 from engine.supervisor.code import CodeCopies
-from engine.supervisor.crash_marks import OUTPUT, TRACES, CrashMarks
+from engine.supervisor.crash_marks import CrashMarks
 from engine.supervisor.event_watch import EventWatch
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.journal import Journal
@@ -95,7 +96,7 @@ class Runner:
         self._collect_tails()
         for event in journal.events:
             self.run.kills.take(event)
-        self.ingest.reads_output = run.has(OUTPUT)
+        self.ingest.reads_output = run.has(Part.NUMBERS)
         for part in marks.parts:
             self.handle(ev.PartLeftOut(at=time.time(), part=part))
 
@@ -180,7 +181,7 @@ class Runner:
             self._relay.start_attempt()
             self.orders.start_attempt()
         if before.parts_left_out != after.parts_left_out:
-            self.ingest.reads_output = run.has(OUTPUT)
+            self.ingest.reads_output = run.has(Part.NUMBERS)
         if before.nodes is not after.nodes:
             if [node.name for node in before.nodes] != [node.name for node in after.nodes]:
                 run.take_plan(after)
@@ -202,7 +203,7 @@ class Runner:
 
     def _read_traces(self) -> None:
         """Reads torch's recorded collectives; repeats a running read, because other ranks may have written since."""
-        self._read_again = self.run.has(TRACES)
+        self._read_again = self.run.has(Part.TRACES)
         if self._reading is None or self._reading.done():
             self._reading = self.run.tasks.create_task(self._take_traces())
 
@@ -222,7 +223,7 @@ class Runner:
 
     def _marked_traces(self, attempt: int) -> Traces:
         run = self.run
-        with run.marks.inside_thread(TRACES):
+        with run.marks.inside_thread(Part.TRACES):
             return read_traces(run.paths.attempt(attempt), run.plan.world_size, run.state.generation_since)
 
     def _take_failed_reading(self, rank: int, kind: str, error: Exception) -> None:
@@ -255,7 +256,7 @@ def _replay(paths: RunPaths, plan: LaunchPlan, journal: Journal, marks: CrashMar
     if not journal.events:
         journal.append(first_event(paths, plan, time.time()))
     if (number := marks.event) is not None and 0 < number < len(journal.events):
-        part = replay_words(number, journal.events[number])
+        part = replay_id(number, type(journal.events[number]).__name__)
         journal.append(ev.PartLeftOut(at=time.time(), part=part, number=number))
     state = replay(journal.events, marks.replays)
     assert state is not None

@@ -11,11 +11,11 @@ import itertools
 import msgspec
 
 from engine.core.run.events import Scope
+from engine.core.run.parts import Part
 from engine.core.run.state import RunState
 from engine.core.views.activity import next_restart
 from engine.core.views.view import RankView, RunView, Snapshot, Update
 from engine.core.views.views import rank_views, run_view
-from engine.supervisor.crash_marks import EXPLANATIONS
 from engine.supervisor.ingest import Ingest
 from engine.supervisor.supervised import SupervisedRun
 
@@ -64,11 +64,11 @@ class Snapshots:
         for rank, view in zip(changed, views, strict=True):
             if view != self._ranks[rank] or self._run is None:
                 self._ranks[rank], self._rank_revisions[rank], moved = view, revision, True
-        if not run.has(EXPLANATIONS):
+        if not run.has(Part.EXPLANATIONS):
             run.tails.clear()
             run.waits = ()
         try:
-            with run.marks.inside(EXPLANATIONS):
+            with run.marks.inside(Part.EXPLANATIONS):
                 whole = run_view(run.state, run.plan, progress, run.tails, run.waits, run.stall)
         except Exception as error:  # noqa: BLE001 - the content comes from ranks
             run.tails.clear()

@@ -18,6 +18,7 @@ from engine.core.plan.plan import LaunchPlan
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.kills import Kills
+from engine.core.run.parts import Part, part_words
 from engine.core.run.state import RunState, Starting
 from engine.core.terminal_text import visible
 from engine.core.views.view import EventLine, StallView
@@ -172,8 +173,8 @@ class SupervisedRun:
         text = visible(" ".join(f"{what}: {type(error).__name__}: {error}".split()))[:MAX_WARNING]
         self.handle(ev.NodeWarned(at=time.time(), node=node, check="output", text=text, fails=False))
 
-    def has(self, part: str) -> bool:
-        """Whether a part of `PARTS` is not left out."""
+    def has(self, part: Part) -> bool:
+        """Whether a part is not left out."""
         return part not in self.state.parts_left_out
 
     def new_tasks(self) -> asyncio.TaskGroup:
@@ -186,14 +187,14 @@ class SupervisedRun:
         with contextlib.suppress(Exception):  # the defect may be there
             self.take_failed_reading(self.head, f"{name or 'a task'} has failed again, and is left out", error)
 
-    async def keep(self, part: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def keep(self, part: Part, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a part of this supervisor until it is cancelled. A defect costs only what the part was doing: it begins again.
 
         A part that has ended two supervisors is left out, until the user asks for a restart.
 
         Args:
-            part: what it does, for a warning: `the watch of rejoins`.
-            work: the part, which runs until it is cancelled.
+            part: its id.
+            work: what it does, which runs until it is cancelled.
         """
         has_failed = False
         while True:
@@ -204,7 +205,7 @@ class SupervisedRun:
                 if not has_failed:
                     has_failed = True
                     with contextlib.suppress(Exception):  # the defect may be there
-                        self.take_failed_reading(self.head, f"{part} has failed, and starts again", error)
+                        self.take_failed_reading(self.head, f"{part_words(part)} has failed, and starts again", error)
             await asyncio.sleep(PAUSE)
 
     def start_attempt(self, state: RunState) -> None:

@@ -89,7 +89,7 @@ EVENTS: tuple[AnyEvent, ...] = (
     ev.JobEnded(at=5e3, reason="x"),
     *(ev.RunContinued(at=5e3, job="7", nodes=nodes) for nodes in (TWO, (("c", (0,)), ("d", (1, 2))), (("c", (0,)),))),
     *(ev.NodeWarned(at=5e3, node=node, check="disk", text="x", fails=False) for node in ("a", "z")),
-    *(ev.PartLeftOut(at=5e3, part=part) for part in ("the watch of health", "the guards")),
+    *(ev.PartLeftOut(at=5e3, part=part) for part in ("health_watch", "the watch of health", "guards")),
     *(ev.ModulesImported(at=5e3, node=node, modules=(("torch", 1.5),)) for node in ("a", "z")),
     *(ev.ScriptImported(at=5e3, attempt=attempt, modules=(("numpy", 1.5),)) for attempt in (0, 9)),
     *(
@@ -362,7 +362,7 @@ def test_an_event_whose_replay_fails_is_left_out_and_named(monkeypatch: pytest.M
     monkeypatch.setattr(machine, "_HANDLERS", handlers)
     state = replay(story.journal)
     assert state is not None
-    assert state.events_left_out == (f"event {number + 1} of the journal, StoreOpened",)
+    assert state.events_left_out == (f"event/{number + 1}/StoreOpened",)
     assert [rank_word(phase) for phase in state.ranks] == ["running"] * 3
     assert len(tell_all(story.journal)) > 1
 

@@ -18,6 +18,7 @@ from engine.core.errors import SupervisorError
 from engine.core.metrics.metric_lines import MetricReader
 from engine.core.metrics.progress import RankProgress, take_lines
 from engine.core.run import events as ev
+from engine.core.run.parts import Part
 from engine.core.run.state import rank_word
 from engine.core.views.views import run_view
 from engine.runs.paths import RunPaths
@@ -152,7 +153,7 @@ async def test_a_part_of_the_supervisor_that_fails_begins_again_and_is_told_once
         await asyncio.Event().wait()
 
     async with asyncio.TaskGroup() as tasks:
-        kept = tasks.create_task(run.run.keep("the watch of health", work))
+        kept = tasks.create_task(run.run.keep(Part.HEALTH_WATCH, work))
         await has_worked.wait()
         kept.cancel()
     assert begun == 4
@@ -169,7 +170,7 @@ async def test_a_part_that_fails_while_its_failure_is_told_begins_again(run: Run
         fail()
 
     async with asyncio.TaskGroup() as tasks:
-        kept = tasks.create_task(run.run.keep("the watch of health", work))
+        kept = tasks.create_task(run.run.keep(Part.HEALTH_WATCH, work))
         for _ in range(3):
             await begun.acquire()
         kept.cancel()

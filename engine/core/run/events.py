@@ -121,7 +121,8 @@ class NodeWarned(Event, frozen=True, kw_only=True):
 class PartLeftOut(Event, frozen=True, kw_only=True):
     """Two supervisors in a row died in this part of them, so that later ones come up without it.
 
-    `number`: of the event in the journal, from 0, if replaying it is that part; None: it is another one.
+    `part`: its id; older versions wrote its words. `number`: of the event in the journal, from 0, if replaying it is that part; None: it
+    is another one.
     """
 
     part: str

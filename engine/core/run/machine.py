@@ -34,6 +34,7 @@ from engine.core.run.node_events import (
     script_imported,
     supervisor_started,
 )
+from engine.core.run.parts import replay_id
 from engine.core.run.rank_events import (
     rank_ended,
     rank_joined,
@@ -117,22 +118,12 @@ def states(
             try:
                 after = step(before, event)[0]
             except Exception:  # noqa: BLE001 - a defect, and the other events count
-                left_out = ev.PartLeftOut(at=event.at, part=replay_words(number, event), number=number)
-                after = part_left_out(before, left_out)[0]
+                part = replay_id(number, type(event).__name__)
+                after = part_left_out(before, ev.PartLeftOut(at=event.at, part=part, number=number))[0]
         else:
             continue
         yield event, before, after
         before = after
-
-
-def replay_words(number: int, event: AnyEvent) -> str:
-    """The replay of an event in the journal as a part of a supervisor.
-
-    Args:
-        number: of the event, from 0.
-        event: the event.
-    """
-    return f"event {number + 1} of the journal, {type(event).__name__}"
 
 
 def _run_launched(state: RunState, event: ev.RunLaunched) -> Step:

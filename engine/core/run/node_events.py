@@ -24,6 +24,7 @@ from engine.core.run.moves import (
     when_closed,
     when_opened,
 )
+from engine.core.run.parts import part_id
 from engine.core.run.rank_events import rank_ended, rank_lost, rank_spawned
 from engine.core.run.rejoin import rejoin, tell, tell_again, why_no_rejoin
 from engine.core.run.requests import stop_requested
@@ -197,11 +198,12 @@ def node_warned(state: RunState, event: ev.NodeWarned) -> Step:
 
 def part_left_out(state: RunState, event: ev.PartLeftOut) -> Step:
     """Notes a part that supervisors leave out. It is shown; nothing else follows."""
-    if event.part in (*state.parts_left_out, *state.events_left_out):
+    part = part_id(event.part)
+    if part in (*state.parts_left_out, *state.events_left_out):
         return ignore(state, "that is known")
     if event.number is None:
-        return replace(state, parts_left_out=(*state.parts_left_out, event.part)), ()
-    return replace(state, events_left_out=(*state.events_left_out, event.part)), ()
+        return replace(state, parts_left_out=(*state.parts_left_out, part)), ()
+    return replace(state, events_left_out=(*state.events_left_out, part)), ()
 
 
 def modules_imported(state: RunState, event: ev.ModulesImported) -> Step:

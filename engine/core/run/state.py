@@ -212,9 +212,10 @@ class RunState(Value, frozen=True, kw_only=True):
     notices: int = 0
     """Lines of the story about the ranks' health."""
     parts_left_out: tuple[str, ...] = ()
-    """Parts that supervisors leave out, because two of them died there. A restart that the user asks for tries them again."""
+    """Ids of the parts that supervisors leave out, because two of them died there; see `engine.core.run.parts`. A restart that the user
+    asks for tries them again."""
     events_left_out: tuple[str, ...] = ()
-    """Events in the journal that can't be replayed."""
+    """Ids of the events in the journal that can't be replayed."""
     imports: tuple[tuple[str, float], ...] = ()
     """What rank 0 has imported itself, and in how many seconds, as it said last."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from engine.core.run import events as ev
 from engine.core.run.events import AnyEvent
 from engine.core.run.machine import states
+from engine.core.run.parts import part_id, part_words
 from engine.core.run.state import Clearing, Ended, Outcome, Restart, Running, RunState, Stopping, status_words
 from engine.core.views.view import EventLine
 from engine.core.words import import_words, preload_words
@@ -76,7 +77,7 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"{node}, {check}: {text}", "error" if fails else "warning"
         case ev.PartLeftOut(part=part, number=number):
             until = "from now on" if number is not None else "until somebody restarts the run"
-            return f"two supervisors in a row died in {part}: it is left out {until}", "error"
+            return f"two supervisors in a row died in {part_words(part_id(part))}: it is left out {until}", "error"
         case ev.ModulesImported(node=node, modules=modules, earlier=earlier):
             return f"{node} imported {import_words(modules)}" + (", before the launch" if earlier else ""), "info"
         case ev.ScriptImported(modules=modules, preload=preload):

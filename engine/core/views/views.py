@@ -15,6 +15,7 @@ from engine.core.metrics.process_use import ProcessUse
 from engine.core.metrics.progress import RankProgress
 from engine.core.plan.plan import LaunchPlan
 from engine.core.run.holding import hold_ends_at
+from engine.core.run.parts import part_words
 from engine.core.run.rejoin import is_forming
 from engine.core.run.state import (
     Alive,
@@ -237,7 +238,7 @@ def _left_out_words(state: RunState) -> str:
     left_out = state.parts_left_out + state.events_left_out
     if not left_out or isinstance(state.phase, Ended):
         return ""
-    return f"left out after failures: {', '.join(left_out)}"
+    return f"left out after failures: {', '.join(map(part_words, left_out))}"
 
 
 def _alive(state: RunState, progress: Sequence[RankProgress]) -> Iterator[tuple[int, RankProgress]]:
