@@ -114,11 +114,11 @@ class LocalRun:
         """
         from engine.client.jobs import look  # not needed for other runs
         from engine.planning.jobs import BATCH_SYSTEMS
-        from engine.planning.slurm import controller, silence_words
 
         end = time.monotonic() + JOB_TIME
         while True:
             submitted = read_submitted(self.paths) or submitted  # it may go on in another job
+            system = BATCH_SYSTEMS[submitted.scheduler]
             state = (await asyncio.to_thread(_stored_snapshot, self.paths)).run.state
             if state in ENDED_WORDS:
                 return None
@@ -129,14 +129,11 @@ class LocalRun:
                 )
             with contextlib.suppress(ConnectionError):
                 if host_elsewhere(self.paths):
-                    silent = ("down",) if patient else ("down", "silent")
-                    if submitted.scheduler == "slurm" and await asyncio.to_thread(controller) in silent:
-                        words = await asyncio.to_thread(silence_words, submitted.job)
-                        raise SilentSlurmError(words, hint="scontrol ping tells when it is back")
+                    await asyncio.to_thread(system.check_answers, submitted.job, patient=patient)
                     node = (await asyncio.to_thread(read_plan, self.paths)).nodes[0].name
                     return await Connection.open_in_job(self.paths, submitted, node)
                 return await Connection.open(self.paths)
-            inside = os.environ.get(BATCH_SYSTEMS[submitted.scheduler].JOB_VARIABLE) == submitted.job
+            inside = os.environ.get(system.JOB_VARIABLE) == submitted.job
             if inside and not host_elsewhere(self.paths):
                 if not await asyncio.to_thread(is_taken, self.paths):
                     self._count_start()
@@ -148,7 +145,7 @@ class LocalRun:
             if time.monotonic() > end:
                 raise SupervisorError(
                     f"the supervisor of {self.run} does not answer, and {words}",
-                    hint=f"{'scontrol show job' if submitted.scheduler == 'slurm' else 'qstat -xf'} {submitted.job}",
+                    hint=f"{system.SHOW} {submitted.job}",
                 )
             await asyncio.sleep(JOB_PERIOD)
 

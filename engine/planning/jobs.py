@@ -34,12 +34,27 @@ class BatchSystem(Protocol):
         """What the command that submits prints."""
         ...
 
+    @property
+    def SHOW(self) -> str:
+        """The command that shows a job that has not ended; its number follows."""
+        ...
+
+    @property
+    def SHOW_ENDED(self) -> str:
+        """The command that shows one that has ended; its number follows."""
+        ...
+
     def test(self, submission: Submission) -> str:
         """Asks whether a job would be taken. Returns what is said. Raises CheckError: it would not."""
         ...
 
     def job(self, number: str) -> QueuedJob | None:
         """A job; None: it is not known. Raises CheckError or SilentSlurmError if nobody answers."""
+        ...
+
+    def check_answers(self, job: str, *, patient: bool) -> None:
+        """Raises SilentSlurmError if nothing of a job can be reached because its batch system does not answer. `patient`: a connection may
+        wait for a controller that is only slow."""
         ...
 
     def cancel(self, job: str) -> None:

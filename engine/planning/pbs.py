@@ -24,6 +24,8 @@ OF_A_JOB = ("PBS_JOB", "PBS_O_", "PBS_NODE", "PBS_TASK", "PBS_MOM", "PBS_ENVIRON
 
 JOB_VARIABLE = "PBS_JOBID"
 
+SHOW = SHOW_ENDED = "qstat -xf"
+
 NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")
 """What qsub answers."""
 
@@ -70,6 +72,10 @@ def _ask(number: str) -> tuple[int, bytes, bytes]:
     except CheckError as error:
         _silences[:] = [(time.monotonic(), error)]
         raise
+
+
+def check_answers(job: str, *, patient: bool) -> None:
+    """Nodes are reached by ssh, whether the server answers or not."""
 
 
 def cancel(job: str) -> None:

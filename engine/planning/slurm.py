@@ -16,7 +16,7 @@ from engine.core.errors import CheckError, SilentSlurmError
 from engine.core.plan.submission import Submission
 from engine.core.terminal_text import visible
 from engine.core.views.partitions import FIELDS, Partition, parse_partitions
-from engine.core.views.queue import FORMAT, WAITING, QueuedJob, parse_queue, queue_words
+from engine.core.views.queue import FORMAT, SACCT, WAITING, QueuedJob, parse_queue, queue_words
 from engine.planning.nodes import answer, run_quickly
 from engine.runs.paths import state_folder
 from engine.runs.record import replace_file
@@ -33,6 +33,8 @@ OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NN
 """Beginnings of the names of variables that Slurm sets in a job."""
 
 JOB_VARIABLE = "SLURM_JOB_ID"
+
+SHOW, SHOW_ENDED = "scontrol show job", SACCT
 
 NUMBER = re.compile(r"[0-9]+")
 """What sbatch answers."""
@@ -60,8 +62,17 @@ def partitions() -> list[Partition]:
 
 
 def job(number: str) -> QueuedJob | None:
-    """A job; None: squeue does not know it. The errors are those of `Queue.jobs`."""
-    return QUEUE.jobs().get(number)
+    """A job; None: squeue does not know it. The errors are those of `Queue.jobs`; one of silence says what was known of the job."""
+    try:
+        return QUEUE.jobs().get(number)
+    except SilentSlurmError:
+        raise SilentSlurmError(silence_words(number), hint=_PING) from None
+
+
+def check_answers(job: str, *, patient: bool) -> None:
+    """Nodes are reached by steps, for which the controller must answer."""
+    if controller() in (("down",) if patient else ("down", "silent")):
+        raise SilentSlurmError(silence_words(job), hint=_PING)
 
 
 def cancel(job: str) -> None:

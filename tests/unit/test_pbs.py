@@ -258,7 +258,10 @@ def test_what_qstat_tells_is_told_in_words() -> None:
     )
     assert queue_words(jobs["2.head"]) == "job 2.head waits: it is held: qrls releases it"
     assert queue_words(jobs["3.head"]) == "job 3.head starts on gpu01,gpu02"
-    ends = [end_words(number, jobs[number], "pbs") for number in ("4.head", "5.head", "6.head", "7.head")]
+    ends = [
+        end_words(number, jobs[number], system="PBS", show=batch.SHOW_ENDED)
+        for number in ("4.head", "5.head", "6.head", "7.head")
+    ]
     assert ends == [
         "PBS's job 4.head has reached its time limit",
         "PBS's job 5.head was cancelled",

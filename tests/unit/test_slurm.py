@@ -207,7 +207,7 @@ def test_why_a_job_waits_is_told_in_words() -> None:
     assert words["13"].startswith("job 13 waits: nodes that it needs are down, drained or reserved (ReqNodeNotAvail)")
     assert words["14"] == "job 14 waits: the limit of its QOS is reached (QOSMaxJobsPerUserLimit)"
     assert words["15"] == "job 15 waits: you hold it (JobHeldUser); scontrol release 15"
-    assert words["16"] == "job 16 waits (New|Reason)"
+    assert words["16"] == "job 16 waits: New|Reason"
     assert words["17"] == "job 17 starts on gpu[01-02]"
 
 

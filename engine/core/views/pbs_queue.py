@@ -51,5 +51,4 @@ def _job(number: str, found: _Attributes) -> QueuedJob:
         start=str(found.estimated.start_time),
         nodes=hosts,
         reason=f"{held}{found.comment}".removesuffix("; "),
-        scheduler="pbs",
     )

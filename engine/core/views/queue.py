@@ -1,14 +1,16 @@
-"""Jobs in Slurm's queue: what `squeue` tells of them, and what it means."""
+"""Jobs in a queue: what is told of them; and what Slurm's `squeue` says of its own. `pbs_queue` reads what PBS says."""
 
 from __future__ import annotations
 
 import msgspec
 
-from engine.core.plan.submission import SCHEDULER_NAMES, Scheduler
 from engine.core.terminal_text import visible
 
 FORMAT = "%A|%T|%S|%N|%r"
 """For `squeue --format`: number, state, expected or real start, nodes, reason. The reason is last, because it may be any text."""
+
+SACCT = "sacct -j"
+"""The command that shows a job of Slurm that has ended; its number follows."""
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED", "RESV_DEL_HOLD"})
 ACTIVE = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})  # fmt: skip
@@ -46,14 +48,15 @@ _LIMITS = (
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as squeue shows it, or as qstat does in the words of squeue. `reason`: of PBS a sentence. `start`: when it starts or has started, local time as Slurm writes it; empty: unknown."""
+    """A job, its state in the words of squeue. `reason`: why it waits, in words. `start`: when it starts or has started, local time as the
+    batch system writes it; empty: unknown. `help`: what lets it start earlier."""
 
     job: str
     state: str
     start: str = ""
     nodes: str = ""
     reason: str = ""
-    scheduler: Scheduler = "slurm"
+    help: str = ""
 
 
 def parse_queue(text: str) -> dict[str, QueuedJob]:
@@ -63,36 +66,38 @@ def parse_queue(text: str) -> dict[str, QueuedJob]:
         fields = line.split("|", 4)
         if len(fields) == 5 and fields[0].isdigit():
             job, state, start, nodes, reason = fields
-            known = "" if start in ("N/A", "Unknown") else start
-            found[job] = QueuedJob(job=job, state=state, start=known, nodes=nodes, reason=reason)
+            known = "" if start in ("N/A", "Unknown") else start.replace("T", " ")[:16]
+            words, helps = _reason_words(job, reason)
+            found[job] = QueuedJob(job=job, state=state, start=known, nodes=nodes, reason=words, help=helps)
     return found
+
+
+def _reason_words(job: str, reason: str) -> tuple[str, str]:
+    """Why Slurm lets a job wait, and what the user can do; empty: nothing."""
+    plain = reason.split(",")[0].strip("() ")
+    limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
+    meaning, helps = _REASONS.get(plain, (f"{limit} is reached" if limit else "", ""))
+    return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
 
 
 def queue_words(job: QueuedJob) -> str:
     """A job that waits, in words: `job 12 waits: it is next, and waits for nodes (Resources); expected to start 14:05`."""
     if job.state not in WAITING:
         return f"job {job.job} starts on {job.nodes or 'its nodes'}"
-    if job.scheduler == "pbs":
-        words = f"job {job.job} waits" + (f": {visible(job.reason[:200])}" if job.reason else "")
-        return words + (f"; expected to start {visible(job.start[:40])}" if job.start else "")
-    plain = job.reason.split(",")[0].strip("() ")
-    limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
-    meaning, helps = _REASONS.get(plain, (f"{limit} is reached" if limit else "", ""))
-    words = f"job {job.job} waits" + (f": {meaning} ({plain})" if meaning else f" ({plain})" if plain else "")
-    if job.start:
-        words += f"; expected to start {_moment(job.start)}"
-    return words + (f"; {helps.format(job=job.job)}" if helps else "")
+    words = f"job {job.job} waits" + (f": {visible(job.reason[:200])}" if job.reason else "")
+    words += f"; expected to start {visible(job.start[:40])}" if job.start else ""
+    return words + (f"; {job.help}" if job.help else "")
 
 
-def end_words(job: str, found: QueuedJob | None, scheduler: Scheduler = "slurm") -> str:
+def end_words(job: str, found: QueuedJob | None, *, system: str = "Slurm", show: str = SACCT) -> str:
     """Why a job that has ended took its run with it.
 
     Args:
         job: its number.
         found: what squeue or qstat still knows; None: nothing.
-        scheduler: whose job it is.
+        system: name of the batch system.
+        show: its command that shows a job that has ended; the number follows.
     """
-    name, more = SCHEDULER_NAMES[scheduler], f"sacct -j {job}" if scheduler == "slurm" else f"qstat -xf {job}"
     words = {
         "CANCELLED": "was cancelled",
         "TIMEOUT": "has reached its time limit",
@@ -106,10 +111,5 @@ def end_words(job: str, found: QueuedJob | None, scheduler: Scheduler = "slurm")
     }
     state = "" if found is None else found.state
     if state in WAITING:
-        return f"{name} has taken the nodes of job {job} away, and put it back into the queue"
-    return f"{name}'s job {job} {words.get(state, 'has ended')}" + ("" if state in words else f": {more}")
-
-
-def _moment(start: str) -> str:
-    """`2026-11-24T19:39:37` as people read it: `2026-11-24 19:39`."""
-    return start.replace("T", " ")[:16]
+        return f"{system} has taken the nodes of job {job} away, and put it back into the queue"
+    return f"{system}'s job {job} {words.get(state, 'has ended')}" + ("" if state in words else f": {show} {job}")
