@@ -33,7 +33,7 @@ def reduced(value=rank + 1, size=1000):
 assert reduced(size={MEBIBYTES} << 18) == 10.0
 print("up", rank, socket.gethostname(), os.environ["UCX_NET_DEVICES"], reduced(), flush=True)
 while not reduced(os.path.exists("finish")):
-    time.sleep(0.01)
+    time.sleep(0.05)
 print("done", rank, flush=True)
 dist.destroy_process_group()
 """

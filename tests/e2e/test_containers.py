@@ -88,7 +88,7 @@ def test_a_rank_in_a_container_is_killed_restarted_and_stopped(rankdeck, write_s
 def test_a_rank_in_a_container_rejoins_and_the_other_keeps_its_process(
     rankdeck, write_script, write_profile, container, work
 ):
-    recipe = {"script": str(write_script("train.py", elastic_runs.TRAIN)), "args": ["1000000", "0.02"]}
+    recipe = {"script": str(write_script("train.py", elastic_runs.TRAIN)), "args": ["1000000", "0.05"]}
     launch = {"wrap": container, "python": "python-inside", "warm": True}  # which has no effect
     run = rankdeck.launch(write_profile(recipe, 2, launch=launch))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 5))

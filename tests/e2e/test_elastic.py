@@ -323,7 +323,7 @@ def shake(deck: Deck, run: str, kills: int, dice: random.Random) -> int:
 
 
 def test_fifty_kills_at_any_moment_leave_a_run_that_finishes_and_a_survivor_that_has_not_grown(rankdeck, launch, work):
-    run = launch(steps=1_000_000, pause=0.01)
+    run = launch(steps=1_000_000, pause=0.05)
     dice = random.Random(50)
     reached(rankdeck, run, 5)
     # Where gloo leaves rank 3 hanging, a new process replaces it, and its log says so. The new one is measured from then on.

@@ -46,7 +46,7 @@ while not os.path.exists("finish"):
     n += 1
     print(n, flush=True)
     rankdeck.log(step=n, loss=1 / n)
-    time.sleep(0.003)
+    time.sleep(0.01)
 print("total", n)
 sys.exit(int(sys.argv[1]) if rank == 1 and len(sys.argv) > 1 else 0)
 """

@@ -200,7 +200,7 @@ def test_ranks_that_start_again_wait_for_room_and_use_up_no_restart(
 
 
 def test_a_rank_that_rejoins_waits_for_room(small_home, rankdeck, write_script, write_profile, work):
-    recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["1000000", "0.02"]}
+    recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["1000000", "0.05"]}
     policy = {"warm": True, "on_failure": "restart", "max_restarts": 1}
     run = rankdeck.launch(write_profile(recipe, ranks=2, launch=policy))
     status = reached(rankdeck, run, 3)

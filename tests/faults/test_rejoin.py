@@ -20,7 +20,7 @@ def launch(rankdeck, write_script, write_profile) -> Callable[[], str]:
     """Launches an elastic training of three ranks that ends when there is a file `finish`."""
 
     def launch() -> str:
-        recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["1000000", "0.02"]}
+        recipe = {"script": str(write_script("train.py", TRAIN)), "args": ["1000000", "0.05"]}
         policy = {"warm": True, "on_failure": "restart", "max_restarts": 9}
         run: str = rankdeck.launch(write_profile(recipe, ranks=3, launch=policy))
         return run

@@ -202,7 +202,7 @@ def test_mpi_ranks_meet_by_daemons_that_agents_start(
 def test_a_rank_rejoins_over_srun_and_the_others_keep_their_process(
     rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, job: str, work: Path
 ) -> None:
-    recipe = {"script": str(write_script("train.py", elastic_runs.TRAIN)), "args": ["1000000", "0.02"]}
+    recipe = {"script": str(write_script("train.py", elastic_runs.TRAIN)), "args": ["1000000", "0.05"]}
     run = rankdeck.launch(write_profile(recipe, 2, layout={"slurm": int(job)}))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
     kill_hard(before[3])

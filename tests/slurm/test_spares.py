@@ -70,7 +70,7 @@ def test_ranks_that_can_rejoin_do_so_on_the_spare_node_and_the_others_keep_their
     slurm: Slurm, rankdeck: Deck, write_script: WriteScript, write_profile: WriteProfile, work: Path
 ) -> None:
     layout = {"slurm": {"nodes": 2, "ranks_per_node": 2, "spares": 1}}
-    script, args = write_script("train.py", elastic_runs.TRAIN), ["1000000", "0.02"]
+    script, args = write_script("train.py", elastic_runs.TRAIN), ["1000000", "0.05"]
     recipe = {"script": str(script), "args": args}
     run: str = rankdeck.launch(write_profile(recipe, 2, layout=layout))
     before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))

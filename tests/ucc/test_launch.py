@@ -23,7 +23,7 @@ def reduced(value=rank + 1):
     return tensor[0].item()
 print("up", rank, dist.get_world_size(), dist.get_backend(), dist.group.WORLD.name(), reduced(), flush=True)
 while not reduced(os.path.exists("finish")):  # ranks leave together
-    time.sleep(0.01)
+    time.sleep(0.05)
 print("done", rank, flush=True)
 dist.destroy_process_group()
 """
@@ -101,7 +101,7 @@ def wait_step(deck: Deck, run: str, step: int) -> Any:
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_dead_rank_is_brought_back_with_all_the_others(rankdeck, write_script, write_profile, work, warm):
-    recipe = {"script": str(write_script("train.py", ELASTIC)), "args": ["100000", "0.01"]}
+    recipe = {"script": str(write_script("train.py", ELASTIC)), "args": ["100000", "0.05"]}
     sections = {"backend": {"name": "ucc"}, "launch": {"python": str(need_ucc()), "on_failure": "hold", "warm": warm}}
     run = rankdeck.launch(write_profile(recipe, ranks=3, **sections))
     before = wait_step(rankdeck, run, 10)
