@@ -87,27 +87,11 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return f"attempt {after.attempt}: the store listens on {node} port {port}", "info"
         case ev.StoreLost(reason=reason):
             return f"the store was lost: {reason}", "error"
-        case ev.RankSpawned():
-            started = isinstance(after.phase, Running) and before is not None and not isinstance(before.phase, Running)
-            if started and after.generation:
-                return f"generation {after.generation}: rank {event.rank} started", "info"
-            return (f"attempt {after.attempt}: all {len(after.ranks)} ranks started" if started else ""), "info"
-        case ev.RankWaiting():
-            return "", "info"
+        case ev.RankSpawned() | ev.RankWaiting() | ev.RankJoined() | ev.RankEnded() | ev.RankLost():
+            return _rank_words(event, before, after)
         case ev.RejoinOverdue():
             because = after.phase.then.reason if isinstance(after.phase, Stopping | Clearing) else ""
             return f"the ranks did not form a new group: {because}; all ranks restart", "error"
-        case ev.RankJoined(generation=generation, step=at_step):
-            whole = (
-                len(after.joined) == len(after.ranks) and before is not None and len(before.joined) < len(after.ranks)
-            )
-            if not whole or generation == 0:
-                return "", "info"
-            return f"generation {generation}: all {len(after.ranks)} ranks continue from step {at_step or 0}", "info"
-        case ev.RankEnded(rank=rank, status=status, reason=reason):
-            return _rank_end(rank, status, reason, before, after)
-        case ev.RankLost(rank=rank, reason=reason):
-            return f"rank {rank} was lost: {reason}", "error"
         case ev.HoldOverdue(seconds=seconds):
             return f"nobody has restarted the run for {seconds:g} s (launch.hold_for); it ends", "warning"
         case ev.HealthNoticed(text=text, kind=kind):
@@ -122,6 +106,32 @@ def _words(event: AnyEvent, before: RunState | None, after: RunState) -> tuple[s
             return (f"could not kill on {node}: {', '.join(map(str, abandoned))}" if abandoned else ""), "error"
         case ev.NodeClosed():
             return "", "info"
+
+
+def _rank_words(
+    event: ev.RankSpawned | ev.RankWaiting | ev.RankJoined | ev.RankEnded | ev.RankLost,
+    before: RunState | None,
+    after: RunState,
+) -> tuple[str, str]:
+    match event:
+        case ev.RankSpawned():
+            started = isinstance(after.phase, Running) and before is not None and not isinstance(before.phase, Running)
+            if started and after.generation:
+                return f"generation {after.generation}: rank {event.rank} started", "info"
+            return (f"attempt {after.attempt}: all {len(after.ranks)} ranks started" if started else ""), "info"
+        case ev.RankWaiting():
+            return "", "info"
+        case ev.RankJoined(generation=generation, step=at_step):
+            whole = (
+                len(after.joined) == len(after.ranks) and before is not None and len(before.joined) < len(after.ranks)
+            )
+            if not whole or generation == 0:
+                return "", "info"
+            return f"generation {generation}: all {len(after.ranks)} ranks continue from step {at_step or 0}", "info"
+        case ev.RankEnded(rank=rank, status=status, reason=reason):
+            return _rank_end(rank, status, reason, before, after)
+        case ev.RankLost(rank=rank, reason=reason):
+            return f"rank {rank} was lost: {reason}", "error"
 
 
 def _rank_end(rank: int, status: int, reason: str, before: RunState | None, after: RunState) -> tuple[str, str]:
