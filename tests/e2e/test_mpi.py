@@ -116,7 +116,9 @@ def test_a_rank_that_hangs_can_be_stopped(rankdeck, launch):
     wait_until(lambda: not rankdeck.processes())
 
 
-def test_a_restart_is_a_new_attempt_of_all(rankdeck, launch, work):
+def test_a_restart_is_a_new_attempt_of_all_and_agent_and_supervisor_that_are_killed_cost_nothing(
+    rankdeck, launch, work
+):
     run = launch("train")
     kill_hard(rankdeck.pids(run)[1])
     rankdeck.wait_state(run, "holding")
@@ -125,12 +127,6 @@ def test_a_restart_is_a_new_attempt_of_all(rankdeck, launch, work):
         in rankdeck("restart", run).stdout
     )
     rankdeck.wait_log(run, 1, b"up", attempt=1)
-    (work / "finish").touch()
-    assert rankdeck("wait", run).returncode == 0
-
-
-def test_an_agent_and_a_supervisor_that_are_killed_cost_nothing(rankdeck, launch, work):
-    run = launch("train")
     before = rankdeck.pids(run)
     old = rankdeck.agent(run)
     kill_hard(old)
