@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -17,7 +18,7 @@ import hypothesis
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.support import LIGHT, NEEDS_GPU, NEEDS_NO_GPU, NEEDS_UCC, Deck, kill_hard, processes_with, toml_text
+from tests.support import LIGHT, NEEDS_GPU, NEEDS_NO_GPU, NEEDS_UCC, Deck, kill_what_stays, processes_with, toml_text
 
 hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -71,14 +72,10 @@ def home(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     yield folder
     monkeypatch.setenv("RANKDECK_HOME", str(folder))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    if left := processes_with("RANKDECK_HOME", str(folder)):
+    find = functools.partial(processes_with, "RANKDECK_HOME", str(folder))
+    if left := find():
         Deck(folder).stop_everything()
-    end = time.monotonic() + GRACE
-    while left and time.monotonic() < end:
-        time.sleep(0.02)
-        left = processes_with("RANKDECK_HOME", str(folder))
-    for process in left:
-        kill_hard(process.pid)
+        left = kill_what_stays(find, GRACE)
     shutil.rmtree(runtime, ignore_errors=True)
     assert not left, f"processes were left behind (and are killed now): {left}"
 

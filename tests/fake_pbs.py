@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 
 from tests.conftest import GRACE
 from tests.fake_ssh import BIN
-from tests.support import Process, kill_hard, processes_with
+from tests.support import Process, kill_what_stays, processes_with
 
 COMMANDS = ("pbs_tmrsh", "qsub", "qstat", "qdel")
 
@@ -62,11 +61,7 @@ class FakePbs:
 
     def remove(self) -> None:
         """Removes everything. Raises AssertionError if processes on nodes do not end by themselves; they are killed then."""
-        end = time.monotonic() + GRACE
-        while (left := self.processes()) and time.monotonic() < end:
-            time.sleep(0.02)
-        for process in left:
-            kill_hard(process.pid)
+        left = kill_what_stays(self.processes, GRACE)
         shutil.rmtree(self.root, ignore_errors=True)
         assert not left, f"processes were left behind (and are killed now): {left}"
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.conftest import GRACE
-from tests.support import Process, complete_lines, kill_hard, processes_with
+from tests.support import Process, complete_lines, kill_what_stays, processes_with
 
 BIN = Path(__file__).with_name("bin")
 
@@ -71,11 +70,7 @@ class FakeSsh:
         Raises:
             AssertionError: they had not; they are killed then.
         """
-        end = time.monotonic() + grace
-        while (left := self.processes()) and time.monotonic() < end:
-            time.sleep(0.02)
-        for process in left:
-            kill_hard(process.pid)
+        left = kill_what_stays(self.processes, grace)
         shutil.rmtree(self.root, ignore_errors=True)
         assert not left, f"processes were left behind (and are killed now): {left}"
 

@@ -146,6 +146,21 @@ def kill_hard(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def kill_what_stays(find: Callable[[], list[Process]], grace: float) -> list[Process]:
+    """Waits until there are no processes of a kind, and kills those that stay. Returns them.
+
+    Args:
+        find: returns those that there are.
+        grace: seconds in which they may end by themselves.
+    """
+    end = time.monotonic() + grace
+    while (left := find()) and time.monotonic() < end:
+        time.sleep(0.02)
+    for process in left:
+        kill_hard(process.pid)
+    return left
+
+
 @cache
 def _first_server() -> CommandServer:
     return CommandServer({**FIRST_ENVIRONMENT, "PYTHONPATH": str(LIGHT)})

@@ -16,6 +16,7 @@ import pytest
 from engine.node.agent.mpirun import ABORT_GRACE
 from tests import elastic_runs
 from tests.cluster.nodes import Cluster, Node
+from tests.quickstart import SMALL
 from tests.support import WHEEL, Deck, is_alive, kill_hard, use_mpi, wait_gone, wait_until
 
 pytestmark = pytest.mark.slow
@@ -131,7 +132,7 @@ def test_the_recipe_trains_with_two_ranks_on_each_node(
     rankdeck: Deck, write_profile, cluster: Cluster, nodes: int
 ) -> None:
     layout = {"nodes": f"node[1-{nodes}]:2", "ssh_options": cluster.ssh_options}
-    recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3"]}
+    recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3", *SMALL]}
     run = rankdeck.launch(write_profile(recipe, layout=layout, launch={"warm": True}))
     assert rankdeck("wait", run, seconds=120 * nodes).returncode == 0, rankdeck("logs", run).stdout
     status = rankdeck.status(run)
@@ -255,7 +256,7 @@ def test_mpi_ranks_of_two_nodes_meet_and_end(rankdeck: Deck, launch, work: Path,
 
 def test_the_recipe_trains_with_mpi_on_two_nodes(rankdeck: Deck, write_profile, cluster: Cluster, mpi: str) -> None:
     layout = {"nodes": "node[1-2]:2", "ssh_options": cluster.ssh_options}  # in block order; a rank elsewhere is refused
-    recipe = {"name": "gpt", "args": ["--steps", "6", "--eval-every", "0"]}
+    recipe = {"name": "gpt", "args": ["--steps", "6", "--eval-every", "0", *SMALL]}
     run = rankdeck.launch(write_profile(recipe, layout=layout, backend={"name": "mpi"}, launch={"warm": True}))
     assert rankdeck("wait", run, seconds=240).returncode == 0, rankdeck("logs", run).stdout
     assert [rank["step"] for rank in rankdeck.status(run)["ranks"]] == [6] * 4

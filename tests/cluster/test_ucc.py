@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Cluster, Node
+from tests.quickstart import SMALL
 from tests.support import PATIENCE, Deck, checked, kill_hard, wait_until
 from tests.ucc.system import PROBE, need_ucc
 
@@ -94,7 +95,7 @@ def test_ranks_of_two_machines_meet_by_the_interface_that_leads_there(
 
 
 def test_the_recipe_trains_on_two_machines(rankdeck: Deck, profile, machines: list[Node]) -> None:
-    recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3"]}
+    recipe = {"name": "gpt", "args": ["--steps", "6", "--checkpoint-every", "3", *SMALL]}
     run = rankdeck.launch(profile(recipe, launch={"warm": True}))
     assert rankdeck("wait", run, seconds=240).returncode == 0, rankdeck("logs", run).stdout
     assert [rank["step"] for rank in rankdeck.status(run)["ranks"]] == [6] * 4

