@@ -397,6 +397,16 @@ def parse_profile(text: str, *, file: str, overrides: Sequence[str] = (), choice
     return parse_with_places(text, file=file, overrides=overrides, choices=choices)[0]
 
 
+def verbs() -> list[str]:
+    """The names of all commands that are shown."""
+    import click
+
+    from engine.commands.cli import cli
+
+    context = click.Context(cli)
+    return [name for name in cli.list_commands(context) if (one := cli.get_command(context, name)) and not one.hidden]
+
+
 def toml_text(data: dict[str, Any]) -> str:
     """A document for tomli."""
     import tomlkit

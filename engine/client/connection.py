@@ -1,4 +1,4 @@
-"""Starts supervisors, and connects to them over the socket of their run."""
+"""Connects to supervisors over the socket of their run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from engine.core.errors import SupervisorError
 from engine.core.plan.plan import Reach
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
-from engine.installed import COMMAND
 from engine.launchers import LAUNCHERS
 from engine.runs.paths import RunPaths, peer_process, peer_user
 from engine.runs.record import Submitted, socket_of
-from engine.runs.standbys import MARK
 
 MAX_LINE = 1 << 28
 """Bytes of the longest line from a supervisor: a snapshot with the curves of thousands of ranks."""
@@ -45,43 +43,6 @@ STOPPED_CHECK = 1.0
 """Seconds without a message after which a client looks whether the supervisor is stopped; see `StoppedWatch`."""
 
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
-
-
-async def start_supervisor(paths: RunPaths, *, restart_by: str | None = None) -> None:
-    """Starts the supervisor of a run, in its own session.
-
-    Raises:
-        SupervisorError: it did not start; message and next step are its own.
-    """
-    said, hint = await asyncio.to_thread(_start_supervisor, paths, restart_by)
-    if said != "ready":
-        raise SupervisorError(said or "the supervisor did not start", hint=hint or f"its log: {paths.supervisor_log}")
-
-
-def _start_supervisor(paths: RunPaths, restart_by: str | None) -> tuple[str, str]:
-    """Returns what the supervisor says: `ready`, or an error and its next step."""
-    starter = start_detached(paths, ["supervise", str(paths.folder), *([restart_by] if restart_by else [])])
-    with starter:
-        assert starter.stdout is not None
-        said = starter.stdout.readline().decode(errors="replace").strip()
-        return said, "" if said == "ready" else starter.stdout.readline().decode(errors="replace").strip()
-
-
-def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """Starts a rankdeck command in its own session. Its standard output is a pipe; errors go to the supervisor's log.
-
-    Args:
-        paths: of the run.
-        words: after `rankdeck`.
-        stdin: as for Popen.
-    """
-    # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
-    environment = {name: value for name, value in os.environ.items() if name != MARK}
-    with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
-        argv = [sys.executable, "-P", str(COMMAND), *words]
-        return subprocess.Popen(
-            argv, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-        )
 
 
 def _step(paths: RunPaths, submitted: Submitted, node: str) -> socket.socket:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import threading
-import time
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.client import trust
-from engine.client.connection import start_supervisor
 from engine.client.jobs import runs_and_jobs
+from engine.client.launch import begin_launch
 from engine.client.protocols import Compared
 from engine.client.run import LocalRun
 from engine.client.standby import Standby
+from engine.client.starting import start_supervisor
 from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import Begun, Finding
 from engine.core.errors import RankdeckError
@@ -35,9 +34,8 @@ from engine.planning import profile_paths, profiles, recipes, slurm
 from engine.planning.script_arguments import arguments_of
 from engine.planning.training_python import is_of_folder
 from engine.runs import settings
-from engine.runs.listing import find_run, new_run
-from engine.runs.paths import RunPaths
-from engine.runs.record import Submitted, read_plan, replace_file, write_note
+from engine.runs.listing import find_run
+from engine.runs.record import read_plan, write_note
 
 if TYPE_CHECKING:
     from engine.client.history import History
@@ -171,46 +169,17 @@ class LocalEngine:
                 self._standby = Standby.find(wanted) or Standby.start(wanted)
 
     async def launch(self, profile: Profile, places: Places | None = None) -> str:
-        plan = await asyncio.to_thread(planning.make_plan, profile, places=places)
-        if not self._lingers:
-            plan = msgspec.structs.replace(plan, linger=0.0)
-        paths = await asyncio.to_thread(new_run, profile.name)
-        try:
-            replace_file(paths.profile, profiles.to_toml(profile).encode())
-            replace_file(paths.plan, msgspec.json.encode(plan))
-        except OSError:  # a full disk
-            shutil.rmtree(paths.folder, ignore_errors=True)
-            raise
-        if plan.submission is not None:
-            await asyncio.to_thread(_submit, plan, paths)
-        elif not await asyncio.to_thread(self._launch_warm, plan, paths):
-            await start_supervisor(paths)
-        return paths.run
+        begun = await asyncio.to_thread(
+            begin_launch, profile, places, lingers=self._lingers, own_standby=self._give_standby
+        )
+        if not begun.is_supervised:
+            await asyncio.to_thread(start_supervisor, begun.paths)
+        return begun.paths.run
 
-    def _launch_warm(self, plan: LaunchPlan, paths: RunPaths) -> bool:
-        """Makes a standby the supervisor of a run, if there is one for it. Returns whether that succeeded."""
+    def _give_standby(self) -> Standby | None:
         with self._warming:
             standby, self._standby = self._standby, None
-        if standby is None and self._lingers:
-            standby = Standby.find(plan)
-        if standby is None:
-            return False
-        has_taken = standby.serves(plan) and standby.take(paths)
-        standby.drop()
-        return has_taken
+        return standby
 
     async def attach(self, run: str) -> LocalRun:
         return LocalRun(find_run(run))
-
-
-def _submit(plan: LaunchPlan, paths: RunPaths) -> None:
-    """Submits the job of a new run. If Slurm refuses it, nothing of the run is left."""
-    from engine.planning.jobs import submit  # not needed for other runs
-
-    assert plan.submission is not None
-    try:
-        submitted = Submitted(job=submit(plan, paths), at=time.time(), scheduler=plan.submission.scheduler)
-    except BaseException:
-        shutil.rmtree(paths.folder, ignore_errors=True)
-        raise
-    replace_file(paths.job, msgspec.json.encode(submitted))

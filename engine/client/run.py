@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.client.connection import Connection, start_supervisor
+from engine.client.connection import Connection
+from engine.client.starting import start_supervisor
 from engine.core.errors import (
     QueuedRunError,
     RankdeckError,
@@ -103,7 +104,7 @@ class LocalRun:
 
     async def _start(self) -> None:
         """Starts a supervisor in place of one that was lost. Raises SupervisorError."""
-        await start_supervisor(self.paths)
+        await asyncio.to_thread(start_supervisor, self.paths)
 
     async def _connect_to_job(self, submitted: Submitted, *, patient: bool) -> Connection | None:
         """A connection to the supervisor in a job. Only inside of the job it is started again; None once the run has ended. `patient`: as of
@@ -282,7 +283,7 @@ class LocalRun:
             raise RankdeckError(f"the job of {self.run} has ended", hint="launch its profile again")
         refuse_elsewhere(self.paths, "restart")
         words = _stored_snapshot(self.paths).run.restart
-        await start_supervisor(self.paths, restart_by=user_name())
+        await asyncio.to_thread(start_supervisor, self.paths, user_name())
         return f"now: {words}"
 
     async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:

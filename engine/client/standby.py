@@ -10,7 +10,7 @@ from typing import IO
 
 import msgspec
 
-from engine.client.connection import start_detached
+from engine.client.starting import start_detached
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.standby import can_stand_by, standby_key
 from engine.runs.paths import RunPaths, peer_user

@@ -12,7 +12,9 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
-from engine.planning.profiles import list_profiles
+from engine.core.plan.key_places import Places
+from engine.core.plan.profile import Profile
+from engine.planning.profiles import find_profile, list_profiles, read_with_places
 from engine.planning.recipes import names
 from engine.runs.listing import all_runs
 
@@ -118,3 +120,13 @@ SET = click.option(
     metavar="KEY=VALUE",
     help="Override a key of the profile, such as layout.ranks_per_node=2. Can be repeated.",
 )
+
+
+def read_given(profile: str, overrides: tuple[str, ...]) -> tuple[Profile, Places]:
+    """Reads the profile that a command was given, with the places of its keys for errors.
+
+    Args:
+        profile: a name or a file.
+        overrides: words `section.key=value`.
+    """
+    return read_with_places(find_profile(profile), overrides)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.client.connection import start_supervisor
 from engine.client.run import LocalRun
+from engine.client.starting import start_supervisor
 from engine.commands.follow import snapshots
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError
@@ -110,7 +110,7 @@ class _Supervision:
                 loop.call_later((walltime_seconds(job.walltime) or 0) - job.warn - passed, self._warned.set)
             # Without its cgroups hook, PBS ends only the session of this process, which supervisor and agents have left.
             loop.add_signal_handler(signal.SIGTERM, self._deleted.set)
-        await start_supervisor(run.paths)
+        await asyncio.to_thread(start_supervisor, run.paths)
         stopping = asyncio.gather(self._stop_when_warned(), self._stop_when_deleted())
         try:
             await self._follow()
@@ -131,7 +131,7 @@ class _Supervision:
         try:
             plan = await asyncio.to_thread(plan_here, self._profile, read_plan(paths))
             write_plan(paths, plan)
-            await start_supervisor(paths)
+            await asyncio.to_thread(start_supervisor, paths)
         except (RankdeckError, OSError) as error:
             with contextlib.suppress(RankdeckError, OSError):  # another supervisor may have taken the run
                 reason = error.message if isinstance(error, RankdeckError) else str(error)

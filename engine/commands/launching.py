@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 import msgspec
 
-from engine.client.engine import LocalEngine
-from engine.client.run import LocalRun
+from engine.client.launch import begin_launch
+from engine.client.starting import start_supervisor
+from engine.commands.arguments import COLD, DETACH, JSON, PROFILE, SET, read_given
 from engine.commands.output import warn
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Profile
 from engine.core.settings import QUIET
-from engine.runs.listing import find_run
-from engine.runs.record import read_plan
 from engine.runs.settings import read_settings
+
+
+@click.command()
+@PROFILE
+@SET
+@DETACH
+@COLD
+@JSON
+@click.pass_context
+def launch(
+    ctx: click.Context, profile: str, *, overrides: tuple[str, ...], detach: bool, cold: bool, as_json: bool
+) -> None:
+    """Start a run and print the output of its ranks.
+
+    The exit status is that of the first rank that failed, or 128 + n for signal n. Ctrl-C asks whether to detach or to stop;
+    without a terminal it stops the run.
+    """
+    ctx.exit(follow_launch(*read_given(profile, overrides), detach=detach, cold=cold, as_json=as_json))
 
 
 def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool, as_json: bool) -> int:
@@ -32,11 +47,16 @@ def follow_launch(profile: Profile, places: Places, *, detach: bool, cold: bool,
         The exit status: 0 if detached, else that of the first rank that failed, or 128 + n for signal n.
     """
     notify = QUIET if detach else read_settings()[0].notify
-    run = asyncio.run(LocalEngine(lingers=not cold).launch(profile, places))
-    click.echo(msgspec.json.encode({"run": run}).decode() if as_json else run)
-    warn(read_plan(find_run(run)))
+    begun = begin_launch(profile, places, lingers=not cold)
+    if not begun.is_supervised:
+        start_supervisor(begun.paths)
+    click.echo(msgspec.json.encode({"run": begun.paths.run}).decode() if as_json else begun.paths.run)
+    warn(begun.plan)
     if detach:
         return 0
+    import asyncio  # what follows a run is imported while its ranks start
+
+    from engine.client.run import LocalRun
     from engine.commands.follow import watch
 
-    return asyncio.run(watch(LocalRun(find_run(run)), notify=notify))
+    return asyncio.run(watch(LocalRun(begun.paths), notify=notify))

@@ -322,25 +322,3 @@ def prometheus(*, listen: str) -> None:
     from engine.commands.prometheus import parse_address, serve
 
     serve(parse_address(listen))
-
-
-COMMANDS = (
-    ps,
-    runs,
-    status,
-    compare,
-    export,
-    prometheus,
-    note,
-    diagnose,
-    logs,
-    restart,
-    kill,
-    stacks,
-    stop,
-    wait,
-    clean,
-    gc,
-    takeover,
-)
-"""Added to the command line by `cli`."""

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine.commands.cli
-from tests.support import COMMAND, PATIENCE
+from tests.support import COMMAND, PATIENCE, verbs
 
 GOOD = 'schema = 1\nname = "good"\n[recipe]\nname = "linear"\n'
 HEAD = 'schema = 1\nname = "bad"\n'
@@ -421,8 +421,7 @@ def test_the_help_of_the_whole_names_every_verb_and_how_to_begin(inside):
 
 
 def test_there_is_no_verb_that_these_tests_do_not_know():
-    commands = engine.commands.cli.cli.commands
-    assert sorted(name for name, command in commands.items() if not command.hidden) == sorted(VERBS)
+    assert verbs() == sorted(VERBS)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.commands.cli import cli
 from engine.core.plan.profile import all_keys
 from engine.planning.profiles import read_profile
 from engine.planning.recipes import recipes
-from tests.support import PATIENCE, parse_profile
+from tests.support import PATIENCE, parse_profile, verbs
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = (ROOT / "docs" / "profiles.md").read_text()
@@ -47,7 +46,7 @@ def test_every_shipped_profile_is_valid_and_named_after_its_file(path: Path) -> 
     assert profile.description
 
 
-@pytest.mark.parametrize("verb", sorted(name for name, command in cli.commands.items() if not command.hidden))
+@pytest.mark.parametrize("verb", verbs())
 def test_every_command_is_documented(verb: str) -> None:
     assert re.search(rf"^\| `rankdeck {verb}\b", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
 

@@ -64,6 +64,7 @@ def test_the_command_line_loads_neither_torch_nor_the_app(words, tmp_path, monke
             "engine.commands.cli",
             {"engine.runs.replay", "engine.core.metrics.fields", "engine.core.launch_commands.script"},
         ),
+        ("engine.commands.launching", {"asyncio", "engine.client.connection", "tomlkit"}),
         ("engine.supervisor.main", {"importlib.metadata"}),
     ],
 )

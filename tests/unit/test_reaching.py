@@ -26,7 +26,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise ConnectionError
         return "connected"
 
-    async def start(paths: RunPaths) -> None:
+    def start(paths: RunPaths) -> None:
         tried.append("start")
         raise SupervisorError("it did not start")
 

@@ -296,7 +296,7 @@ def test_an_end_that_is_not_on_the_disk_yet_is_an_end(tmp_path: Path, monkeypatc
 async def test_a_client_does_not_start_supervisors_without_end(run: Runner, monkeypatch: pytest.MonkeyPatch):
     started: list[RunPaths] = []
 
-    async def start(paths: RunPaths) -> None:
+    def start(paths: RunPaths) -> None:
         started.append(paths)
 
     monkeypatch.setattr(client_run, "start_supervisor", start)

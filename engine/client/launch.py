@@ -1,0 +1,87 @@
+"""The first half of a launch: a run's folder, its plan, and a standby that becomes its supervisor."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import tomli_w
+
+from engine.client.standby import Standby
+from engine.core.plan.key_places import Places
+from engine.core.plan.plan import LaunchPlan
+from engine.core.plan.profile import Profile, to_toml_data
+from engine.planning import make as planning
+from engine.runs.listing import new_run
+from engine.runs.paths import RunPaths
+from engine.runs.record import Submitted, replace_file
+
+
+class Begun(NamedTuple):
+    """A run that was written down. `is_supervised`: it has a supervisor, or a submitted job will start one."""
+
+    paths: RunPaths
+    plan: LaunchPlan
+    is_supervised: bool
+
+
+def begin_launch(
+    profile: Profile,
+    places: Places | None = None,
+    *,
+    lingers: bool = False,
+    own_standby: Callable[[], Standby | None] = lambda: None,
+) -> Begun:
+    """Makes a new run. It imports neither asyncio nor what follows a run, so that ranks start sooner.
+
+    Args:
+        profile: what to launch.
+        places: of its keys, for errors.
+        lingers: a standby stays after the run, and one that has stayed is taken.
+        own_standby: gives the caller's, once the plan is made.
+
+    Raises:
+        RankdeckError: nothing was launched.
+        OSError: likewise, for example because the disk is full.
+    """
+    plan = planning.make_plan(profile, places=places)
+    if not lingers:
+        plan = msgspec.structs.replace(plan, linger=0.0)
+    paths = new_run(profile.name)
+    try:
+        replace_file(paths.profile, tomli_w.dumps(to_toml_data(profile)).encode())
+        replace_file(paths.plan, msgspec.json.encode(plan))
+    except OSError:  # a full disk
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        raise
+    if plan.submission is not None:
+        _submit(plan, paths)
+        return Begun(paths, plan, is_supervised=True)
+    return Begun(paths, plan, is_supervised=_take_standby(plan, paths, own_standby(), lingers=lingers))
+
+
+def _take_standby(plan: LaunchPlan, paths: RunPaths, standby: Standby | None, *, lingers: bool) -> bool:
+    """Makes a standby the supervisor of a run, if there is one for it. Returns whether that succeeded."""
+    if standby is None and lingers:
+        standby = Standby.find(plan)
+    if standby is None:
+        return False
+    has_taken = standby.serves(plan) and standby.take(paths)
+    standby.drop()
+    return has_taken
+
+
+def _submit(plan: LaunchPlan, paths: RunPaths) -> None:
+    """Submits the job of a new run. If Slurm refuses it, nothing of the run is left."""
+    from engine.planning.jobs import submit  # not needed for other runs
+
+    assert plan.submission is not None
+    try:
+        submitted = Submitted(job=submit(plan, paths), at=time.time(), scheduler=plan.submission.scheduler)
+    except BaseException:
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        raise
+    replace_file(paths.job, msgspec.json.encode(submitted))

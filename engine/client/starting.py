@@ -1,0 +1,49 @@
+"""Starts supervisors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from engine.core.errors import SupervisorError
+from engine.installed import COMMAND
+from engine.runs.paths import RunPaths
+from engine.runs.standbys import MARK
+
+
+def start_supervisor(paths: RunPaths, restart_by: str | None = None) -> None:
+    """Starts the supervisor of a run, in its own session.
+
+    Args:
+        paths: of the run.
+        restart_by: the user who has asked for a new attempt.
+
+    Raises:
+        SupervisorError: it did not start; message and next step are its own.
+    """
+    starter = start_detached(paths, ["supervise", str(paths.folder), *([restart_by] if restart_by else [])])
+    with starter:
+        assert starter.stdout is not None
+        said = starter.stdout.readline().decode(errors="replace").strip()
+        if said == "ready":
+            return
+        hint = starter.stdout.readline().decode(errors="replace").strip()
+    raise SupervisorError(said or "the supervisor did not start", hint=hint or f"its log: {paths.supervisor_log}")
+
+
+def start_detached(paths: RunPaths, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Starts a rankdeck command in its own session. Its standard output is a pipe; errors go to the supervisor's log.
+
+    Args:
+        paths: of the run.
+        words: after `rankdeck`.
+        stdin: as for Popen.
+    """
+    # A supervisor that a rank's script starts must not be killed as a stray child of that rank's run.
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    with open(os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as log:
+        argv = [sys.executable, "-P", str(COMMAND), *words]
+        return subprocess.Popen(
+            argv, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )

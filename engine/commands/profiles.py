@@ -1,0 +1,174 @@
+"""Commands about profiles and backends, with which no run is started, and `bench`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import IO
+
+import click
+
+from engine.backends import BACKENDS
+from engine.client.engine import LocalEngine
+from engine.commands import show
+from engine.commands.arguments import JSON, PROFILE, SET, ProfileName, RunName, read_given
+from engine.commands.checklist import Checklist
+from engine.commands.output import warn
+from engine.core.errors import UsageError
+from engine.core.plan.key_places import Places
+from engine.core.plan.profile import Metrics, Profile
+from engine.planning.profiles import list_profiles
+from engine.runs.listing import find_run
+
+
+@click.command()
+@JSON
+def profiles(*, as_json: bool) -> None:
+    """List the profiles that can be launched by name.
+
+    rankdeck looks in ./.rankdeck, then in the folders of your settings and your own, then among the profiles it ships. The first profile of a name wins.
+    """
+    show.show_profiles(list_profiles(), as_json=as_json)
+
+
+@click.command()
+@click.argument("profile", type=ProfileName(), default="quickstart")
+@SET
+@JSON
+@click.pass_context
+def backends(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Show which backends can run on a profile's nodes, and what the others lack.
+
+    Without PROFILE: on this machine. Nothing is started. `rankdeck check` examines the backend of a profile more closely.
+    """
+    infos = LocalEngine().available(read_given(profile, overrides)[0])
+    show.show_backends(infos, as_json=as_json, ascii_only=ctx.obj["ascii"])
+
+
+@click.command()
+@PROFILE
+@SET
+@JSON
+def plan(profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Show what a launch would run: each rank's node, command line and environment. Nothing is started."""
+    planned = LocalEngine().preview(*read_given(profile, overrides))
+    show.show_plan(planned, as_json=as_json)
+    warn(planned)
+
+
+@click.command()
+@PROFILE
+@SET
+@click.option("--quick", is_flag=True, help="Skip the import of torch, which takes seconds.")
+@JSON
+@click.pass_context
+def check(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], quick: bool, as_json: bool) -> None:
+    """Check every node for problems that would otherwise appear after launch. Nothing is launched.
+
+    Tests whether each node is reachable, has Python, torch and the backend, has the same script as the others, can connect to
+    the first node, and more. The exit status is 3 if a check fails; warnings do not change it.
+    """
+    checklist = Checklist(as_json=as_json, ascii_only=ctx.obj["ascii"])
+    asyncio.run(_fill(checklist, *read_given(profile, overrides), full=not quick))
+    ctx.exit(checklist.show())
+
+
+async def _fill(checklist: Checklist, profile: Profile, places: Places, *, full: bool) -> None:
+    async with contextlib.aclosing(LocalEngine().check(profile, full=full, places=places)) as findings:
+        async for news in findings:
+            checklist.take(news)
+
+
+@click.command()
+@click.option(
+    "--try",
+    "file",
+    type=click.File("rb"),
+    required=True,
+    help="A file with output of a script, or - for standard input.",
+)
+@click.argument("profile", type=ProfileName(), required=False)
+@JSON
+def metrics(file: IO[bytes], profile: str | None, *, as_json: bool) -> None:
+    """Show line by line what rankdeck reads from the output of a script.
+
+    [metrics] of PROFILE says what its names mean, and adds patterns.
+    """
+    from engine.commands.metrics import show_readings
+
+    show_readings(file, read_given(profile, ())[0].metrics if profile else Metrics(), as_json=as_json)
+
+
+@click.command()
+@click.argument("backend", type=click.Choice(BACKENDS))
+@click.argument("word", required=False)
+@JSON
+def env(backend: str, word: str | None, *, as_json: bool) -> None:
+    """Look up the environment variables of a backend: which exist, what they do, and which names do nothing.
+
+    WORD limits the list to variables with that word in their name or description, such as ifname or timeout. Variables marked
+    with * are set by rankdeck; the profile and your own environment override nearly all of them.
+    """
+    from engine.commands.env import show_variables
+
+    show_variables(backend, word, as_json=as_json)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=RunName())
+@click.option("--backends", metavar="NAMES", help="Comma-separated; default: all.")
+@click.option("--profile", type=ProfileName(), help="Take layout, launch policy and environment from this profile.")
+@click.option("--nodes", metavar="NODES", help="Nodes to run on; default: this machine.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Ranks on each node; default: 2 if there is only this machine.",
+)
+@click.option("--collectives", metavar="NAMES", help="Comma-separated, or all; default: all_reduce.")
+@click.option("--sizes", metavar="SIZES", help="Such as 4:400M, 4:64M:x4 (the default), or 4,1K,2G.")
+@click.option("--dtype", metavar="TYPE", help="Type of the elements; default: float32.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for each size; default: 0.5."
+)
+@click.option("--compare", is_flag=True, help="Measure nothing; show the results of these RUNS side by side.")
+@JSON
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    *,
+    runs: tuple[str, ...],
+    backends: str | None,
+    profile: str | None,
+    nodes: str | None,
+    ranks: int | None,
+    collectives: str | None,
+    sizes: str | None,
+    dtype: str | None,
+    seconds: float | None,
+    compare: bool,
+    as_json: bool,
+) -> None:
+    """Compare backends: latency and bandwidth of collectives, one run for each backend.
+
+    A backend that can't run here is named with the reason, and the others are measured; if none can run, the exit status is 3.
+    --compare shows the results of earlier runs; a single RUN is compared with the run before it that has the same layout.
+    """
+    from engine.commands import bench as measure
+
+    if compare:
+        if not runs:
+            raise UsageError("--compare needs a run", hint="rankdeck bench --compare - takes the newest")
+        measure.compare([find_run(run) for run in runs], as_json=as_json)
+        return
+    if runs:
+        raise UsageError(f"unexpected argument {runs[0]!r}", hint="to compare runs: rankdeck bench --compare RUN RUN")
+    if profile is not None and nodes is not None:
+        raise UsageError("--profile and --nodes exclude each other", hint="leave one of them out")
+    options = {"collectives": collectives, "sizes": sizes, "dtype": dtype}
+    options["seconds"] = None if seconds is None else f"{seconds:g}"
+    base = None if profile is None else read_given(profile, ())[0]
+    wanted = measure.make_profiles(backends, base, nodes, ranks, options)
+    outcomes, interrupted = asyncio.run(measure.bench(wanted))
+    measure.show_outcomes(outcomes, as_json=as_json)
+    ctx.exit(measure.exit_status(outcomes, interrupted=interrupted))
