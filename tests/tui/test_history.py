@@ -75,6 +75,16 @@ async def test_a_run_that_has_not_ended_is_not_deleted(tmp_path: Path):
         assert not isinstance(app.screen, ConfirmScreen)
 
 
+async def test_a_terminal_of_ten_lines_shows_runs_instead_of_details(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(notifications=True, size=(40, 10)) as pilot:
+        await until_seen(pilot, "Profiles")
+        await pilot.press("H")
+        await until_seen(pilot, "newest first", "linear-cccc", "gpt-bbbb", "gpt-aaaa")
+        await pilot.resize_terminal(40, 24)
+        await until_seen(pilot, "linear-cccc", "over gloo")
+
+
 async def test_a_filter_a_note_and_a_star(engine: FakeEngine):
     app = RankdeckApp(engine)
     async with app.run_test(notifications=True, size=(120, 30)) as pilot:
