@@ -61,8 +61,7 @@ async def main() -> None:
             pid = snapshot.ranks[2].pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            await _wait(pilot, lambda: engine.runs()[0].state == "holding")
-            await pilot.pause(2)
+            await _wait(pilot, lambda: app.export_screenshot().replace("&#160;", " ").count("waits for rank 2") == 3)
             (FOLDER / "failure.svg").write_text(app.export_screenshot(title="rankdeck"))
         finally:
             await deck.stop(at_once=True)

@@ -129,6 +129,13 @@ def test_values_that_are_close_together_have_labels_that_differ():
     assert labels == ["2.43571", "2.4357", "2.43569", "2.43568"]
 
 
+def test_what_is_always_zero_has_no_values_below_zero_on_its_axis():
+    picture = plot.picture(plot.Request((("r", series([0.0, 0.0, 0.0])),), 60, 11, True, False))
+    assert picture is not None
+    labels = [float(line.partition("┤")[0]) for line, *_ in picture.lines if "┤" in line]
+    assert (min(labels), max(labels)) == (0, 1)
+
+
 def test_the_largest_span_is_drawn():
     picture = plot.picture(plot.Request((("r", series([-1.7e308, 0.0, 1.7e308])),), 60, 11, True, False))
     assert picture is not None

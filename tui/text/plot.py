@@ -194,6 +194,8 @@ class _Axis:
     """Places between 0 and 1: plotext 6.1 raises OverflowError where the difference of two values is infinite."""
 
     def __init__(self, low: float, high: float) -> None:
+        if low == high == 0:
+            high = 1.0  # most of what is 0 can't be less: times, counts, sizes
         margin = 0.0 if low < high else abs(low) * 0.05 or 0.5
         self.low = max(low - margin, -sys.float_info.max)
         self.high = min(high + margin, sys.float_info.max)

@@ -67,7 +67,7 @@ CAUSES: tuple[Cause, ...] = (
         pattern=r"^(?:usage: [^\n]{1,4000}\n(?:[ \t][^\n]*\n){0,100}[^\n]{1,200}: error: "
         r"|[^\n]{1,200}: error: (?=[^\n]{1,300}\(--help lists the arguments\)))(?P<said>[^\n]{1,300})",
         detail="the script rejects its arguments: {said}",
-        hint="correct recipe.args",
+        hint="correct its arguments: recipe.args in a profile",
     ),
     Cause(
         id="P6",
