@@ -69,7 +69,7 @@ def _next_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if not last.choices:
             return files if last.type == "str" else []
         return [CompletionItem(word) for word in map(str, last.choices) if word.startswith(incomplete)]
-    offered = [(flag, one.help) for flag, one in accepted.items()]
+    offered = [(flag, f"{one.help} (required)" if one.is_required else one.help) for flag, one in accepted.items()]
     offered += [
         (flag, f"not: {one.help}") for one in accepted.values() for flag, is_on in one.flags.items() if not is_on
     ]

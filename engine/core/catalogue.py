@@ -58,7 +58,8 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     with its value. `off`: what means no; None: `--no-name`; empty: nothing does. `many`: how several values are written, `--name 1 2`,
     `--name 1 --name 2` or `name=[1,2]`; empty: it takes one. `count`: how many values; 0: any number. Of several values, the default is a
     text, with blanks between them. `alone`: the value that `--name` without one means; empty: it needs one. `aliases`: other flags that mean the same. `is_positional`: it has no flag,
-    and its place says which it is. `is_optional`: a positional one may be left out. The other fields are those of
+    and its place says which it is. `is_optional`: a positional one may be left out. `is_required`: the script refuses to run
+    without a value. The other fields are those of
     `rankdeck.recipes.parameter`.
     """
 
@@ -80,6 +81,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     is_positional: bool = False
     is_optional: bool = False
+    is_required: bool = False
 
     @property
     def flag(self) -> str:

@@ -55,7 +55,8 @@ def make(word: str, kind: str, given: dict[Any, ast.expr], constants: dict[str, 
     facts: dict[str, Any] = {
         "default": default,
         "choices": tuple(one for one in choices if str(one).isprintable()),
-        "help": _help(said.get("help"), default) + (" (required)" if said.get("required") is True else ""),
+        "help": _help(said.get("help"), default),
+        "is_required": said.get("required") is True,
         **numbers,
     }
     return Argument(name=name, type=kind, word=word, **{**facts, **fixed})  # type: ignore[arg-type]  # kind is one of them

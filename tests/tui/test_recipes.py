@@ -216,6 +216,8 @@ DECLARED = (
     Argument(name="amp", type="bool", default=False, help="mixed precision", word="--amp", off=""),
     Argument(name="optim.width", type="int", default=8, help="", word="optim.width="),
     Argument(name="gradient_accumulation_steps", type="int", default="", help="", word="--gradient_accumulation_steps"),
+    Argument(name="steps", type="int", default="", help="", is_required=True),
+    Argument(name="model", type="str", default="", help="", choices=("cnn", "mlp"), is_required=True),
 )
 
 
@@ -249,6 +251,8 @@ def test_lines_of_a_script_fit_and_offer_what_it_takes():
     assert [value for value, _ in found["opt"].choices] == ["", "sgd", "adam"]
     assert found["gradient_accumulation_steps"].label == "gradient_accumu…"
     assert all(len(one.label) <= 16 for one in found.values())
+    assert found["steps"].placeholder == "required"
+    assert found["model"].choices[0] == ("", "required")
     assert [value for value, _ in found["recipe.kind"].choices].count("script") == 1
 
 

@@ -81,7 +81,10 @@ def main(cfg): ...
 
 
 def facts(source: str) -> list[tuple[Any, ...]]:
-    return [(one.word, one.type, one.default, one.off, one.choices, one.help) for one in read_arguments(source)]
+    return [
+        (one.word, one.type, one.default, one.off, one.choices, one.help + " (required)" * one.is_required)
+        for one in read_arguments(source)
+    ]
 
 
 def test_options_of_argparse() -> None:
@@ -327,7 +330,7 @@ def test_positional_arguments_of_argparse() -> None:
         ("more", "str", True, "words", 0, True),
         ("lr", "float", False, "", 0, False),
     ]
-    assert [one.help for one in found[:1]] == ["a folder (required)"]
+    assert (found[0].help, found[0].is_required) == ("a folder", True)
     assert found[-1].aliases == ("-v",)
     assert found[0].problem("-x") == "'-x' would be read as an option"
     assert (found[2].words("3 4"), found[3].words("a b")) == (["3", "4"], ["a b"])

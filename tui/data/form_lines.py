@@ -163,6 +163,7 @@ def _argument_field(argument: Argument, others: Sequence[Argument], preset: str)
     """The line of a declared argument. What it is without a value depends on the preset."""
     unset = argument.presets.get(preset, argument.default)
     words = f"{unset} {argument.unit}".rstrip() if argument.type != "bool" else BOOL[bool(unset)]
+    words = words or ("required" if argument.is_required else "")
     meanings: dict[str, str] = {}
     if argument.name == PRESET:
         meanings = {str(choice): _preset_words(str(choice), others) for choice in argument.choices}
