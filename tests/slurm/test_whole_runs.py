@@ -261,6 +261,8 @@ def test_two_runs_go_on_over_jobs_of_a_minute_one_loses_no_step_and_the_other_th
         for rank in range(2):
             points, reached = curve(rankdeck, run, rank), 0
             for steps in (steps_of(rankdeck, run, attempt, rank) for attempt in range(attempts)):
+                if not steps:  # on a busy machine, a job of a minute may reach its limit before the first one
+                    continue
                 assert steps == list(range(steps[0], steps[-1] + 1))
                 lost = reached - (steps[0] - 1)
                 assert lost == 0 if run == elastic else 0 <= lost <= 10 and steps[0] % 10 == 1
