@@ -26,6 +26,10 @@ HARMLESS = ("libnss_", "libgcc_s.")
 """Beginnings of the names of libraries that the C library loads when it needs them. They do nothing at the end of a process."""
 
 
+LARGE = 4 << 20
+"""Kilobytes of a process that may have too many objects for a list of them."""
+
+
 class Shared:
     """What ranks share with the template.
 
@@ -53,7 +57,7 @@ class Shared:
         if getattr(sys, "last_type", None) is KeyboardInterrupt:  # the interpreter ends itself with the signal
             return
         try:
-            if not self.has_all_libraries():
+            if is_large() or not self.has_all_libraries():
                 return
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None and not getattr(stream, "closed", False):
@@ -81,6 +85,12 @@ class Shared:
             path in self.libraries or path.startswith(self._folders) or os.path.basename(path).startswith(HARMLESS)
             for path in loaded_libraries()
         )
+
+
+def is_large() -> bool:
+    """Whether this process has much memory of its own."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return any(line.startswith("RssAnon:") and int(line.split()[1]) > LARGE for line in file)
 
 
 def loaded_libraries() -> Set[str]:  # noqa: UP006
