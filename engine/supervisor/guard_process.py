@@ -113,16 +113,12 @@ def wait_death(supervisor: int) -> None:
             os.kill(supervisor, signal.SIGKILL)
 
 
-def pause(deaths: int, *, tells: bool) -> None:
+def pause(deaths: int) -> None:
     """Waits before the next start.
 
     Args:
         deaths: supervisors that died in a row.
-        tells: whether many of them are reported.
     """
-    if deaths == MANY_DEATHS and tells:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        sys.stderr.write(f"{now} {deaths} supervisors died in a row; from now on the next ones wait, up to a minute\n")
     if deaths >= AT_ONCE:
         time.sleep(min(FIRST_DELAY * 2 ** min(deaths - AT_ONCE, 10), LONGEST_DELAY))
 
@@ -147,13 +143,16 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
         deaths = 0
     import subprocess  # not before it is needed: this process waits for days
 
-    is_first = take_turn(folder, patience)
+    take_turn(folder, patience)
     if not is_newest(whereabouts, supervisor):
         return  # without a pause in its turn, for which the guards of the next one would wait
-    pause(deaths, tells=is_first)
+    pause(deaths)
     if not is_newest(whereabouts, supervisor):
         return  # the next one has guards of its own, even if it has died already: each death would double the guards
     while not has_supervisor(lock):
+        if deaths == MANY_DEATHS:
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            sys.stderr.write(f"{now} {deaths} supervisors died in a row; the next ones wait, up to a minute\n")
         deaths += 1
         starter = subprocess.run(
             [sys.executable, "-P", command, "supervise", folder],
@@ -166,7 +165,7 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
         )
         if starter.stdout.strip() in (READY.encode(), GIVEN_UP.encode()):
             return  # it has guards of its own, or needs none
-        pause(deaths, tells=is_first)
+        pause(deaths)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def test_a_guard_whose_supervisor_was_replaced_ends_without_a_pause(
     paused: list[int] = []
     monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
-    monkeypatch.setattr(guard_process, "pause", lambda deaths, tells: paused.append(deaths))
+    monkeypatch.setattr(guard_process, "pause", paused.append)
     guard_process.main(5, 0.0, SUPERVISOR, str(tmp_path / "lock"), "", str(tmp_path), str(whereabouts))
     assert paused == []
 
@@ -79,7 +79,7 @@ def test_the_pause_before_the_next_supervisor_grows_with_the_deaths_in_a_row(mon
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)
     for deaths in range(14):
-        guard_process.pause(deaths, tells=False)
+        guard_process.pause(deaths)
     assert pauses == [0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0, 60.0, 60.0]
 
 
