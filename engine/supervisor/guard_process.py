@@ -147,9 +147,8 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
     if not is_newest(whereabouts, supervisor):
         return  # without a pause in its turn, for which the guards of the next one would wait
     pause(deaths)
-    if not is_newest(whereabouts, supervisor):
-        return  # the next one has guards of its own, even if it has died already: each death would double the guards
-    while not has_supervisor(lock):
+    # The next one has guards of its own, even if it has died already: each death would double the guards, and they count anew.
+    while is_newest(whereabouts, supervisor) and not has_supervisor(lock):
         if deaths == MANY_DEATHS:
             now = time.strftime("%Y-%m-%d %H:%M:%S")
             sys.stderr.write(f"{now} {deaths} supervisors died in a row; the next ones wait, up to a minute\n")

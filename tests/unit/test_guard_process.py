@@ -53,6 +53,24 @@ def test_a_guard_whose_supervisor_was_replaced_ends_without_a_pause(
     assert paused == []
 
 
+def test_a_guard_that_came_too_late_leaves_the_next_supervisor_to_its_own_guards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has started finds that another guard was faster; that one's supervisor has died too when it looks again."""
+    (tmp_path / "lock").touch()
+    command, whereabouts = tmp_path / "command.py", tmp_path / "supervisor.json"
+    whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))
+    another = json.dumps({"pid": SUPERVISOR + 1})
+    command.write_text(
+        f"import os, sys\nopen(sys.argv[2] + '/started', 'a').write('.')\nopen({str(whereabouts)!r}, 'w').write({another!r})\n"
+        "print('the run already has a supervisor')"
+    )
+    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
+    guard_process.main(0, 0.0, SUPERVISOR, str(tmp_path / "lock"), str(command), str(tmp_path), str(whereabouts))
+    assert (tmp_path / "started").read_text() == "."
+
+
 def test_the_next_guard_has_its_turn_when_the_first_is_killed_in_its_own(tmp_path: Path) -> None:
     lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
     lock.touch()
