@@ -278,6 +278,8 @@ SEVERAL = (
         (["betas=${other.betas}"], {}, "'betas=${other.betas}'"),
         (["betas=[]"], {}, "'betas=[]'"),
         (["betas", "1"], {}, "betas 1"),
+        (["betas=[1]", "betas"], {"betas": "1"}, "betas"),
+        (["--lr", ""], {}, "--lr ''"),
         (["--lr", "--amp"], {}, "--lr --amp"),
         (["--sizes", "--tag", "a"], {"tag": "a"}, "--sizes"),
         (["--lr", "{rank}"], {"lr": "{rank}"}, ""),

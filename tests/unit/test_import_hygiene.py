@@ -66,6 +66,7 @@ def test_the_command_line_loads_neither_torch_nor_the_app(words, tmp_path, monke
         ),
         ("engine.commands.launching", {"asyncio", "engine.client.connection", "tomlkit"}),
         ("engine.supervisor.main", {"importlib.metadata"}),
+        ("tui.start", {"tui.data.form", "tui.screens.confirm", "textual.drivers.web_driver"}),
     ],
 )
 def test_what_every_start_would_wait_for_is_imported_later(module, later):

@@ -74,7 +74,7 @@ def _items(words: list[str], declared: Sequence[Argument]) -> list[_Item]:
         word = words.pop(0)
         flag, equals, told = word.partition("=")
         name, value = flags.get(word, ("", ""))
-        if argument := named.get(flag):
+        if (argument := named.get(flag)) and (equals or not argument.flag.endswith("=")):
             name = argument.name
             value = _value(argument, told if equals else None, words)
         items.append(_Item(before[: len(before) - len(words)], name, value))
@@ -122,7 +122,7 @@ def _value(argument: Argument, told: str | None, words: list[str]) -> str:
         return shlex.join(one.strip() for one in (told or "")[1:-1].split(",")) if is_list else ""
     if told is not None:
         return shlex.quote(told) if argument.many else told
-    if argument.flag.endswith("=") or not words or _OPTION.match(words[0]):
+    if not words or _OPTION.match(words[0]):
         return argument.alone
     if argument.many != "words":
         return shlex.quote(words.pop(0)) if argument.many else words.pop(0)
