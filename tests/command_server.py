@@ -29,6 +29,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, NoReturn, Self
@@ -296,9 +297,11 @@ def main() -> None:
     sys.path[0] = str(ROOT)
     import rankdeck_command  # noqa: F401
     from engine.client import engine, run  # noqa: F401
-    from engine.commands import cli  # noqa: F401
+    from engine.commands import cli, follow  # noqa: F401
     from engine.supervisor import main as supervisor  # noqa: F401
 
+    for module in {*cli.MODULES.values()}:
+        import_module(f"engine.commands.{module}")
     wire = socket.socket(fileno=int(sys.argv[1]))
     if sys.argv[2] == "warm":
         from tests.forked_node import import_torch
@@ -314,7 +317,7 @@ def main() -> None:
 
 def serve_commands(wire: socket.socket) -> Request | None:
     """Serves as the server of commands or, in another process, of supervisors. Returns as `serve`."""
-    from engine.client import connection
+    from engine.client import starting
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -322,7 +325,7 @@ def serve_commands(wire: socket.socket) -> Request | None:
         ours.close()
         return serve_supervisors(theirs, WarmServer())
     theirs.close()
-    connection.subprocess = Forking(ours)  # type: ignore[assignment, attr-defined]
+    starting.subprocess = Forking(ours)  # type: ignore[assignment, attr-defined]
     return serve(wire)
 
 

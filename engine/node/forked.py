@@ -110,8 +110,13 @@ def status_of(error: SystemExit) -> int:
 
 
 def modules_below(folder: str) -> list[ModuleType]:
-    """Returns the modules that were imported from a folder."""
-    return [one for one in sys.modules.values() if (getattr(one, "__file__", None) or "").startswith(folder + os.sep)]
+    """Returns the modules that were imported from a folder. A module that is loaded on its first use is not loaded for this."""
+
+    def file_of(module: ModuleType) -> object:
+        return ModuleType.__getattribute__(module, "__dict__").get("__file__")
+
+    modules = [one for one in list(sys.modules.values()) if issubclass(type(one), ModuleType)]
+    return [one for one in modules if str(file_of(one)).startswith(folder + os.sep)]
 
 
 def move_modules(modules: list[ModuleType], old: str, new: str) -> None:

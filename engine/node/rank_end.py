@@ -126,12 +126,15 @@ def free_modules(names: List[str]) -> None:  # noqa: UP006
     modules: List[Any] = []  # noqa: UP006
     for name in names:
         module = sys.modules.pop(name)
-        if isinstance(module, ModuleType):
+        if issubclass(type(module), ModuleType):
             modules.append(weakref.ref(module))
         del module
     gc.collect()
     for module in reversed(modules):
-        clear(getattr(module(), "__dict__", {}))
+        if module() is not None:
+            clear(
+                ModuleType.__getattribute__(module(), "__dict__")
+            )  # not by itself: it may load a module on its first use
     gc.collect()
 
 
@@ -146,6 +149,6 @@ def clear(names: Any) -> None:
 def flush_files() -> None:
     """Writes what waits in the buffers of files that the program has not closed."""
     for thing in gc.get_objects():  # not those from before the fork, which are frozen
-        if isinstance(thing, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+        if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):  # isinstance asks proxies
             with contextlib.suppress(Exception):
                 thing.flush()

@@ -80,6 +80,19 @@ say(module=Here.__module__, back=type(pickle.loads(pickle.dumps(Here()))) is Her
     "objects that hold each other at the end": "class Last:\n    def __del__(self): print('deleted')\nkept = Last()\nkept.kept = kept",
     "a generator that has not ended": "def go():\n    try: yield\n    finally: print('closed')\nkept = go()\nnext(kept)",
     "an object that can't be deleted": "sys.unraisablehook = lambda what: print('ignored', what.exc_type)\nclass Last:\n    def __del__(self): 1/0\nkept = Last()",
+    "a module that is loaded on its first use": """
+import importlib.util
+spec = importlib.util.find_spec("neighbour")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+kept = sys.modules["neighbour"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kept)
+""",
+    "a proxy": """
+class Proxy:
+    @property
+    def __class__(self): print('asked'); raise RuntimeError
+kept = Proxy()
+""",
     "a daemon thread": "import threading, time\ndef run():\n    while True: time.sleep(1e-4); ONE + 1\nONE = 1\nthreading.Thread(target=run, daemon=True).start()\ntime.sleep(0.05)",
     "a forked process": "import os\npid = os.fork()\nif pid: say(status=os.waitpid(pid, 0)[1])\nelse: sys.exit(4)",
     "output that is not flushed": "sys.stdout.write('no line feed')",
@@ -133,6 +146,7 @@ def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NEIGHBOUR = """
 import sys
+print('neighbour is loaded')
 IT = 'beside'
 class Last:
     def __del__(self):
