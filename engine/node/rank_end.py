@@ -122,7 +122,7 @@ def find_groups() -> List[object]:  # noqa: UP006
 
 def free_modules(names: List[str]) -> None:  # noqa: UP006
     """Frees modules as the interpreter does: first what nobody else refers to, then what the others hold, from the newest on."""
-    sys.last_type = sys.last_value = sys.last_traceback = None
+    vars(sys).update(dict.fromkeys(("last_type", "last_value", "last_traceback", "last_exc")))
     modules: List[Any] = []  # noqa: UP006
     for name in names:
         module = sys.modules.pop(name)
