@@ -23,6 +23,7 @@ def reduced(value=rank + 1):
     dist.all_reduce(tensor)
     return tensor[0].item()
 print("up", rank, dist.get_world_size(), dist.get_backend(), reduced(), flush=True)
+reduced()  # mpirun may end a rank before it has printed that, when another one fails
 if what == "train":
     while not reduced(os.path.exists("finish")):  # ranks leave together
         time.sleep(0.05)

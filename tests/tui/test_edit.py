@@ -69,17 +69,26 @@ def test_a_new_run_trains_whatever_else_there_is():
     assert values_of(None, ())["recipe.kind"] == "script"
 
 
+CLEAR = 'args = ["a b", "--lr=0.01", "--steps", "1000", "--verbose"]' + WHOLE.partition("]")[2]
+"""As `WHOLE`, but no word stands behind an option that the recipe does not declare."""
+
+
 def test_declared_arguments_have_lines_of_their_own_and_all_other_words_stay():
-    values = values_of(profile("whole", more=WHOLE), RECIPES)
+    values = values_of(profile("clear", more=CLEAR), RECIPES)
     assert values[f"{ARGUMENT}steps"] == "1000"
     assert values[f"{ARGUMENT}lr"] == "0.01"
-    assert values["recipe.args"] == "--verbose 'a b'"
+    assert values["recipe.args"] == "'a b' --verbose"
+
+
+def test_words_stay_together_where_one_could_become_the_value_of_an_option():
+    values = values_of(profile("whole", more=WHOLE), RECIPES)
+    assert values["recipe.args"] == "--verbose --lr=0.01 --steps 1000 'a b'"
 
 
 def test_a_changed_argument_keeps_what_the_form_has_no_line_for():
-    before = profile("whole", more=WHOLE)
+    before = profile("clear", more=CLEAR)
     after = profile_of({**values_of(before, RECIPES), f"{ARGUMENT}steps": "7"}, before, RECIPES)
-    assert after.recipe.args == ("--steps", "7", "--lr", "0.01", "--verbose", "a b")
+    assert after.recipe.args == ("--steps", "7", "--lr", "0.01", "a b", "--verbose")
     assert (after.env, after.metrics, after.launch) == (before.env, before.metrics, before.launch)
 
 
