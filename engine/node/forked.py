@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import os
 import signal
@@ -47,13 +47,17 @@ def run(request: Request, descriptors: list[int]) -> None:
         raise
     except BaseException as error:  # noqa: BLE001 - the interpreter would catch it here
         request["status"] = 1
-        end_badly(error)
+        try:
+            end_badly(error)
+        except SystemExit as other:  # of the program's hook
+            request["status"] = status_of(other)
+            raise
 
 
 def become(request: Request, descriptors: list[int]) -> None:
     """Turns a forked process into what `python script.py` would be: session, files, environment, random state."""
     os.setsid()
-    atexit.register(end, os.path.abspath("exits"), request, os.getpid())
+    request["last"].append(functools.partial(end, os.path.abspath("exits"), request, os.getpid()))
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
@@ -87,7 +91,7 @@ def become(request: Request, descriptors: list[int]) -> None:
 
 
 def end(path: str, request: Request, rank: int) -> None:
-    """The last of the exit handlers. Records how this process ends, since its parent and the agent may have been killed, and ends it.
+    """What comes after all exit handlers. Records how this process ends, since its parent and the agent may have been killed, and ends it.
 
     Args:
         path: of the file for the record.
@@ -106,7 +110,9 @@ def end(path: str, request: Request, rank: int) -> None:
 
 def status_of(error: SystemExit) -> int:
     """Returns the exit status that the interpreter makes of this exception."""
-    return error.code & 255 if isinstance(error.code, int) else int(error.code is not None)
+    if not isinstance(error.code, int):
+        return int(error.code is not None)
+    return error.code & 255 if -(2**63) <= error.code < 2**63 else 255
 
 
 def modules_below(folder: str) -> list[ModuleType]:

@@ -1,7 +1,7 @@
 """The end of a forked rank: frees what its program has made, and leaves alone what the template had imported.
 
 The interpreter would take apart all modules, and copy for that nearly every page that the rank shares with the template: 0.2 s of
-processor time and 130 MB, four times as much as the rank needs to start, join its group and take a step (torch 2.13). Where a library of
+processor time and 130 MB, four times as much as the rank needs to start, join its group and take a step (torch 2.13). Where anything of
 the program might depend on that end, it stays with the interpreter. `template.py` loads this file from its folder, before it forks.
 Standard library only; Python 3.8 and later.
 """
@@ -14,8 +14,8 @@ import ctypes
 import gc
 import io
 import os
+import signal
 import sys
-import threading
 import weakref
 from types import ModuleType
 from typing import Any, Dict, List, Set  # noqa: UP035
@@ -24,7 +24,6 @@ MAPS = "/proc/self/maps"
 
 HARMLESS = ("libnss_", "libgcc_s.")
 """Beginnings of the names of libraries that the C library loads when it needs them. They do nothing at the end of a process."""
-
 
 LARGE = 4 << 20
 """Kilobytes of a process that may have too many objects for a list of them."""
@@ -36,10 +35,11 @@ class Shared:
     Args:
         modules: names of the modules that were imported before the fork.
         libraries: paths of the shared libraries that torch and Python have loaded, in whose end nothing happens that anybody would miss.
+        is_last: no exit handler runs after `leave`.
     """
 
-    def __init__(self, modules: Set[str], libraries: Set[str]) -> None:  # noqa: UP006
-        self.modules, self.libraries = modules, libraries
+    def __init__(self, modules: Set[str], libraries: Set[str], *, is_last: bool) -> None:  # noqa: UP006
+        self.modules, self.libraries, self._is_last = modules, libraries, is_last
         of_torch = getattr(sys.modules.get("torch"), "__file__", None) or __file__
         self._folders = (
             os.path.join(os.path.dirname(of_torch), ""),
@@ -49,35 +49,41 @@ class Shared:
     def leave(self, status: int) -> None:
         """Ends this process if nothing speaks against it; else returns, and the interpreter does it.
 
-        Call it as the last exit handler, when no other thread runs that is not a daemon.
-
         Args:
             status: with which the process ends.
         """
-        if getattr(sys, "last_type", None) is KeyboardInterrupt:  # the interpreter ends itself with the signal
-            return
         try:
-            if is_large() or not self.has_all_libraries():
+            if not (self._is_last and self._may_leave()):
                 return
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None and not getattr(stream, "closed", False):
-                    stream.flush()
-        except Exception:  # noqa: BLE001 - the program may have put anything in the place of streams
+        except BaseException:  # noqa: BLE001 - the program may have put anything in the place of streams
             return  # the interpreter reports it
-        sys.setswitchinterval(1e6)  # no daemon thread shall run now: the interpreter would stop them
-        threading.excepthook = lambda *_: None
-        atexit._clear()
-        flush_files()  # a collection may close what is below a buffer before the buffer
-        groups = find_groups()  # noqa: F841 - keeps them
-        free_modules([name for name in list(sys.modules) if name not in self.modules or name == "__main__"])
-        flush_files()
+        with contextlib.suppress(BaseException):  # of the program's objects
+            atexit._clear()
+            flush_files()  # a collection may close what is below a buffer before the buffer
+            groups = find_groups()  # noqa: F841 - keeps them
+            reset_hooks()
+            free_modules([name for name in list(sys.modules) if name not in self.modules or name == "__main__"])
+            flush_files()
         for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 stream.flush()
         ctypes.PyDLL(None).fflush(None)
         os._exit(status)
 
-    def has_all_libraries(self) -> bool:
+    def _may_leave(self) -> bool:
+        """Whether the interpreter's end would do nothing else. Flushes the streams, as it does first."""
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:  # the interpreter ends itself with the signal
+            return False
+        if len(sys._current_frames()) > 1:  # daemon threads: the interpreter stops them, and they may hold any lock
+            return False
+        if is_large() or has_pool() or not self._has_only_libraries_of_torch():
+            return False
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        return True
+
+    def _has_only_libraries_of_torch(self) -> bool:
         """Whether this process has only the libraries of Python and torch. Others may do something at the end of a process."""
         if "LD_PRELOAD" in os.environ or os.path.exists("/etc/ld.so.preload"):
             return False
@@ -100,6 +106,13 @@ def loaded_libraries() -> Set[str]:  # noqa: UP006
         return {row[5] for row in rows if len(row) == 6 and row[1][2] == "x" and row[5].startswith("/")}
 
 
+def has_pool() -> bool:
+    """Whether a pool of processes is open. A collection would free what the pool needs for its own end."""
+    kind = getattr(sys.modules.get("multiprocessing.pool"), "Pool", None)
+    pools = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)] if kind else []
+    return any(pool._state == "RUN" for pool in pools)
+
+
 def find_groups() -> List[object]:  # noqa: UP006
     """Finds the process groups of the program, and the objects of torch that own one.
 
@@ -107,38 +120,61 @@ def find_groups() -> List[object]:  # noqa: UP006
     DistributedDataParallel does (torch 2.13). A new interpreter aborts there.
     """
     module = sys.modules.get("torch._C._distributed_c10d")
-    kinds = {kind for kind in vars(module).values() if isinstance(kind, type)} if module else set()
-    is_one: Dict[type, bool] = {}  # noqa: UP006
+    kinds = {id(kind) for kind in vars(module).values() if isinstance(kind, type)} if module else set()
+    is_one: Dict[int, bool] = {}  # noqa: UP006
     found = []
     for thing in gc.get_objects() if kinds else ():
         for held in gc.get_referents(thing):
             kind = type(held)
-            if kind not in is_one:
-                is_one[kind] = not kinds.isdisjoint(kind.__mro__)
-            if is_one[kind]:
+            if id(kind) not in is_one:
+                is_one[id(kind)] = not kinds.isdisjoint(map(id, kind.__mro__))
+            if is_one[id(kind)]:
                 found.append(held)
     return found
 
 
+def reset_hooks() -> None:
+    """Gives signals and streams back to the system, as the interpreter does before it frees modules."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    vars(sys).update(stdin=sys.__stdin__, stdout=sys.__stdout__, stderr=sys.__stderr__)
+    vars(sys).update(dict.fromkeys(("last_type", "last_value", "last_traceback", "last_exc")))
+
+
+class Mark:
+    """Is freed with the names of a module. The module itself is freed earlier if functions keep its names alive.
+
+    Args:
+        names: of the module.
+    """
+
+    def __init__(self, names: Dict[str, Any]) -> None:  # noqa: UP006
+        self.names = names
+
+
 def free_modules(names: List[str]) -> None:  # noqa: UP006
     """Frees modules as the interpreter does: first what nobody else refers to, then what the others hold, from the newest on."""
-    vars(sys).update(dict.fromkeys(("last_type", "last_value", "last_traceback", "last_exc")))
-    modules: List[Any] = []  # noqa: UP006
+    marks = []
     for name in names:
         module = sys.modules.pop(name)
         if issubclass(type(module), ModuleType):
-            modules.append(weakref.ref(module))
+            # Not `module.__dict__`, which may load a module on its first use.
+            mark = Mark(ModuleType.__getattribute__(module, "__dict__"))
+            mark.names["__rankdeck_mark__"] = mark
+            marks.append(weakref.ref(mark))
+            del mark
         del module
     gc.collect()
-    for module in reversed(modules):
-        if module() is not None:
-            clear(
-                ModuleType.__getattribute__(module(), "__dict__")
-            )  # not by itself: it may load a module on its first use
+    for reference in reversed(marks):
+        left = reference()
+        if left is not None:
+            clear(left.names)
+        del left
     gc.collect()
 
 
-def clear(names: Any) -> None:
+def clear(names: Dict[str, Any]) -> None:  # noqa: UP006
     """Frees the objects of a module. Names with one underscore come first."""
     for name in [name for name in names if name[:1] == "_" and name[1:2] != "_"]:
         names[name] = None
@@ -150,5 +186,5 @@ def flush_files() -> None:
     """Writes what waits in the buffers of files that the program has not closed."""
     for thing in gc.get_objects():  # not those from before the fork, which are frozen
         if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):  # isinstance asks proxies
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 thing.flush()

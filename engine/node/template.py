@@ -16,7 +16,17 @@ A forked process continues as `python script.py` would: it returns to the end of
 library only, besides the imports for ranks; Python 3.8 and later.
 """
 
+# ruff: noqa: E402 - see LAST
 from __future__ import annotations
+
+import atexit
+
+IS_FIRST = not atexit._ncallbacks()
+"""Whether no exit handler was there before this file, as one of a debugger or of coverage."""
+
+LAST: list = []  # type: ignore[type-arg]
+"""What a rank does at its end, after all exit handlers: this one is registered before anything else is imported."""
+atexit.register(lambda: [act() for act in LAST])
 
 import array
 import contextlib
@@ -159,7 +169,7 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
     if modules and not reason:
         imports = preload(wire, modules, environment, moved_library)
         imported, changes = imported + imports.seconds, imports.changes
-    shared, moving = rank_end.Shared(set(sys.modules), libraries), forked.modules_below(library)
+    shared, moving = rank_end.Shared(set(sys.modules), libraries, is_last=IS_FIRST), forked.modules_below(library)
     reason = reason or settle()
     version = getattr(sys.modules.get("torch"), "__version__", "")
     say(wire, {"unfit": reason} if reason else {"ready": version, "imports": imported})
@@ -189,7 +199,9 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
                     if not data:
                         os._exit(0)  # the template has gone
                     request = json.loads(data)
-                request.update(old_library=library, moving=moving, exec_env=environment, changes=changes, shared=shared)
+                request.update(
+                    old_library=library, moving=moving, exec_env=environment, changes=changes, shared=shared, last=LAST
+                )
                 return request, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -79,7 +79,6 @@ say(module=Here.__module__, back=type(pickle.loads(pickle.dumps(Here()))) is Her
     "objects of a module at the end": "import neighbour\nneighbour.kept = neighbour.Last()",
     "objects that hold each other at the end": "class Last:\n    def __del__(self): print('deleted')\nkept = Last()\nkept.kept = kept",
     "a generator that has not ended": "def go():\n    try: yield\n    finally: print('closed')\nkept = go()\nnext(kept)",
-    "an object that can't be deleted": "sys.unraisablehook = lambda what: print('ignored', what.exc_type)\nclass Last:\n    def __del__(self): 1/0\nkept = Last()",
     "a module that is loaded on its first use": """
 import importlib.util
 spec = importlib.util.find_spec("neighbour")
@@ -93,6 +92,18 @@ class Proxy:
     def __class__(self): print('asked'); raise RuntimeError
 kept = Proxy()
 """,
+    "a log that is written at the end": "import logging, logging.handlers\nlogging.getLogger().addHandler(logging.handlers.MemoryHandler(9, target=logging.FileHandler('/dev/stdout')))\nlogging.warning('loss 1.0')",
+    "a process that has not ended": "import multiprocessing, time\ndef save(): time.sleep(0.5); say(saved=1)\nmultiprocessing.get_context('fork').Process(target=save).start()",
+    "a finalizer of an object that torch holds": "import torch, weakref\nclass Held: pass\ntorch.held = Held()\nweakref.finalize(torch.held, print, 'finalizer')",
+    "a handler of a signal": "import signal\ndef act(*given): pass\nsignal.signal(signal.SIGTERM, act)\nclass Last:\n    def __del__(self): print('deleted')\nkept = Last()",
+    "a stdout of a class of the script": "class Tee:\n    def write(self, text): sys.__stdout__.write(text)\n    def flush(self): pass\nsys.stdout = Tee()\nclass Last:\n    def __del__(self): sys.__stdout__.write('deleted')\nkept = Last()",
+    "a function that another module holds": "import warnings\ndef show(*given): pass\nwarnings.showwarning = show\nclass Last:\n    def __del__(self): print('deleted')\nkept = Last()",
+    "a thread that computes": "import threading, time\nexec('import threading\\ndef busy():\\n n = 0\\n while True: n += 1\\nthreading.Thread(target=busy, daemon=True).start()', {})\nclass Last:\n    def __del__(self, sleep=time.sleep, say=print): sleep(0.05); say('closed')\nkept = Last()",
+    "a thread that holds the lock of a file": "import os, threading, time\nr, w = os.pipe()\nfile = open(w, 'wb', buffering=8192)\nthreading.Thread(target=lambda: file.write(b'x' * 1000000), daemon=True).start()\ntime.sleep(0.2)",
+    "a hook that exits": "sys.excepthook = lambda *given: sys.exit(9)\nraise ValueError",
+    "exit with a number that C does not have": "sys.exit(10 ** 30)",
+    "a pool that is not closed": "import multiprocessing\npool = multiprocessing.get_context('fork').Pool(1)\nsay(results=pool.map(abs, [-1]))",
+    "SIGINT while an object is deleted": "import os, signal\nclass Last:\n    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT): kill(pid, number)\nkept = Last()",
     "a daemon thread": "import threading, time\ndef run():\n    while True: time.sleep(1e-4); ONE + 1\nONE = 1\nthreading.Thread(target=run, daemon=True).start()\ntime.sleep(0.05)",
     "a forked process": "import os\npid = os.fork()\nif pid: say(status=os.waitpid(pid, 0)[1])\nelse: sys.exit(4)",
     "output that is not flushed": "sys.stdout.write('no line feed')",
@@ -165,7 +176,15 @@ def compile_library(path: Path) -> None:
 ALONE = ("training", "thread counts of torch")
 """What one rank has to itself. All others are attempts of a few runs, or each would wait for a template that imports torch."""
 
-OF_NEW_PROCESSES = ("environment", "a library with an end of its own", "a stdout that can't be flushed")
+OF_NEW_PROCESSES = (
+    "environment",
+    "a library with an end of its own",
+    "a stdout that can't be flushed",
+    "a log that is written at the end",
+    "a finalizer of an object that torch holds",
+    "a process that has not ended",
+    "a thread that computes",
+)
 """What tests/forked_node.py does not do as a new process would."""
 
 SECOND_RANK = "import os, signal\nwhile os.environ['RANK'] == '1': signal.pause()\n"
