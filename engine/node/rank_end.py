@@ -16,6 +16,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import weakref
 from types import ModuleType
 from typing import Any, Dict, List, Set  # noqa: UP035
@@ -24,6 +25,9 @@ MAPS = "/proc/self/maps"
 
 HARMLESS = ("libnss_", "libgcc_s.")
 """Beginnings of the names of libraries that the C library loads when it needs them. They do nothing at the end of a process."""
+
+WAITING = "rankdeck collectives"
+"""The name of the thread that answers questions about collectives (`rankdeck/_collectives.py`): each rank with a group has it."""
 
 LARGE = 4 << 20
 """Kilobytes of a process that may have too many objects for a list of them."""
@@ -74,7 +78,7 @@ class Shared:
         """Whether the interpreter's end would do nothing else. Flushes the streams, as it does first."""
         if getattr(sys, "last_type", None) is KeyboardInterrupt:  # the interpreter ends itself with the signal
             return False
-        if len(sys._current_frames()) > 1:  # daemon threads: the interpreter stops them, and they may hold any lock
+        if has_threads():
             return False
         if is_large() or has_pool() or not self._has_only_libraries_of_torch():
             return False
@@ -104,6 +108,12 @@ def loaded_libraries() -> Set[str]:  # noqa: UP006
     with open(MAPS, encoding="utf-8", errors="surrogateescape") as file:
         rows = (line.rstrip("\n").split(None, 5) for line in file)
         return {row[5] for row in rows if len(row) == 6 and row[1][2] == "x" and row[5].startswith("/")}
+
+
+def has_threads() -> bool:
+    """Whether daemon threads live. The interpreter stops them, and they may hold any lock; ours only waits."""
+    ours = {thread.ident for thread in threading.enumerate() if thread.name == WAITING}
+    return not set(sys._current_frames()) <= {threading.get_ident(), *ours}
 
 
 def has_pool() -> bool:

@@ -296,7 +296,7 @@ def test_every_rank_has_random_numbers_of_its_own(rankdeck, write_script, write_
 
 def test_what_a_rank_shares_with_the_template_is_not_taken_apart(rankdeck, write_script, write_profile):
     """What a module of the template holds would be deleted with it. That it is not, shows that the interpreter did not end this rank."""
-    text = "import json\nclass Last:\n    def __del__(self): print('deleted')\njson.kept = Last()\nprint('end')"
+    text = "import torch.distributed as dist\ndist.init_process_group('gloo')\nimport json\nclass Last:\n    def __del__(self): print('deleted')\njson.kept = Last()\nprint('end')"
     said = {}
     for warm in (False, True):
         run = rankdeck.launch(write_profile(write_script("last.py", text), launch={"warm": warm}))
