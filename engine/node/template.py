@@ -60,6 +60,9 @@ WARM = (
 """Imports of a rank before its first step. Optimizers import `torch._dynamo` when the first one is created. The files of rankdeck
 on a node have no bytecode: each rank would compile them."""
 
+KEPT: list = []  # type: ignore[type-arg]
+"""What torch has in a cache that it empties when a group is made. Each rank would copy 300 pages to free it."""
+
 INSTALLED = ("site-packages", "dist-packages")
 """Names of folders that change when a package is installed, upgraded or removed."""
 
@@ -101,6 +104,8 @@ def warm() -> str:
                 return f"torch can't be imported: {error}"
     import torch
 
+    with contextlib.suppress(Exception):
+        KEPT.append(sys.modules["torch._dynamo.trace_rules"].get_torch_obj_rule_map())
     return "CUDA was initialised by an import" if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
 
 
@@ -170,6 +175,8 @@ def serve(wire: socket.socket, library: str, modules: list[str]) -> tuple[Reques
         imports = preload(wire, modules, environment, moved_library)
         imported, changes = imported + imports.seconds, imports.changes
     shared, moving = rank_end.Shared(set(sys.modules), libraries, is_last=IS_FIRST), forked.modules_below(library)
+    if "rankdeck._imports" in sys.modules:
+        sys.modules["rankdeck._imports"].note_template()
     reason = reason or settle()
     version = getattr(sys.modules.get("torch"), "__version__", "")
     say(wire, {"unfit": reason} if reason else {"ready": version, "imports": imported})

@@ -104,3 +104,31 @@ def test_slow_imports_are_named_with_their_seconds_and_nothing_stays(tmp_path: P
     assert seconds["outer"] >= 0.4
     assert seconds["quick"] == 0
     assert is_gone == "True"
+
+
+FORKED = """
+import sys
+from types import ModuleType
+from rankdeck import _imports
+
+class Counted(dict):
+    read = []
+    def get(self, name, default=None):
+        self.read.append(name)
+        return super().get(name, default)
+
+import beside
+__import__("tomlkit")
+_imports.note_template()
+sys.modules = Counted(sys.modules)
+import later
+print(*_imports.installed_modules())
+print("tomlkit" in Counted.read)
+"""
+
+
+def test_a_forked_rank_looks_at_modules_of_the_template_only_where_they_are_of_the_script(tmp_path: Path) -> None:
+    """Installed ones that the template has are the most of all; a rank would copy their memory."""
+    (tmp_path / "beside.py").write_text("import msgspec")
+    (tmp_path / "later.py").write_text("import idna")
+    assert said_by(tmp_path, FORKED) == ["idna msgspec", "False"]
