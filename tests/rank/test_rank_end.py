@@ -23,3 +23,31 @@ def test_groups_are_found_in_what_owns_them(tmp_path: Path) -> None:
     assert template().start(["groups.py"], {}, tmp_path, tmp_path / "out").wait(60) == 0
     found = json.loads((tmp_path / "out").read_text())
     assert {"Reducer", "ProcessGroup"} <= set(found)
+
+
+REMOVALS = """
+import atexit, sys, weakref
+from types import ModuleType
+from engine.node.rank_end import Shared
+
+class Library: pass
+
+library = sys.modules["torch.library"] = ModuleType("torch.library")
+library._del_library = lambda *words, **named: print(*words, *named.values())
+kept = [Library(), Library()]
+first, second = weakref.finalize(kept[0], library._del_library, "first"), weakref.finalize(kept[1], library._del_library, "second", end="!")
+other = weakref.finalize(kept[0], print, "other")
+shared = Shared(set(), set(), is_last=True)
+gone = weakref.finalize(Library(), print, "at once")
+atexit._run_exitfuncs()
+print("handlers have run")
+shared.remove_operators()
+"""
+
+
+def test_operators_are_removed_after_the_exit_handlers_and_only_where_the_interpreter_ends_a_rank(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "removals.py").write_text(REMOVALS)
+    assert template().start(["removals.py"], {}, tmp_path, tmp_path / "out").wait(60) == 0
+    assert (tmp_path / "out").read_text().splitlines() == ["at once", "other", "handlers have run", "second !", "first"]
