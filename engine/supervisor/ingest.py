@@ -191,10 +191,10 @@ class Ingest:
                     if kind == "metrics":
                         self._partial.pop(rank, None)
                 if size > file.size and file.size == file.offset:
-                    if kind == "metrics":  # first: what is logged is not taken from the output too
-                        self._grown.appendleft((rank, kind))
-                    else:
+                    if kind == "out":
                         self._grown.append((rank, kind))
+                    else:  # metrics first: what is logged is not taken from the output too; then bars, which have the step of
+                        self._grown.appendleft((rank, kind))  # a line on stdout if they were drawn again after it
                 file.size = max(size, file.size)
         self._wake.set()
 

@@ -57,3 +57,29 @@ def test_the_last_line_of_a_rank_that_has_ended_well_needs_no_line_feed(tmp_path
     ingest.drain([1])
     assert [progress.step for progress in ingest.progress] == [29, 30]
     assert [progress.last_line for progress in ingest.progress] == ["step 30/30 loss 0.25"] * 2
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_line_has_the_step_of_the_bar_that_was_drawn_again_after_it(tmp_path: Path, *, is_remote: bool) -> None:
+    """As transformers' Trainer does: the line goes to stdout, the bar to stderr, and fast steps are not drawn."""
+    paths = RunPaths(tmp_path)
+    ingest = ingest_of(paths)
+    paths.rank_file(0, 0, "out").parent.mkdir(parents=True)
+    bars = [f"\r {step}/40 [00:0{step // 10}<00:02, 10.00it/s]".encode() for step in (10, 20, 36, 40)]
+    lines = [f"{{'loss': 1.{step}, 'epoch': 0.5}}\n".encode() for step in (10, 20, 36, 40)]
+    sizes = [0, 0, 0]
+    for bar, line in zip(bars, lines, strict=True):
+        for stream, data in enumerate((line, bar)):
+            if is_remote:
+                assert ingest.take_data(0, stream, sizes[stream], data)
+            else:
+                with paths.rank_file(0, 0, ("out", "err")[stream]).open("ab") as file:
+                    file.write(data)
+            sizes[stream] += len(data)
+        if not is_remote:
+            ingest.take_sizes(0, [[0, *sizes]])
+        while ingest.read_slice():
+            pass
+    series = ingest.series.get(0, "loss")
+    assert series is not None
+    assert [(step, value) for _, step, value in series.recent] == [(10, 1.1), (20, 1.2), (36, 1.36), (40, 1.4)]

@@ -278,9 +278,19 @@ def test_colours_do_not_hide_a_value() -> None:
 
 def test_progress_bars_end_their_lines_with_a_carriage_return() -> None:
     reader = MetricReader()
-    assert reader.feed(b"\r 1/9 [00:01<00:09, 3.5it/s]") == []
-    assert told(reader.feed(b"\r 2/9 [00:01<00:09, 4.5it/s]")) == [("steps", 1, 9.0), ("it/s", 1, 3.5)]
+    assert reader.feed(b"\r 1/9 batches, 3.5it/s") == []
+    assert told(reader.feed(b"\r 2/9 batches, 4.5it/s")) == [("steps", 1, 9.0), ("it/s", 1, 3.5)]
     assert told(reader.feed(b"\n")) == [("steps", 2, 9.0), ("it/s", 2, 4.5)]
+
+
+def test_a_bar_that_is_drawn_over_another_one_is_read_as_soon_as_it_is_whole() -> None:
+    reader = MetricReader()
+    assert told(reader.feed(b"\r 1/9 [00:01<00:09, 3.5it/s]")) == [("steps", 1, 9.0), ("it/s", 1, 3.5)]
+    assert reader.feed(b"\r 2/9 [00:01<00:09, ") == []
+    assert told(reader.feed(b"4.5it/s]   ")) == [("steps", 2, 9.0), ("it/s", 2, 4.5)]
+    assert reader.feed(b"\n") == []
+    assert reader.feed(b"3/9 [00:02<00:08, 3.5it/s]") == [], "the first drawing of a bar, or a line that goes on"
+    assert told(reader.feed(b"\r")) == [("steps", 3, 9.0), ("it/s", 3, 3.5)]
 
 
 def test_values_come_in_order_of_occurrence_and_lines_do_not_mix() -> None:

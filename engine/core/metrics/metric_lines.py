@@ -69,6 +69,8 @@ class MetricReader:
         self._formats = formats or LineFormats(Names())
         self._unfinished = bytearray()
         self._giving_up = False
+        self._is_drawn_over = False
+        """Whether the unfinished line begins after `\\r`."""
         self._frame = b""
         """The last line, where that is a frame of a traceback."""
         self._table: Table | None = None
@@ -82,11 +84,17 @@ class MetricReader:
 
         Args:
             data: any bytes. A line ends with `\\n` or, in progress bars, with `\\r`; an unfinished line is kept for the next call.
+                A bar that is drawn over another one is finished with its last bracket: the next one may come much later.
 
         Returns:
             What the finished lines say, in order; lines that say nothing are left out.
         """
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if end:
+            self._is_drawn_over = data[end - 1 : end] == b"\r"
+        if self._is_drawn_over and data.rstrip(b" ").endswith(b"]"):
+            data += b"\n"
+            end, self._is_drawn_over = len(data), False
         if not end:
             self._keep(data)
             return []
