@@ -61,7 +61,7 @@ WARM = (
 on a node have no bytecode: each rank would compile them."""
 
 KEPT: list = []  # type: ignore[type-arg]
-"""What torch has in a cache that it empties when a group is made. Each rank would copy 300 pages to free it."""
+"""A table that torch keeps in a cache and frees when a group is made. To free it, each rank would copy 300 pages."""
 
 INSTALLED = ("site-packages", "dist-packages")
 """Names of folders that change when a package is installed, upgraded or removed."""

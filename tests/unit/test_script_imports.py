@@ -128,7 +128,7 @@ print("tomlkit" in Counted.read)
 
 
 def test_a_forked_rank_looks_at_modules_of_the_template_only_where_they_are_of_the_script(tmp_path: Path) -> None:
-    """Installed ones that the template has are the most of all; a rank would copy their memory."""
+    """Most modules of a template are installed ones. A rank that looked at them would copy their memory."""
     (tmp_path / "beside.py").write_text("import msgspec")
     (tmp_path / "later.py").write_text("import idna")
     assert said_by(tmp_path, FORKED) == ["idna msgspec", "False"]
