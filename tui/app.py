@@ -26,7 +26,7 @@ from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import Input
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker, WorkerError, WorkerState
 
 from engine.client.notify import send, terminal_sequences
 from engine.client.protocols import EngineClient
@@ -347,10 +347,13 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self._unkept = {key: value for key, value in self._unkept.items() if (key, value) not in values.items()}
 
     async def on_unmount(self) -> None:
-        """Writes what was changed just before the end."""
+        """Writes what was changed just before the end, and waits for the end of the user's command for notices, which is killed."""
         if self._unkept:
             with contextlib.suppress(RankdeckError):
                 await off_loop(self.engine.keep_settings, self._unkept)
+        for telling in self.workers.cancel_group(self, "notify"):
+            with contextlib.suppress(WorkerError):
+                await telling.wait()
 
     def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
         from tui.commands import choices

@@ -76,12 +76,15 @@ class Shared:
         os._exit(status)
 
     def remove_operators(self) -> None:
-        """Does what `postpone_removals` has postponed."""
+        """Does what `postpone_removals` has postponed, and reports errors as `weakref` does it at the exit."""
         for one in reversed(self._removals):
             found = one.detach()  # a call of it does nothing after the exit handlers
             if found is not None:
                 _, act, arguments, named = found
-                act(*arguments, **(named or {}))
+                try:
+                    act(*arguments, **(named or {}))
+                except Exception:  # noqa: BLE001 - the program may have put anything in the place of torch's
+                    sys.excepthook(*sys.exc_info())
 
     def _may_leave(self) -> bool:
         """Whether the interpreter's end would do nothing else. Flushes the streams, as it does first."""

@@ -44,7 +44,9 @@ async def _squeue(job: str) -> str | None:
         async with asyncio.timeout(PATIENCE):
             said, _ = await process.communicate()
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     return said.decode(errors="replace") if process.returncode == 0 else None

@@ -33,9 +33,16 @@ from engine.node.rank_end import Shared
 class Library: pass
 
 library = sys.modules["torch.library"] = ModuleType("torch.library")
-library._del_library = lambda *words, **named: print(*words, *named.values())
+
+def remove(*words, **named):
+    print(*words, *named.values())
+    if named:
+        raise ValueError("it is in use")
+
+library._del_library = remove
+sys.excepthook = lambda kind, error, trace: print(error)
 kept = [Library(), Library()]
-first, second = weakref.finalize(kept[0], library._del_library, "first"), weakref.finalize(kept[1], library._del_library, "second", end="!")
+first, second = weakref.finalize(kept[0], remove, "first"), weakref.finalize(kept[1], remove, "second", end="!")
 other = weakref.finalize(kept[0], print, "other")
 shared = Shared(set(), set(), is_last=True)
 gone = weakref.finalize(Library(), print, "at once")
@@ -50,4 +57,5 @@ def test_operators_are_removed_after_the_exit_handlers_and_only_where_the_interp
 ) -> None:
     (tmp_path / "removals.py").write_text(REMOVALS)
     assert template().start(["removals.py"], {}, tmp_path, tmp_path / "out").wait(60) == 0
-    assert (tmp_path / "out").read_text().splitlines() == ["at once", "other", "handlers have run", "second !", "first"]
+    said = (tmp_path / "out").read_text().splitlines()
+    assert said == ["at once", "other", "handlers have run", "second !", "it is in use", "first"]

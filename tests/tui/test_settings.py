@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,19 @@ async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(t
         new.end("stopped")
         await until(pilot, lambda: told.read_text().count("\n") == 2)
     assert told.read_text() == "failure new-bbbb\nend new-bbbb\n"
+
+
+async def test_the_end_of_the_app_ends_the_command_for_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
+    engine = FakeEngine(tmp_path)
+    run = engine.add_run("new-bbbb")
+    pid = tmp_path / "pid"
+    app = RankdeckApp(engine, notify=Notify(command=("sh", "-c", f"echo $$ > {pid}; exec sleep 600")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.fail(1)
+        await until(pilot, lambda: pid.exists() and pid.read_text().endswith("\n"))
+    with pytest.raises(ProcessLookupError):  # killed, and its status is read
+        os.kill(int(pid.read_text()), 0)
 
 
 async def test_the_terminal_gets_bell_and_notification_on_any_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
