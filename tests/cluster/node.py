@@ -157,7 +157,8 @@ class Node:
         """Listens again."""
         self.stop_sshd()
         config = self._folder / "sshd_config"
-        plain = server_config((self.address, self.address6), self._key, self._known_keys, self._folder / "sshd.pid")
+        pid_file, home = self._folder / "sshd.pid", self._folder / "home"
+        plain = server_config((self.address, self.address6), self._key, self._known_keys, pid_file, home)
         config.write_text("".join([*(f"{line}\n" for line in self._lines), plain]))
         words = [program("sshd"), "-D", "-e", "-f", str(config)]
         start = self.log.stat().st_size if self.log.exists() else 0
@@ -238,7 +239,7 @@ class Node:
         Args:
             hosts: the text of /etc/hosts.
         """
-        self._folder.mkdir()
+        (self._folder / "home").mkdir(parents=True)
         make_key(self._key)
         self.hosts.write_text(hosts)
         ip(f"netns add {self.link}")

@@ -26,7 +26,7 @@ def make_key(path: Path) -> None:
     )
 
 
-def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_file: Path) -> str:
+def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_file: Path, home: Path) -> str:
     """A plain sshd_config: who has the key comes in, and nothing is taken over from the client's environment.
 
     Args:
@@ -34,6 +34,7 @@ def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_fil
         key: the key of the host.
         known_keys: the public keys that may log in.
         pid_file: to be written by sshd.
+        home: what the user's shell takes for the home, so that it does not read that of this machine: `pyenv init` takes 0.1 s.
     """
     lines = [
         f"Port {PORT}",
@@ -49,6 +50,7 @@ def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_fil
         "UseDNS no",
         "PrintMotd no",
         "PrintLastLog no",
+        f"SetEnv {quoted(f'HOME={home}')}",
         *_penalties_off(),
     ]
     return "\n".join([*lines, ""])
@@ -99,6 +101,6 @@ def _penalties_off() -> tuple[str, ...]:
     return () if b"PerSourcePenalties" in tried.stderr else (line,)
 
 
-def quoted(path: Path) -> str:
+def quoted(path: Path | str) -> str:
     """A path as one word, for a shell and for the config files of ssh."""
     return f'"{path}"'
