@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from textual import events
 from textual.pilot import Pilot
 
 from tests.support import PATIENCE
@@ -18,6 +19,12 @@ from tui.screens.run import RunScreen
 def text_of(app: RankdeckApp) -> str:
     """Every line that is on the screen."""
     return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+
+
+def type_at_once(app: RankdeckApp, *keys: str) -> None:
+    """Sends keys as a terminal on a slow line does: all of them before any is handled. `/` and `?` may be written as such."""
+    for key in keys:
+        app.post_message(events.Key({"/": "slash", "?": "question_mark"}.get(key, key), key if len(key) == 1 else None))
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool], what: str = "") -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from textual import events
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
@@ -16,7 +15,7 @@ from engine.core.errors import CheckError, ProfileError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile, to_toml_data
 from tests.tui.fake_engine import BACKENDS, RECIPES, FakeEngine, entry, profile
-from tests.tui.seen import text_of, until, until_gone, until_seen
+from tests.tui.seen import text_of, type_at_once, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.data.form import errors_of, free_name, line_of_error, profile_of, values_of
 from tui.data.form_lines import ARGUMENT, BACKEND, fields
@@ -595,12 +594,6 @@ async def test_a_chosen_one_without_room_is_cut_and_not_left_out():
 
 
 # --- keys that arrive together, and lines in sight --------------------------------------------------------------------
-
-
-def type_at_once(app: RankdeckApp, *keys: str) -> None:
-    """Sends keys as a terminal on a slow line does: all of them before any is handled."""
-    for key in keys:
-        app.post_message(events.Key(key, key if len(key) == 1 else None))
 
 
 async def test_text_that_arrives_together_with_the_keys_before_it_goes_where_it_belongs(engine: FakeEngine):

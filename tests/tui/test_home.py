@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from textual import events
+from textual.widgets import Input
 
 from engine.core.catalogue import ProfileEntry
 from engine.core.errors import CheckError, SupervisorElsewhereError
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from tests.tui.fake_engine import FakeClient, FakeEngine, entry, planned, profile
-from tests.tui.seen import text_of, until, until_gone, until_seen
+from tests.tui.seen import text_of, type_at_once, until, until_gone, until_seen
 from tui.app import RankdeckApp
 from tui.screens.confirm import NoticeScreen
 from tui.screens.edit import EditScreen
@@ -296,6 +296,18 @@ async def test_the_filter_narrows_both_lists_and_esc_shows_all_again(engine: Fak
         await until_seen(pilot, "quickstart", "● other")
 
 
+async def test_words_that_arrive_together_with_the_key_of_a_search_are_searched_for(engine: FakeEngine):
+    app = RankdeckApp(engine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_seen(pilot, "Plan: quickstart")
+        type_at_once(app, "/", *"quick", "escape", "/", *"quid")
+        await until(pilot, lambda: [line.value for line in app.screen.query(Input)] == ["quid"], "the filter")
+        await pilot.press("escape")
+        type_at_once(app, "?", "/", *"quit", "escape", "/", *"kill")
+        await until(pilot, lambda: [line.value for line in app.screen.query(Input)] == ["kill"], "the search")
+        await until_seen(pilot, "╭─ Help", "Send SIGKILL")
+
+
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
 async def test_the_line_for_the_filter_leaves_the_panes_where_they_are(engine: FakeEngine, size: tuple[int, int]):
     app = RankdeckApp(engine)
@@ -435,8 +447,7 @@ async def test_keys_that_arrive_together_never_launch_what_the_eye_has_left(engi
     app = RankdeckApp(engine)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_seen(pilot, "Plan: quickstart", "other")
-        for key in ("l", "enter"):
-            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        type_at_once(app, "l", "enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
     assert engine.launched == []
 

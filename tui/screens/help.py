@@ -42,7 +42,7 @@ class HelpScreen(DeckScreen):
     def action_search(self) -> None:
         search = self.query_one("#query", Input)
         search.display = True
-        search.focus()
+        self.set_focus(search)
 
     @on(Input.Changed, "#query")
     def _search_changed(self, event: Input.Changed) -> None:
@@ -50,7 +50,7 @@ class HelpScreen(DeckScreen):
 
     @on(Input.Submitted, "#query")
     def _search_done(self) -> None:
-        self.query_one("#help").focus()
+        self.set_focus(self.query_one("#help"))
 
     def action_close(self) -> None:
         """Ends the search, then the help."""
@@ -58,6 +58,6 @@ class HelpScreen(DeckScreen):
         if search.display:
             search.value = ""
             search.display = False
-            self.query_one("#help").focus()
+            self.set_focus(self.query_one("#help"))
         else:
             self.dismiss()

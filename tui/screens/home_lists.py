@@ -213,17 +213,17 @@ class ListsScreen(RelaunchScreen):
 
     # --- the filter ---------------------------------------------------------------------------------------------------
 
-    def action_filter(self) -> None:
-        """Opens the filter. It is created on demand: the first paint is quicker without."""
+    async def action_filter(self) -> None:
+        """Opens the filter, which takes the next key. It is created on demand: the first paint is quicker without."""
         search = next(iter(self.query(FilterLine)), None)
         if search is None:
             search = FilterLine()
-            self.mount(search, before=self.query_one(KeyBar))
-        search.focus()
+            await self.mount(search, before=self.query_one(KeyBar))
+        self.set_focus(search)
         self.refresh_bindings()
 
-    def action_clear_filter(self) -> None:
-        self.query(FilterLine).remove()
+    async def action_clear_filter(self) -> None:
+        await self.query(FilterLine).remove()
         self._filter = ""
         self._show_lists()
         self.set_focus(self.profile_list)
@@ -234,11 +234,11 @@ class ListsScreen(RelaunchScreen):
         self._show_lists()
 
     @on(Input.Submitted)
-    def _filter_done(self, event: Input.Submitted) -> None:
+    async def _filter_done(self, event: Input.Submitted) -> None:
         found = self.profile_list.chosen is not None or self.run_list.chosen is None
         self.set_focus(self.profile_list if found else self.run_list)
         if not event.value:
-            self.action_clear_filter()
+            await self.action_clear_filter()
 
 
 def _has(line: Content, words: list[str], *more: str) -> bool:
