@@ -29,7 +29,9 @@ class Pty:
     """
 
     def __init__(self, *program: str, columns: int, lines: int, term: str = "xterm-256color") -> None:
-        self.output = self._held = b""
+        self.output = b""
+        """What the program has written, without a control sequence whose end has not come yet."""
+        self._held = b""
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         root = Path(__file__).parents[2]
@@ -57,10 +59,10 @@ class Pty:
             return
         except pexpect.EOF:
             return
-        self.output += data
         held = self._held + data
         self._held = BEGUN.findall(held)[0]
         whole = held.removesuffix(self._held)
+        self.output += whole
         self._stream.feed(whole.replace(b"\x1b[>", b"\x1b[").replace(b"$p", b"p"))
 
     @property

@@ -22,7 +22,7 @@ from tests.tui.hostile import CORPUS
 from tests.tui.terminal import Terminal
 from tui.driver import InputDecoder
 
-OURS = re.compile(rb"\x1b\[[\d;]*m|\x1b\[\d+;\d+H|\x1b\[\?2026[hl]|\r\n")
+OURS = re.compile(rb"\x1b\[[\d;]*m|\x1b\[\d+;\d+H|\x1b\[\?2026[hl]|\r(?:\n|\Z)")
 """What Textual writes while it runs: styles, cursor addresses, frames, line ends of a whole screen."""
 
 
