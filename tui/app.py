@@ -52,9 +52,11 @@ PATIENCE = 1.0
 TELL_SECONDS = 2.0
 """Seconds between two looks for runs that need their user."""
 
-
 LOOK_SECONDS = 1.0
 """Seconds after which a changed look is written: a key may be pressed again."""
+
+END_SECONDS = 5.0
+"""Seconds for which the end of the app waits for the killed command for notices."""
 
 
 def _commands() -> type[Provider]:
@@ -347,13 +349,14 @@ class RankdeckApp(App[None], inherit_bindings=False):
         self._unkept = {key: value for key, value in self._unkept.items() if (key, value) not in values.items()}
 
     async def on_unmount(self) -> None:
-        """Writes what was changed just before the end, and waits for the end of the user's command for notices, which is killed."""
+        """Writes what was changed just before the end. Kills the user's command for notices, if it runs, and waits for its end."""
         if self._unkept:
             with contextlib.suppress(RankdeckError):
                 await off_loop(self.engine.keep_settings, self._unkept)
         for telling in self.workers.cancel_group(self, "notify"):
-            with contextlib.suppress(WorkerError):
-                await telling.wait()
+            with contextlib.suppress(WorkerError, TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await telling.wait()
 
     def choose_from(self, options: Mapping[str, str], act: Callable[[str], object], what: str) -> None:
         from tui.commands import choices

@@ -76,7 +76,7 @@ class Shared:
         os._exit(status)
 
     def remove_operators(self) -> None:
-        """Does what `postpone_removals` has postponed, and reports errors as `weakref` does it at the exit."""
+        """Removes the operators that `postpone_removals` has left. Reports an error through `sys.excepthook`, and goes on."""
         for one in reversed(self._removals):
             found = one.detach()  # a call of it does nothing after the exit handlers
             if found is not None:

@@ -34,7 +34,7 @@ def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_fil
         key: the key of the host.
         known_keys: the public keys that may log in.
         pid_file: to be written by sshd.
-        home: what the user's shell takes for the home, so that it does not read that of this machine: `pyenv init` takes 0.1 s.
+        home: the folder in HOME, where shells read their start files. Those of this machine can cost 0.1 s for each connection.
     """
     lines = [
         f"Port {PORT}",
@@ -50,7 +50,7 @@ def server_config(addresses: Sequence[str], key: Path, known_keys: Path, pid_fil
         "UseDNS no",
         "PrintMotd no",
         "PrintLastLog no",
-        f"SetEnv {quoted(f'HOME={home}')}",
+        f"SetEnv HOME={quoted(home)}",
         *_penalties_off(),
     ]
     return "\n".join([*lines, ""])
@@ -101,6 +101,6 @@ def _penalties_off() -> tuple[str, ...]:
     return () if b"PerSourcePenalties" in tried.stderr else (line,)
 
 
-def quoted(path: Path | str) -> str:
+def quoted(path: Path) -> str:
     """A path as one word, for a shell and for the config files of ssh."""
     return f'"{path}"'

@@ -195,6 +195,11 @@ def test_a_hidden_folder_is_empty_there_and_what_is_written_stays_there(cluster,
     assert os.listdir(work) == ["ours"]
 
 
+def test_the_home_of_a_node_is_empty(cluster):
+    done = cluster.ssh("node1", "cd && ls -A")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_sshd_takes_further_lines_of_config(cluster):
     cluster.node(1).configure("SetEnv GREETING=hello")
     assert cluster.ssh("node1", "echo $GREETING").stdout == "hello\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from textual import events
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from tests.support import PATIENCE
@@ -22,9 +23,15 @@ def text_of(app: RankdeckApp) -> str:
 
 
 def type_at_once(app: RankdeckApp, *keys: str) -> None:
-    """Sends keys as a terminal on a slow line does: all of them before any is handled. `/` and `?` may be written as such."""
+    """Sends keys as a slow connection does: all of them arrive before the app handles the first.
+
+    Args:
+        app: the app.
+        keys: characters, or names of other keys, such as `escape`.
+    """
     for key in keys:
-        app.post_message(events.Key({"/": "slash", "?": "question_mark"}.get(key, key), key if len(key) == 1 else None))
+        is_character = len(key) == 1
+        app.post_message(events.Key(_character_to_key(key) if is_character else key, key if is_character else None))
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool], what: str = "") -> None:

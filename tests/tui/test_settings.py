@@ -162,6 +162,7 @@ async def test_the_app_tells_of_a_run_that_fails_and_not_of_what_was_so_before(t
 
 
 async def test_the_end_of_the_app_ends_the_command_for_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tui.app.END_SECONDS", PATIENCE)
     monkeypatch.setattr("tui.app.TELL_SECONDS", 0.01)
     engine = FakeEngine(tmp_path)
     run = engine.add_run("new-bbbb")

@@ -214,7 +214,7 @@ class ListsScreen(RelaunchScreen):
     # --- the filter ---------------------------------------------------------------------------------------------------
 
     async def action_filter(self) -> None:
-        """Opens the filter, which takes the next key. It is created on demand: the first paint is quicker without."""
+        """Opens the filter; the next key goes into it. Its line is created here, because the first paint is quicker without it."""
         search = next(iter(self.query(FilterLine)), None)
         if search is None:
             search = FilterLine()
