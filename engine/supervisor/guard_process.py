@@ -34,20 +34,21 @@ FIRST_DELAY, LONGEST_DELAY = 0.4, 60.0
 LONGEST_TURN = 3.0
 """Seconds for which a guard waits at least while another one of the run starts a supervisor. A signal may have stopped that one."""
 
+LOCK_PAUSE = 0.05
+"""Seconds between two looks at a lock that is taken: by the dead supervisor, whose files are not all closed at once, by a command that looks,
+or by the next supervisor, which is not known yet."""
+
 LOOK_PAUSE, STOPPED_LIMIT = 2.0, 5
 """Seconds between two looks at the supervisor, and looks in which it may be found stopped. They are counted instead of time: where a
 batch system suspends a whole job, this process is stopped too."""
 
 
-def has_supervisor(lock: str) -> bool:
-    """Whether another process owns the run, or there is no run any more."""
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return True
+def is_taken(lock: str) -> bool:
+    """Whether another process holds the lock of the run. Raises OSError: there is no run any more, or the file system has no locks."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return True
     finally:
         os.close(descriptor)
@@ -148,7 +149,13 @@ def main(deaths: int, patience: float, supervisor: int, lock: str, command: str,
         return  # without a pause in its turn, for which the guards of the next one would wait
     pause(deaths)
     # The next one has guards of its own, even if it has died already: each death would double the guards, and they count anew.
-    while is_newest(whereabouts, supervisor) and not has_supervisor(lock):
+    while is_newest(whereabouts, supervisor):
+        try:
+            if is_taken(lock):
+                time.sleep(LOCK_PAUSE)
+                continue
+        except OSError:
+            return
         if deaths == MANY_DEATHS:
             now = time.strftime("%Y-%m-%d %H:%M:%S")
             sys.stderr.write(f"{now} {deaths} supervisors died in a row; the next ones wait, up to a minute\n")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,6 +73,37 @@ def test_a_guard_that_came_too_late_leaves_the_next_supervisor_to_its_own_guards
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
     guard_process.main(0, 0.0, SUPERVISOR, str(tmp_path / "lock"), str(command), str(tmp_path), str(whereabouts))
     assert (tmp_path / "started").read_text() == "."
+
+
+def test_a_lock_that_is_still_taken_delays_the_next_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel closes the files of a killed supervisor one after the other: its pipe may end before its lock is free."""
+    lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
+    command.write_text(NEXT)
+    whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))
+    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        monkeypatch.setattr("time.sleep", lambda _: held.close())
+        guard_process.main(0, 0.0, SUPERVISOR, *map(str, (lock, command, tmp_path, whereabouts)))
+        assert held.closed
+    assert (tmp_path / "started").read_text() == "."
+
+
+@pytest.mark.parametrize("missing", ["lock", "locks"])
+def test_a_guard_without_a_lock_starts_no_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
+    command.write_text(NEXT)
+    whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))
+    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
+    if missing == "locks":
+        lock.touch()
+        monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
+    guard_process.main(0, 0.0, SUPERVISOR, *map(str, (lock, command, tmp_path, whereabouts)))
+    assert not (tmp_path / "started").exists()
 
 
 def test_the_next_guard_has_its_turn_when_the_first_is_killed_in_its_own(tmp_path: Path) -> None:
