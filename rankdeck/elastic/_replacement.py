@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import json
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rankdeck.elastic._board import Board, connect
+from rankdeck.elastic._board import Board
 from rankdeck.elastic._handover import Handover
 from rankdeck.elastic._news import News
 from rankdeck.elastic._state import Arrival, Standing, State
@@ -45,35 +46,36 @@ class Replacement:
         standing: of this rank.
         news: tells whether the next generation has begun.
         handover: where the state is left.
+        store: a connection that exists before the first generation: what is newer is shut down while a lost generation forms.
     """
 
-    def __init__(self, state: State, standing: Standing, news: News, handover: Handover) -> None:
+    def __init__(self, state: State, standing: Standing, news: News, handover: Handover, store: Any) -> None:
         self._state, self._standing, self._news, self._handover = state, standing, news, handover
+        self._store = store
 
     def watch(self, generation: int) -> None:
         """Watches the main thread, in a thread of its own, until it has left this generation."""
         threading.Thread(target=self._watch, args=(generation,), name="rankdeck elastic exit", daemon=True).start()
 
     def _watch(self, generation: int) -> None:
-        store: Any = None
         asleep_since = time.monotonic()
-        while self._is_bound(generation):
-            time.sleep(CHECK_INTERVAL)
-            if not is_stuck() or self._news.generation <= generation:
-                asleep_since = time.monotonic()
-            elif time.monotonic() - asleep_since > STUCK_TIME:
-                store = store or connect()
-                if not self._replace(store, generation):
-                    return
-                asleep_since = time.monotonic()
+        with contextlib.suppress(RuntimeError):  # the store has ended, so that no generation can form
+            while self._is_bound(generation):
+                time.sleep(CHECK_INTERVAL)
+                if not is_stuck() or self._news.generation <= generation:
+                    asleep_since = time.monotonic()
+                elif time.monotonic() - asleep_since > STUCK_TIME:
+                    if not self._replace(generation):
+                        return
+                    asleep_since = time.monotonic()
 
     def _is_bound(self, generation: int) -> bool:
         return (self._standing.inside or self._standing.leaving) and self._standing.generation == generation
 
-    def _replace(self, store: Any, generation: int) -> bool:
+    def _replace(self, generation: int) -> bool:
         """Saves the state and ends this process. Returns True if the main thread continues, False if saving failed."""
         rank = self._standing.rank
-        if not self._is_redundant(store, self._news.generation):
+        if not self._is_redundant(self._news.generation):
             try:
                 self._handover.write()
             except Exception as error:  # noqa: BLE001 - whatever a part's state_dict or pickle may raise
@@ -90,9 +92,9 @@ class Replacement:
         self._handover.discard()
         return True
 
-    def _is_redundant(self, store: Any, generation: int) -> bool:
+    def _is_redundant(self, generation: int) -> bool:
         """Whether another rank that has trained waits in this generation, with at least as many steps."""
-        board = Board(store, generation, 0)
+        board = Board(self._store, generation, 0)
         for rank in range(self._standing.world):
             if rank != self._standing.rank and board.have_all([str(rank)]):
                 other = Arrival(*json.loads(board.get(str(rank))))

@@ -121,7 +121,7 @@ class _Session:
             self.handover.take()
         self.store = connect()
         self.news = News(self.standing.generation, self._peer_lost)
-        self.replacement = Replacement(state, self.standing, self.news, self.handover)
+        self.replacement = Replacement(state, self.standing, self.news, self.handover, connect())
         self.news.start()
 
     def run(self, function: Callable[[], R]) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -32,6 +33,27 @@ STUCK_LEAVING = TRAIN.replace(
 steps, pause =""",
 )
 """Rank 1 waits for ever where it takes the group apart, for the part of gloo that does."""
+
+STUCK_FORMING = TRAIN.replace(
+    "steps, pause =",
+    """from rankdeck.elastic._replacement import Replacement
+if os.environ["RANK"] == "1" and not os.path.exists("stuck"):
+    make_group, is_redundant = dist.init_process_group, Replacement._is_redundant
+    def make(*args, **options):
+        if "formed" in os.environ or os.environ["RANKDECK_GENERATION"] != "0":
+            open("stuck", "w").close()
+            torch.futures.Future().wait()
+        os.environ["formed"] = "yes"
+        make_group(*args, **options)
+    def look(self, *args):
+        open("asked", "w").close()
+        while not os.path.exists("look"):
+            time.sleep(0.05)
+        return is_redundant(self, *args)
+    dist.init_process_group, Replacement._is_redundant = make, look
+steps, pause =""",
+)
+"""Rank 1 waits for ever in a generation that forms. Before it asks whether others have its state, it waits for a file."""
 
 
 @pytest.fixture
@@ -161,6 +183,30 @@ def test_a_survivor_that_is_stuck_makes_way(rankdeck, write_script, write_profil
     after = rankdeck.status(run)
     assert after["attempt"] == 0
     assert_kept(rankdeck, run, before, after, 0)
+    assert b"a new process takes its place" in rankdeck.log(run, 1, "err")
+
+
+def test_a_survivor_that_is_stuck_makes_way_although_further_generations_are_lost(
+    rankdeck, write_script, write_profile, hold, work
+):
+    recipe = {"script": str(write_script("stuck.py", STUCK_FORMING)), "args": ["60", "0.01"]}
+    run = rankdeck.launch(write_profile(recipe, ranks=3, launch={"warm": True}))
+    reached(rankdeck, run, 20)
+
+    def kill() -> None:
+        status = rankdeck.wait_status(run, lambda status: pids(status)[2] is not None)
+        kill_hard(pids(status)[2])
+        rankdeck.wait_state(run, "holding")
+
+    for name in ("stuck", "asked"):
+        kill()
+        rankdeck("restart", run)
+        wait_until((work / name).exists, what=f"rank 1: {name}")
+    kill()
+    (work / "look").touch()
+    rankdeck("restart", run)
+    assert result(rankdeck, run, 3).startswith("returned 60 480")
+    assert rankdeck.status(run)["attempt"] == 0
     assert b"a new process takes its place" in rankdeck.log(run, 1, "err")
 
 
@@ -299,6 +345,14 @@ def made_way(deck: Deck, run: str) -> int:
     return deck.log(run, 3, "err").count(b"a new process takes its place")
 
 
+def ends(deck: Deck, run: str) -> str:
+    """How processes of rank 3 ended, with what happened before, and what they wrote last."""
+    events = [json.dumps(event) for event in deck.journal(run)]
+    last = [number for number, event in enumerate(events) if '"rank": 3' in event and "Rank" in event]
+    told = events[max(0, last[-1] - 40) : last[-1] + 20] if last else events[-60:]
+    return "\n".join([*told, deck.log(run, 3, "err").decode()[-4000:]])
+
+
 def shake(deck: Deck, run: str, kills: int, dice: random.Random) -> int:
     """Kills ranks other than 3 at any moment, and waits until all train again. Returns the process of rank 3."""
     killed = set()
@@ -332,7 +386,7 @@ def test_fifty_kills_at_any_moment_leave_a_run_that_finishes_and_a_survivor_that
         was, survivor = survivor, shake(rankdeck, run, 10, dice)
         survived += 10
         if survivor != was:
-            assert not was or made_way(rankdeck, run) > said, rankdeck.log(run, 3, "err").decode()[-4000:]
+            assert not was or made_way(rankdeck, run) > said, ends(rankdeck, run)
             before, survived, said = held(survivor), 0, made_way(rankdeck, run)
         elif survived >= 40:
             break
