@@ -283,8 +283,15 @@ class LocalRun:
             raise RankdeckError(f"the job of {self.run} has ended", hint="launch its profile again")
         refuse_elsewhere(self.paths, "restart")
         words = _stored_snapshot(self.paths).run.restart
+        await self._wait_lock()
         await asyncio.to_thread(start_supervisor, self.paths, user_name())
         return f"now: {words}"
+
+    async def _wait_lock(self) -> None:
+        """Waits until the supervisor that has ended the run has ended too, at most `END_TIME`."""
+        deadline = time.monotonic() + END_TIME
+        while await asyncio.to_thread(is_taken, self.paths) and time.monotonic() < deadline:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.05)
 
     async def kill(self, rank: int, signal: int, *, pid: int | None = None) -> str:
         deadline = time.monotonic() + START_TIME

@@ -26,8 +26,8 @@ SHARED = ("../__init__.py", "__init__.py", "cores.py", "limits.py", "login.py", 
 DOCSTRING = re.compile(r'^ *"""[^\n"].*?"""$', re.MULTILINE | re.DOTALL)
 """Docstrings as this project writes them: text begins on the first line, and nothing follows on the last."""
 
-COMMENT = re.compile(r"^ *# .*$", re.MULTILINE)
-"""Lines of comment. No string of the modules has one."""
+COMMENT = re.compile(r"(?:^ *|  )# .*$", re.MULTILINE)
+"""Comments. No string of the modules has what looks like one."""
 
 LOADER = '''\
 import sys

@@ -19,6 +19,9 @@ from rankdeck.store_host import PREFIX
 KEY = "RANKDECK_STORE_KEY"
 """Variable with the secret. It is missing in an attempt that an older rankdeck has begun: nothing is signed there."""
 
+CONNECT_TIMEOUT = 300.0
+"""Seconds in which a connection to the store is made. The agent listens before ranks start, so only a store that has ended refuses it."""
+
 POLL_INTERVAL = 0.1
 """Seconds between two reads of a value that another process writes."""
 
@@ -26,11 +29,13 @@ _warned = False
 
 
 def connect() -> Any:
-    """Connects to the store of this attempt. Its reads wait without a limit."""
+    """Connects to the store of this attempt. Its reads wait without a limit. Raises RuntimeError if the store has ended."""
     import torch.distributed as dist
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(days=365))  # type: ignore[attr-defined]
+    store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=CONNECT_TIMEOUT))  # type: ignore[attr-defined]
+    store.set_timeout(timedelta(days=365))
+    return store
 
 
 def sign(name: str, text: str) -> str:

@@ -33,9 +33,12 @@ from rankdeck.elastic._state import Arrival, Standing, State, share
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LOSS_REPORT_TIMEOUT = 10.0
-"""Seconds that a rank whose collective failed waits for a report that a peer is lost. The report takes milliseconds; without one, no
-peer is lost, and the error comes from the script."""
+LOSS_REPORT_TIMEOUT = 60.0
+"""Seconds that a rank whose collective failed waits for a report that a peer is lost. The report takes milliseconds, and some 20 s where a
+supervisor or agent that was stopped, or a connection that was cut, must be replaced first. Without one, the error comes from the script."""
+
+USUAL_REPORT_TIME = 5.0
+"""Seconds of this after which the rank writes why it waits."""
 
 CONNECT_TIMEOUT = 20.0
 """Seconds in which all ranks must connect and have their state in the first attempt to form a generation. Each further attempt has twice
@@ -169,7 +172,15 @@ class _Session:
     def _is_peers_fault(self, error: RuntimeError) -> bool:
         if isinstance(error, PeerLostError) or self._is_lost():
             return True
-        return may_be_peers_fault(error) and self.news.await_condition(self._is_lost, LOSS_REPORT_TIMEOUT)
+        if not may_be_peers_fault(error):
+            return False
+        if self.news.await_condition(self._is_lost, USUAL_REPORT_TIME):
+            return True
+        rank, said = self.standing.rank, words_of(error)
+        sys.stderr.write(
+            f"rankdeck: rank {rank} waits up to {LOSS_REPORT_TIMEOUT:.0f} s for a report of a lost peer: {said}\n"
+        )
+        return self.news.await_condition(self._is_lost, LOSS_REPORT_TIMEOUT - USUAL_REPORT_TIME)
 
     def _peer_lost(self, generation: int, store: Any) -> None:
         """Runs in the listening thread: interrupts the main thread if it waits for a lost peer.

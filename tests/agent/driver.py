@@ -156,13 +156,15 @@ class Node:
         bridge: Bridge,
         *programs: str,
         attempt: int = 0,
+        generation: int = 0,
         argv: Sequence[str] | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
     ) -> list[int]:
         """Starts one rank for each program text, as `python -c`. Returns their pids."""
         ranks = [
-            {"rank": rank, "env": {"PROGRAM": text}, **self.files(rank, attempt)} for rank, text in enumerate(programs)
+            {"rank": rank, "generation": generation, "env": {"PROGRAM": text}, **self.files(rank, attempt)}
+            for rank, text in enumerate(programs)
         ]
         start = [sys.executable, "-u", "-c", "import os; exec(os.environ['PROGRAM'])"]
         bridge.send(
@@ -177,7 +179,8 @@ class Node:
         )
         if argv is not None or cwd is not None:
             return []
-        return [bridge.expect("spawned", rank=rank, attempt=attempt)["pid"] for rank in range(len(programs))]
+        about = {"attempt": attempt, "generation": generation}
+        return [bridge.expect("spawned", rank=rank, **about)["pid"] for rank in range(len(programs))]
 
     def open_store(
         self, bridge: Bridge, attempt: int = 0, argv: Sequence[str] = ("/bin/sh", "-c", "exec sleep 600")

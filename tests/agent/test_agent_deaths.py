@@ -82,6 +82,34 @@ def test_a_lease_that_is_over_ends_the_ranks_and_then_the_agent(node):
     assert sockets() == []
 
 
+def test_ranks_rejoin_on_a_node_whose_agent_has_left(node):
+    bridge, hello = node.connect(on_disconnect="stop")
+    (pid,) = node.spawn(bridge, FOR_EVER)
+    bridge.hang_up()
+    wait_gone(pid, hello["pid"], hello["warden"])
+    again, second = node.connect()
+    assert [(rank["pid"], rank["status"]) for rank in second["ranks"]] == [(pid, -signal.SIGINT)]
+    (pid,) = node.spawn(again, FOR_EVER, generation=1)
+    again.settle()
+    assert is_alive(pid)
+
+
+def test_a_rank_that_rejoins_while_its_agent_ends_the_others_is_left_alone(node):
+    """The agent has begun to stop the ranks, since it was alone; then the supervisor is back."""
+    told = "import signal; signal.signal(15, lambda *_: print('told', flush=True))\nwhile True: signal.pause()"
+    bridge, _ = node.connect(on_disconnect="stop", stop_ladder=[["SIGTERM", 3.0], ["SIGKILL", 60.0]])
+    node.spawn(bridge, FOR_EVER, told)
+    bridge.hang_up()
+    wait_until(lambda: b"told" in node.out(1), what="the agent stops its ranks")
+    again, hello = node.connect()
+    statuses = {rank["rank"]: rank["status"] for rank in hello["ranks"]}
+    assert (statuses[0] or again.expect("ended", rank=0)["status"]) == -signal.SIGTERM
+    (pid,) = node.spawn(again, FOR_EVER, generation=1)
+    assert (statuses[1] or again.expect("ended", rank=1)["status"]) == -signal.SIGKILL
+    again.settle()
+    assert is_alive(pid)
+
+
 def test_a_lease_does_not_run_while_somebody_is_connected(node):
     bridge, _hello = node.connect(lease=0.05)
     (pid,) = node.spawn(
@@ -249,6 +277,62 @@ def test_an_agent_that_listens_anew_is_found_after_it_was_killed(node):
     assert [rank["pid"] for rank in second["ranks"]] == [pid]
 
 
+def in_family(code: str) -> list[str]:
+    """Runs code that has a `state` whose node's processes are those below its own. Returns the words that it prints."""
+    start = (
+        "import os, signal, subprocess, sys, time\n"
+        "from engine.node.agent.processes import all_children, become_subreaper, below, start_time\n"
+        "from engine.node.agent.state import NodeState, Rank\n"
+        "become_subreaper()\n"
+        "state = NodeState('nobody', 0)\n"
+        "def start(*argv, **options):\n"
+        "    return subprocess.Popen(argv, stdout=subprocess.PIPE, **options)\n"
+        "def children():\n"
+        "    return set(below(os.getpid(), all_children(), set()))\n"
+    )
+    end = "\nfor pid in children(): os.kill(pid, 9)\n"
+    argv = [sys.executable, "-c", start + code + end]
+    done = subprocess.run(argv, cwd=ROOT, timeout=PATIENCE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_what_a_recorded_rank_has_started_is_not_taken_for_an_unrecorded_rank():
+    words = in_family("""
+rank = Rank(0, [])
+ours = start("/bin/sh", "-c", "setsid sleep 600 & echo $!; wait", start_new_session=True)
+rank.pid, rank.start = ours.pid, start_time(ours.pid)
+state.ranks[0] = rank
+service = int(ours.stdout.readline())
+unknown = start("sleep", "600", start_new_session=True)
+state.end_unknown()
+print(service in children(), ours.pid in children(), unknown.pid in children())
+""")
+    assert words == ["True", "True", "False"]
+
+
+def test_an_unrecorded_rank_that_is_just_being_forked_is_ended_too():
+    words = in_family("""
+forks = "import os, time\\nprint(flush=True)\\nwhile True:\\n    if os.fork() == 0: os.setsid(); time.sleep(600)\\n    time.sleep(0.001)"
+template = start(sys.executable, "-c", forks, start_new_session=True)
+template.stdout.readline()
+state.end_unknown()
+print(len(children()))
+""")
+    assert words == ["0"]
+
+
+def test_a_rank_that_leads_no_group_yet_is_signalled():
+    words = in_family("""
+rank = Rank(0, [])
+forked = start("sleep", "600")
+rank.pid, rank.start = forked.pid, start_time(forked.pid)
+rank.signal(signal.SIGKILL)
+print(forked.wait())
+""")
+    assert words == [f"-{signal.SIGKILL:d}"]
+
+
 # --- clearing and closing
 
 
@@ -320,6 +404,28 @@ def test_a_store_that_waits_for_its_template_while_an_older_attempt_is_cleared_c
     bridge.send(**ask)
     (work / "node" / "go").touch()
     bridge.expect("store", attempt=1)
+
+
+def test_a_template_with_a_job_is_not_replaced_before_it_has_done_it(node, work):
+    (work / "torch.py").write_text(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        "class cuda:\n    is_initialized = staticmethod(lambda: False)\n"
+    )
+    (work / "store.py").write_text("import time\ntime.sleep(600)\n")
+    bridge, _ = node.connect()
+    about = {
+        "argv": [sys.executable, "-u", str(work / "store.py")],
+        "env_defaults": {},
+        "library": str(ROOT / "engine" / "node" / "python"),
+        "warm": True,
+    }
+    env = {"PYTHONPATH": str(work)}
+    log = str(work / "attempt_0" / "store.log")
+    bridge.send(type="open_store", attempt=0, host="127.0.0.1", log=log, env=env, **about)
+    bridge.send(type="warm", spares=0, env={**env, "GLOO_SOCKET_IFNAME": "lo"}, **about)
+    bridge.settle()
+    (work / "node" / "go").touch()
+    assert listens(bridge.expect("store", attempt=0)["port"])
 
 
 def test_a_store_is_started_without_a_template_that_dies_with_its_job(node, work):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pexpect
@@ -248,6 +251,20 @@ def test_a_run_that_has_ended_can_be_restarted(rankdeck, write_script, write_pro
     assert [(rank["attempt"], rank["exit"]) for rank in rankdeck.status(run)["ranks"]] == [(1, 0)] * 2
     assert [rankdeck.log(run, rank, attempt=0) for rank in range(2)] == before
     assert [rankdeck.log(run, rank, attempt=1) for rank in range(2)] == [b"up\n"] * 2
+
+
+def test_a_restart_waits_for_the_supervisor_that_has_just_ended_the_run(rankdeck, write_script, write_profile):
+    run = rankdeck.launch(write_profile(write_script("ends.py", "print('up')")))
+    assert rankdeck("wait", run).returncode == 0
+    wait_until(lambda: rankdeck.processes() == [])
+    with (rankdeck.folder(run) / "supervisor.lock").open("rb+") as lock, ThreadPoolExecutor() as threads:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        asked = threads.submit(rankdeck, "restart", run)
+        time.sleep(1)  # until the command has found the lock, or it does not have to wait
+        lock.close()
+        done = asked.result(PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert rankdeck("wait", run).returncode == 0
 
 
 def test_a_checkpoint_of_the_first_attempt_is_there_for_the_second(rankdeck, write_script, write_profile):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from rankdeck.elastic import PeerLostError, State, _broadcast, _replacement
+from rankdeck.elastic import PeerLostError, State, _board, _broadcast, _replacement
 from rankdeck.elastic._leaving import let_go, may_be_peers_fault, shut_down, sockets, words_of
 from tests.support import wait_until
 
@@ -91,6 +91,16 @@ def test_tensors_are_taken_out_of_any_nest_and_put_back() -> None:
 )
 def test_only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word(text: str, may_be: bool) -> None:
     assert may_be_peers_fault(RuntimeError(text)) == may_be
+
+
+def test_a_store_that_has_ended_is_not_waited_for_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    monkeypatch.setattr(_board, "CONNECT_TIMEOUT", 0.1)
+    with pytest.raises(RuntimeError, match="timed out"):
+        _board.connect()
 
 
 def test_an_error_is_told_in_a_sentence() -> None:

@@ -47,6 +47,8 @@ class Ending:
         """Of the stop ladder: a signal, and seconds until the next step."""
         self._deadline: float | None = None
         """Of the current step; None where no ladder is walked."""
+        self._newest = 0
+        """The newest generation of ranks that the ladder ends."""
 
     def signal_rank(self, message: Message) -> None:
         """`signal`: signals the group of a rank."""
@@ -70,6 +72,8 @@ class Ending:
         elif self._deadline is not None:
             return
         self._steps, self._deadline = steps, 0.0
+        generations = [rank.generation for rank in self._state.ranks.values()]
+        self._newest = max([0, *generations, *self._state.starting.values()])
         self.walk_ladder()
 
     @property
@@ -82,10 +86,11 @@ class Ending:
         self._deadline = None
 
     def walk_ladder(self) -> None:
-        """Takes the next step of the ladder for every rank that runs, if it is time; a stopped process must run to die of a signal."""
+        """Takes the next step of the ladder for every rank that ran when it began, if it is time; a stopped process must run to die of a
+        signal."""
         if self._deadline is None:
             return
-        alive = self._state.running()
+        alive = [rank for rank in self._state.running() if rank.generation <= self._newest]
         if not alive:
             self._deadline = None
             return

@@ -204,7 +204,7 @@ class Agent:
     def _leave(self) -> None:
         """Ends everything, then this agent after its last messages or LAST_SEND_TIME."""
         self.templates.end()
-        self._clear(self.state.attempt)
+        self._clear(self.state.attempt)  # not for the next agent, whose ranks may rejoin this attempt
         self.leaving = time.monotonic() + LAST_SEND_TIME
         self.link.stop_listening()
 
@@ -274,6 +274,7 @@ class Agent:
 
     def _clear_attempt(self, message: Message) -> None:
         """`clear`: ends everything that is left of an attempt."""
+        self.state.cleared = max(self.state.cleared, message["attempt"])
         self._clear(message["attempt"], at_once=message.get("at_once", False))
 
     def _let_go(self, message: Message) -> None:
@@ -296,7 +297,6 @@ class Agent:
             at_once: reports it before the remaining output of ranks is sent.
         """
         state = self.state
-        state.cleared = max(state.cleared, attempt)
         self.ending.forget_ladder()
         self._drop_waiting()
         self.templates.end_if_forking()

@@ -9,7 +9,7 @@ import signal
 
 from engine.node.agent.files import close_all, file_size, open_log
 from engine.node.agent.jobs import Job, environment_of
-from engine.node.agent.processes import kill_group, start_process, start_time
+from engine.node.agent.processes import start_process, start_time
 from engine.node.agent.room import Room
 from engine.node.agent.state import NodeState, Rank
 from engine.node.agent.wire import Message
@@ -142,7 +142,7 @@ class Spawn:
         self.send(type="spawned", attempt=self.attempt, rank=number, pid=pid, generation=generation)
         if state.stopped == self.attempt:
             rank.told_to_stop = True
-            kill_group(pid, signal.SIGKILL)
+            rank.signal(signal.SIGKILL)
 
     def _start_cold(self) -> None:
         try:
@@ -197,6 +197,8 @@ class Spawner:
         state = self._state
         if message["attempt"] <= state.cleared:
             return
+        if message["attempt"] == state.stopped:
+            state.stopped = -1  # this agent had stopped it without a request, and the supervisor is back
         if message["attempt"] > state.attempt:
             for rank in state.ranks.values():
                 rank.close()

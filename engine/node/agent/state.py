@@ -6,11 +6,15 @@ import contextlib
 import json
 import os
 import signal
+import time
 
 from engine.node.agent.files import open_watched
 from engine.node.agent.folders import write_atomically
-from engine.node.agent.processes import descendants, kill_group, kill_quietly, lives, process_status
+from engine.node.agent.processes import all_children, below, kill_group, kill_quietly, lives, process_status
 from engine.node.agent.wire import PROTOCOL, Message
+
+UNKNOWN_LOOKS = 100
+"""Looks for unrecorded ranks, of which each ends what it finds: a template that dies may just have forked one that the first does not see."""
 
 
 class Rank:
@@ -43,10 +47,11 @@ class Rank:
         return self.files[2][: -len("metrics")] + kind
 
     def signal(self, number: int) -> None:
-        """Signals its process group, if its number still belongs to it."""
+        """Signals its process group, if its number still belongs to it. One that a template has just forked leads no group yet."""
         found = process_status(self.pid)
         if found is not None and found[0] == self.start:
-            kill_group(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                (kill_group if os.getpgid(self.pid) == self.pid else kill_quietly)(self.pid, number)
 
     def close(self) -> None:
         for descriptor in self.watched:
@@ -153,15 +158,26 @@ class NodeState:
     def end_unknown(self) -> None:
         """Ends ranks that were started but not recorded, because their agent or template died. They are started again."""
         known = {rank.pid for rank in self.ranks.values()} | {self.store["pid"] if self.store else 0} | self.helpers
-        keep = {os.getpid()}
-        if self.mpirun is not None and self.mpirun_lives():  # its processes may lead sessions of their own
-            keep.update([self.mpirun["pid"], *descendants(self.mpirun["pid"], set())])
-        for pid in descendants(self.root(), keep):
+
+        def is_unknown(pid: int) -> bool:
             try:
-                if os.getsid(pid) not in known:
-                    kill_quietly(pid, signal.SIGKILL)
+                return os.getsid(pid) not in known
             except ProcessLookupError:
-                pass
+                return False
+
+        for _ in range(UNKNOWN_LOOKS):
+            children, keep = all_children(), {os.getpid()}
+            owners = [rank.pid for rank in self.running()]
+            if self.mpirun is not None and self.mpirun_lives():
+                owners.append(self.mpirun["pid"])
+            for pid in owners:  # what they have started may lead sessions of its own
+                keep.update([pid, *below(pid, children, set())])
+            unknown = [pid for pid in below(self.root(), children, keep) if is_unknown(pid)]
+            if not unknown:
+                break
+            for pid in unknown:
+                kill_quietly(pid, signal.SIGKILL)
+            time.sleep(0.01)
 
 
 def boot_id() -> str:

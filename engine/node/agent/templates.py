@@ -201,8 +201,8 @@ class Templates:
         current = self._template
         if current is not None and current.serves(python, environment, preload) and not self._is_outdated(current):
             return current
-        if any(template.serves(python, environment, preload) for template in self._unfit):
-            return None
+        if self.is_busy or any(template.serves(python, environment, preload) for template in self._unfit):
+            return None  # what it has still to do would be lost with it
         self.end()
         source = os.path.join(os.path.dirname(message["library"]), "template.py")
         return self._start_template([python, "-u", source], environment, preload, [])
