@@ -524,6 +524,25 @@ def test_dead_ranks_rejoin_on_their_node_and_the_others_keep_their_process(
     assert elastic_runs.result(rankdeck, run)
 
 
+def test_ranks_that_were_ended_while_their_node_was_away_rejoin(
+    rankdeck: Deck, launch, cluster: Cluster, work: Path
+) -> None:
+    policy = {"warm": True, "on_failure": "restart", "max_restarts": 9, "on_disconnect": "stop"}
+    run = launch(elastic_runs.TRAIN, launch=policy, args=("1000000", "0.05"))
+    before = elastic_runs.pids(elastic_runs.reached(rankdeck, run, 20))
+    node = cluster.node(2)
+    node.cut()
+    wait_until(lambda: not node.processes(), what="the agent has ended its rank, and itself")
+    node.mend()
+    elastic_runs.wait_for_another(rankdeck, run, 1, before[1])
+    furthest = max(rank["step"] or 0 for rank in rankdeck.status(run)["ranks"])
+    after = elastic_runs.reached(rankdeck, run, furthest + 1)
+    assert after["attempt"] == 0
+    elastic_runs.assert_kept(rankdeck, run, before, after, 0)
+    (work / "finish").touch()
+    assert rankdeck("wait", run).returncode == 0
+
+
 def test_a_rank_rejoins_after_agent_and_warden_of_both_nodes_were_killed(
     rankdeck: Deck, launch, cluster: Cluster, work: Path
 ) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from rankdeck.elastic import PeerLostError, State, _board, _broadcast, _replacement
+from rankdeck.elastic import PeerLostError, State, _board, _broadcast, _replacement, _session
 from rankdeck.elastic._leaving import let_go, may_be_peers_fault, shut_down, sockets, words_of
+from rankdeck.elastic._state import Standing
 from tests.support import wait_until
 
 
@@ -91,6 +92,27 @@ def test_tensors_are_taken_out_of_any_nest_and_put_back() -> None:
 )
 def test_only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word(text: str, may_be: bool) -> None:
     assert may_be_peers_fault(RuntimeError(text)) == may_be
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_rank_says_why_it_waits_for_the_report_of_a_loss(capsys: pytest.CaptureFixture[str], comes: bool) -> None:
+    waits: list[float] = []
+
+    class Late(_session.News):
+        lost = -1
+
+        def __init__(self) -> None: ...
+
+        def await_condition(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+            waits.append(seconds or 0)
+            return comes and len(waits) == 2
+
+    session = object.__new__(_session._Session)
+    session.news, session.standing = Late(), Standing(rank=1, world=2, generation=0)
+    assert session._is_peers_fault(RuntimeError("Connection closed by peer [127.0.0.1]:5. This is")) == comes
+    assert sum(waits) == _session.LOSS_REPORT_TIMEOUT
+    said = "rankdeck: rank 1 waits up to 60 s for a report of a lost peer: Connection closed by peer [127.0.0.1]:5\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_store_that_has_ended_is_not_waited_for_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
