@@ -17,6 +17,7 @@ import torch
 
 from rankdeck.elastic import PeerLostError, State, _board, _broadcast, _replacement, _session
 from rankdeck.elastic._leaving import let_go, may_be_peers_fault, shut_down, sockets, words_of
+from rankdeck.elastic._news import News
 from rankdeck.elastic._state import Standing
 from tests.support import wait_until
 
@@ -98,7 +99,7 @@ def test_only_errors_that_a_peer_may_cause_wait_for_the_supervisor_s_word(text: 
 def test_a_rank_says_why_it_waits_for_the_report_of_a_loss(capsys: pytest.CaptureFixture[str], comes: bool) -> None:
     waits: list[float] = []
 
-    class Late(_session.News):
+    class Late(News):
         lost = -1
 
         def __init__(self) -> None: ...
