@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.supervisor.bridge import PROGRAM, boot_command  # noqa: E402
+from engine.supervisor.nodes.bridge import PROGRAM, boot_command  # noqa: E402
 from tests.cluster.namespaces import reason_to_skip  # noqa: E402
 from tests.cluster.nodes import Cluster  # noqa: E402
 from tests.slurm import lab  # noqa: E402

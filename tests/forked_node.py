@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from engine.node import template
-from engine.supervisor.bridge import boot_command
+from engine.supervisor.nodes.bridge import boot_command
 from tests.command_server import INTERPRETER, show
 
 OURS = ("engine", "rankdeck", "rankdeck_command", "tests", "tui")

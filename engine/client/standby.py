@@ -1,4 +1,4 @@
-"""The front end's side of a standby, which makes a launch faster. `engine.supervisor.warm_up` is the other side."""
+"""The front end's side of a standby, which makes a launch faster. `engine.supervisor.standby.waiting` is the other side."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from engine.runs.listing import all_runs, summarise, unplanned_runs
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import read_note, refuse_elsewhere
 from engine.runs.standbys import end_standby, has_process, remove_stale_standbys, standbys
-from engine.supervisor.abandon import end_processes
+from engine.supervisor.lifetime.abandon import end_processes
 
 STANDBY_TIME = 30.0
 """Seconds in which a standby ends: it waits up to 20 for its agent."""

@@ -150,7 +150,7 @@ def stop(run: str, *, at_once: bool, no_wait: bool) -> None:
         if not at_once:
             hint = f"rankdeck stop --now {paths.run} ends it without a supervisor"
             raise SupervisorError(error.message, hint=f"{error.hint}; {hint}" if error.hint else hint) from None
-        from engine.supervisor.abandon import abandon, end_supervisor
+        from engine.supervisor.lifetime.abandon import abandon, end_supervisor
 
         if isinstance(error, SupervisorDefectError):
             end_supervisor(paths)

@@ -34,24 +34,24 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan, replace_file, runtime_files, write_summary
 from engine.runs.shared_memory import sweep_shared_memory
 from engine.runs.standbys import Standing, circumstances
-from engine.supervisor.bridge import Bridge
 from engine.supervisor.crash_marks import CrashMarks
-from engine.supervisor.file_watch import FileWatch
-from engine.supervisor.guard import Guards, is_started_by_guard
-from engine.supervisor.guard_process import CALM_SECONDS, GIVEN_UP, READY
-from engine.supervisor.health_watch import HealthWatch
-from engine.supervisor.hold_watch import HoldWatch
-from engine.supervisor.import_watch import ImportWatch
-from engine.supervisor.join_watch import JoinWatch
 from engine.supervisor.journal import Journal
-from engine.supervisor.lingering import Callers, stay
+from engine.supervisor.lifetime.guard import Guards, is_started_by_guard
+from engine.supervisor.lifetime.guard_process import CALM_SECONDS, GIVEN_UP, READY
 from engine.supervisor.log import note
-from engine.supervisor.rejoin_watch import RejoinWatch
+from engine.supervisor.nodes.bridge import Bridge
+from engine.supervisor.run import CONTAINED_AFTER, WATCH_PERIOD, SupervisedRun, every
 from engine.supervisor.runner import Runner
 from engine.supervisor.server import Server
 from engine.supervisor.snapshots import Snapshots
-from engine.supervisor.supervised import CONTAINED_AFTER, WATCH_PERIOD, SupervisedRun, every
-from engine.supervisor.warm_up import Pipe, Waiting, become_supervisor_of, wait_for_run
+from engine.supervisor.standby.lingering import Callers, stay
+from engine.supervisor.standby.waiting import Pipe, Waiting, become_supervisor_of, wait_for_run
+from engine.supervisor.watches.files import FileWatch
+from engine.supervisor.watches.health import HealthWatch
+from engine.supervisor.watches.hold import HoldWatch
+from engine.supervisor.watches.imports import ImportWatch
+from engine.supervisor.watches.join import JoinWatch
+from engine.supervisor.watches.rejoin import RejoinWatch
 
 MANY_FAILURES = 8
 """Supervisors in a row that an exception has ended, after which guards start no other one."""

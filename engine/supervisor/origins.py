@@ -7,7 +7,7 @@ import traceback
 
 from engine.core.run.parts import Part
 from engine.supervisor.log import note
-from engine.supervisor.supervised import START_TIME, SupervisedRun
+from engine.supervisor.run import START_TIME, SupervisedRun
 
 
 class Origins:

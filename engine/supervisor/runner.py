@@ -22,19 +22,19 @@ from engine.core.wire.front_end import ENDING
 from engine.runs.paths import RunPaths
 from engine.runs.replay import first_event
 from engine.runs.traces import Traces, read_traces
-from engine.supervisor.agents import Agents
-from engine.supervisor.bridge import Bridge
-from engine.supervisor.code import CodeCopies
 from engine.supervisor.crash_marks import CrashMarks
-from engine.supervisor.event_watch import EventWatch
-from engine.supervisor.ingest import Ingest
 from engine.supervisor.journal import Journal
-from engine.supervisor.orders import Orders
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.nodes.bridge import Bridge
+from engine.supervisor.nodes.code import CodeCopies
+from engine.supervisor.nodes.orders import Orders
+from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.nodes.relay import Relay
+from engine.supervisor.nodes.reports import Reports
 from engine.supervisor.origins import Origins
-from engine.supervisor.questions import Questions
-from engine.supervisor.relay import Relay
-from engine.supervisor.reports import Reports
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
+from engine.supervisor.watches.events import EventWatch
 
 FILES_OF_LINK = 4
 """Files that a link keeps open: three pipes, and the one that reports the end of its process."""

@@ -16,8 +16,8 @@ from engine.core.run.state import RunState
 from engine.core.views.activity import next_restart
 from engine.core.views.view import RankView, RunView, Snapshot, Update
 from engine.core.views.views import rank_views, run_view
-from engine.supervisor.ingest import Ingest
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
 
 
 class Seen:

@@ -17,8 +17,8 @@ from engine.core.failures import ssh as connect_trouble
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import EXIT_CUT_OFF, PROTOCOL, SYNC
-from engine.supervisor.bridge import PROGRAM, boot_command
-from engine.supervisor.link import Link
+from engine.supervisor.nodes.bridge import PROGRAM, boot_command
+from engine.supervisor.nodes.link import Link
 from tests.agent.driver import FOR_EVER, STUBBORN, child_of, child_program, open_files
 from tests.support import PATIENCE, ROOT, is_alive, process_state, wait_gone, wait_until
 

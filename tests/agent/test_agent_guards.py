@@ -19,7 +19,7 @@ import pytest
 
 from engine.node.agent import folders
 from engine.node.agent.wire import encode_frame
-from engine.supervisor import bridge
+from engine.supervisor.nodes import bridge
 from tests.agent import driver
 from tests.agent.driver import FOR_EVER, Bridge, Node, listens
 from tests.support import PATIENCE, is_alive, kill_hard, listener_of_another_user, wait_gone, wait_until

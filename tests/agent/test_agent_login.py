@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.node import login
-from engine.supervisor import bridge
+from engine.supervisor.nodes import bridge
 from tests.agent import driver
 from tests.agent.driver import Node
 from tests.support import FakeBusctl, fake_systemd

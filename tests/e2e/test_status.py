@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.supervisor.guard import PATIENCE
+from engine.supervisor.lifetime.guard import PATIENCE
 from tests.support import kill_hard, wait_gone, wait_until
 
 FOR_EVER = "import signal; print('up', flush=True)\nwhile True: signal.pause()"

@@ -482,15 +482,15 @@ def test_what_was_asked_for_is_in_the_journal(counting):
 # --- a defect in the supervisor
 
 DEFECT = """
-import runpy, sys
+import importlib, runpy, sys
 runpy.run_path({light!r})
 if "supervise" in sys.orig_argv:
     sys.path.insert(0, {product!r})
-    from engine.supervisor import {module}
+    module = importlib.import_module("engine.supervisor.{module}")
     sys.path.remove({product!r})
     def fail(*arguments):
         raise KeyError("defect")
-    {module}.{name} = fail
+    module.{name} = fail
 """
 """A sitecustomize that breaks one part of each supervisor."""
 
@@ -498,11 +498,11 @@ if "supervise" in sys.orig_argv:
 @pytest.mark.parametrize(
     ("module", "name", "part"),
     [
-        ("rejoin_watch", "RejoinWatch.look", "the watch of rejoins"),
-        ("hold_watch", "HoldWatch.look", "the watch of runs that hold"),
-        ("ingest", "Ingest.run", "reading the output of ranks"),
+        ("watches.rejoin", "RejoinWatch.look", "the watch of rejoins"),
+        ("watches.hold", "HoldWatch.look", "the watch of runs that hold"),
+        ("output.ingest", "Ingest.run", "reading the output of ranks"),
         ("server", "Server.keep_listening", "the watch of the socket"),
-        ("guard", "Guards._start", "the guards"),
+        ("lifetime.guard", "Guards._start", "the guards"),
     ],
 )
 def test_a_defect_in_one_watch_costs_only_that_part(
@@ -545,9 +545,15 @@ SEGV, EXITS, LEAVES = "os.kill(os.getpid(), signal.SIGSEGV)", "os._exit(3)", "ra
 @pytest.mark.parametrize(
     ("name", "when", "how", "part", "words"),
     [
-        ("engine.supervisor.health_watch:HealthWatch.look", "True", SEGV, "health_watch", "the watch of health"),
-        ("engine.supervisor.file_watch:FileWatch.look", "True", LEAVES, "file_watch", "the watch of files"),
-        ("engine.supervisor.ingest:take_lines", "True", EXITS, "numbers", "reading numbers in the output of ranks"),
+        ("engine.supervisor.watches.health:HealthWatch.look", "True", SEGV, "health_watch", "the watch of health"),
+        ("engine.supervisor.watches.files:FileWatch.look", "True", LEAVES, "file_watch", "the watch of files"),
+        (
+            "engine.supervisor.output.ingest:take_lines",
+            "True",
+            EXITS,
+            "numbers",
+            "reading numbers in the output of ranks",
+        ),
         ("engine.supervisor.snapshots:run_view", "arguments[3]", SEGV, "explanations", "the explanations of failures"),
         ("engine.supervisor.runner:read_traces", "True", EXITS, "traces", "reading torch's recorded collectives"),
         (
@@ -631,7 +637,9 @@ import runpy, sys
 runpy.run_path({light!r})
 if "supervise" in sys.orig_argv:
     sys.path.insert(0, {product!r})
-    from engine.supervisor import import_watch, link, main, runner
+    from engine.supervisor.watches import imports as import_watch
+    from engine.supervisor.nodes import link
+    from engine.supervisor import main, runner
     sys.path.remove({product!r})
     {code}
 """

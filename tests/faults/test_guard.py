@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from engine.supervisor import guard_process
-from engine.supervisor.guard import PATIENCE
+from engine.supervisor.lifetime import guard_process
+from engine.supervisor.lifetime.guard import PATIENCE
 from tests.support import COMMAND, is_alive, kill_hard, parent_of, process_state, wait_gone, wait_until
 
 FOR_EVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from engine.supervisor.store_keys import signature
+from engine.supervisor.nodes.store_keys import signature
 from rankdeck.store_host import PREFIX, publish
 from tests.support import ROOT, SLOWEST, wait_until
 from tests.warm_ranks import Forked, Template, template

@@ -18,7 +18,7 @@ from engine.core.run.state import RunState
 from engine.core.views.activity import current_activity, next_restart
 from engine.core.views.story import tell_all
 from engine.core.views.view import RunView
-from engine.supervisor.join_watch import LOOKS, JoinWatch
+from engine.supervisor.watches.join import LOOKS, JoinWatch
 
 UP = ev.NodeConnected(at=1.0, node="a", agent_pid=7)
 STORE = ev.StoreOpened(at=2.0, attempt=0, node="a", port=4000)

@@ -12,10 +12,10 @@ import pytest
 
 from engine.core.run import events as ev
 from engine.core.run.parts import Part
-from engine.supervisor import supervised
+from engine.supervisor import run as supervised
 from engine.supervisor.crash_marks import CrashMarks
+from engine.supervisor.run import ContainingTasks, SupervisedRun, every
 from engine.supervisor.runner import Runner
-from engine.supervisor.supervised import ContainingTasks, SupervisedRun, every
 from tests.played_run import play_run
 
 HEALTH, FILES, EXPLANATIONS, OUTPUT, TRACES = (

@@ -11,9 +11,9 @@ import pytest
 
 from engine.core.run import events as ev
 from engine.runs.replay import read_journal
-from engine.supervisor import file_watch
-from engine.supervisor.file_watch import FileWatch
 from engine.supervisor.runner import Runner
+from engine.supervisor.watches import files as file_watch
+from engine.supervisor.watches.files import FileWatch
 from tests.played_run import hear, play_run
 
 GPUS = {"type": "gpus", "attempt": 0, "ranks": []}

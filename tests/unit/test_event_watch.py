@@ -13,11 +13,11 @@ import pytest
 
 from engine.core.metrics.event_records import Scalar
 from engine.core.run.state import Alive
-from engine.supervisor import event_watch
 from engine.supervisor.crash_marks import CrashMarks
-from engine.supervisor.event_watch import EventWatch
-from engine.supervisor.ingest import Ingest
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
+from engine.supervisor.watches import events as event_watch
+from engine.supervisor.watches.events import EventWatch
 from tests.support import wait_until
 
 RECORDED = Path(__file__).resolve().parent.parent / "data" / "event_files" / "tensorboard"

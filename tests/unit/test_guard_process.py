@@ -14,8 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from engine.supervisor import guard_process
-from engine.supervisor.guard import end_guards
+from engine.supervisor.lifetime import guard_process
+from engine.supervisor.lifetime.guard import end_guards
 from tests.support import PATIENCE, kill_hard, wait_until
 
 SUPERVISOR = 1 << 22
@@ -50,7 +50,7 @@ def test_a_guard_whose_supervisor_was_replaced_ends_without_a_pause(
     whereabouts = tmp_path / "supervisor.json"
     whereabouts.write_text(json.dumps({"pid": SUPERVISOR + 1}))
     paused: list[int] = []
-    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr("engine.supervisor.lifetime.guard_process.signal.signal", lambda *_: None)
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
     monkeypatch.setattr(guard_process, "pause", paused.append)
     guard_process.main(5, 0.0, SUPERVISOR, str(tmp_path / "lock"), "", str(tmp_path), str(whereabouts))
@@ -69,7 +69,7 @@ def test_a_guard_that_came_too_late_leaves_the_next_supervisor_to_its_own_guards
         f"import os, sys\nopen(sys.argv[2] + '/started', 'a').write('.')\nopen({str(whereabouts)!r}, 'w').write({another!r})\n"
         "print('the run already has a supervisor')"
     )
-    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr("engine.supervisor.lifetime.guard_process.signal.signal", lambda *_: None)
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
     guard_process.main(0, 0.0, SUPERVISOR, str(tmp_path / "lock"), str(command), str(tmp_path), str(whereabouts))
     assert (tmp_path / "started").read_text() == "."
@@ -80,7 +80,7 @@ def test_a_lock_that_is_still_taken_delays_the_next_supervisor(tmp_path: Path, m
     lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
     command.write_text(NEXT)
     whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))
-    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr("engine.supervisor.lifetime.guard_process.signal.signal", lambda *_: None)
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -97,7 +97,7 @@ def test_a_guard_without_a_lock_starts_no_supervisor(
     lock, command, whereabouts = tmp_path / "lock", tmp_path / "command.py", tmp_path / "supervisor.json"
     command.write_text(NEXT)
     whereabouts.write_text(json.dumps({"pid": SUPERVISOR}))
-    monkeypatch.setattr("engine.supervisor.guard_process.signal.signal", lambda *_: None)
+    monkeypatch.setattr("engine.supervisor.lifetime.guard_process.signal.signal", lambda *_: None)
     monkeypatch.setattr(guard_process, "wait_death", lambda _: None)
     if missing == "locks":
         lock.touch()

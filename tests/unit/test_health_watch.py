@@ -22,9 +22,9 @@ from engine.core.run.kills import Kills
 from engine.core.run.state import Holding, Outcome, Running, Stopping
 from engine.core.views.story import tell_all
 from engine.core.wire import agent_requests as requests
-from engine.supervisor.health_watch import HealthWatch
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Snapshots
+from engine.supervisor.watches.health import HealthWatch
 from tests.played_run import PlayedLink, play_run
 from tests.run_story import Story
 

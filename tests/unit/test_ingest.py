@@ -9,7 +9,7 @@ import pytest
 
 from engine.core.metrics.metric_names import Names
 from engine.runs.paths import RunPaths
-from engine.supervisor.ingest import Ingest
+from engine.supervisor.output.ingest import Ingest
 
 
 def ingest_of(paths: RunPaths, ranks: int = 1) -> Ingest:

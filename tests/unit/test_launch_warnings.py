@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.run import events as ev
-from engine.supervisor import reports
+from engine.supervisor.nodes import reports
 from engine.supervisor.runner import Runner
 from tests.played_run import hear, play_launch
 

@@ -13,7 +13,7 @@ from engine.core.errors import CheckError, SupervisorError
 from engine.node.agent import folders
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
-from engine.supervisor import guard_process
+from engine.supervisor.lifetime import guard_process
 
 
 def test_only_one_process_holds_the_lock_of_a_run(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from engine.client import standby
 from engine.node import mpi_proxy
 from engine.runs.paths import RunPaths
 from engine.runs.standbys import Standing
-from engine.supervisor import lingering
-from engine.supervisor.lingering import Callers
+from engine.supervisor.standby import lingering
+from engine.supervisor.standby.lingering import Callers
 from tests.support import PATIENCE, listener_of_another_user
 
 pytestmark = pytest.mark.usefixtures("needs_root")

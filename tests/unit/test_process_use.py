@@ -50,7 +50,7 @@ def test_what_a_rank_uses_is_kept_as_curves_whether_it_has_changed_or_not(runner
 
 
 def test_a_run_with_very_many_ranks_has_no_such_curves(runner: Runner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("engine.supervisor.ingest.MOST_RANKS", 3)
+    monkeypatch.setattr("engine.supervisor.output.ingest.MOST_RANKS", 3)
     say(runner, [0, 98, 512 << 20, 0, 0])
     assert runner.ingest.series.keys() == []
 

@@ -24,9 +24,12 @@ from engine.core.views.views import run_view
 from engine.runs.paths import RunPaths
 from engine.runs.record import open_regular, read_results, read_tail
 from engine.runs.replay import read_journal
-from engine.supervisor import ingest, reports, runner, snapshots, supervised
+from engine.supervisor import run as supervised
+from engine.supervisor import runner, snapshots
 from engine.supervisor.journal import Journal
-from engine.supervisor.rank_files import KINDS, Kind
+from engine.supervisor.nodes import reports
+from engine.supervisor.output import ingest
+from engine.supervisor.output.rank_files import KINDS, Kind
 from engine.supervisor.runner import Runner
 from engine.supervisor.snapshots import Snapshots
 from tests.played_run import hear, play_run

@@ -9,9 +9,9 @@ import pytest
 
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.supervisor import routes
-from engine.supervisor.questions import Questions
-from engine.supervisor.routes import NoRouteError, find_routes
+from engine.supervisor.nodes import routes
+from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.nodes.routes import NoRouteError, find_routes
 
 
 class Agents:

@@ -21,7 +21,7 @@ from engine.core.views.queue import end_words, parse_queue, queue_words
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
 from engine.planning import slurm as jobs
-from engine.supervisor import job_end
+from engine.supervisor.nodes import job_end
 from tests.support import PATIENCE
 
 REACH = Reach(slurm_job="1234")

@@ -17,7 +17,7 @@ from engine.core.failures.ssh import EXIT_SETUP_FAILED
 from engine.core.plan.plan import Reach
 from engine.launchers import LAUNCHERS, local, ssh
 from engine.launchers.setup import setup_input
-from engine.supervisor.bridge import boot_command
+from engine.supervisor.nodes.bridge import boot_command
 
 SHELLS = [shell for shell in ("bash", "dash", "zsh", "tcsh", "fish", "ksh", "mksh", "busybox") if shutil.which(shell)]
 """Login shells that are here, of those that people have."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.runs.paths import RunPaths
-from engine.supervisor.store_keys import NEWS, StoreKeys
+from engine.supervisor.nodes.store_keys import NEWS, StoreKeys
 from rankdeck import store_host
 from rankdeck.elastic import _board
 

@@ -26,12 +26,12 @@ from engine.node.agent.wire import PROTOCOL
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
-from engine.supervisor.agents import make_link
-from engine.supervisor.bridge import Bridge
-from engine.supervisor.library import pack
-from engine.supervisor.lingering import is_memory_low
-from engine.supervisor.link import Link
 from engine.supervisor.log import note
+from engine.supervisor.nodes.agents import make_link
+from engine.supervisor.nodes.bridge import Bridge
+from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.link import Link
+from engine.supervisor.standby.lingering import is_memory_low
 
 STANDBY_TIME = 60.0
 """Seconds without a message from the front end after which the standby ends."""

@@ -12,7 +12,7 @@ import time
 from engine.core.run import events as ev
 from engine.runs.record import replace_file
 from engine.supervisor.journal import Journal
-from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
+from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
 ROOM = 1 << 16
 """Bytes that must fit before the disk counts as writable again: more than one event, so that the report does not flicker."""

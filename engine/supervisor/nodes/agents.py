@@ -26,11 +26,11 @@ from engine.node.agent.wire import PROTOCOL
 from engine.node.login import in_job
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
-from engine.supervisor.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
-from engine.supervisor.job_end import why_ended
-from engine.supervisor.library import pack
-from engine.supervisor.link import FAN_OUT, Link
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, SETUP_TIMEOUT, Bridge, boot_command
+from engine.supervisor.nodes.job_end import why_ended
+from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.link import FAN_OUT, Link
+from engine.supervisor.run import SupervisedRun
 
 HEARTBEAT = 5.0
 """Longest seconds between two messages on a link; a shorter lease needs shorter ones. On this machine, only the supervisor counts

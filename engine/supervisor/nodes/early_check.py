@@ -17,7 +17,7 @@ from engine.core.checks.node_findings import clock_finding, machine_findings
 from engine.core.plan.plan import LaunchPlan, PlannedNode
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.supervisor.questions import Questions
+from engine.supervisor.nodes.questions import Questions
 
 
 async def check_early(questions: Questions, plan: LaunchPlan, probes: dict[str, str]) -> list[Finding]:

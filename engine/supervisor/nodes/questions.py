@@ -12,8 +12,8 @@ from engine.core.failures.stacks import ChildStack, RankStack
 from engine.core.run.state import rank_word
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.supervisor.agents import Agents
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.run import SupervisedRun
 
 ANSWER_TIMEOUT = 15.0
 """Seconds for an agent's answer: longer than its own timeouts, so that it can report them."""

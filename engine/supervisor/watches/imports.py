@@ -12,9 +12,9 @@ from engine.core.errors import RankdeckError
 from engine.core.plan.profile_checks import is_module_name
 from engine.core.run import events as ev
 from engine.runs.imports import recall_imports, remember_modules, slow_imports
-from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
 
 TOLD = 0.1
 """Seconds from which an import is told."""

@@ -14,9 +14,9 @@ from engine.core.failures.ssh import Trouble
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.node.agent.wire import EXIT_FAILED, MISSED_BEATS, FrameBuffer, encode_frame
-from engine.supervisor.bridge import BOOT_TIMEOUT, CHUNK, BootError, Bridge, Starter, read_tail, wait_gone
 from engine.supervisor.log import note
-from engine.supervisor.supervised import ContainingTasks
+from engine.supervisor.nodes.bridge import BOOT_TIMEOUT, CHUNK, BootError, Bridge, Starter, read_tail, wait_gone
+from engine.supervisor.run import ContainingTasks
 
 RETRIES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reconnect; the last one repeats. The first is immediate, because a killed agent is back in milliseconds."""

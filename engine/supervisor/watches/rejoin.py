@@ -6,8 +6,8 @@ import time
 
 from engine.core.run import events as ev
 from engine.core.run.rejoin import patience
-from engine.supervisor.ingest import Ingest
-from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
 
 class RejoinWatch:

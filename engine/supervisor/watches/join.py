@@ -7,8 +7,8 @@ import time
 from engine.core.run import events as ev
 from engine.core.run.state import Alive
 from engine.core.views.activity import orphan_words
-from engine.supervisor.ingest import Ingest
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
 
 LOOKS = 10
 """Looks in a row that find the same ranks waiting. Processes that meet at the run's own store wait much shorter."""

@@ -15,9 +15,9 @@ from engine.core.run import events as ev
 from engine.core.run.state import Alive, Running
 from engine.core.views.view import StallView
 from engine.core.words import rank_ranges
-from engine.supervisor.ingest import Ingest
-from engine.supervisor.questions import Questions
-from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
+from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
 ASK_PAUSE = 60.0
 """Seconds between two questions to ranks that go on hanging: each interrupts every rank for a moment."""

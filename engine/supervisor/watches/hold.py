@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine.core.run import events as ev
 from engine.core.run.holding import IDLE_LIMIT, hold_ends_at, idle_since
-from engine.supervisor.orders import Orders
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.nodes.orders import Orders
+from engine.supervisor.run import SupervisedRun
 
 
 class HoldWatch:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.supervisor.questions import Questions
+from engine.supervisor.nodes.questions import Questions
 
 TRIES, PAUSE = 3, 1.0
 """How often nodes try to reach each other before a launch is refused, and seconds between two tries."""

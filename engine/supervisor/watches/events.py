@@ -16,9 +16,9 @@ from engine.core.run.parts import Part
 from engine.core.run.state import Alive
 from engine.runs.event_files import Tracker, find_files, read_new, tracker_of
 from engine.supervisor.crash_marks import CrashMarks
-from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
-from engine.supervisor.supervised import WATCH_PERIOD, SupervisedRun
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import WATCH_PERIOD, SupervisedRun
 
 MOST_FILES = 64
 """Files of one attempt: usually rank 0 has one."""

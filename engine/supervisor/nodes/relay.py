@@ -8,10 +8,10 @@ import time
 from engine.core.run import events as ev
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.supervisor.agents import Agents
-from engine.supervisor.ingest import Ingest
 from engine.supervisor.log import note
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
 
 RETRY_DELAY = 2.0
 """Seconds before a node is asked again for output that could not be stored, maybe because the disk is full."""

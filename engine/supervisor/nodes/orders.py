@@ -16,14 +16,14 @@ from engine.core.run.moves import spawn, up_nodes
 from engine.core.run.state import Holding, Running, Starting
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
-from engine.supervisor.agents import Agents
-from engine.supervisor.early_check import check_early
-from engine.supervisor.mpirun import Mpirun, MpirunFiles
-from engine.supervisor.questions import Questions
-from engine.supervisor.relay import Relay
-from engine.supervisor.routes import NoRouteError, find_routes, interface_environment
-from engine.supervisor.store_keys import StoreKeys
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.nodes.early_check import check_early
+from engine.supervisor.nodes.mpirun import Mpirun, MpirunFiles
+from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.nodes.relay import Relay
+from engine.supervisor.nodes.routes import NoRouteError, find_routes, interface_environment
+from engine.supervisor.nodes.store_keys import StoreKeys
+from engine.supervisor.run import SupervisedRun
 
 HEAD_PAUSE = 1.0
 """Seconds between two searches for the interface of a node while the link to the head node, which takes part, is down."""

@@ -14,10 +14,10 @@ from engine.core.terminal_text import visible
 from engine.core.wire import agent_reports as reports
 from engine.core.wire import agent_requests as requests
 from engine.launchers import rsync
-from engine.supervisor.agents import Agents
-from engine.supervisor.link import FAN_OUT
-from engine.supervisor.questions import Questions
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.nodes.link import FAN_OUT
+from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.run import SupervisedRun
 
 
 class CodeCopies:

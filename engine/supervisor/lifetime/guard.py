@@ -14,9 +14,9 @@ from pathlib import Path
 
 from engine.node.agent.stopped import StoppedWatch
 from engine.runs.paths import RunPaths
-from engine.supervisor import guard_process
+from engine.supervisor.lifetime import guard_process
 from engine.supervisor.log import note
-from engine.supervisor.supervised import START_TIME
+from engine.supervisor.run import START_TIME
 
 PAUSE = 1.0
 """Seconds between two looks at a guard, and from its start to that of the next one, where several in a row lived no longer."""

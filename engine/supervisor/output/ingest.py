@@ -32,9 +32,9 @@ from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
 from engine.runs.replay import SavedSeries
 from engine.supervisor.crash_marks import CrashMarks
-from engine.supervisor.last_output import LastOutput
-from engine.supervisor.own_patterns import OwnPatterns
-from engine.supervisor.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
+from engine.supervisor.output.last_output import LastOutput
+from engine.supervisor.output.patterns import OwnPatterns
+from engine.supervisor.output.rank_files import KINDS, SLICE, GrowingFile, Kind, append, size_of
 
 TURN = 0.005
 """Seconds of reading before other tasks run. One slice would be too little: hundreds of links run in between, and each reports the

@@ -22,9 +22,9 @@ from engine.runs.ending import write_end
 from engine.runs.lock import take_lock
 from engine.runs.paths import RunPaths, peer_process, peer_user
 from engine.runs.record import read_plan, read_summary, remove_runtime_files, replace_file, socket_of
-from engine.supervisor.agents import Agents
-from engine.supervisor.guard import end_guards
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.lifetime.guard import end_guards
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.run import SupervisedRun
 
 SWEEP_TIME = 5.0
 """Seconds for killed processes to disappear."""

@@ -27,15 +27,15 @@ from engine.core.wire import agent_requests as requests
 from engine.installed import LIBRARY
 from engine.node.limits import cpu_limit, memory_limit, process_limits
 from engine.runs.imports import remember_refusal
-from engine.supervisor.agents import Agents
-from engine.supervisor.code import CodeCopies
-from engine.supervisor.ingest import Ingest
-from engine.supervisor.library import pack
 from engine.supervisor.log import note
-from engine.supervisor.orders import Orders
-from engine.supervisor.questions import Questions
-from engine.supervisor.relay import Relay
-from engine.supervisor.supervised import SupervisedRun
+from engine.supervisor.nodes.agents import Agents
+from engine.supervisor.nodes.code import CodeCopies
+from engine.supervisor.nodes.library import pack
+from engine.supervisor.nodes.orders import Orders
+from engine.supervisor.nodes.questions import Questions
+from engine.supervisor.nodes.relay import Relay
+from engine.supervisor.output.ingest import Ingest
+from engine.supervisor.run import SupervisedRun
 
 REPORT_TIME = 0.5
 """Seconds in which what ranks have reported arrives, also from other nodes."""

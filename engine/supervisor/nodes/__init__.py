@@ -1,0 +1,1 @@
+"""The nodes of a run: links to their agents, orders to them, and their reports."""

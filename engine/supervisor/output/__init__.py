@@ -1,0 +1,1 @@
+"""What ranks write: their files are read as they grow."""

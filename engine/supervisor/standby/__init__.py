@@ -1,0 +1,1 @@
+"""Supervisors that wait for a run."""
