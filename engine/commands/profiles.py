@@ -17,7 +17,7 @@ from engine.commands.output import warn
 from engine.core.errors import UsageError
 from engine.core.plan.key_places import Places
 from engine.core.plan.profile import Metrics, Profile
-from engine.planning.profiles import list_profiles
+from engine.planning.profiles import list_profiles, profile_of_machine
 from engine.runs.listing import find_run
 
 
@@ -32,16 +32,17 @@ def profiles(*, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("profile", type=ProfileName(), default="quickstart")
+@click.argument("profile", type=ProfileName(), required=False)
 @SET
 @JSON
 @click.pass_context
-def backends(ctx: click.Context, profile: str, *, overrides: tuple[str, ...], as_json: bool) -> None:
+def backends(ctx: click.Context, profile: str | None, *, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show which backends can run on a profile's nodes, and what the others lack.
 
     Without PROFILE: on this machine. Nothing is started. `rankdeck check` examines the backend of a profile more closely.
     """
-    infos = LocalEngine().available(read_given(profile, overrides)[0])
+    wanted = read_given(profile, overrides)[0] if profile else profile_of_machine(overrides)
+    infos = LocalEngine().available(wanted)
     show.show_backends(infos, as_json=as_json, ascii_only=ctx.obj["ascii"])
 
 

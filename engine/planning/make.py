@@ -31,6 +31,7 @@ from engine.core.plan.profile import PbsJob, Profile, SlurmJob
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.core.plan.standby import linger_seconds
 from engine.core.plan.submission import pbs_submission, slurm_submission
+from engine.core.words import count
 from engine.installed import COMMAND
 from engine.launchers import local
 from engine.node import cores
@@ -187,11 +188,12 @@ def available_backends(profile: Profile) -> list[BackendInfo]:
     for name in BACKENDS:
         try:
             settings = draft.settings(name)
-            draft.check(draft.planned(settings, asked=True))
+            plan = draft.planned(settings, asked=True)
+            draft.check(plan)
         except CheckError as error:
             infos[name] = replace(infos[name], trouble=error.message, hint=error.hint or "")
         else:
-            infos[name] = replace(infos[name], found=settings.found)
+            infos[name] = replace(infos[name], found=settings.found or draft.gpu_words(plan))
     chosen = next((name for name in AUTOMATIC if not infos[name].trouble), None)
     last = infos[AUTOMATIC[-1]]
     infos[AUTO] = (
@@ -309,6 +311,16 @@ class _Draft:
 
             doubt(node)
             raise error if node in self._here else CheckError(f"{node}: {error.message}", hint=error.hint) from None
+
+    def gpu_words(self, plan: LaunchPlan) -> str:
+        """What the ranks of a plan compute on, if that is GPUs; empty: it is not."""
+        if plan.backend.device != "cuda":
+            return ""
+        gpus = sum(self._known[node.name].gpus for node in plan.nodes)
+        each = (
+            "one rank for each" if gpus == plan.world_size else f"{count(plan.world_size, 'rank')}, each with its own"
+        )
+        return f"{count(gpus, 'GPU')}: {each}"
 
     def that_can_run(
         self, names: Sequence[str], plan: LaunchPlan, refused: list[tuple[str, CheckError]]

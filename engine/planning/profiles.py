@@ -26,6 +26,13 @@ from engine.runs.settings import read_settings
 MAX_SIZE = 1 << 20
 """Largest profile, in bytes."""
 
+_MACHINE = """
+schema = 1
+name = "this-machine"
+layout = {nodes = "localhost", ranks_per_node = "auto"}
+recipe.name = "allreduce"
+"""
+
 
 def folders() -> list[tuple[str, Path]]:
     """Folders of profiles, nearest first, each with its name for users: that of the working directory, those of the settings, the user's own, the shipped
@@ -124,6 +131,11 @@ def read_with_places(path: Path, overrides: Sequence[str] = ()) -> tuple[Profile
     profile, places = parse_with_places(text, file=str(path), overrides=overrides, choices=choices())
     project = other_project(path)
     return (profile if project is None else of_project(profile, project, places)), places
+
+
+def profile_of_machine(overrides: Sequence[str] = ()) -> Profile:
+    """A profile with this machine as its only node, where each backend counts its own ranks. `overrides`: as in `read_with_places`."""
+    return parse_with_places(_MACHINE, file="this machine", overrides=overrides, choices=choices())[0]
 
 
 def to_toml(profile: Profile) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engine.commands.show import show_backends
 from engine.core.errors import CheckError
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, with_backend
 from engine.core.plan.profile_reading import profile_from_data
@@ -16,6 +18,7 @@ from engine.launchers import local
 from engine.planning import check as node_check
 from engine.planning import make as planning
 from engine.planning import profile_paths
+from engine.planning.profiles import profile_of_machine
 
 FOUND = ProgramOutput(text="modules are loaded\nucc: /usr/lib/libucc.so.1 1.9.0\n", status=0)
 MISSING = ProgramOutput(text="ucc: there is no libucc.so.1\ninstall libucc1\n", status=1)
@@ -109,6 +112,20 @@ def test_auto_counts_ranks_as_its_backend_does(nodes: Nodes):
     assert planned("auto", nodes="gpu01").world_size == 3
     nodes.gpus = {}
     assert planned("auto", nodes="gpu01").world_size == 4
+
+
+def test_without_a_profile_each_backend_counts_the_ranks_of_this_machine(nodes: Nodes, capsys):
+    nodes.gpus = {"localhost": 1}
+    shown = {info.name: info for info in planning.available_backends(profile_of_machine())}
+    assert (shown["nccl"].trouble, shown["nccl"].found) == ("", "1 GPU: one rank for each")
+    assert (shown["gloo"].trouble, shown["gloo"].found, shown["auto"].found) == ("", "", "here: nccl")
+    show_backends(list(shown.values()), as_json=False, ascii_only=False)
+    assert re.search(r"● nccl .*\n +1 GPU: one rank for each\n", capsys.readouterr().out)
+    fewer = {info.name: info for info in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]))}
+    assert fewer["nccl"].trouble == "localhost has 1 GPU for 2 ranks: NCCL needs one for each"
+    nodes.gpus = {"localhost": 4}
+    more = {info.name: info for info in planning.available_backends(profile_of_machine(["layout.ranks_per_node=2"]))}
+    assert more["nccl"].found == "4 GPUs: 2 ranks, each with its own"
 
 
 def test_that_this_machine_has_no_gpu_needs_no_asking(nodes: Nodes):
