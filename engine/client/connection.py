@@ -12,7 +12,7 @@ import threading
 import msgspec
 
 from engine import __version__
-from engine.core.errors import SupervisorError
+from engine.core.errors import OtherVersionError, SupervisorError
 from engine.core.plan.plan import Reach
 from engine.core.views.view import PROTOCOL
 from engine.core.wire.front_end import Hello, Refused, Reply, Request, Welcome
@@ -68,8 +68,6 @@ class Connection:
         self._process = 0
         """The supervisor's, if it is on this machine."""
         self.pid = 0
-        self.checks_pids = False
-        """As of `Welcome`."""
 
     @classmethod
     async def open(cls, paths: RunPaths) -> Connection:
@@ -118,9 +116,13 @@ class Connection:
             raise ConnectionError("it closed the connection")
         if not isinstance(welcome, Welcome):
             self.close()
+            if isinstance(welcome, Refused) and welcome.version:
+                raise OtherVersionError(
+                    f"{paths.run} runs with rankdeck {welcome.version}, which rankdeck {__version__} can't talk to",
+                    hint=f"rankdeck stop --now {paths.run} ends the run; or use the rankdeck that launched it",
+                )
             reason = welcome.reason if isinstance(welcome, Refused) else "unexpected reply"
             raise SupervisorError(f"the supervisor of {paths.run} refuses this connection: {reason}")
-        self.checks_pids = welcome.checks_pids
         return welcome
 
     def write(self, message: Hello | Request) -> None:

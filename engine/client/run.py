@@ -231,11 +231,6 @@ class LocalRun:
         if connection is None:
             return None
         try:
-            if isinstance(request, msg.Kill) and request.pid is not None and not connection.checks_pids:
-                raise RankdeckError(
-                    f"the supervisor of {self.run} is of an older rankdeck, and can't check that rank {request.rank} still is process {request.pid}",
-                    hint=f"rankdeck kill {self.run} --rank {request.rank} signals whatever process it is now",
-                )
             connection.write(request)
             answer = await connection.read()
         finally:

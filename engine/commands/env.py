@@ -36,7 +36,7 @@ def show_variables(backend: str, word: str | None, *, as_json: bool) -> None:
         raise UsageError(f"no variable of {backend} has {word!r}", hint=f"rankdeck env {backend} lists them all")
     if as_json:
         known = [_plain(family, one) for family, variables, _ in chosen for one in variables]
-        gone = [{"name": one.name, "why": one.why, "advice": one.hint} for _, _, names in chosen for one in names]
+        gone = [{"name": one.name, "why": one.why, "hint": one.hint} for _, _, names in chosen for one in names]
         print_json({"variables": known, "gone": gone})
         return
     click.echo("\n\n".join("\n".join(_family_lines(*part)) for part in chosen))

@@ -13,7 +13,13 @@ from engine.client.run import LocalRun, user_name
 from engine.commands import show
 from engine.commands.arguments import JSON, RUN, Age, Moment, Pattern, RunName
 from engine.commands.output import close_stdout, narrate
-from engine.core.errors import SupervisorDefectError, SupervisorElsewhereError, SupervisorError, UsageError
+from engine.core.errors import (
+    OtherVersionError,
+    SupervisorDefectError,
+    SupervisorElsewhereError,
+    SupervisorError,
+    UsageError,
+)
 from engine.core.log_levels import LEVELS
 from engine.core.run.events import Scope
 from engine.runs.listing import find_run, unplanned_runs
@@ -147,12 +153,14 @@ def stop(run: str, *, at_once: bool, no_wait: bool) -> None:
     except SupervisorElsewhereError:
         raise
     except SupervisorError as error:
+        if not at_once and isinstance(error, OtherVersionError):
+            raise
         if not at_once:
             hint = f"rankdeck stop --now {paths.run} ends it without a supervisor"
             raise SupervisorError(error.message, hint=f"{error.hint}; {hint}" if error.hint else hint) from None
         from engine.supervisor.lifetime.abandon import abandon, end_supervisor
 
-        if isinstance(error, SupervisorDefectError):
+        if isinstance(error, OtherVersionError | SupervisorDefectError):
             end_supervisor(paths)
         asyncio.run(abandon(paths, user_name()))
         click.echo(f"{paths.run} was stopped without its supervisor: {error.message}")

@@ -7,6 +7,7 @@ RankdeckError                 exit status 1
 ├── CheckError                3   something is missing; nothing was started
 └── SupervisorError           1   the process that owns a run can't be reached or uses another protocol
     ├── SupervisorElsewhereError  1   it is on another host that shares the home
+    ├── OtherVersionError     1   it is of another version of rankdeck
     ├── QueuedRunError        1   the run waits for its job, and has no supervisor
     ├── SilentSlurmError      1   it is in a job, and no controller of Slurm answers
     └── SupervisorLostError   1   it ended during a request; the next request starts a new one
@@ -75,6 +76,10 @@ class SupervisorError(RankdeckError):
 
 class SupervisorElsewhereError(SupervisorError):
     """The supervisor of a run is on another host that shares the home, and only there it can be asked for something."""
+
+
+class OtherVersionError(SupervisorError):
+    """The run was launched by another version of rankdeck, whose supervisor speaks another protocol."""
 
 
 class SupervisorDefectError(SupervisorError):

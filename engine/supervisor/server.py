@@ -154,14 +154,10 @@ class Server:
             return False
         hello = msgspec.json.decode(await reader.readline() or b"{}", type=msg.Hello)
         if hello.protocol != PROTOCOL:
-            _write(
-                writer, msg.Refused(reason=f"this run was launched by rankdeck {__version__}, you run {hello.version}")
-            )
+            reason = f"this run was launched by rankdeck {__version__}, you run {hello.version}"
+            _write(writer, msg.Refused(reason=reason, version=__version__))
             return False
-        welcome = msg.Welcome(
-            protocol=PROTOCOL, version=__version__, run=self._run.paths.run, pid=os.getpid(), checks_pids=True
-        )
-        _write(writer, welcome)
+        _write(writer, msg.Welcome(protocol=PROTOCOL, version=__version__, run=self._run.paths.run, pid=os.getpid()))
         return True
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:

@@ -335,7 +335,7 @@ def test_a_node_without_that_mpi_is_named(
     run = launch(MPI_TRAIN, backend={"name": "mpi"}, launch={"on_failure": "stop"})
     failure = rankdeck.wait_state(run, "failed")["failure"]
     assert failure["detail"] == "prted, which mpirun starts on other nodes, is missing on one of them"
-    assert "install the same MPI there" in failure["advice"]
+    assert "install the same MPI there" in failure["hint"]
 
 
 # --- links ---------------------------------------------------------------------------------------------------------------

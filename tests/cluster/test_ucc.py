@@ -160,4 +160,4 @@ def test_the_check_tells_which_ucc_a_node_has_and_what_is_missing(
     assert (whole["state"], half["state"]) == ("ok", "fail")
     assert whole["text"].startswith("UCC 1.")
     assert "is without its components" in half["text"]
-    assert "libucc-dev" in half["advice"]
+    assert "libucc-dev" in half["hint"]

@@ -158,7 +158,7 @@ def test_nodes_are_checked_inside_a_container(
     trouble = found["localhost", "python"]
     assert trouble["state"] == "fail"
     assert trouble["text"].startswith("launch.wrap does not start python-outside there: env: ")
-    assert trouble["advice"] == "correct launch.wrap; launch.python is the Python inside it"
+    assert trouble["hint"] == "correct launch.wrap; launch.python is the Python inside it"
 
 
 def test_processes_of_a_run_without_an_agent_are_leftovers(rankdeck: Deck):
@@ -222,7 +222,7 @@ def test_a_missing_libucc_is_told_with_the_next_step(
     backend = checked(rankdeck, profile, "--quick")["localhost", "backend"]
     assert backend["state"] == "fail"
     assert backend["text"].startswith("UCC can't be loaded")
-    assert "libucc-dev" in backend["advice"]
+    assert "libucc-dev" in backend["hint"]
 
 
 # --- other machines ----------------------------------------------------------------------------------------------------

@@ -103,4 +103,4 @@ def test_a_check_has_a_warning_of_its_own_and_does_not_fail(rankdeck: Deck, writ
     (found,) = [one for one in json.loads(done.stdout) if one["check"] == "env"]
     assert found["state"] == "warn"
     assert f"{profile}:{line_of(profile, 'NCCL_TIMEOUT')}: env.NCCL_TIMEOUT does nothing" in found["text"]
-    assert found["advice"].startswith("NCCL_TIMEOUT: set backend.timeout = 600 (seconds); GLOO_TIMEOUT: ")
+    assert found["hint"].startswith("NCCL_TIMEOUT: set backend.timeout = 600 (seconds); GLOO_TIMEOUT: ")

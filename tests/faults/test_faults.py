@@ -812,23 +812,27 @@ def test_another_protocol_is_refused_with_both_versions(rankdeck, supervised, co
     rankdeck.wait_state(supervised, "running")
 
 
-def test_a_user_of_another_version_reads_a_sentence(rankdeck, supervised, tmp_path):
-    """As if the supervisor had been started by an older rankdeck: the client is told, and nothing is started anew."""
+def test_a_command_that_meets_a_run_of_another_version_says_so_and_can_end_it(rankdeck, supervised):
+    """As if another rankdeck had started the supervisor: nothing is started anew."""
     code = (
         "import sys\nimport engine.core.views.view, engine.client.connection\nengine.client.connection.PROTOCOL = 999\n"
-        "from engine.commands.cli import main\nsys.argv = ['rankdeck', 'status', '-']\nsys.exit(main())"
+        "from engine.commands.cli import main\nsys.exit(main())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(COMMAND[1]).parent,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "refuses this connection" in done.stderr
-    assert "Traceback" not in done.stderr
+
+    def other(*words: str) -> subprocess.CompletedProcess[str]:
+        command, cwd = [sys.executable, "-c", code, *words], Path(COMMAND[1]).parent
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    for words in (("status", supervised), ("stop", supervised), ("attach", supervised)):
+        done = other(*words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{supervised} runs with rankdeck" in done.stderr
+        assert f"rankdeck stop --now {supervised}" in done.stderr
+        assert "Traceback" not in done.stderr
+    rankdeck.wait_state(supervised, "running")
+    done = other("stop", "--now", supervised)
+    assert (done.returncode, done.stderr) == (0, "")
+    rankdeck.wait_state(supervised, "stopped")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from engine.client.read_only import ReadOnlyEngine
 from engine.core.errors import UsageError
 from engine.core.views.view import RunNote
+from tests.ended_run import ended_run
 from tests.tui.fake_engine import FakeEngine, profile
 from tests.tui.seen import text_of, until_seen
 from tui.app import RankdeckApp
@@ -42,8 +42,7 @@ def test_every_action_that_changes_something_is_one_of_a_key():
 
 async def test_the_engine_refuses_what_the_keys_do_not_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
-    kept = Path(__file__).parent.parent / "data" / "run_v1"
-    shutil.copytree(kept, tmp_path / "runs" / "smoke-sq4f")
+    ended_run(tmp_path / "runs")
     engine = ReadOnlyEngine()
     for act in (
         lambda: engine.save_profile(profile("job")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 import sys
 import types
 from pathlib import Path
@@ -25,15 +24,15 @@ from engine.core.views.view import EventLine, FailureView
 from engine.runs.paths import RunPaths
 from engine.runs.record import read_plan
 from engine.runs.replay import stored_snapshot
+from tests.ended_run import ended_run
 
-RUN_OF_VERSION_1 = Path(__file__).parent.parent / "data" / "run_v1"
 HOSTILE = "<script>alert('1')</script>\x1b]52;c;eA==\x07\x9b2J&\"</pre>"
 
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.chdir(tmp_path)
-    return RunPaths(Path(shutil.copytree(RUN_OF_VERSION_1, tmp_path / "smoke-sq4f")))
+    return ended_run(tmp_path)
 
 
 def test_csv_and_json_lines_have_every_kept_point(paths: RunPaths, capfdbinary: pytest.CaptureFixture[bytes]):

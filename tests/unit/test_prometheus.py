@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import socket
 import stat
 import threading
@@ -22,9 +21,8 @@ from engine.core.metrics.process_use import ProcessUse
 from engine.runs.listing import summarise
 from engine.runs.paths import RunPaths
 from engine.runs.replay import stored_snapshot
+from tests.ended_run import ended_run
 from tests.support import PATIENCE
-
-RUN_OF_VERSION_1 = Path(__file__).parent.parent / "data" / "run_v1"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_addresses_that_others_reach_are_refused(text: str):
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RANKDECK_HOME", str(tmp_path))
-    shutil.copytree(RUN_OF_VERSION_1, tmp_path / "runs" / "smoke-sq4f")
+    ended_run(tmp_path / "runs")
     return tmp_path
 
 

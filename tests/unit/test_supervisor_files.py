@@ -1,18 +1,14 @@
-"""What a supervisor leaves in the runtime folder, and what a client asks of one of an older version."""
+"""What a supervisor leaves in the runtime folder."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine.client.run import LocalRun
-from engine.core.errors import RankdeckError
 from engine.runs.paths import RunPaths
 from engine.runs.record import remove_runtime_files, runtime_files
 
@@ -53,34 +49,3 @@ def test_a_recorded_socket_of_another_name_is_left_alone(base: Path) -> None:
     (base / "precious.sock").touch()
     remove_runtime_files(paths)
     assert (base / "precious.sock").exists()
-
-
-@pytest.mark.parametrize("is_old", [True, False])
-def test_a_supervisor_that_can_not_check_a_process_is_not_asked_to_kill_it(base: Path, is_old: bool) -> None:
-    paths, asked, served = new_run(base), list[bytes](), list[Any]()
-    welcome = {"type": "welcome", "protocol": 1, "version": "0.0", "run": paths.run, "pid": 1}
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.append(asyncio.current_task())
-        await reader.readline()
-        writer.write(json.dumps(welcome if is_old else {**welcome, "checks_pids": True}).encode() + b"\n")
-        while line := await reader.readline():
-            asked.append(line)
-            writer.write(b'{"type": "answer", "text": "sent", "done": true}\n')
-        writer.close()
-        await writer.wait_closed()
-
-    async def main() -> None:
-        async with await asyncio.start_unix_server(serve, paths.socket):
-            run = LocalRun(paths)
-            if is_old:
-                with pytest.raises(RankdeckError, match="can't check that rank 3 still is process 70") as refused:
-                    await run.kill(3, 9, pid=70)
-                assert "rankdeck kill train-abcd --rank 3" in str(refused.value.hint)
-            else:
-                assert await run.kill(3, 9, pid=70) == "sent"
-            assert await run.kill(3, 9) == "sent", "without a process, both are asked"
-            await asyncio.gather(*served)
-
-    asyncio.run(main())
-    assert len(asked) == (1 if is_old else 2)

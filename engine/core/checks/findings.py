@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     check: Check
     state: State
     text: str
-    hint: str = msgspec.field(name="advice", default="")
+    hint: str = ""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):

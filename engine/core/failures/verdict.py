@@ -75,7 +75,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The rank at fault; None: unknown."""
     headline: str
     detail: str
-    hint: str = msgspec.field(name="advice")
+    hint: str
     fix: str
     traceback: str
     evidence: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ class EnvWarning(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     name: str
     problem: str
-    hint: str = msgspec.field(name="advice")
+    hint: str
 
     @property
     def key(self) -> str:

@@ -69,7 +69,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     mpi: Mpi | None = None
     library_path: str = ""
     """Folder that comes first on `LD_LIBRARY_PATH` of every rank; empty: none."""
-    start_together: str = msgspec.field(name="one_fate", default="")
+    start_together: str = ""
     """Why its ranks can only start together; empty: one may start alone."""
     found: str = ""
     """The MPI or library that it uses, in words."""

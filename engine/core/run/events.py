@@ -19,11 +19,35 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="even
     at: float
 
 
+class NodeEvent(Event, frozen=True, kw_only=True):
+    """Something that happened to a node."""
+
+    node: str
+
+
+class AttemptEvent(Event, frozen=True, kw_only=True):
+    """Something that happened in an attempt."""
+
+    attempt: int
+
+
+class RankEvent(AttemptEvent, frozen=True, kw_only=True):
+    """Something that happened to a rank of an attempt."""
+
+    rank: int
+
+
+class ProcessEvent(RankEvent, frozen=True, kw_only=True):
+    """Something that happened to a process of a rank. `generation`: the one that it was started for; above 0 if it replaces a dead one."""
+
+    generation: int = 0
+
+
 class FallbackBackend(msgspec.Struct, frozen=True, kw_only=True):
     """A backend to use if ranks can't set up their process group. `start_together`: see `RunLaunched`."""
 
     backend: str
-    start_together: str = msgspec.field(name="one_fate", default="")
+    start_together: str = ""
 
 
 class RunLaunched(Event, frozen=True, kw_only=True):
@@ -34,14 +58,14 @@ class RunLaunched(Event, frozen=True, kw_only=True):
     nodes: tuple[tuple[str, tuple[int, ...]], ...]
     on_failure: str
     max_restarts: int
-    start_together: str = msgspec.field(name="one_fate", default="")
+    start_together: str = ""
     """Why ranks can only start together, if the backend requires it."""
     backend: str = ""
     backend_note: str = ""
     """Why rankdeck chose the backend, if the profile leaves the choice open."""
     backend_is_auto: bool = False
     """Whether the profile says `auto`; otherwise the backend is a fallback."""
-    fallback: tuple[FallbackBackend, ...] = msgspec.field(name="spares", default=())
+    fallback: tuple[FallbackBackend, ...] = ()
     """In the order in which they are tried."""
     spare_nodes: int = 0
     """Nodes of the job besides."""
@@ -65,25 +89,22 @@ class KnownRank(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
 
 
-class NodeConnected(Event, frozen=True, kw_only=True):
+class NodeConnected(NodeEvent, frozen=True, kw_only=True):
     """The link to a node's agent is up; `ranks` is all that the agent knows."""
 
-    node: str
     agent_pid: int
     ranks: tuple[KnownRank, ...] = ()
 
 
-class NodeDisconnected(Event, frozen=True, kw_only=True):
+class NodeDisconnected(NodeEvent, frozen=True, kw_only=True):
     """The link to a node's agent broke. The ranks there keep running."""
 
-    node: str
     reason: str
 
 
-class NodeGivenUp(Event, frozen=True, kw_only=True):
+class NodeGivenUp(NodeEvent, frozen=True, kw_only=True):
     """A node can't be reached or can't start an agent, and trying again is pointless."""
 
-    node: str
     reason: str
 
 
@@ -103,7 +124,7 @@ class RunContinued(Event, frozen=True, kw_only=True):
     spare_names: tuple[str, ...] = ()
 
 
-class NodeWarned(Event, frozen=True, kw_only=True):
+class NodeWarned(NodeEvent, frozen=True, kw_only=True):
     """Something on a node will make ranks fail, or may.
 
     Args:
@@ -112,7 +133,6 @@ class NodeWarned(Event, frozen=True, kw_only=True):
         fails: whether ranks will surely fail.
     """
 
-    node: str
     check: str
     text: str
     fails: bool
@@ -129,97 +149,82 @@ class PartLeftOut(Event, frozen=True, kw_only=True):
     number: int | None = None
 
 
-class ModulesImported(Event, frozen=True, kw_only=True):
+class ModulesImported(NodeEvent, frozen=True, kw_only=True):
     """The template of a node has imported these modules, each in so many seconds, and forks ranks.
 
     `earlier`: they were imported before the launch, by a standby, so that nothing waited for them.
     """
 
-    node: str
     modules: tuple[tuple[str, float], ...]
     earlier: bool = False
 
 
-class ScriptImported(Event, frozen=True, kw_only=True):
+class ScriptImported(AttemptEvent, frozen=True, kw_only=True):
     """Rank 0 has imported these modules itself, each in so many seconds, before its process group was made.
 
     `preload`: value of `launch.preload` with which the next launch shares them; empty: nothing would be gained.
     """
 
-    attempt: int
     modules: tuple[tuple[str, float], ...]
     preload: tuple[str, ...] = ()
 
 
-class NodeCleared(Event, frozen=True, kw_only=True):
+class NodeCleared(AttemptEvent, frozen=True, kw_only=True):
     """An agent has ended all processes of this attempt, except those in `abandoned`, which it could not kill."""
 
-    attempt: int
     node: str
     abandoned: tuple[int, ...] = ()
 
 
-class NodeClosed(Event, frozen=True, kw_only=True):
+class NodeClosed(NodeEvent, frozen=True, kw_only=True):
     """The agent of a node has ended, with everything that it started."""
 
-    node: str
 
-
-class StoreOpened(Event, frozen=True, kw_only=True):
+class StoreOpened(AttemptEvent, frozen=True, kw_only=True):
     """The store of an attempt listens.
 
     `address`: of the store's node, at which all other nodes reach it. `interfaces`: the network interface that each node uses for
     that, as `(node, name)`; empty if all ranks are on this machine.
     """
 
-    attempt: int
     node: str
     port: int
     address: str = "127.0.0.1"
     interfaces: tuple[tuple[str, str], ...] = ()
 
 
-class StoreLost(Event, frozen=True, kw_only=True):
+class StoreLost(AttemptEvent, frozen=True, kw_only=True):
     """The store of an attempt ended, or could not be opened."""
 
-    attempt: int
     reason: str
 
 
-class RankSpawned(Event, frozen=True, kw_only=True):
-    """A rank's process exists. `generation`: the one that it was started for; above 0 if it replaces a dead rank."""
+class RankSpawned(ProcessEvent, frozen=True, kw_only=True):
+    """A rank's process exists."""
 
-    attempt: int
-    rank: int
     pid: int
-    generation: int = 0
 
 
-class RankJoined(Event, frozen=True, kw_only=True):
+class RankJoined(RankEvent, frozen=True, kw_only=True):
     """A rank that can rejoin (its script uses `rankdeck.elastic`) has joined a generation, with `step` steps done."""
 
-    attempt: int
-    rank: int
     generation: int
     step: int | None = None
 
 
-class RankWaiting(Event, frozen=True, kw_only=True):
+class RankWaiting(RankEvent, frozen=True, kw_only=True):
     """A rank that can rejoin waits in a generation: for the others to join it, or for the next one to begin."""
 
-    attempt: int
-    rank: int
     generation: int
 
 
-class RejoinOverdue(Event, frozen=True, kw_only=True):
+class RejoinOverdue(AttemptEvent, frozen=True, kw_only=True):
     """The ranks of an attempt have not met in a generation within the limit that `rejoin.patience` gives."""
 
-    attempt: int
     generation: int
 
 
-class RankEnded(Event, frozen=True, kw_only=True):
+class RankEnded(ProcessEvent, frozen=True, kw_only=True):
     """A rank's process ended.
 
     `status`: the exit code, or minus the signal's number, as in `subprocess`. `step`: the last step that the rank reported.
@@ -229,46 +234,38 @@ class RankEnded(Event, frozen=True, kw_only=True):
     before its agent told it to stop.
     """
 
-    attempt: int
-    rank: int
     status: int
     step: int | None = None
     reason: str = ""
     secondary: bool = False
     by: str = ""
-    setup_error: str = msgspec.field(name="forming", default="")
-    generation: int = 0
+    setup_error: str = ""
     by_itself: bool = False
 
 
-class RankLost(Event, frozen=True, kw_only=True):
+class RankLost(ProcessEvent, frozen=True, kw_only=True):
     """A rank is gone for an unknown reason, after this step. If it is `alive`, its process could not be killed."""
 
-    attempt: int
-    rank: int
     reason: str
     alive: bool = False
     step: int | None = None
-    generation: int = 0
 
 
-class HoldOverdue(Event, frozen=True, kw_only=True):
+class HoldOverdue(AttemptEvent, frozen=True, kw_only=True):
     """The run has held for `seconds`, which is `launch.hold_for`."""
 
-    attempt: int
     seconds: float
 
 
 NanPolicy = Literal["ignore", "hold", "stop"]
 
 
-class HealthNoticed(Event, frozen=True, kw_only=True):
+class HealthNoticed(AttemptEvent, frozen=True, kw_only=True):
     """Ranks hang, lag or go on, or a curve goes wrong.
 
     `kind`: see `metrics.health.Kind`. `policy`: what follows, if the loss of a rank is not finite: `launch.on_nan`.
     """
 
-    attempt: int
     kind: str
     ranks: tuple[int, ...]
     text: str

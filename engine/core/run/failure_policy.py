@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from engine.core.run import state as st
 from engine.core.run.health_events import ON_NAN
 from engine.core.run.moves import Step, stop
 from engine.core.run.rejoin import rejoin, tell, why_no_rejoin
-from engine.core.run.state import (
-    CRASHES,
-    Done,
-    Gone,
-    Holding,
-    Outcome,
-    Restart,
-    RunState,
-    Stopping,
-    root_cause,
-    status_words,
-)
+from engine.core.run.state import root_cause, status_words
 
 FRUITLESS_LIMIT = 2
 """Attempts in a row without progress after which automatic restarts end. If two attempts reach no later step than one before
@@ -29,24 +19,24 @@ EXIT_TO_BE_REPLACED = 75
 script may use it too, so the status alone is not enough: see `_wants_replacement`."""
 
 
-def on_failure(state: RunState, at: float) -> Step:
+def on_failure(state: st.RunState, at: float) -> Step:
     """Decides what follows after a rank failed or was lost: a rejoin of this rank alone, a new attempt, another backend, a hold, or the end."""
     cause = root_cause(state)
     assert cause is not None
     rank, phase = cause
-    if isinstance(phase, Done) and may_fall_back(state):
+    if isinstance(phase, st.Done) and may_fall_back(state):
         why = f"{state.backend} failed on {state.node_of(rank).name}, rank {rank}: {phase.setup_error}"
-        return stop(state, Restart(reason=f"{why}; running on {state.fallback[0].backend}", falls_back=True), at)
+        return stop(state, st.Restart(reason=f"{why}; running on {state.fallback[0].backend}", falls_back=True), at)
     reason = _cause_words(rank, phase)
     state, told = tell(state, ("lost", state.generation)) if state.elastic and not state.start_together else (state, ())
-    if isinstance(phase, Done) and _wants_replacement(state, rank, phase):
+    if isinstance(phase, st.Done) and _wants_replacement(state, rank, phase):
         state, actions = _rejoin_uncounted(state, at)
         return state, told + actions
     state, actions = _follow_policy(state, rank, phase, reason, at)
     return state, told + actions
 
 
-def with_cause(state: RunState, phase: Stopping) -> Stopping:
+def with_cause(state: st.RunState, phase: st.Stopping) -> st.Stopping:
     """Corrects the reason of what follows, where a rank that failed by itself first was seen to end after the ranks that lost it."""
     cause = root_cause(state)
     if not phase.cause or cause is None or (words := _cause_words(*cause)) == phase.cause:
@@ -55,11 +45,11 @@ def with_cause(state: RunState, phase: Stopping) -> Stopping:
     return replace(phase, cause=words, then=replace(phase.then, reason=reason))
 
 
-def _cause_words(rank: int, phase: Done | Gone) -> str:
-    return f"rank {rank}: {status_words(phase.status) if isinstance(phase, Done) else 'lost'}"
+def _cause_words(rank: int, phase: st.Done | st.Gone) -> str:
+    return f"rank {rank}: {status_words(phase.status) if isinstance(phase, st.Done) else 'lost'}"
 
 
-def _wants_replacement(state: RunState, rank: int, phase: Done) -> bool:
+def _wants_replacement(state: st.RunState, rank: int, phase: st.Done) -> bool:
     """Whether a rank ended to be replaced in the current rejoin, which needs no decision of the user.
 
     Besides the exit status, its process must be older than the new generation, and must not have joined it.
@@ -68,16 +58,16 @@ def _wants_replacement(state: RunState, rank: int, phase: Done) -> bool:
     return phase.status == EXIT_TO_BE_REPLACED and is_left_behind and _may_rejoin_uncounted(state)
 
 
-def _may_rejoin_uncounted(state: RunState) -> bool:
+def _may_rejoin_uncounted(state: st.RunState) -> bool:
     """Whether dead ranks may rejoin without counting as a restart: at most once for each rank until all have joined."""
     return state.free_rejoins < len(state.ranks) and not why_no_rejoin(state)
 
 
-def _rejoin_uncounted(state: RunState, at: float) -> Step:
+def _rejoin_uncounted(state: st.RunState, at: float) -> Step:
     return rejoin(replace(state, free_rejoins=state.free_rejoins + 1), at)
 
 
-def may_fall_back(state: RunState) -> bool:
+def may_fall_back(state: st.RunState) -> bool:
     """Whether the root cause is a process group that could not be set up, and the profile has a fallback.
 
     A rank that was killed, or that only lost its connection to others, does not trigger the fallback.
@@ -86,43 +76,43 @@ def may_fall_back(state: RunState) -> bool:
     if cause is None or not state.fallback or state.joined or state.generation:
         return False
     _, phase = cause
-    if not isinstance(phase, Done) or not phase.setup_error or phase.secondary:
+    if not isinstance(phase, st.Done) or not phase.setup_error or phase.secondary:
         return False
-    return phase.status > 0 or -phase.status in CRASHES
+    return phase.status > 0 or -phase.status in st.CRASHES
 
 
-def _follow_policy(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
-    if isinstance(phase, Done) and phase.by == ON_NAN:
-        return replace(state, phase=Holding(since=at)), ()
+def _follow_policy(state: st.RunState, rank: int, phase: st.Done | st.Gone, reason: str, at: float) -> Step:
+    if isinstance(phase, st.Done) and phase.by == ON_NAN:
+        return replace(state, phase=st.Holding(since=at)), ()
     match state.on_failure:
         case "hold":
-            return replace(state, phase=Holding(since=at)), ()
+            return replace(state, phase=st.Holding(since=at)), ()
         case "restart":
             return _restart_or_fail(state, rank, phase, reason, at)
         case _:
-            return stop(state, Outcome(word="failed", reason=reason), at, cause=reason)
+            return stop(state, st.Outcome(word="failed", reason=reason), at, cause=reason)
 
 
-def _restart_or_fail(state: RunState, rank: int, phase: Done | Gone, reason: str, at: float) -> Step:
+def _restart_or_fail(state: st.RunState, rank: int, phase: st.Done | st.Gone, reason: str, at: float) -> Step:
     is_incomplete = 0 < len(state.joined) < len(state.ranks) or (state.generation > 0 and not state.joined)
     if is_incomplete and state.generation_of(rank) < state.generation and _may_rejoin_uncounted(state):
         return _rejoin_uncounted(state, at)  # several ranks died together: they count as one restart
     if state.restarts >= state.max_restarts:
-        outcome = Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts")
+        outcome = st.Outcome(word="failed", reason=f"{reason}, after {state.restarts} restarts")
         return stop(state, outcome, at, cause=reason)
     reached, fruitless = phase.step, state.fruitless
     # How far a lost rank got may be unknown; a rank that failed would have reported a step.
-    if reached is not None or (state.best_step is not None and isinstance(phase, Done)):
+    if reached is not None or (state.best_step is not None and isinstance(phase, st.Done)):
         fruitless = 0 if (reached or 0) > (state.best_step or 0) else fruitless + 1
     best = max((step for step in (reached, state.best_step) if step is not None), default=None)
     state = replace(state, best_step=best, fruitless=fruitless)
     if fruitless >= FRUITLESS_LIMIT:
-        outcome = Outcome(
+        outcome = st.Outcome(
             word="failed", reason=f"{reason}; {fruitless} attempts in a row got no further than step {best}"
         )
         return stop(state, outcome, at, cause=reason)
     state = replace(state, restarts=state.restarts + 1)
     if not why_no_rejoin(state):
         return rejoin(state, at)
-    restart = Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}")
+    restart = st.Restart(reason=f"{reason}; restart {state.restarts} of {state.max_restarts}")
     return stop(state, restart, at, cause=reason)

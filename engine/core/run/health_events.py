@@ -8,20 +8,8 @@ from msgspec.structs import replace
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run import state as st
 from engine.core.run.moves import Step, ignore, stop
-from engine.core.run.state import (
-    Alive,
-    Clearing,
-    Closing,
-    Ended,
-    Holding,
-    Opening,
-    Outcome,
-    Running,
-    RunState,
-    Starting,
-    Stopping,
-)
 
 SIGKILL = 9
 
@@ -32,23 +20,25 @@ MOST_NOTICES = 500
 """Lines of the story about health: ranks that hang again and again would fill the journal."""
 
 
-def health_noticed(state: RunState, event: ev.HealthNoticed) -> Step:
+def health_noticed(state: st.RunState, event: ev.HealthNoticed) -> Step:
     """Ends the run, or the ranks whose loss is not finite, if the profile says so."""
     match state.phase:
-        case Running() | Holding() | Starting():
+        case st.Running() | st.Holding() | st.Starting():
             if event.policy == "stop":
-                return stop(state, Outcome(word="failed", reason=f"{event.text} ({ON_NAN})"), event.at)
+                return stop(state, st.Outcome(word="failed", reason=f"{event.text} ({ON_NAN})"), event.at)
             if event.policy == "ignore" and state.notices >= MOST_NOTICES:
                 return ignore(state, "its health was reported several times already")
             state = replace(state, notices=state.notices + 1)
-            ranks = [rank for rank in event.ranks if rank < len(state.ranks) and isinstance(state.ranks[rank], Alive)]
+            ranks = [
+                rank for rank in event.ranks if rank < len(state.ranks) and isinstance(state.ranks[rank], st.Alive)
+            ]
             if event.policy == "ignore" or not ranks:
                 return state, ()
             return state, tuple(
                 act.SignalRank(node=state.node_of(rank).name, attempt=state.attempt, rank=rank, signal=SIGKILL)
                 for rank in ranks
             )
-        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+        case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the ranks do not train any more")
         case _ as never:
             assert_never(never)

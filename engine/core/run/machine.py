@@ -1,7 +1,8 @@
 """The state machine of a run as one pure function: `step(state, event) -> (state, actions)`.
 
-Two rules: only this package changes a run's state, and every event is decided in every phase. Each handler matches on all phases, which
-the type checker proves by `assert_never`; "nothing to do" is an `Ignore` with a reason.
+Two rules: only this package changes a run's state, and every event is decided in every phase. `step` matches on all events and each handler
+on all phases, which the type checker proves by `assert_never`; "nothing to do" is an `Ignore` with a reason. `docs/architecture.md` has the
+table of events and phases.
 
     Opening ── nodes up ──> Starting ── all spawned ──> Running ── all exited 0 ──> Clearing ──> Closing ──> Ended
                                 │                          │                          ▲  │
@@ -12,26 +13,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import assert_never
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run import state as st
 from engine.core.run.events import AnyEvent
 from engine.core.run.health_events import health_noticed
 from engine.core.run.holding import hold_overdue
 from engine.core.run.moves import Step, ignore, outdated
 from engine.core.run.node_events import (
     job_ended,
-    modules_imported,
     node_cleared,
     node_closed,
     node_connected,
     node_disconnected,
     node_given_up,
-    node_warned,
     part_left_out,
     run_continued,
-    script_imported,
+    shown_event,
     supervisor_started,
 )
 from engine.core.run.parts import replay_id
@@ -44,14 +44,13 @@ from engine.core.run.rank_events import (
     rejoin_overdue,
 )
 from engine.core.run.requests import kill_requested, restart_requested, stop_requested
-from engine.core.run.state import Node, Opening, Pending, RunState
 from engine.core.run.store_events import store_lost, store_opened
 
 
 def launch(event: ev.RunLaunched) -> Step:
     """The first state of a run."""
-    nodes = tuple(Node(name=name, ranks=ranks, since=event.at) for name, ranks in event.nodes)
-    state = RunState(
+    nodes = tuple(st.Node(name=name, ranks=ranks, since=event.at) for name, ranks in event.nodes)
+    state = st.RunState(
         run=event.run,
         name=event.name,
         on_failure=event.on_failure,
@@ -63,14 +62,14 @@ def launch(event: ev.RunLaunched) -> Step:
         spare_names=event.spare_names,
         launched_at=event.at,
         attempt_since=event.at,
-        phase=Opening(),
+        phase=st.Opening(),
         nodes=nodes,
-        ranks=tuple(Pending() for _, ranks in event.nodes for _ in ranks),
+        ranks=tuple(st.Pending() for _, ranks in event.nodes for _ in ranks),
     )
     return state, tuple(act.OpenNode(node=node.name) for node in nodes)
 
 
-def step(state: RunState, event: AnyEvent) -> Step:
+def step(state: st.RunState, event: AnyEvent) -> Step:
     """Decides one event.
 
     Args:
@@ -82,11 +81,60 @@ def step(state: RunState, event: AnyEvent) -> Step:
     """
     if reason := outdated(state, event):
         return ignore(state, reason)
-    handler: Callable[[RunState, Any], Step] = _HANDLERS[type(event)]
-    return handler(state, event)
+    match event:
+        case ev.RunLaunched():
+            return ignore(state, "the run is launched already")
+        case ev.SupervisorStarted():
+            return supervisor_started(state, event)
+        case ev.NodeConnected():
+            return node_connected(state, event)
+        case ev.NodeDisconnected():
+            return node_disconnected(state, event)
+        case ev.NodeGivenUp():
+            return node_given_up(state, event)
+        case ev.JobEnded():
+            return job_ended(state, event)
+        case ev.RunContinued():
+            return run_continued(state, event)
+        case ev.NodeWarned() | ev.ModulesImported() | ev.ScriptImported():
+            return shown_event(state, event)
+        case ev.PartLeftOut():
+            return part_left_out(state, event)
+        case ev.NodeCleared():
+            return node_cleared(state, event)
+        case ev.NodeClosed():
+            return node_closed(state, event)
+        case ev.StoreOpened():
+            return store_opened(state, event)
+        case ev.StoreLost():
+            return store_lost(state, event)
+        case ev.RankSpawned():
+            return rank_spawned(state, event)
+        case ev.RankWaiting():
+            return rank_waiting(state, event)
+        case ev.RankJoined():
+            return rank_joined(state, event)
+        case ev.RejoinOverdue():
+            return rejoin_overdue(state, event)
+        case ev.RankEnded():
+            return rank_ended(state, event)
+        case ev.RankLost():
+            return rank_lost(state, event)
+        case ev.HoldOverdue():
+            return hold_overdue(state, event)
+        case ev.HealthNoticed():
+            return health_noticed(state, event)
+        case ev.StopRequested():
+            return stop_requested(state, event)
+        case ev.RestartRequested():
+            return restart_requested(state, event)
+        case ev.KillRequested():
+            return kill_requested(state, event)
+        case _ as never:
+            assert_never(never)
 
 
-def replay(events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None) -> RunState | None:
+def replay(events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None) -> st.RunState | None:
     """The state after all events of a journal; None if there are none. Past actions are not repeated.
 
     Args:
@@ -99,14 +147,14 @@ def replay(events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = 
 
 def states(
     events: Iterable[AnyEvent], on_event: Callable[[int], None] | None = None
-) -> Iterator[tuple[AnyEvent, RunState | None, RunState]]:
+) -> Iterator[tuple[AnyEvent, st.RunState | None, st.RunState]]:
     """Each event of a journal with the state before it (None for the first) and the state after it.
 
     An event at which this fails is left out: maybe another version of rankdeck wrote it, and without it the run can at least be stopped.
     """
     events = tuple(events)
     skipped = {event.number for event in events if isinstance(event, ev.PartLeftOut)}
-    before: RunState | None = None
+    before: st.RunState | None = None
     for number, event in enumerate(events):
         if number in skipped:
             continue
@@ -124,38 +172,3 @@ def states(
             continue
         yield event, before, after
         before = after
-
-
-def _run_launched(state: RunState, event: ev.RunLaunched) -> Step:
-    """A run is launched once."""
-    return ignore(state, "the run is launched already")
-
-
-_HANDLERS: dict[type[ev.Event], Callable[[RunState, Any], Step]] = {
-    ev.RunLaunched: _run_launched,
-    ev.SupervisorStarted: supervisor_started,
-    ev.NodeConnected: node_connected,
-    ev.NodeDisconnected: node_disconnected,
-    ev.NodeGivenUp: node_given_up,
-    ev.JobEnded: job_ended,
-    ev.RunContinued: run_continued,
-    ev.NodeWarned: node_warned,
-    ev.PartLeftOut: part_left_out,
-    ev.ModulesImported: modules_imported,
-    ev.ScriptImported: script_imported,
-    ev.NodeCleared: node_cleared,
-    ev.NodeClosed: node_closed,
-    ev.StoreOpened: store_opened,
-    ev.StoreLost: store_lost,
-    ev.RankSpawned: rank_spawned,
-    ev.RankWaiting: rank_waiting,
-    ev.RankJoined: rank_joined,
-    ev.RejoinOverdue: rejoin_overdue,
-    ev.RankEnded: rank_ended,
-    ev.RankLost: rank_lost,
-    ev.HoldOverdue: hold_overdue,
-    ev.HealthNoticed: health_noticed,
-    ev.StopRequested: stop_requested,
-    ev.RestartRequested: restart_requested,
-    ev.KillRequested: kill_requested,
-}

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run import state as st
 from engine.core.run.actions import AnyAction
 from engine.core.run.moves import (
     UNREACHABLE_PATIENCE,
@@ -28,32 +29,16 @@ from engine.core.run.parts import part_id
 from engine.core.run.rank_events import rank_ended, rank_lost, rank_spawned
 from engine.core.run.rejoin import rejoin, tell, tell_again, why_no_rejoin
 from engine.core.run.requests import stop_requested
-from engine.core.run.state import (
-    Alive,
-    Clearing,
-    Closing,
-    Ended,
-    Gone,
-    Holding,
-    Node,
-    Opening,
-    Outcome,
-    Pending,
-    Running,
-    RunState,
-    Starting,
-    Stopping,
-)
 
 RankEvent = ev.RankSpawned | ev.RankEnded | ev.RankLost
 
 
-def supervisor_started(state: RunState, event: ev.SupervisorStarted) -> Step:
+def supervisor_started(state: st.RunState, event: ev.SupervisorStarted) -> Step:
     """Connects a new supervisor to all agents."""
     match state.phase:
-        case Ended():
+        case st.Ended():
             return ignore(state, "the run has ended")
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing():
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
             wanted = [node.name for node in state.nodes if node.link in ("up", "down")]
             for name in wanted:
                 state = set_node(state, name, link="down", reason="a new supervisor is connecting", since=event.at)
@@ -63,15 +48,15 @@ def supervisor_started(state: RunState, event: ev.SupervisorStarted) -> Step:
             assert_never(never)
 
 
-def node_connected(state: RunState, event: ev.NodeConnected) -> Step:
+def node_connected(state: st.RunState, event: ev.NodeConnected) -> Step:
     """Updates the state with what the agent knows, and sends what the phase still needs."""
     match state.phase:
-        case Ended():
+        case st.Ended():
             return state, (act.CloseNode(node=event.node),)
-        case Closing():
+        case st.Closing():
             state = set_node(state, event.node, link="up", reason="", was_up=True)
             return state, (act.CloseNode(node=event.node),)
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing():
             state = set_node(state, event.node, link="up", reason="", since=event.at, was_up=True)
         case _ as never:
             assert_never(never)
@@ -87,13 +72,13 @@ def node_connected(state: RunState, event: ev.NodeConnected) -> Step:
     return state, leftovers + actions + more
 
 
-def _clear_older(state: RunState, event: ev.NodeConnected) -> tuple[AnyAction, ...]:
+def _clear_older(state: st.RunState, event: ev.NodeConnected) -> tuple[AnyAction, ...]:
     """Ends processes of an earlier attempt on a node that was given up and has come back."""
     alive = [rank.attempt for rank in event.ranks if rank.attempt < state.attempt and rank.status is None]
     return (act.ClearNode(node=event.node, attempt=max(alive)),) if alive else ()
 
 
-def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
+def _reconcile(state: st.RunState, event: ev.NodeConnected) -> Step:
     """Notes ranks of this attempt that started, ended or vanished while the link was down."""
     actions: tuple[AnyAction, ...] = ()
     node = state.node(event.node)
@@ -107,13 +92,13 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
         generation = state.generation_of(rank)
         phase, said = state.ranks[rank], known.get(rank)
         news: list[RankEvent] = []
-        if isinstance(phase, Pending) and said is not None:
+        if isinstance(phase, st.Pending) and said is not None:
             news.append(ev.RankSpawned(at=event.at, attempt=attempt, rank=rank, pid=said.pid, generation=generation))
-        if isinstance(phase, Pending | Alive) and said is not None and said.status is not None:
+        if isinstance(phase, st.Pending | st.Alive) and said is not None and said.status is not None:
             news.append(
                 ev.RankEnded(at=event.at, attempt=attempt, rank=rank, status=said.status, generation=generation)
             )
-        if isinstance(phase, Alive) and said is None:
+        if isinstance(phase, st.Alive) and said is None:
             news.append(
                 ev.RankLost(
                     at=event.at,
@@ -129,7 +114,7 @@ def _reconcile(state: RunState, event: ev.NodeConnected) -> Step:
     return state, actions
 
 
-def _learn(state: RunState, event: RankEvent) -> Step:
+def _learn(state: st.RunState, event: RankEvent) -> Step:
     """Handles an event that follows from another one. Earlier ones may have made it outdated."""
     if reason := outdated(state, event):
         return ignore(state, reason)
@@ -144,59 +129,74 @@ def _learn(state: RunState, event: RankEvent) -> Step:
             assert_never(never)
 
 
-def _resume(state: RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
+def _resume(state: st.RunState, event: ev.NodeConnected, asked: set[int]) -> Step:
     """Sends a connected node what the phase needs from it. Ranks in `asked` were requested already."""
     name = event.node
     node = state.node(name)
     match state.phase:
-        case Opening():
+        case st.Opening():
             return when_opened(state, event.at)
-        case Starting():
+        case st.Starting():
             if state.store_port is None:
                 is_complete = len(up_nodes(state)) == len(state.nodes)
                 head = state.nodes[0].name
                 return state, (act.OpenStore(node=head, attempt=state.attempt),) if is_complete else ()
             return state, tell_again(state, node) + spawn(state, node, set(node.ranks) - asked)
-        case Running() | Holding():
+        case st.Running() | st.Holding():
             return state, tell_again(state, node) + spawn(state, node, set(node.ranks) - asked)
-        case Stopping(at_once=at_once):
+        case st.Stopping(at_once=at_once):
             return state, (act.StopRanks(node=name, attempt=state.attempt, at_once=at_once),)
-        case Clearing():
+        case st.Clearing():
             return state, () if node.cleared else (act.ClearNode(node=name, attempt=state.attempt),)
-        case Closing() | Ended():
+        case st.Closing() | st.Ended():
             return state, (act.CloseNode(node=name),)
         case _ as never:
             assert_never(never)
 
 
-def node_disconnected(state: RunState, event: ev.NodeDisconnected) -> Step:
+def node_disconnected(state: st.RunState, event: ev.NodeDisconnected) -> Step:
     """Connects again. The ranks of the node keep running meanwhile."""
     match state.phase:
-        case Ended():
+        case st.Ended():
             return ignore(state, "the run has ended")
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing():
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
             node = state.node(event.node)
             if node.link in ("closed", "given-up"):
                 return ignore(state, f"{event.node} is {node.link}")
             state = set_node(state, event.node, link="down", reason=event.reason, since=event.at)
-            patience = UNREACHABLE_PATIENCE if is_ending(state) or isinstance(state.phase, Opening) else None
+            patience = UNREACHABLE_PATIENCE if is_ending(state) or isinstance(state.phase, st.Opening) else None
             return state, (act.OpenNode(node=event.node, patience=patience),)
         case _ as never:
             assert_never(never)
 
 
-def node_warned(state: RunState, event: ev.NodeWarned) -> Step:
-    """Notes a warning about a node. It is shown; nothing else follows."""
-    node = state.node(event.node)
-    if isinstance(state.phase, Ended):
-        return ignore(state, "the run has ended")
-    text = f"{event.check}: {event.text}"
-    if text in node.warnings:
-        return ignore(state, "that is known")
-    return set_node(state, event.node, warnings=(*node.warnings, text)), ()
+def shown_event(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | ev.ScriptImported) -> Step:
+    """Notes what is only shown: a warning about a node, or what its template or rank 0 has imported."""
+    match state.phase:
+        case st.Ended():
+            return ignore(state, "the run has ended")
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing() | st.Closing():
+            after = _with_note(state, event)
+            return (after, ()) if after != state else ignore(state, "that is known")
+        case _ as never:
+            assert_never(never)
 
 
-def part_left_out(state: RunState, event: ev.PartLeftOut) -> Step:
+def _with_note(state: st.RunState, event: ev.NodeWarned | ev.ModulesImported | ev.ScriptImported) -> st.RunState:
+    match event:
+        case ev.NodeWarned():
+            warnings = state.node(event.node).warnings
+            text = f"{event.check}: {event.text}"
+            return state if text in warnings else set_node(state, event.node, warnings=(*warnings, text))
+        case ev.ModulesImported():
+            return set_node(state, event.node, imports=event.modules)
+        case ev.ScriptImported():
+            return replace(state, imports=event.modules)
+        case _ as never:
+            assert_never(never)
+
+
+def part_left_out(state: st.RunState, event: ev.PartLeftOut) -> Step:
     """Notes a part that supervisors leave out. It is shown; nothing else follows."""
     part = part_id(event.part)
     if part in (*state.parts_left_out, *state.events_left_out):
@@ -206,27 +206,9 @@ def part_left_out(state: RunState, event: ev.PartLeftOut) -> Step:
     return replace(state, events_left_out=(*state.events_left_out, part)), ()
 
 
-def modules_imported(state: RunState, event: ev.ModulesImported) -> Step:
-    """Notes what the template of a node has imported. It is shown; nothing else follows."""
-    if isinstance(state.phase, Ended):
-        return ignore(state, "the run has ended")
-    if state.node(event.node).imports == event.modules:
-        return ignore(state, "that is known")
-    return set_node(state, event.node, imports=event.modules), ()
-
-
-def script_imported(state: RunState, event: ev.ScriptImported) -> Step:
-    """Notes what rank 0 has imported itself. It is shown; nothing else follows."""
-    if isinstance(state.phase, Ended):
-        return ignore(state, "the run has ended")
-    if state.imports == event.modules:
-        return ignore(state, "that is known")
-    return replace(state, imports=event.modules), ()
-
-
-def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
+def node_given_up(state: st.RunState, event: ev.NodeGivenUp) -> Step:
     """Counts the ranks of the node as lost. If there is a spare node, they rejoin there, or the run ends here and all ranks start again."""
-    if isinstance(state.phase, Ended):
+    if isinstance(state.phase, st.Ended):
         return ignore(state, "the run has ended")
     if (moved := _rejoin_on_spare(state, event)) is not None:
         return moved
@@ -238,19 +220,20 @@ def node_given_up(state: RunState, event: ev.NodeGivenUp) -> Step:
     return state, tuple(one for one in ends if not isinstance(one, act.Ignore)) + actions
 
 
-def _rejoin_on_spare(state: RunState, event: ev.NodeGivenUp) -> Step | None:
+def _rejoin_on_spare(state: st.RunState, event: ev.NodeGivenUp) -> Step | None:
     """Replaces a lost node by a spare one, where its ranks rejoin. Returns None if they can't."""
-    is_on = isinstance(state.phase, Starting | Running | Holding)
+    is_on = isinstance(state.phase, st.Starting | st.Running | st.Holding)
     if not is_on or not state.spare_names or event.node == state.nodes[0].name:
         return None
     name, *others = state.spare_names
     for rank in state.node(event.node).ranks:
-        if isinstance(phase := state.ranks[rank], Pending | Alive):
-            pid, order = phase.pid if isinstance(phase, Alive) else None, state.ends
-            gone = Gone(pid=pid, reason=event.reason, at=event.at, order=order, asked=False)
+        if isinstance(phase := state.ranks[rank], st.Pending | st.Alive):
+            pid, order = phase.pid if isinstance(phase, st.Alive) else None, state.ends
+            gone = st.Gone(pid=pid, reason=event.reason, at=event.at, order=order, asked=False)
             state = replace(set_rank(state, rank, gone), ends=order + 1)
     nodes = tuple(
-        Node(name=name, ranks=node.ranks, since=event.at) if node.name == event.node else node for node in state.nodes
+        st.Node(name=name, ranks=node.ranks, since=event.at) if node.name == event.node else node
+        for node in state.nodes
     )
     state = replace(state, nodes=nodes, spare_nodes=state.spare_nodes - 1, spare_names=tuple(others))
     if why_no_rejoin(state):
@@ -260,13 +243,13 @@ def _rejoin_on_spare(state: RunState, event: ev.NodeGivenUp) -> Step | None:
     return state, (act.OpenNode(node=name), *told, *actions)
 
 
-def _lose_ranks(state: RunState, event: ev.NodeGivenUp) -> Step:
+def _lose_ranks(state: st.RunState, event: ev.NodeGivenUp) -> Step:
     match state.phase:
-        case Ended():
+        case st.Ended():
             return state, ()
-        case Opening():
+        case st.Opening():
             return when_opened(state, event.at)
-        case Starting() | Running() | Holding() | Stopping():
+        case st.Starting() | st.Running() | st.Holding() | st.Stopping():
             node = state.node(event.node)
             actions: tuple[AnyAction, ...] = ()
             attempt = state.attempt  # the loss of the last rank may start the next attempt
@@ -276,77 +259,90 @@ def _lose_ranks(state: RunState, event: ev.NodeGivenUp) -> Step:
                 state, more = _learn(state, lost)
                 actions += more
             return state, actions
-        case Clearing():
+        case st.Clearing():
             return when_cleared(state, (), event.at)
-        case Closing():
+        case st.Closing():
             return when_closed(state, (), event.at)
         case _ as never:
             assert_never(never)
 
 
-def job_ended(state: RunState, event: ev.JobEnded) -> Step:
+def job_ended(state: st.RunState, event: ev.JobEnded) -> Step:
     """Ends the run at once: no agent can be asked any more. A run that was being stopped counts as stopped."""
     match state.phase:
-        case Ended(outcome=Outcome(word="queued")):
-            outcome, is_asked = Outcome(word="failed", reason=event.reason, job_ended=True), True
-        case Ended():
+        case st.Ended(outcome=st.Outcome(word="queued")):
+            outcome, is_asked = st.Outcome(word="failed", reason=event.reason, job_ended=True), True
+        case st.Ended():
             return ignore(state, "the run has ended")
-        case Stopping(then=Outcome() as outcome) | Clearing(then=Outcome() as outcome) | Closing(outcome=outcome):
+        case (
+            st.Stopping(then=st.Outcome() as outcome)
+            | st.Clearing(then=st.Outcome() as outcome)
+            | st.Closing(outcome=outcome)
+        ):
             is_asked = True
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
-            outcome, is_asked = Outcome(word="failed", reason=event.reason, job_ended=True), False
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing():
+            outcome, is_asked = st.Outcome(word="failed", reason=event.reason, job_ended=True), False
         case _ as never:
             assert_never(never)
-    gone = sum(isinstance(rank, Alive) for rank in state.ranks)
+    gone = sum(isinstance(rank, st.Alive) for rank in state.ranks)
     orders = iter(range(state.ends, state.ends + gone))
     ranks = tuple(
-        Gone(pid=rank.pid, reason=event.reason, at=event.at, order=next(orders), asked=is_asked)
-        if isinstance(rank, Alive)
+        st.Gone(pid=rank.pid, reason=event.reason, at=event.at, order=next(orders), asked=is_asked)
+        if isinstance(rank, st.Alive)
         else rank
         for rank in state.ranks
     )
     nodes = tuple(replace(node, link="given-up", reason=event.reason, since=event.at) for node in state.nodes)
-    phase = Ended(outcome=outcome, at=event.at)
+    phase = st.Ended(outcome=outcome, at=event.at)
     return replace(state, phase=phase, ranks=ranks, nodes=nodes, ends=state.ends + gone), ()
 
 
-def run_continued(state: RunState, event: ev.RunContinued) -> Step:
+def run_continued(state: st.RunState, event: ev.RunContinued) -> Step:
     """Starts the next attempt on the nodes of another job, or on others of the same job."""
     match state.phase:
-        case Ended(outcome=Outcome(word="queued")):
+        case st.Ended(outcome=st.Outcome(word="queued")):
             ranks = sorted(rank for _, ranks in event.nodes for rank in ranks)
             if ranks != list(range(len(state.ranks))):
                 return ignore(state, f"the run has {len(state.ranks)} ranks, and the job {len(ranks)}")
-            nodes = tuple(Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
+            nodes = tuple(st.Node(name=name, ranks=own, link="closed", since=event.at) for name, own in event.nodes)
             spare = {"spare_nodes": event.spare_nodes, "spare_names": event.spare_names}
-            return next_attempt(replace(state, phase=Opening(), nodes=nodes, restarts=0, **spare), event.at)
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
+            return next_attempt(replace(state, phase=st.Opening(), nodes=nodes, restarts=0, **spare), event.at)
+        case (
+            st.Opening()
+            | st.Starting()
+            | st.Running()
+            | st.Holding()
+            | st.Stopping()
+            | st.Clearing()
+            | st.Closing()
+            | st.Ended()
+        ):
             return ignore(state, "the run does not wait for a job")
         case _ as never:
             assert_never(never)
 
 
-def node_cleared(state: RunState, event: ev.NodeCleared) -> Step:
+def node_cleared(state: st.RunState, event: ev.NodeCleared) -> Step:
     """Goes on once all nodes are cleared."""
     match state.phase:
-        case Clearing():
+        case st.Clearing():
             if any(node.name == event.node and node.cleared for node in state.nodes):
                 return ignore(state, f"{event.node} is cleared already")
             return when_cleared(set_node(state, event.node, cleared=True, abandoned=event.abandoned), (), event.at)
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Closing() | Ended():
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Closing() | st.Ended():
             return ignore(state, "the node was not being cleared")
         case _ as never:
             assert_never(never)
 
 
-def node_closed(state: RunState, event: ev.NodeClosed) -> Step:
+def node_closed(state: st.RunState, event: ev.NodeClosed) -> Step:
     """Ends the run once all agents have ended. An agent that ended unexpectedly is opened again."""
     match state.phase:
-        case Closing():
+        case st.Closing():
             return when_closed(set_node(state, event.node, link="closed", since=event.at), (), event.at)
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing():
+        case st.Opening() | st.Starting() | st.Running() | st.Holding() | st.Stopping() | st.Clearing():
             return node_disconnected(state, ev.NodeDisconnected(at=event.at, node=event.node, reason="its agent ended"))
-        case Ended():
+        case st.Ended():
             return ignore(state, "the run has ended")
         case _ as never:
             assert_never(never)

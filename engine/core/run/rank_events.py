@@ -7,83 +7,76 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from engine.core.run import events as ev
+from engine.core.run import state as st
 from engine.core.run.failure_policy import may_fall_back, on_failure, with_cause
 from engine.core.run.moves import Step, any_rank, clear, ignore, is_ending, set_rank, stop
 from engine.core.run.rejoin import apart, finished_before, is_forming
-from engine.core.run.state import (
-    Alive,
-    Clearing,
-    Closing,
-    Done,
-    Ended,
-    Gone,
-    Holding,
-    Opening,
-    Outcome,
-    Pending,
-    Restart,
-    Running,
-    RunState,
-    Starting,
-    Stopping,
-)
 from engine.core.words import rank_words
 
 
-def rank_spawned(state: RunState, event: ev.RankSpawned) -> Step:
+def rank_spawned(state: st.RunState, event: ev.RankSpawned) -> Step:
     """Notes the process of a rank. With the last one, the run is running."""
     match state.phase:
-        case Starting() | Running() | Holding() | Stopping():
-            if not isinstance(state.ranks[event.rank], Pending):
+        case st.Starting() | st.Running() | st.Holding() | st.Stopping():
+            if not isinstance(state.ranks[event.rank], st.Pending):
                 return ignore(state, f"rank {event.rank} has started already")
-            state = set_rank(state, event.rank, Alive(pid=event.pid, since=event.at))
-            if isinstance(state.phase, Starting) and not any_rank(state, Pending):
-                state = replace(state, phase=Running())
+            state = set_rank(state, event.rank, st.Alive(pid=event.pid, since=event.at))
+            if isinstance(state.phase, st.Starting) and not any_rank(state, st.Pending):
+                state = replace(state, phase=st.Running())
             return state, ()
-        case Opening() | Clearing() | Closing() | Ended():
+        case st.Opening() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "no rank was to be started")
         case _ as never:
             assert_never(never)
 
 
-def rank_waiting(state: RunState, event: ev.RankWaiting) -> Step:
+def rank_waiting(state: st.RunState, event: ev.RankWaiting) -> Step:
     """Notes in which generation a rank waits."""
     match state.phase:
-        case Starting() | Running() | Holding():
+        case st.Starting() | st.Running() | st.Holding():
             if event.generation <= state.waits_of(event.rank) or event.generation < state.generation_of(event.rank):
                 return ignore(state, f"rank {event.rank} has got further, or is another process")
             return _set_waits(state, event.rank, event.generation), ()
-        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+        case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the attempt is over")
         case _ as never:
             assert_never(never)
 
 
-def _set_waits(state: RunState, rank: int, generation: int) -> RunState:
+def _set_waits(state: st.RunState, rank: int, generation: int) -> st.RunState:
     waits = list(state.waits_in or (-1,) * len(state.ranks))
     waits[rank] = generation
     return replace(state, waits_in=tuple(waits))
 
 
-def rejoin_overdue(state: RunState, event: ev.RejoinOverdue) -> Step:
+def rejoin_overdue(state: st.RunState, event: ev.RejoinOverdue) -> Step:
     """Starts all ranks again, as the next attempt. The rejoin has counted as a restart, so this does not count again."""
     match state.phase:
-        case Starting() | Running() if is_forming(state) and event.generation == state.generation:
+        case st.Starting() | st.Running() if is_forming(state) and event.generation == state.generation:
             if late := apart(state):
                 why = f"{rank_words(late)} did not notice generation {state.generation}"
             else:
                 why = f"generation {state.generation} did not form"
-            return stop(state, Restart(reason=why), event.at)
-        case Opening() | Starting() | Running() | Holding() | Stopping() | Clearing() | Closing() | Ended():
+            return stop(state, st.Restart(reason=why), event.at)
+        case (
+            st.Opening()
+            | st.Starting()
+            | st.Running()
+            | st.Holding()
+            | st.Stopping()
+            | st.Clearing()
+            | st.Closing()
+            | st.Ended()
+        ):
             return ignore(state, f"ranks do not rejoin in generation {event.generation} any more")
         case _ as never:
             assert_never(never)
 
 
-def rank_joined(state: RunState, event: ev.RankJoined) -> Step:
+def rank_joined(state: st.RunState, event: ev.RankJoined) -> Step:
     """Notes that a rank has joined a generation, which also shows that its script can rejoin."""
     match state.phase:
-        case Starting() | Running() | Holding():
+        case st.Starting() | st.Running() | st.Holding():
             joined = state.joined | {event.rank} if event.generation == state.generation else state.joined
             waits = 0 <= state.waits_of(event.rank) <= event.generation
             if state.elastic and joined == state.joined and not waits:
@@ -91,19 +84,19 @@ def rank_joined(state: RunState, event: ev.RankJoined) -> Step:
             free_rejoins = 0 if len(joined) == len(state.ranks) else state.free_rejoins
             state = _set_waits(state, event.rank, -1) if waits else state
             return replace(state, elastic=True, joined=joined, free_rejoins=free_rejoins), ()
-        case Opening() | Stopping() | Clearing() | Closing() | Ended():
+        case st.Opening() | st.Stopping() | st.Clearing() | st.Closing() | st.Ended():
             return ignore(state, "the attempt is over")
         case _ as never:
             assert_never(never)
 
 
-def rank_ended(state: RunState, event: ev.RankEnded) -> Step:
+def rank_ended(state: st.RunState, event: ev.RankEnded) -> Step:
     """Notes how a rank ended, and decides what follows."""
     phase = state.ranks[event.rank]
-    if isinstance(phase, Done | Gone):
+    if isinstance(phase, st.Done | st.Gone):
         return ignore(state, f"rank {event.rank} has ended already")
-    done = Done(
-        pid=phase.pid if isinstance(phase, Alive) else None,
+    done = st.Done(
+        pid=phase.pid if isinstance(phase, st.Alive) else None,
         status=event.status,
         at=event.at,
         order=state.ends,
@@ -119,19 +112,19 @@ def rank_ended(state: RunState, event: ev.RankEnded) -> Step:
     )
 
 
-def _failed_before(state: RunState, event: ev.RankEnded) -> bool:
+def _failed_before(state: st.RunState, event: ev.RankEnded) -> bool:
     """Whether a rank failed before it was told to stop, although the failure of another one, which may follow from it, was seen first."""
-    is_cause_sought = isinstance(state.phase, Stopping) and bool(state.phase.cause)
+    is_cause_sought = isinstance(state.phase, st.Stopping) and bool(state.phase.cause)
     return is_cause_sought and event.by_itself and event.status != 0 and not event.secondary
 
 
-def rank_lost(state: RunState, event: ev.RankLost) -> Step:
+def rank_lost(state: st.RunState, event: ev.RankLost) -> Step:
     """Notes that a rank is gone for an unknown reason, and decides what follows."""
     phase = state.ranks[event.rank]
-    if isinstance(phase, Done | Gone):
+    if isinstance(phase, st.Done | st.Gone):
         return ignore(state, f"rank {event.rank} has ended already")
-    gone = Gone(
-        pid=phase.pid if isinstance(phase, Alive) else None,
+    gone = st.Gone(
+        pid=phase.pid if isinstance(phase, st.Alive) else None,
         reason=event.reason,
         at=event.at,
         order=state.ends,
@@ -141,26 +134,26 @@ def rank_lost(state: RunState, event: ev.RankLost) -> Step:
     return _take_end(replace(set_rank(state, event.rank, gone), ends=state.ends + 1), event.at, failed=True)
 
 
-def _take_end(state: RunState, at: float, *, failed: bool) -> Step:
+def _take_end(state: st.RunState, at: float, *, failed: bool) -> Step:
     """Decides what follows from the end of a rank, after the end itself was noted."""
     match state.phase:
-        case Starting() | Running():
+        case st.Starting() | st.Running():
             if failed:
                 return on_failure(state, at)
             if is_forming(state) and (finished := finished_before(state)):
                 why = f"{rank_words(finished)} finished before generation {state.generation} had formed"
-                return stop(state, Restart(reason=why), at)
-            if any_rank(state, Pending):
+                return stop(state, st.Restart(reason=why), at)
+            if any_rank(state, st.Pending):
                 return state, ()
-            if any_rank(state, Alive):
-                return replace(state, phase=Running()), ()
-            return clear(state, Outcome(word="succeeded", reason=""), at)
-        case Stopping() as phase:
+            if any_rank(state, st.Alive):
+                return replace(state, phase=st.Running()), ()
+            return clear(state, st.Outcome(word="succeeded", reason=""), at)
+        case st.Stopping() as phase:
             phase = with_cause(state, phase) if failed else phase
-            return (replace(state, phase=phase), ()) if any_rank(state, Alive) else clear(state, phase.then, at)
-        case Holding() if failed and may_fall_back(state):
+            return (replace(state, phase=phase), ()) if any_rank(state, st.Alive) else clear(state, phase.then, at)
+        case st.Holding() if failed and may_fall_back(state):
             return on_failure(state, at)  # the ranks that failed before only lost their connection
-        case Opening() | Holding() | Clearing() | Closing() | Ended():
+        case st.Opening() | st.Holding() | st.Clearing() | st.Closing() | st.Ended():
             return state, ()
         case _ as never:
             assert_never(never)

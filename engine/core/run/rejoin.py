@@ -8,9 +8,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from engine.core.run import actions as act
+from engine.core.run import state as st
 from engine.core.run.actions import AnyAction
 from engine.core.run.moves import Step, spawn, up_nodes
-from engine.core.run.state import Alive, Done, Gone, Node, Pending, RankNews, Running, RunState, Starting
 
 APART_LIMIT = 20.0
 """Seconds that a rank may wait in an older generation than the newest. It receives that news within milliseconds, and a rank that can't
@@ -21,10 +21,10 @@ MEETING_LIMIT = 600.0
 usually ends a rank much earlier."""
 
 
-def why_no_rejoin(state: RunState) -> str:
+def why_no_rejoin(state: st.RunState) -> str:
     """Why the dead ranks can't rejoin alone; empty if they can."""
-    dead = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)]
-    finished = [rank for rank in dead if isinstance(phase := state.ranks[rank], Done) and phase.status == 0]
+    dead = [rank for rank, phase in enumerate(state.ranks) if isinstance(phase, st.Done | st.Gone)]
+    finished = [rank for rank in dead if isinstance(phase := state.ranks[rank], st.Done) and phase.status == 0]
     unreachable = {
         rank: node.name for node in state.nodes if node.link in ("closed", "given-up") for rank in node.ranks
     }
@@ -46,49 +46,49 @@ def why_no_rejoin(state: RunState) -> str:
     return ""
 
 
-def is_forming(state: RunState) -> bool:
+def is_forming(state: st.RunState) -> bool:
     """Whether a rejoin is under way: not all ranks have joined the new generation."""
     return state.generation > 0 and len(state.joined) < len(state.ranks)
 
 
-def patience(state: RunState) -> float | None:
+def patience(state: st.RunState) -> float | None:
     """Seconds that ranks may stay as they are in a rejoin, or None where nothing limits that.
 
     A rank that does not wait is busy with its script, which may take any time.
     """
-    if not isinstance(state.phase, Starting | Running) or not is_forming(state):
+    if not isinstance(state.phase, st.Starting | st.Running) or not is_forming(state):
         return None
     if state.nodes[0].link != "up":
         return None  # ranks can't be told of the newest generation before its link is back
     if apart(state):
         return APART_LIMIT
     have_met = all(
-        isinstance(phase, Alive) and (rank in state.joined or state.waits_of(rank) == state.generation)
+        isinstance(phase, st.Alive) and (rank in state.joined or state.waits_of(rank) == state.generation)
         for rank, phase in enumerate(state.ranks)
     )
     return MEETING_LIMIT if have_met else None
 
 
-def apart(state: RunState) -> list[int]:
+def apart(state: st.RunState) -> list[int]:
     """Ranks that wait in an older generation than the newest, on nodes that are connected."""
     return [
         rank
         for node in up_nodes(state)
         for rank in node.ranks
-        if isinstance(state.ranks[rank], Alive) and 0 <= state.waits_of(rank) < state.generation
+        if isinstance(state.ranks[rank], st.Alive) and 0 <= state.waits_of(rank) < state.generation
     ]
 
 
-def finished_before(state: RunState) -> list[int]:
+def finished_before(state: st.RunState) -> list[int]:
     """Ranks that ended well without joining the newest generation, which can't form without them."""
     return [
         rank
         for rank, phase in enumerate(state.ranks)
-        if isinstance(phase, Done) and phase.status == 0 and rank not in state.joined
+        if isinstance(phase, st.Done) and phase.status == 0 and rank not in state.joined
     ]
 
 
-def tell(state: RunState, news: RankNews) -> Step:
+def tell(state: st.RunState, news: st.RankNews) -> Step:
     """Puts news for the ranks into the store, if it was not put there before."""
     if news in state.news:
         return state, ()
@@ -97,7 +97,7 @@ def tell(state: RunState, news: RankNews) -> Step:
     return replace(state, news=(*state.news, news)), (action,)
 
 
-def tell_again(state: RunState, node: Node) -> tuple[AnyAction, ...]:
+def tell_again(state: st.RunState, node: st.Node) -> tuple[AnyAction, ...]:
     """Repeats all news of this attempt if the node hosts the store: some may not have arrived."""
     if node.name != state.nodes[0].name:
         return ()
@@ -107,18 +107,18 @@ def tell_again(state: RunState, node: Node) -> tuple[AnyAction, ...]:
     )
 
 
-def rejoin(state: RunState, at: float) -> Step:
+def rejoin(state: st.RunState, at: float) -> Step:
     """Starts the dead ranks for a new generation, and informs the others."""
     generation = state.generation + 1
-    dead = {rank for rank, phase in enumerate(state.ranks) if isinstance(phase, Done | Gone)}
+    dead = {rank for rank, phase in enumerate(state.ranks) if isinstance(phase, st.Done | st.Gone)}
     count = range(len(state.ranks))
     state = replace(
         state,
-        phase=Starting(),
+        phase=st.Starting(),
         generation=generation,
         generation_since=at,
         started_for=tuple(generation if rank in dead else state.generation_of(rank) for rank in count),
-        ranks=tuple(Pending() if rank in dead else state.ranks[rank] for rank in count),
+        ranks=tuple(st.Pending() if rank in dead else state.ranks[rank] for rank in count),
         joined=frozenset(),
         waits_in=tuple(-1 if rank in dead else state.waits_of(rank) for rank in count),
     )

@@ -8,71 +8,54 @@ from msgspec.structs import replace
 
 from engine.core.run import actions as act
 from engine.core.run import events as ev
+from engine.core.run import state as st
 from engine.core.run.moves import Step, close, ignore, next_attempt, stop, up_nodes
 from engine.core.run.rejoin import rejoin, why_no_rejoin
-from engine.core.run.state import (
-    Alive,
-    Clearing,
-    Closing,
-    Done,
-    Ended,
-    Gone,
-    Holding,
-    Opening,
-    Outcome,
-    Pending,
-    Restart,
-    RestartKind,
-    Running,
-    RunState,
-    Starting,
-    Stopping,
-)
 
 RESTART_GUARD = 5.0
 """Seconds after the start of an attempt in which another restart request counts as the same one: a key pressed twice, a script that
 retries. After another failure, a new request counts immediately."""
 
 
-def stop_requested(state: RunState, event: ev.StopRequested) -> Step:
+def stop_requested(state: st.RunState, event: ev.StopRequested) -> Step:
     """Stops the run. A stop wins over a restart under way, and a second stop may be more urgent than the first."""
-    outcome = Outcome(word="queued" if event.again else "stopped", reason=f"stopped by {event.by}")
+    outcome = st.Outcome(word="queued" if event.again else "stopped", reason=f"stopped by {event.by}")
     match state.phase:
-        case Opening():
+        case st.Opening():
             return close(state, outcome, event.at)
-        case Starting() | Running() | Holding():
+        case st.Starting() | st.Running() | st.Holding():
             return stop(state, outcome, event.at, at_once=event.at_once)
-        case Stopping(then=then, at_once=at_once):
-            is_replaced = isinstance(then, Restart) or _is_replaced(then, outcome)
+        case st.Stopping(then=then, at_once=at_once):
+            is_replaced = isinstance(then, st.Restart) or _is_replaced(then, outcome)
             if not is_replaced and not event.at_once:
                 return ignore(state, "the run is stopping already")
             then = outcome if is_replaced else then
             return stop(state, then, event.at, at_once=at_once or event.at_once)
-        case Clearing(then=Restart()):
-            return replace(state, phase=Clearing(then=outcome)), ()
-        case Clearing(then=Outcome() as ending) if _is_replaced(ending, outcome) and not event.at_once:
-            return replace(state, phase=Clearing(then=outcome)), ()
-        case Closing(outcome=ending) if _is_replaced(ending, outcome):
-            return replace(state, phase=Closing(outcome=outcome)), ()
-        case Clearing() if event.at_once:
+        case st.Clearing(then=st.Restart()):
+            return replace(state, phase=st.Clearing(then=outcome)), ()
+        case st.Clearing(then=st.Outcome() as ending) if _is_replaced(ending, outcome) and not event.at_once:
+            return replace(state, phase=st.Clearing(then=outcome)), ()
+        case st.Closing(outcome=ending) if _is_replaced(ending, outcome):
+            return replace(state, phase=st.Closing(outcome=outcome)), ()
+        case st.Clearing() if event.at_once:
             waiting = [node.name for node in up_nodes(state) if not node.cleared]
             return state, tuple(act.ClearNode(node=name, attempt=state.attempt, at_once=True) for name in waiting)
-        case Clearing() | Closing():
+        case st.Clearing() | st.Closing():
             return ignore(state, "the run is ending already")
-        case Ended(outcome=ended) if _is_replaced(ended, outcome):
-            return replace(state, phase=Ended(outcome=outcome, at=event.at)), ()
-        case Ended(outcome=ended):
+        case st.Ended(outcome=ended) if _is_replaced(ended, outcome):
+            return replace(state, phase=st.Ended(outcome=outcome, at=event.at)), ()
+        case st.Ended(outcome=ended):
             return ignore(state, f"the run has ended already: {ended.word}")
         case _ as never:
             assert_never(never)
 
 
-def _is_replaced(ending: Outcome, outcome: Outcome) -> bool:
+def _is_replaced(ending: st.Outcome, outcome: st.Outcome) -> bool:
     """Whether a run that another job would continue ends now."""
     return ending.word == "queued" and outcome.word != "queued"
 
 
-def restart_kind(state: RunState, scope: ev.Scope) -> RestartKind:
+def restart_kind(state: st.RunState, scope: ev.Scope) -> st.RestartKind:
     """What a restart would do now: start the dead ranks, start the next attempt, or nothing.
 
     Args:
@@ -80,45 +63,45 @@ def restart_kind(state: RunState, scope: ev.Scope) -> RestartKind:
         scope: what the restart is asked for; see `RestartRequested`.
     """
     match state.phase:
-        case Holding() if scope != "all" and not why_no_rejoin(state):
+        case st.Holding() if scope != "all" and not why_no_rejoin(state):
             return "rejoin"
-        case Ended(outcome=Outcome(word="queued")):
+        case st.Ended(outcome=st.Outcome(word="queued")):
             return "none"
-        case Running() | Holding() | Ended():
+        case st.Running() | st.Holding() | st.Ended():
             return "attempt"
-        case Stopping(then=Outcome(word="failed")) | Clearing(then=Outcome(word="failed")):
+        case st.Stopping(then=st.Outcome(word="failed")) | st.Clearing(then=st.Outcome(word="failed")):
             return "attempt"
-        case Starting() if state.generation > 0 and scope == "all":
+        case st.Starting() if state.generation > 0 and scope == "all":
             return "attempt"
-        case Opening() | Starting() | Stopping() | Clearing() | Closing():
+        case st.Opening() | st.Starting() | st.Stopping() | st.Clearing() | st.Closing():
             return "none"
         case _ as never:
             assert_never(never)
 
 
-def restart_requested(state: RunState, event: ev.RestartRequested) -> Step:
+def restart_requested(state: st.RunState, event: ev.RestartRequested) -> Step:
     """Lets the dead ranks rejoin where that is possible and enough, else starts the next attempt. Parts that supervisors left out are tried
     again: something else may have killed those."""
     if reason := _why_no_restart(state, event):
         return ignore(state, reason)
     if state.parts_left_out:
         state = replace(state, parts_left_out=())
-    then = Restart(reason=f"restarted by {event.by}")
+    then = st.Restart(reason=f"restarted by {event.by}")
     match state.phase:
-        case Stopping() as phase:
+        case st.Stopping() as phase:
             return replace(state, phase=replace(phase, then=then, cause="")), ()
-        case Clearing() as phase:
+        case st.Clearing() as phase:
             return replace(state, phase=replace(phase, then=then)), ()
-        case Ended():
-            return next_attempt(replace(state, phase=Opening(), restarts=0), event.at)
+        case st.Ended():
+            return next_attempt(replace(state, phase=st.Opening(), restarts=0), event.at)
     state = replace(state, restarts=0)
     is_rejoin = restart_kind(state, event.scope) == "rejoin"
     return rejoin(state, event.at) if is_rejoin else stop(state, then, event.at)
 
 
-def _why_no_restart(state: RunState, event: ev.RestartRequested) -> str:
+def _why_no_restart(state: st.RunState, event: ev.RestartRequested) -> str:
     """Why a restart is refused; empty if it is not."""
-    if isinstance(state.phase, Running):
+    if isinstance(state.phase, st.Running):
         if state.attempt > 0 and 0 <= event.at - state.attempt_since < RESTART_GUARD:
             return f"attempt {state.attempt} has only just started"
         if state.generation > 0 and 0 <= event.at - state.generation_since < RESTART_GUARD:
@@ -126,44 +109,44 @@ def _why_no_restart(state: RunState, event: ev.RestartRequested) -> str:
     if restart_kind(state, event.scope) != "none":
         return ""
     match state.phase:
-        case Opening() | Starting():
+        case st.Opening() | st.Starting():
             return f"attempt {state.attempt} is starting already"
-        case Stopping(then=Restart()) | Clearing(then=Restart()):
+        case st.Stopping(then=st.Restart()) | st.Clearing(then=st.Restart()):
             return f"attempt {state.attempt + 1} is about to start"
-        case Ended():
+        case st.Ended():
             return "it waits for the job that continues it"
         case _:
             return "the run is ending; restart it once it has ended"
 
 
-def refuses_restart(state: RunState) -> bool:
+def refuses_restart(state: st.RunState) -> bool:
     """Whether the run is ending or waits for its next job. Any other restart that is ignored is under way already."""
     match state.phase:
-        case Stopping(then=Outcome()) | Clearing(then=Outcome()) | Closing() | Ended():
+        case st.Stopping(then=st.Outcome()) | st.Clearing(then=st.Outcome()) | st.Closing() | st.Ended():
             return True
         case _:
             return False
 
 
-def is_about_to_start(state: RunState, rank: int) -> bool:
+def is_about_to_start(state: st.RunState, rank: int) -> bool:
     """Whether a rank has no process yet and gets one now. `rank` may be one that the run does not have."""
-    pending = rank < len(state.ranks) and isinstance(state.ranks[rank], Pending)
-    return pending and isinstance(state.phase, Opening | Starting)
+    pending = rank < len(state.ranks) and isinstance(state.ranks[rank], st.Pending)
+    return pending and isinstance(state.phase, st.Opening | st.Starting)
 
 
-def kill_requested(state: RunState, event: ev.KillRequested) -> Step:
+def kill_requested(state: st.RunState, event: ev.KillRequested) -> Step:
     """Sends a signal to a rank that is alive on a connected node."""
     match state.ranks[event.rank]:
-        case Alive(pid=pid) if event.pid not in (None, pid):
+        case st.Alive(pid=pid) if event.pid not in (None, pid):
             return ignore(state, f"you saw process {event.pid}; process {pid} has replaced it")
-        case Alive():
+        case st.Alive():
             node = state.node_of(event.rank)
             if node.link != "up":
                 return ignore(state, f"{node.name} is not reachable: {node.reason}")
             return state, (act.SignalRank(node=node.name, attempt=state.attempt, rank=event.rank, signal=event.signal),)
-        case Pending():
+        case st.Pending():
             return ignore(state, f"rank {event.rank} has not started")
-        case Done() | Gone():
+        case st.Done() | st.Gone():
             return ignore(state, f"rank {event.rank} has ended already")
         case _ as never:
             assert_never(never)

@@ -85,7 +85,7 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     """The exception of the traceback, or the meaning of the signal; one line."""
     traceback: str
     """The last traceback that the rank printed: raw text of several lines; empty: none."""
-    hint: str = msgspec.field(name="advice")
+    hint: str
     """The next step."""
     others: tuple[int, ...] = ()
     """Other ranks that failed."""

@@ -261,7 +261,7 @@ class Question(Request, frozen=True, kw_only=True, omit_defaults=False):
 class OpenListener(Question, frozen=True, kw_only=True, tag="open_door"):
     """Listen for other nodes, and answer each connection with the token. Answered by ListenerOpened."""
 
-    token: str = msgspec.field(name="word")
+    token: str
 
 
 class CloseListener(Question, frozen=True, kw_only=True, tag="close_door"):
@@ -273,7 +273,7 @@ class TryAddresses(Question, frozen=True, kw_only=True, tag="knock"):
 
     addresses: tuple[str, ...]
     port: int
-    token: str = msgspec.field(name="word")
+    token: str
 
 
 class NameInterface(Question, frozen=True, kw_only=True, tag="name_interface"):

@@ -65,23 +65,23 @@ Request = Subscribe | Stop | Restart | Kill | AskStacks
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """The first line of a supervisor.
-
-    `checks_pids`: it refuses a `Kill` with a `pid` that another process has replaced; older ones send the signal in any case.
-    """
+    """The first line of a supervisor."""
 
     protocol: int
     version: str
     run: str
     pid: int
-    checks_pids: bool = False
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """The supervisor does not serve this client, or can't do what it asks. `defect`: an error of the supervisor itself."""
+    """The supervisor does not serve this client, or can't do what it asks.
+
+    `defect`: an error of the supervisor itself. `version`: the supervisor's, if it speaks another protocol than the client.
+    """
 
     reason: str
     defect: bool = False
+    version: str = ""
 
 
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):

@@ -32,7 +32,7 @@ class Listener:
     def open_port(self, message: Message) -> None:
         """`open_door`: opens a port, and sends the token to everyone who connects."""
         self._close()
-        listener, token = networks.open_listener(), message["word"].encode()
+        listener, token = networks.open_listener(), message["token"].encode()
         self._socket = listener
         self._selector.register(listener, selectors.EVENT_READ, lambda: networks.answer(listener, token))
         own = os.environ.get("SSH_CONNECTION", "").split()
@@ -53,7 +53,7 @@ class Listener:
     def try_node(self, message: Message) -> None:
         """`knock`: tries all addresses of another node. It must answer with the token, because an address may belong to another
         machine. Blocks for at most CONNECT_TIME."""
-        addresses, token = message["addresses"][:MOST_ADDRESSES], message["word"].encode()
+        addresses, token = message["addresses"][:MOST_ADDRESSES], message["token"].encode()
         reached, _ = networks.try_addresses(addresses, message["port"], token, CONNECT_TIME, CONNECT_GRACE)
         names = interface_names()
         found = [[address, names.get(own, "")] for address, own in reached.items()]
