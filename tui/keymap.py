@@ -10,10 +10,10 @@ from textual.theme import BUILTIN_THEMES
 
 from engine.core.plan.key_places import Places
 from engine.core.settings import Settings
-from tui.keys import KEYS, Key, Where, key_name, rebound
+from tui.keys import KEYS, Key, key_name, rebound
 from tui.theme import DARK, LIGHT
 
-TOGETHER: tuple[frozenset[Where], ...] = tuple(
+TOGETHER: tuple[frozenset[str], ...] = tuple(
     frozenset((*places, "app"))
     for places in (
         ("home", "profiles", "list"), ("home", "runs", "list"), ("history", "past", "list"), ("compare", "list"),

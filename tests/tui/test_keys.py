@@ -14,7 +14,7 @@ from textual.keys import _character_to_key
 from tests.tui.fake_engine import FakeEngine
 from tests.tui.seen import text_of, until_seen
 from tui.app import RankdeckApp
-from tui.keys import KEYS, PLACES, Key, Where, keys_of, rebound
+from tui.keys import KEYS, PLACES, TABLE, Key, keys_of, rebound
 from tui.screens.check import CheckScreen
 from tui.screens.compare import CompareScreen
 from tui.screens.confirm import AskScreen, ConfirmScreen, LeaveScreen, NoticeScreen
@@ -35,7 +35,7 @@ from tui.widgets.run_charts import RunCharts
 from tui.widgets.run_log import RunLog
 from tui.widgets.text_pane import TextPane
 
-OWNERS: dict[Where, tuple[type[DOMNode], ...]] = {
+OWNERS: dict[str, tuple[type[DOMNode], ...]] = {
     "app": (RankdeckApp,),
     "list": (ProfileList, RunList, RankTable, RunLog, TextPane, CheckGrid, NodeGrid),
     "home": (HomeScreen,),
@@ -104,6 +104,13 @@ def test_every_id_is_there_once_and_every_place_has_a_heading():
     assert {key.where for key in KEYS} == set(PLACES) == set(OWNERS)
 
 
+def test_every_line_of_the_table_is_a_place_or_a_key_and_is_listed_where_there_is_a_list():
+    lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if len(line.split("\t")) not in (2, 6)] == []
+    assert len(lines) == len(PLACES) + len(KEYS)
+    assert {word for key in KEYS for word in key.lists} == {"bar", "end", "palette", "-"}
+
+
 def test_no_place_gives_one_key_two_meanings():
     for where in PLACES:
         names = [name for key in keys_of(where) for name in key.keys.split(",")]
@@ -112,7 +119,7 @@ def test_no_place_gives_one_key_two_meanings():
 
 def test_what_a_widget_does_with_a_key_no_screen_around_it_does_with_the_same_key():
     """A key of a pane would hide the screen's, and do something else than the footer says."""
-    around: dict[Where, tuple[Where, ...]] = {
+    around: dict[str, tuple[str, ...]] = {
         "run": ("ranks", "table", "nodes", "chart", "log", "list"), "home": ("profiles", "runs", "list"), "history": ("past", "list"), "compare": ("list",), "help": ("list",), "stacks": ("list",), "check": ("cells", "list"), "edit": ("choice",),
     }  # fmt: skip
     allowed = {"left", "right", "h", "l"}
