@@ -1,0 +1,1 @@
+"""Checks that need an NVIDIA GPU: `make gpu`."""
