@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test programs quick check bench picture clean
+.PHONY: run test programs quick coverage gpu check bench picture clean
 
 run: $(READY)
 	@$(BIN)/rankdeck --profile quickstart
@@ -24,6 +24,17 @@ programs: $(READY)
 # What answers while one thinks: no torch but in one launch of `smoke`. CPU=0.5 fails tests that take more processor time.
 quick: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m quick $(if $(CPU),--most-cpu $(CPU)) $(PYTEST_ARGS) tests/e2e/test_smoke.py tests/unit tests/tui
+
+# The lines that the quick tests reach, by room; below `fail_under` in pyproject.toml it fails.
+coverage: $(READY)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -q -m quick $(PYTEST_ARGS) tests/unit tests/tui
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
+# What only a machine with an NVIDIA GPU can show; the results go to build/gpu.
+gpu: $(READY)
+	$(BIN)/python tests/gpu/kit.py build/gpu
 
 check: $(READY)
 	$(BIN)/ruff format --check .
