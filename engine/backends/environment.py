@@ -9,10 +9,7 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, family_of
-from engine.backends.variables.base import Family, Variable
-from engine.backends.variables.mpich import MPICH
-from engine.backends.variables.openmpi import OPENMPI
+from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, Family, Variable, family_of
 from engine.core.plan.backend_names import backends_in
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.key_places import Places
@@ -106,8 +103,7 @@ def _no_effect(family: Family, plan: LaunchPlan) -> Trouble | None:
     mpi, title = plan.backend.mpi, plan.backend.name
     backends = {backend for one in (plan.backend, *plan.fallback) for backend in backends_in(one.name)}
     if backends & family.backends:
-        other = {"openmpi": MPICH, "mpich": OPENMPI}.get(mpi.implementation) if mpi is not None else None
-        if family is not other or mpi is None:
+        if mpi is None or family.name == mpi.implementation or family.name not in NAMES:
             return None
         title = NAMES[mpi.implementation]
     elif family.backends == {"nccl"} and plan.program.kind != "recipe":
@@ -125,7 +121,7 @@ def _old_name(name: str) -> Trouble | None:
 
 def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
     """A variable of Open MPI 4 with Open MPI 5, or vice versa."""
-    if known is None or mpi is None or VARIABLES[known.name][0] is not OPENMPI:
+    if known is None or mpi is None or VARIABLES[known.name][0].name != "openmpi":
         return None
     theirs = known.until if mpi.has_prrte else known.since
     if not theirs:
@@ -135,10 +131,11 @@ def _other_version(known: Variable | None, mpi: Mpi | None) -> Trouble | None:
 
 
 def _misunderstood(known: Variable | None, family: Family, value: str) -> Trouble | None:
-    if known is None or known.takes is None or not value or known.takes.allows(value):
+    takes = known.values if known is not None else None
+    if takes is None or not value or takes.allows(value):
         return None
     said = value if len(value) <= MAX_VALUE else f"{value[:MAX_VALUE]}…"
-    return Trouble(f"is {said!r}, which {family.reader} does not understand", f"it takes {known.takes.words}")
+    return Trouble(f"is {said!r}, which {family.reader} does not understand", f"it takes {takes.words}")
 
 
 def _unknown(name: str, family: Family) -> Trouble | None:

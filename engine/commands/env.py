@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 import click
 
-from engine.backends.variables import families_of
-from engine.backends.variables.base import Family, Gone, Variable
+from engine.backends.variables import Family, Gone, Variable, families_of
 from engine.commands.output import print_json
 from engine.core.errors import UsageError
 
@@ -46,15 +45,15 @@ def _matching(family: Family, word: str) -> tuple[list[Variable], list[Gone]]:
     known = [
         one
         for one in family.variables
-        if word in " ".join((one.name, *one.aliases, one.does, one.when, one.instead)).lower()
+        if word in " ".join((one.name, one.aliases, one.does, one.when, one.instead)).lower()
     ]
     return known, [one for one in family.gone if word in f"{one.name} {one.why} {one.hint}".lower()]
 
 
 def _plain(family: Family, one: Variable) -> dict[str, object]:
     return {"name": one.name, "of": family.title, "default": one.default, "does": one.does, "when": one.when,
-            "takes": one.takes.words if one.takes is not None else "", "since": one.since, "until": one.until,
-            "instead": one.instead, "aliases": one.aliases, "set_by_rankdeck": one.sets}  # fmt: skip
+            "takes": one.values.words if one.values else "", "since": one.since, "until": one.until,
+            "instead": one.instead, "aliases": one.aliases.split(), "set_by_rankdeck": one.sets}  # fmt: skip
 
 
 def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone]) -> list[str]:
@@ -62,14 +61,14 @@ def _family_lines(family: Family, known: Iterable[Variable], gone: Iterable[Gone
     for one in known:
         mark = "*" if one.sets else " "
         lines += ["", f" {mark} {one.name}  [{one.default}]", *_wrapped(f"{one.does}.")]
-        if one.takes is not None:
-            lines += _wrapped(f"Takes {one.takes.words}.")
+        if one.values is not None:
+            lines += _wrapped(f"Takes {one.values.words}.")
         if one.when:
             lines += _wrapped(f"Set it when {one.when}.")
         if one.since or one.until:
             lines += _wrapped(_versions(family, one))
         if one.aliases:
-            lines += _wrapped(f"Old name: {', '.join(one.aliases)}.")
+            lines += _wrapped(f"Old name: {', '.join(one.aliases.split())}.")
         if one.sets:
             lines += _wrapped(f"* rankdeck sets it: {one.sets}.")
     names = list(gone)

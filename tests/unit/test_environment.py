@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.backends import BACKENDS
+from engine.backends import BACKENDS, variables
 from engine.backends.environment import environment_warnings, trouble_with
-from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, families_of, family_of
-from engine.backends.variables.base import Family, Takes, one_of
+from engine.backends.variables import ALIASES, FAMILIES, GONE, VARIABLES, Family, Gone, Variable, families_of, family_of
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import Slots
 from engine.core.plan.mpirun import Implementation, Mpi
@@ -71,10 +70,29 @@ def told(name: str, value: str = "1", backend: str = "gloo", library: Mpi | None
 
 
 def test_no_name_is_known_twice():
-    names = [name for family in FAMILIES for one in family.variables for name in (one.name, *one.aliases)]
+    names = [name for family in FAMILIES for one in family.variables for name in (one.name, *one.aliases.split())]
     names += [one.name for family in FAMILIES for one in family.gone]
     assert len(names) == len(set(names))
-    assert not set(names) & {name for family in FAMILIES for name in family.others.split()}
+    assert sum(len(family.names) for family in FAMILIES) == len(KNOWN)
+
+
+@pytest.mark.parametrize("path", sorted(Path(variables.__file__).parent.glob("*.tsv")), ids=lambda path: path.stem)
+def test_a_table_has_the_columns_of_its_rows(path: Path):
+    row = {"families": variables._Library, "gone": Gone, "values": variables._Values}.get(path.stem, Variable)
+    head, *rows = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    assert tuple(head.split("\t")) == row.__struct_fields__
+    assert all(line == line.strip() and line for line in rows)
+    assert rows
+    assert row is not Variable or path.stem in {family.name for family in FAMILIES}
+    assert row is not Gone or {line.split("\t")[0] for line in rows} <= {family.name for family in FAMILIES}
+
+
+@pytest.mark.parametrize("cell", sorted({one.takes for _, one in VARIABLES.values() if one.takes}))
+def test_values_are_words_or_a_kind_of_values(cell: str):
+    takes = variables._takes(cell)
+    assert re.compile(takes.pattern)
+    assert "|" in cell or cell in variables._kinds()
+    assert "|" not in takes.words
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.title)
@@ -82,7 +100,7 @@ def test_every_variable_is_described_in_one_plain_sentence(family: Family):
     for one in family.variables:
         assert re.fullmatch(r"[A-Z0-9^][^\n]{3,140}[^.\s]", one.does), one
         assert one.default, one
-        assert (family_of(one.name), one.fixed and not one.sets) == (family, False)
+        assert (family_of(one.name), bool(one.fixed) and not one.sets) == (family, False)
         assert not one.instead or one.instead.partition(" ")[0] in VARIABLES
     for gone in family.gone:
         assert gone.why, gone
@@ -100,8 +118,8 @@ def test_every_backend_has_variables_of_its_own_and_torchs(backend: str):
 
 @pytest.mark.parametrize(("value", "allowed"), [("WARN", True), ("warn", True), ("WARNING", False), ("", False)])
 def test_values_are_compared_whole(value: str, allowed: bool):
-    assert one_of("WARN", "INFO").allows(value) is allowed
-    assert Takes(words="", pattern="WARN|INFO", exact=True).allows(value) is (value == "WARN")
+    assert variables._takes("WARN|INFO").allows(value) is allowed
+    assert variables._takes("=WARN|INFO").allows(value) is (value == "WARN")
 
 
 # --- what is installed --------------------------------------------------------------------------------------------------

@@ -1,34 +1,172 @@
 """Environment variables of torch and its communication libraries: which exist, what they do, and which names do nothing.
 
-One module for each library. The facts come from its source, headers or tools; tests compare them with installed versions.
+The facts are tables beside this module, one for each library. They come from its source, headers or tools; tests compare them with installed
+versions. A row with nothing but a name is a variable that exists and is not described.
 """
 
 from __future__ import annotations
 
-from engine.backends.variables import gloo, mpich, nccl, openmpi, torch, ucc
-from engine.backends.variables.base import Family, Gone, Variable
+import re
+from functools import cache
 
-FAMILIES: tuple[Family, ...] = (
-    gloo.FAMILY,
-    nccl.NCCL,
-    nccl.TORCH_NCCL,
-    ucc.UCC,
-    ucc.UCX,
-    openmpi.OPENMPI,
-    mpich.MPICH,
-    mpich.MPI4PY,
-    torch.TORCH,
-    torch.LAUNCH,
-)
+import msgspec
+
+from engine.core.tables import read_table
+
+
+class Takes(msgspec.Struct, frozen=True, kw_only=True):
+    """Valid values of a variable. `pattern`: a regular expression for the whole value; `words`: the same in words. `exact`: whether case
+    matters."""
+
+    words: str
+    pattern: str
+    exact: bool = False
+
+    def allows(self, value: str) -> bool:
+        return re.fullmatch(self.pattern, value, 0 if self.exact else re.IGNORECASE) is not None
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """A variable that exists: a row of a table.
+
+    Args:
+        name: of the variable.
+        default: value if it is not set.
+        does: its effect, a sentence without the full stop; empty: it is not described.
+        takes: valid values, separated by `|`, with `=` before them if case matters; or a row of `values.tsv`; empty: not checked.
+        when: to set it, as a clause; empty: the effect explains it.
+        sets: value set by rankdeck; empty: rankdeck does not set it.
+        since: first version of torch, NCCL or Open MPI.
+        until: last version.
+        instead: its name in other versions of Open MPI, with the value in brackets if that differs.
+        aliases: old names that are still read, with spaces between.
+        fixed: not empty if rankdeck's value wins over the profile's.
+    """
+
+    name: str
+    default: str = ""
+    does: str = ""
+    takes: str = ""
+    when: str = ""
+    sets: str = ""
+    since: str = ""
+    until: str = ""
+    instead: str = ""
+    aliases: str = ""
+    fixed: str = ""
+
+    @property
+    def values(self) -> Takes | None:
+        """Valid values; None: they are not checked."""
+        return _takes(self.takes) if self.takes else None
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A name that users set, but that does nothing: a row of `gone.tsv`.
+
+    Args:
+        family: whose name it looks like.
+        name: of the variable.
+        why: the reason, as the end of a sentence.
+        hint: what to set instead.
+    """
+
+    family: str
+    name: str
+    why: str
+    hint: str
+
+
+class _Values(msgspec.Struct, frozen=True):
+    """A row of `values.tsv`: a word for the column `takes`, and the fields of `Takes`."""
+
+    kind: str
+    words: str
+    pattern: str
+
+
+class _Library(msgspec.Struct, frozen=True):
+    """A row of `families.tsv`: cells with the fields of `Family`, and spaces between words."""
+
+    name: str
+    title: str
+    reader: str
+    backends: str
+    prefixes: str = ""
+    complete: str = ""
+    likeness: str = "0.88"
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """The variables of one library.
+
+    Args:
+        name: of its table.
+        title: heading of the list.
+        reader: the library, as a word in a sentence.
+        backends: that use the library.
+        prefixes: all names with these prefixes belong to the library.
+        is_complete: whether all names with these prefixes are listed.
+        likeness: minimum similarity for treating a name as misspelt; high if many real names are similar.
+        variables: with descriptions.
+        gone: names that do nothing.
+        names: every name that it reads.
+    """
+
+    name: str
+    title: str
+    reader: str
+    backends: frozenset[str]
+    prefixes: tuple[str, ...]
+    is_complete: bool
+    likeness: float
+    variables: tuple[Variable, ...]
+    gone: tuple[Gone, ...]
+    names: frozenset[str]
+
+
+def _families() -> tuple[Family, ...]:
+    gone = read_table(__name__, "gone", Gone)
+    found: list[Family] = []
+    for library in read_table(__name__, "families", _Library):
+        rows = read_table(__name__, library.name, Variable)
+        family = Family(
+            name=library.name,
+            title=library.title,
+            reader=library.reader,
+            backends=frozenset(library.backends.split()),
+            prefixes=tuple(library.prefixes.split()),
+            is_complete=bool(library.complete),
+            likeness=float(library.likeness),
+            variables=tuple(row for row in rows if row.does),
+            gone=tuple(row for row in gone if row.family == library.name),
+            names=frozenset(name for row in rows for name in (row.name, *row.aliases.split())),
+        )
+        found.append(family)
+    return tuple(found)
+
+
+@cache
+def _kinds() -> dict[str, Takes]:
+    return {row.kind: Takes(words=row.words, pattern=row.pattern) for row in read_table(__name__, "values", _Values)}
+
+
+@cache
+def _takes(cell: str) -> Takes:
+    """The values that a cell of the column `takes` allows."""
+    if cell in _kinds():
+        return _kinds()[cell]
+    *most, last = cell.removeprefix("=").split("|")
+    pattern = "|".join(map(re.escape, (*most, last)))
+    return Takes(words=f"{', '.join(most)} or {last}", pattern=pattern, exact=cell.startswith("="))
+
+
+FAMILIES = _families()
 """In the order in which they are shown: the backends' own first."""
 
-VARIABLES: dict[str, tuple[Family, Variable]] = {
-    one.name: (family, one) for family in FAMILIES for one in family.variables
-}
-ALIASES: dict[str, tuple[Family, Variable]] = {
-    alias: (family, one) for family in FAMILIES for one in family.variables for alias in one.aliases
-}
-GONE: dict[str, tuple[Family, Gone]] = {one.name: (family, one) for family in FAMILIES for one in family.gone}
+VARIABLES = {one.name: (family, one) for family in FAMILIES for one in family.variables}
+ALIASES = {alias: (family, one) for family in FAMILIES for one in family.variables for alias in one.aliases.split()}
+GONE = {one.name: (family, one) for family in FAMILIES for one in family.gone}
 
 
 def families_of(backend: str) -> list[Family]:

@@ -1,0 +1,24 @@
+"""Tables that come with rankdeck as TSV files, so that data is read and added to as data.
+
+The first line of a file that is no comment (`#`) names the columns. A row has a tab between two cells; empty cells at its end may be missing.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import TypeVar
+
+Row = TypeVar("Row")
+
+
+def read_table(package: str, name: str, row: type[Row]) -> list[Row]:
+    """The rows of a table.
+
+    Args:
+        package: whose folder has the file.
+        name: of the file, without `.tsv`.
+        row: takes the cells of a row as positional arguments.
+    """
+    text = (pkgutil.get_data(package, f"{name}.tsv") or b"").decode()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return [row(*line.split("\t")) for line in lines[1:]]
