@@ -39,6 +39,8 @@ gpu: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/vermin --quiet --ignore --violations --no-tips --target=3.9- rankdeck
+	$(BIN)/vermin --quiet --ignore --violations --no-tips --target=3.8- engine/node
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

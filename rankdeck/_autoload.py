@@ -40,7 +40,7 @@ def _waits_for_nobody(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool
     Args:
         arguments, named: those of `init_process_group`.
     """
-    given = {**dict(zip(_ARGUMENTS, arguments)), **named}  # noqa: B905 - there may be fewer
+    given = {**dict(zip(_ARGUMENTS, arguments)), **named}
     if given.get("store") is not None or str(given.get("init_method")).startswith("file:"):
         return None
     is_child = os.getsid(0) != os.getpid()

@@ -9,6 +9,7 @@ A message is `[word, generation, signature]`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -25,11 +26,7 @@ def main() -> None:
     """Serves until a signal ends this process."""
     del sys.path[0]  # the folder of this file, whose modules must not hide others
     descriptor, host, port, news = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs do not list it
-
-    store = TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor, timeout=timedelta(days=1)
-    )
+    store = open_store(descriptor, host, port)
     with contextlib.suppress(OSError):  # a full disk
         print(f"store listens on {host} port {store.port}", flush=True)  # noqa: T201 - into a log file of the run
     if news:
@@ -40,6 +37,30 @@ def main() -> None:
                 publish(store, *json.loads(line))
     while True:
         signal.pause()
+
+
+def open_store(descriptor: int, host: str, port: int) -> Any:
+    """Returns a store that accepts connections from a socket which listens already.
+
+    Args:
+        descriptor: of the socket.
+        host, port: its address.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs do not list it
+
+    create = functools.partial(
+        TCPStore,
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+        timeout=timedelta(days=1),
+    )
+    try:
+        return create()
+    except NotImplementedError:  # torch 2.4 to 2.7: only the store without libuv takes a socket
+        return create(use_libuv=False)
 
 
 def publish(store: Any, number: int, news: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 BOOT = (
@@ -68,7 +68,7 @@ def without_docstrings(source: str) -> str:
     return COMMENT.sub("", DOCSTRING.sub(lambda found: "\n" * found[0].count("\n"), source))
 
 
-@cache
+@lru_cache(maxsize=None)
 def program(package: str, call: str) -> bytes:
     """Returns the text of a program that contains the modules of a package in this folder and the shared ones.
 

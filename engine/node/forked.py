@@ -15,9 +15,9 @@ import signal
 import sys
 import time
 from types import ModuleType
-from typing import Any, Dict, NoReturn  # noqa: UP035
+from typing import Any, Dict, NoReturn
 
-Request = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
+Request = Dict[str, Any]
 
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 """Makes a rank write its Python stacks. A real-time signal, because training scripts use SIGUSR1 and SIGUSR2."""
@@ -78,7 +78,7 @@ def become(request: Request, descriptors: list[int]) -> None:
     os.chdir(request["cwd"])
     sys.argv = list(request["argv"][2:])
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv = list(request["argv"])
+        sys.orig_argv = list(request["argv"])  # novermin: Python 3.10
     sys.path[:] = [request["library"] if entry == request["old_library"] else entry for entry in sys.path]
     move_modules(request["moving"], request["old_library"], request["library"])
     renew_state()

@@ -19,7 +19,7 @@ import sys
 import threading
 import weakref
 from types import ModuleType
-from typing import Any, Dict, List, Set  # noqa: UP035
+from typing import Any, Dict, List, Set
 
 MAPS = "/proc/self/maps"
 

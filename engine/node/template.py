@@ -40,9 +40,9 @@ import sys
 import time
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Dict  # noqa: UP035
+from typing import TYPE_CHECKING, Any, Dict
 
-Request = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
+Request = Dict[str, Any]
 
 WARM = (
     "torch",
@@ -66,7 +66,7 @@ KEPT: list = []  # type: ignore[type-arg]
 INSTALLED = ("site-packages", "dist-packages")
 """Names of folders that change when a package is installed, upgraded or removed."""
 
-Spares = Dict[int, socket.socket]  # noqa: UP006
+Spares = Dict[int, socket.socket]
 """Pre-forked processes by pid, each with the socket for its request."""
 
 MAX_MESSAGE = 1 << 20
@@ -99,7 +99,7 @@ def warm() -> str:
     for name in WARM:
         try:
             __import__(name)
-        except Exception as error:  # noqa: BLE001 - any module may raise anything
+        except Exception as error:  # noqa: BLE001, PERF203 - any module may raise anything
             if name == "torch":
                 return f"torch can't be imported: {error}"
     import torch

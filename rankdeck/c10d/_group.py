@@ -141,7 +141,7 @@ class ProcessGroup(GroupBase):
         ops = [self._reduction(opts.reduceOp, tensor.dtype) for tensor in inputTensors]
 
         def action(vote: int) -> None:
-            for (target, source), op in zip(pairs, ops, strict=True):
+            for (target, source), op in zip(pairs, ops):
                 self._collectives.reduce_scatter(target.host, source, op)
                 target.give_back()
 
@@ -265,7 +265,7 @@ class ProcessGroup(GroupBase):
     ) -> list[tuple[Staged, torch.Tensor]]:
         """Returns memory of outputs and inputs. Raises ValueError if sizes do not match the group."""
         pairs = []
-        for output, tensor in zip(outputs, inputs, strict=True):
+        for output, tensor in zip(outputs, inputs):
             check_share(what, output, tensor, self.size(), input_is_share)
             pairs.append((self._writable(output), self._readable(tensor).host))
         return pairs

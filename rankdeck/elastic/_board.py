@@ -114,8 +114,8 @@ class Board:
     def get_all(self, names: list[str]) -> list[str]:
         """Returns these values, once all are there."""
         found = self._look([f"{self.prefix}/{name}" for name in names])
-        return [self.get(name) if text is None else text for name, text in zip(names, found, strict=True)]
+        return [self.get(name) if text is None else text for name, text in zip(names, found)]
 
     def _look(self, keys: list[str]) -> list[str | None]:
         """Waits until there is something under each key. Returns what is signed, and None for what is not."""
-        return [signed_text(key, value) for key, value in zip(keys, self._store.multi_get(keys), strict=True)]
+        return [signed_text(key, value) for key, value in zip(keys, self._store.multi_get(keys))]

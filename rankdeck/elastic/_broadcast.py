@@ -79,7 +79,7 @@ def _commit(own: torch.Tensor | None, slot: _Slot, received: list[torch.Tensor])
 
 def shares_elements(tensor: torch.Tensor) -> bool:
     """Whether elements of a tensor share memory, as after `expand`: such a tensor can't be written."""
-    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rankdeck._metrics import log
 from rankdeck._objects import all_gather_objects
@@ -30,7 +30,10 @@ from rankdeck.elastic._news import News
 from rankdeck.elastic._replacement import Replacement
 from rankdeck.elastic._state import Arrival, Standing, State, share
 
-P = ParamSpec("P")
+if TYPE_CHECKING:
+    from typing import ParamSpec  # novermin: Python 3.10
+
+    P = ParamSpec("P")
 R = TypeVar("R")
 
 LOSS_REPORT_TIMEOUT = 60.0

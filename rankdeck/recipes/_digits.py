@@ -37,7 +37,7 @@ def read_digits() -> tuple[Digits, Digits]:
     lines = [line for line in DIGITS.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
     # A line is a label and 64 letters, from "a" for white to "q" for the darkest of 17 greys.
     codes = torch.frombuffer(bytearray("".join(lines), "ascii"), dtype=torch.uint8).view(-1, 65)
-    labels = codes[:, 0].long() - ord("0")
+    labels = codes[:, 0].to(torch.int64) - ord("0")
     images = (codes[:, 1:].float() - ord("a")).view(-1, 1, 8, 8) / 16
     return (
         Digits(images[:-HELD_OUT], labels[:-HELD_OUT]),

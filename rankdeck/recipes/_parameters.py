@@ -12,9 +12,9 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, Union
 
-Value = int | float | str | bool
+Value = Union[int, float, str, bool]
 T = TypeVar("T")
 
 _KINDS: dict[object, type[Value]] = {
@@ -29,7 +29,7 @@ PRESET = "preset"
 """The argument that chooses a preset; no parameter has this name."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Declared:
     """What `parameter` was given."""
 

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -45,7 +45,7 @@ class StopSignal:
         self._highest = torch.zeros(1, dtype=torch.int64, device=device)
         self._handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> StopSignal:  # noqa: PYI034 - typing.Self is of Python 3.11
         arrivals, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)

@@ -13,7 +13,7 @@ import torch
 PLAY = Path(__file__).with_name("as_you_like_it.txt")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Text:
     """A text of which the last tenth is held out.
 

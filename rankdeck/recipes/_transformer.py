@@ -17,7 +17,7 @@ WEIGHT_DECAY = 0.1
 BETAS = (0.9, 0.95)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shape:
     """The sizes of a GPT. `width` is a multiple of `heads`."""
 

@@ -97,7 +97,7 @@ class Hook:
         return fp16_compress_hook(None, bucket) if is_half else allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
     def _low_rank(self, bucket: dist.GradBucket) -> torch.Tensor:  # type: ignore[name-defined]
-        for weights, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        for weights, gradient in zip(bucket.parameters(), bucket.gradients()):
             if gradient.dim() < 2:
                 self._average(gradient)  # a vector has no rank to lower
                 continue

@@ -111,7 +111,7 @@ def accuracy(model: torch.nn.Module, digits: Digits, batch: int, device: torch.d
     """Part of the images that are recognised. A collective: all ranks call it."""
     counter, mine = Counter(device), slice(dist.get_rank(), None, dist.get_world_size())
     with Join([counter]):
-        for images, labels in zip(*(torch.split(whole[mine], batch) for whole in digits), strict=True):
+        for images, labels in zip(*(torch.split(whole[mine], batch) for whole in digits)):
             counter.add((model(images.to(device)).argmax(1) == labels.to(device)).sum(), len(labels))
     right, count = counter.right_and_all.tolist()
     return float(right / count)
@@ -121,7 +121,7 @@ def gradients(
     parameters: Parameters, ddp: DistributedDataParallel, images: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     """Computes the averaged gradients of one step, part by part. Returns this rank's mean loss."""
-    parts = list(zip(images.chunk(parameters.accumulate), labels.chunk(parameters.accumulate), strict=True))
+    parts = list(zip(images.chunk(parameters.accumulate), labels.chunk(parameters.accumulate)))
     total = torch.zeros((), device=images.device)
     for number, (x, y) in enumerate(parts, 1):
         with ddp.no_sync() if number < len(parts) else contextlib.nullcontext():

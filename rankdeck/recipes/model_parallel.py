@@ -28,7 +28,6 @@ step with that of the whole model on one device.
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 from dataclasses import dataclass
 
@@ -91,7 +90,7 @@ class TwoParts(nn.Module):
         torch.manual_seed(p.seed)
         cut = p.first or p.layers // 2
         widths = [2, *[p.width] * p.layers]
-        layers = [nn.Sequential(nn.Linear(*pair), nn.Tanh()) for pair in itertools.pairwise(widths)]
+        layers = [nn.Sequential(nn.Linear(*pair), nn.Tanh()) for pair in zip(widths, widths[1:])]
         self.second = second
         self.one = nn.Sequential(*layers[:cut]).to(first)
         self.two = nn.Sequential(*layers[cut:], nn.Linear(p.width, ARMS)).to(second)

@@ -118,7 +118,7 @@ def measure(p: Parameters, groups: list[Group]) -> dict[int, Group]:
         times = [group.seconds(tensor) for group in groups]
         faster[size] = groups[times.index(min(times))]
         if dist.get_rank() == 0:
-            shown = "".join(f"{group.name} {1e6 * took:9.1f} µs  " for group, took in zip(groups, times, strict=True))
+            shown = "".join(f"{group.name} {1e6 * took:9.1f} µs  " for group, took in zip(groups, times))
             print(f"rank 0: {size:>10,} bytes  {shown}")
         rankdeck.log(**{f"us_{number}": 1e6 * took for number, took in enumerate(times, 1)}, bytes=size)
         size *= 8
@@ -155,7 +155,7 @@ def train(p: Parameters, faster: dict[int, Group]) -> None:
             large, small = torch.cat([gradient.flatten() for gradient in gradients]), loss.detach().reshape(1)
             by_large, by_small = choose(faster, large), choose(faster, small)
             means = torch.split(by_large.sum(large) / world, [gradient.numel() for gradient in gradients])
-            for gradient, mean in zip(gradients, means, strict=True):
+            for gradient, mean in zip(gradients, means):
                 gradient.copy_(mean.view_as(gradient))
             optimizer.step()
             mean_loss = float(by_small.sum(small)) / world

@@ -77,7 +77,7 @@ def padded(mine: torch.Tensor) -> list[torch.Tensor]:
     filled[: len(mine)] = mine
     found = [torch.empty_like(filled) for _ in lengths]
     dist.all_gather(found, filled)
-    return [one[:length] for one, length in zip(found, lengths, strict=True)]
+    return [one[:length] for one, length in zip(found, lengths)]
 
 
 def broadcasts(mine: torch.Tensor) -> list[torch.Tensor]:

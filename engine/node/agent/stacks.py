@@ -72,7 +72,7 @@ class Stacks:
             return
         asked = self._asked
         sizes = [file_size(one.path) for one in asked]
-        has_all = all(size > one.size or not one.path for size, one in zip(sizes, asked))  # noqa: B905 - Python 3.8
+        has_all = all(size > one.size or not one.path for size, one in zip(sizes, asked))
         if self._sizes != sizes or (not has_all and time.monotonic() < self._deadline):
             self._sizes = sizes
             return
@@ -81,9 +81,9 @@ class Stacks:
         if self._answers is None:
             self._take_stacks(asked, texts)
         elif asked and asked[0].child:
-            self._children += [[one.rank.number, one.child, text] for one, text in zip(asked, texts) if text]  # noqa: B905
+            self._children += [[one.rank.number, one.child, text] for one, text in zip(asked, texts) if text]
         else:
-            collectives = [[one.rank.number, text] for one, text in zip(asked, texts) if text]  # noqa: B905
+            collectives = [[one.rank.number, text] for one, text in zip(asked, texts) if text]
             self._asked = None
             self.send(type="stacks", ranks=self._answers, collectives=collectives, children=self._children)
             return
@@ -91,7 +91,7 @@ class Stacks:
 
     def _take_stacks(self, asked: list[Asked], texts: list[str]) -> None:
         self._answers, self._answered, self._children = [], [], []
-        for one, text in zip(asked, texts):  # noqa: B905
+        for one, text in zip(asked, texts):
             reason = (
                 "it does not answer; it may be stopped"
                 if one.path

@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any, Dict  # noqa: UP035
+from typing import Any, Dict
 
 from engine.node.networks import answer, open_listener
 

@@ -9,15 +9,15 @@ import re
 import resource
 import shutil
 import sys
-from typing import Any, Dict, List  # noqa: UP035
+from typing import Any, Dict, List
 
 from engine.node.cores import shares, words
 from engine.node.limits import cpu_limit, memory_limit, open_files, process_limits, processes_left
 from engine.node.login import ends_run
 from engine.node.networks import interfaces
 
-Message = Dict[str, Any]  # noqa: UP006 - evaluated at import, by Python 3.8 too
-Paths = List[str]  # noqa: UP006
+Message = Dict[str, Any]
+Paths = List[str]
 
 MARK = "RANKDECK_MARK"
 """Environment variable that every process of a run inherits from its rank."""
