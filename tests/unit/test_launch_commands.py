@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.errors import UsageError
+from engine.core.launch_commands import options
 from engine.core.launch_commands.command import looks_like_launch
 from engine.core.launch_commands.draft import Word, profile_data
 from engine.core.launch_commands.script import batch_file, read_script
 from engine.core.launch_commands.shell import statements, words_of
 from engine.core.plan.layout import Place
 from engine.core.plan.rank_words import literal, names_rank, with_place
+from engine.core.tables import read_table
 from engine.planning.imports import import_command
 
 BITS = """
@@ -45,6 +47,22 @@ def profile(
     where = {**(layout or {}), **({} if ranks is None else {"ranks_per_node": ranks})}
     data = {"backend": {"name": backend}, "layout": where, "recipe": {"script": script, "args": list(args)}, **more}
     return {key: value for key, value in data.items() if value != {}}
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_name_launchers_and_reasons_that_exist_and_each_option_once() -> None:
+    rows = read_table(options.__package__, "options", options.Option)
+    launchers = {launcher for row in rows for launcher in row.launchers.split()}
+    assert launchers == set(get_args(options.Launcher))
+    assert all(row.takes in ("0", "1", "2") and row.names for row in rows)
+    assert all(row.sets or row.takes == "2" for row in rows if row.means == "variable")
+    assert {row.why for row in rows if row.why and " " not in row.why} <= set(options.reasons())
+    for launcher in get_args(options.Launcher):
+        names = [name for row in options.options_of(launcher) for name in row.names.split()]
+        assert len(names) == len(set(names)), launcher
+        assert all(name.startswith("-") and "_" not in name for name in names)
 
 
 # --- torchrun --------------------------------------------------------------------------------------------------------
@@ -270,9 +288,9 @@ def test_the_command_that_starts_ranks_is_chosen_among_others() -> None:
         ("torchrun --nproc-per-nodes 2 t.py", "word 2 of the command: torchrun has no option --nproc-per-nodes", "--nproc-per-node?"),
         ("torchrun --standalone --zzz=2 t.py", "word 3 of the command: torchrun has no option --zzz", "leave it out"),
         ("torchrun --nproc-per-node", "--nproc-per-node of torchrun has no value", "write the value"),
-        ("torchrun --nproc-per-node 0 t.py", "the number of ranks is '0'", "above 0"),
-        ("torchrun --nproc-per-node ٣٤x t.py", "the number of ranks is", "above 0"),
-        ("torchrun --nproc-per-node $N t.py", "word 3 of the command: the number of ranks is '$N'", "write its value"),
+        ("torchrun --nproc-per-node 0 t.py", "the number of ranks on each node is '0'", "above 0"),
+        ("torchrun --nproc-per-node ٣٤x t.py", "the number of ranks on each node is", "above 0"),
+        ("torchrun --nproc-per-node $N t.py", "word 3 of the command: the number of ranks on each node is '$N'", "write its value"),
         ("torchrun --no-python ./a.out", "not a Python script", "starts Python scripts"),
         ("torchrun", "torchrun is given no program", "write the script"),
         ("torchrun 'x", "no closing quotation", "close the quotes"),

@@ -9,7 +9,7 @@ from engine.core.launch_commands.accelerate import read_accelerate
 from engine.core.launch_commands.deepspeed import read_deepspeed
 from engine.core.launch_commands.draft import Draft, Word
 from engine.core.launch_commands.mpirun import read_mpirun
-from engine.core.launch_commands.options import OUTPUT, Table, flag, option, read_options
+from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
 from engine.core.launch_commands.slurm import Job, read_srun
 from engine.core.launch_commands.torchrun import read_torchrun
@@ -32,23 +32,6 @@ MAX_LOOK = 1 << 16
 """Characters of a pasted text that decide whether it is a command."""
 
 _LISTED = "rankdeck reads torchrun, python -m torch.distributed.run, accelerate launch, deepspeed, mpirun, srun and sbatch files"
-
-_PYTHON_OPTIONS = Table(
-    "python",
-    (
-        option("-m", "module"),
-        flag("-u"),
-        *(
-            flag(name, why="start a Python with it: launch.python")
-            for name in ("-O", "-OO", "-B", "-s", "-S", "-E", "-I", "-q", "-d", "-v")
-        ),
-        option("-X", why="set it in an environment variable of Python"),
-        option("-W", why="set PYTHONWARNINGS in [env]"),
-        option("-c", "code"),
-    ),
-    abbreviates=False,
-    last="module",
-)
 
 
 def program_of(word: str) -> str:
@@ -150,7 +133,7 @@ def _in_shell(draft: Draft, words: list[Word]) -> list[Word]:
     if len(found) != 1:
         return []
     if found[0].left_out:
-        draft.leave_out(", ".join(found[0].left_out), OUTPUT)
+        draft.leave_out(", ".join(found[0].left_out), reasons()["output"])
     return words_of(Statement(found[0].text, words[1].place), {})
 
 
@@ -187,12 +170,12 @@ def _read_program(draft: Draft, words: list[Word], outer: str) -> None:
 def _read_python(draft: Draft, python: Word, words: list[Word], outer: str) -> None:
     if "/" in python.text:
         draft.python = python.text
-    given, rest = read_options(words, _PYTHON_OPTIONS)
-    if any(one.option.key == "code" for one in given):
+    given, rest = read_options(words, "python")
+    if any(one.option.means == "code" for one in given):
         raise UsageError(f"{python.place}: python -c has no script", hint="write the code into a file")
-    module = next((one.values[0] for one in given if one.option.key == "module"), None)
+    module = next((one.values[0] for one in given if one.option.means == "module"), None)
     for one in given:
-        draft.leave_out(one.word.text, one.option.why)
+        draft.leave_out(one.word.text, one.why)
     match module.text if module else "":
         case "torch.distributed.run":
             read_torchrun(draft, rest)

@@ -1,65 +1,17 @@
-"""The `deepspeed` command (options of DeepSpeed 0.18)."""
+"""The `deepspeed` command."""
 
 from __future__ import annotations
 
 from engine.core.errors import UsageError
-from engine.core.launch_commands.draft import Draft, Word, whole_number
-from engine.core.launch_commands.options import (
-    ADDRESS,
-    BINDING,
-    OUTPUT,
-    SCHEDULER,
-    Given,
-    Table,
-    flag,
-    left_out,
-    option,
-    read_options,
-)
-from engine.core.launch_commands.torchrun import read_program
-
-DEEPSPEED = Table(
-    "deepspeed",
-    (
-        option("--num-gpus --num-accelerators", "ranks"),
-        option("--num-nodes", "nodes"),
-        option("-H --hostfile", "hostfile"),
-        option("-i --include", "include"),
-        option("-e --exclude", "exclude"),
-        flag("--module", "module"),
-        flag("--no-python", "no-python"),
-        flag("--no-local-rank", "no-local-rank"),
-        *left_out(ADDRESS, "--master-port --master-addr --node-rank"),
-        flag("--no-ssh"),
-        flag("--no-ssh-check"),
-        flag("--force-multi"),
-        flag("--save-pid"),
-        option("--launcher", why="rankdeck starts ranks itself"),
-        option("--launcher-args", why="set layout.ssh_options"),
-        option("--ssh-port", "ssh-port"),
-        option("--enable-each-rank-log", why=OUTPUT),
-        *left_out(SCHEDULER, "--comment --account"),
-        flag("--bind-cores-to-rank", why=BINDING),
-        option("--bind-core-list", why=BINDING),
-        flag("--elastic-training", why="the number of nodes of a run does not change"),
-        *left_out("the number of nodes of a run does not change", "--min-elastic-nodes --max-elastic-nodes"),
-        option("--autotuning", why="rankdeck has no autotuner: to tune, run deepspeed itself"),
-    ),
-    abbreviates=True,
-)
+from engine.core.launch_commands.draft import Draft, Word
+from engine.core.launch_commands.options import Given, read_options, take_option, take_program
 
 
 def read_deepspeed(draft: Draft, words: list[Word]) -> None:
     """Reads what follows `deepspeed`. Raises UsageError if an option is unknown, or has no counterpart that would do the same."""
-    given, rest = read_options(words, DEEPSPEED)
-    keys = {one.option.key for one in given}
+    given, rest = read_options(words, "deepspeed")
     for one in given:
         _take(draft, one)
-    if "no-python" in keys:
-        raise UsageError(
-            "--no_python: the program is not a Python script",
-            hint="rankdeck starts Python scripts; import the command that the program runs",
-        )
     if draft.hostfile and (draft.nodes or draft.node_count):
         if draft.node_count:
             draft.leave_out(
@@ -69,20 +21,14 @@ def read_deepspeed(draft: Draft, words: list[Word]) -> None:
             draft.node_count = None
         else:
             draft.hostfile = ""
-    if "no-local-rank" not in keys:
+    if all(one.option.means != "no-local-rank" for one in given):
         draft.args.append("--local_rank={local_rank}")
-    read_program(draft, rest, "deepspeed", is_module="module" in keys)
+    take_program(draft, given, rest, "deepspeed")
 
 
 def _take(draft: Draft, given: Given) -> None:
-    value = given.values[0] if given.values else given.word
-    match given.option.key:
-        case "ranks":
-            draft.ranks = whole_number(value, "the number of ranks")
-        case "nodes":
-            draft.node_count = whole_number(value, "the number of nodes")
-        case "hostfile":
-            draft.hostfile = value.text
+    value = given.value
+    match given.option.means:
         case "include":
             _include(draft, value)
         case "exclude":
@@ -93,7 +39,7 @@ def _take(draft: Draft, given: Given) -> None:
         case "ssh-port":
             draft.leave_out(given.word.text, f'set layout.ssh_options = ["-p", "{value.text}"]')
         case _:
-            draft.leave_out(given.word.text.partition("=")[0], given.option.why)
+            take_option(draft, given)
 
 
 def _include(draft: Draft, value: Word) -> None:

@@ -36,18 +36,7 @@ def left_out(notes: Iterable[Note]) -> list[str]:
 
 
 SET_BY_RANKDECK = frozenset(
-    [
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "NODE_RANK",
-        "GROUP_RANK",
-        "NNODES",
-        "NPROC_PER_NODE",
-    ]
+    "MASTER_ADDR MASTER_PORT RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK NNODES NPROC_PER_NODE".split()
 )
 """Environment variables of launchers. rankdeck sets those that scripts read."""
 

@@ -4,58 +4,7 @@ from __future__ import annotations
 
 from engine.core.errors import UsageError
 from engine.core.launch_commands.draft import Draft, Word, whole_number
-from engine.core.launch_commands.options import (
-    BINDING,
-    OUTPUT,
-    TIMING,
-    Given,
-    Table,
-    flag,
-    left_out,
-    option,
-    read_options,
-)
-
-MPIRUN = Table(
-    "mpirun",
-    (
-        option("-n -np --n --np -c", "total"),
-        option("-npernode --npernode -N -ppn --ppn", "ranks"),
-        option("-host --host -H -hosts --hosts", "hosts"),
-        option("-hostfile --hostfile -machinefile --machinefile -f --default-hostfile", "hostfile"),
-        option("-map-by --map-by", "map-by"),
-        option("-x", "export"),
-        option("-genv -env", "variable", takes=2),
-        option("-mca --mca -gmca --gmca", "mca", takes=2),
-        option("--prtemca --pmixmca", takes=2, why="set it in backend.env"),
-        option("-wdir --wdir -wd --wd", "workdir"),
-        *left_out("rankdeck gives every variable of [env] to the ranks", "-genvlist -envlist"),
-        flag("-genvall", why=""),
-        flag("-envall", why=""),
-        flag("--allow-run-as-root"),
-        *left_out(
-            "rankdeck says how many ranks a node has",
-            "--oversubscribe -oversubscribe --nooversubscribe --use-hwthread-cpus",
-            takes=0,
-        ),
-        *left_out(BINDING, "-bind-to --bind-to -rank-by --rank-by --rankfile -rf -cpu-set --cpu-set --cpus-per-proc"),
-        *left_out(BINDING, "--report-bindings -report-bindings --bind-to-core --bind-to-none", takes=0),
-        *left_out(
-            OUTPUT, "-output-filename --output-filename --output -outfile-pattern -errfile-pattern --stream-buffering"
-        ),
-        *left_out(
-            OUTPUT,
-            "--tag-output -tag-output --timestamp-output -timestamp-output --merge-stderr-to-stdout -l -prepend-rank",
-            takes=0,
-        ),
-        *left_out(TIMING, "--timeout -timeout"),
-        *left_out("", "--prefix -prefix --launch-agent -launcher -bootstrap -rmk"),
-        *left_out("", "-v --verbose -q --quiet --display-map --display-allocation --enable-recovery", takes=0),
-        option("--display", why=""),
-        option("--app", "several"),
-    ),
-    abbreviates=False,
-)
+from engine.core.launch_commands.options import Given, read_options, reasons, take_option
 
 
 def read_mpirun(draft: Draft, words: list[Word]) -> list[Word]:
@@ -67,11 +16,11 @@ def read_mpirun(draft: Draft, words: list[Word]) -> list[Word]:
     Raises:
         UsageError: an option is unknown, or it starts several programs.
     """
-    given, rest = read_options(words, MPIRUN)
+    given, rest = read_options(words, "mpirun")
     draft.backend = "mpi"
     for one in given:
         _take(draft, one)
-    if any(word.text == ":" for word in rest) or any(one.option.key == "several" for one in given):
+    if any(word.text == ":" for word in rest) or any(one.option.means == "several" for one in given):
         raise UsageError(
             "mpirun starts several programs, and a run has one",
             hint="import one of them, or choose by RANK in one script",
@@ -81,16 +30,8 @@ def read_mpirun(draft: Draft, words: list[Word]) -> list[Word]:
 
 
 def _take(draft: Draft, given: Given) -> None:
-    value = given.values[0] if given.values else given.word
-    match given.option.key:
-        case "total":
-            draft.total = whole_number(value, "the number of ranks")
-        case "ranks":
-            draft.ranks = whole_number(value, "the number of ranks on each node")
-        case "hosts":
-            draft.nodes += [host for host in value.text.split(",") if host]
-        case "hostfile":
-            draft.hostfile = value.text
+    value = given.value
+    match given.option.means:
         case "map-by":
             parts = value.text.split(":")
             if parts[0] == "ppr" and len(parts) > 2 and parts[2] == "node":
@@ -98,21 +39,15 @@ def _take(draft: Draft, given: Given) -> None:
             elif parts[0] == "node":
                 draft.leave_out(f"--map-by {value.text}", 'set layout.order = "cyclic"')
             else:
-                draft.leave_out(f"--map-by {value.text}", BINDING)
+                draft.leave_out(f"--map-by {value.text}", reasons()["binding"])
         case "export":
             name, equals, text = value.text.partition("=")
             if equals:
                 draft.set_env(name, text)
             else:
                 draft.leave_out(f"-x {name}", "ranks on this machine inherit it; for others, set its value in [env]")
-        case "variable":
-            draft.set_env(given.values[0].text, given.values[1].text)
-        case "mca":
-            draft.set_env(f"OMPI_MCA_{given.values[0].text}", given.values[1].text)
-        case "workdir":
-            draft.workdir = value.text
         case _:
-            draft.leave_out(given.word.text.partition("=")[0], given.option.why)
+            take_option(draft, given)
 
 
 def _share(draft: Draft) -> None:

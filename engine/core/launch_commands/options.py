@@ -1,6 +1,6 @@
-"""Reads the options of a launcher by a table of them.
+"""Reads the options of launchers by a table of them, `options.tsv`.
 
-Launchers abbreviate, join and spell options in their own ways: `--nproc_per_node 4`, `--nproc-per=4`, `-n4`, `-np 4`. A table says which
+Launchers abbreviate, join and spell options in their own ways: `--nproc_per_node 4`, `--nproc-per=4`, `-n4`, `-np 4`. The table says which
 spellings a launcher accepts and what each option means here; a word that is in no table is an error, because it is not known
 whether the next word is its value.
 """
@@ -9,72 +9,81 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import Literal, NamedTuple
 
 from engine.core.errors import UsageError
-from engine.core.launch_commands.draft import Word
+from engine.core.launch_commands.draft import Draft, Word, whole_number
+from engine.core.tables import read_table
 
-ADDRESS = "rankdeck finds the address and a free port itself"
-OUTPUT = "rankdeck keeps the output of every rank: rankdeck logs"
-TIMING = "rankdeck detects failed ranks by itself"
-BINDING = "rankdeck binds ranks to cores by layout.bind"
-SCHEDULER = "what the scheduler needs stays in the batch file"
-DEFAULT = ""
-"""Reasons why an option has no counterpart. Without a reason, it says what rankdeck does anyway."""
+Launcher = Literal["torchrun", "accelerate", "deepspeed", "mpirun", "srun", "sbatch", "python"]
+
+_EXACT = ("mpirun", "python")
+"""Launchers that do not abbreviate options."""
 
 
 class Option(NamedTuple):
-    """One option of a launcher."""
+    """An option of launchers: a row of the table."""
 
-    names: tuple[str, ...]
-    key: str
-    """What it means, for whoever reads the table; empty: nothing."""
-    takes: int
-    """How many words follow it."""
-    why: str
-    """Why it is left out."""
-
-
-class Table(NamedTuple):
-    """The options of a launcher."""
-
-    launcher: str
-    options: tuple[Option, ...]
-    abbreviates: bool
-    """Whether `--nproc` may be an abbreviation of `--nproc-per-node`."""
-    last: str = ""
-    """Meaning of the option that ends the options: all that follows belongs to the program."""
+    launchers: str
+    means: str
+    """What it sets; empty: nothing that a profile has."""
+    takes: str
+    """Number of words that follow it."""
+    names: str
+    """Its spellings, or several options that mean the same; `*` at the end: all that begin so. `_` and `-` inside of them are the same."""
+    why: str = ""
+    """Why it is left out, or the name of a row of `reasons.tsv`; empty: rankdeck does so anyway."""
+    sets: str = ""
+    """Environment variable of the profile: `NAME` takes the value, `NAME=value` needs none, and with two values it is what stands before the
+    first."""
 
     @property
-    def names(self) -> list[str]:
-        """Every spelling."""
-        return [name for option in self.options for name in option.names]
+    def value_count(self) -> int:
+        """Number of words that follow it."""
+        return int(self.takes)
 
 
 class Given(NamedTuple):
-    """An option of a command: the table's line, the word, and the words after it."""
+    """An option of a command: the table's row, the word, and the words after it."""
 
     option: Option
     word: Word
     values: tuple[Word, ...]
 
+    @property
+    def value(self) -> Word:
+        """Its only value, or the word itself if it has none."""
+        return self.values[0] if self.values else self.word
 
-def option(names: str, key: str = "", *, takes: int = 1, why: str = DEFAULT) -> Option:
-    """A line of a table. `names` has all spellings, with blanks between; `_` and `-` inside of them are the same."""
-    return Option(tuple(map(_spelled, names.split())), key, takes, why)
+    @property
+    def spelled(self) -> str:
+        """The option as it was written, without a value that is joined to it."""
+        return self.word.text.partition("=")[0]
+
+    @property
+    def why(self) -> str:
+        """Why it is left out."""
+        return reasons().get(self.option.why, self.option.why)
 
 
-def flag(names: str, key: str = "", *, why: str = DEFAULT) -> Option:
-    """A line of a table for an option without a value."""
-    return option(names, key, takes=0, why=why)
+class _Reason(NamedTuple):
+    name: str
+    words: str
 
 
-def left_out(why: str, names: str, *, takes: int = 1) -> tuple[Option, ...]:
-    """Lines of a table for options without a counterpart: each word of `names` is one."""
-    return tuple(option(name, takes=takes, why=why) for name in names.split())
+@cache
+def reasons() -> dict[str, str]:
+    """Why options are left out, by name."""
+    return {row.name: row.words for row in read_table(__package__, "reasons", _Reason)}
 
 
-def read_options(words: Sequence[Word], table: Table) -> tuple[list[Given], list[Word]]:
+@cache
+def options_of(launcher: Launcher) -> tuple[Option, ...]:
+    return tuple(row for row in read_table(__package__, "options", Option) if launcher in row.launchers.split())
+
+
+def read_options(words: Sequence[Word], launcher: Launcher) -> tuple[list[Given], list[Word]]:
     """The options at the beginning of a command, and the words after them.
 
     Raises:
@@ -88,44 +97,85 @@ def read_options(words: Sequence[Word], table: Table) -> tuple[list[Given], list
             return given, list(words[at + 1 :])
         if not word.text.startswith("-") or word.text == "-":
             break
-        found, joined = _find(word, table)
-        values = [Word(joined, word.place)] if joined is not None and found.takes else []
-        need = found.takes - len(values)
+        found, joined = _find(word, launcher)
+        values = [Word(joined, word.place)] if joined is not None and found.value_count else []
+        need = found.value_count - len(values)
         values += words[at + 1 : at + 1 + need]
-        if len(values) < found.takes:
-            raise UsageError(
-                f"{word.place}: {word.text} of {table.launcher} has no value", hint="write the value after it"
-            )
+        if len(values) < found.value_count:
+            raise UsageError(f"{word.place}: {word.text} of {launcher} has no value", hint="write the value after it")
         given.append(Given(found, word, tuple(values)))
         at += 1 + need
-        if found.key and found.key == table.last:
-            break
+        if launcher == "python" and found.means == "module":
+            break  # all that follows belongs to the module
     return given, list(words[at:])
 
 
-def _find(word: Word, table: Table) -> tuple[Option, str | None]:
+def _find(word: Word, launcher: Launcher) -> tuple[Option, str | None]:
     """The option that a word is, and the value that is joined to it."""
     text, equals, value = word.text.partition("=")
     joined = value if equals else None
-    name = _spelled(text)
-    for one in table.options:
-        if name in one.names:
+    name = text[:2] + text[2:].replace("_", "-")
+    options = options_of(launcher)
+    known = [(spelling, one) for one in options for spelling in one.names.split()]
+    for spelling, one in known:
+        if name == spelling or (spelling.endswith("*") and name.startswith(spelling[:-1])):
             return one, joined
-    if name.startswith("--") and table.abbreviates:
-        near = {one for one in table.options if any(known.startswith(name) for known in one.names)}
+    if name.startswith("--") and launcher not in _EXACT:
+        near = {one for spelling, one in known if spelling.startswith(name)}
         if len(near) == 1:
             return near.pop(), joined
     if not name.startswith("--"):
-        for one in table.options:
-            if one.takes == 1 and word.text[:2] in one.names and len(word.text) > 2:
+        for spelling, one in known:
+            if one.value_count == 1 and word.text[:2] == spelling and len(word.text) > 2:
                 return one, word.text[2:]
-    close = difflib.get_close_matches(name, table.names, 1, 0.6)
+    close = difflib.get_close_matches(name, [spelling for spelling, _ in known], 1, 0.6)
     raise UsageError(
-        f"{word.place}: {table.launcher} has no option {text} that rankdeck knows",
+        f"{word.place}: {launcher} has no option {text} that rankdeck knows",
         hint=f"did you mean {close[0]}?" if close else "leave it out, and set what it means in the profile",
     )
 
 
-def _spelled(name: str) -> str:
-    """An option's name with dashes only; values are not changed."""
-    return name[:2] + name[2:].replace("_", "-")
+def take_option(draft: Draft, given: Given) -> None:
+    """Takes an option whose meaning several launchers share, or leaves it out.
+
+    Raises:
+        UsageError: its value is wrong, or nothing would do the same.
+    """
+    value, sets = given.value, given.option.sets
+    match given.option.means:
+        case "total":
+            draft.total = whole_number(value, "the number of ranks")
+        case "ranks":
+            draft.ranks = whole_number(value, "the number of ranks on each node")
+        case "nodes":
+            draft.node_count = whole_number(value, "the number of nodes")
+        case "restarts":
+            draft.restarts = 0 if value.text == "0" else whole_number(value, "the number of restarts")
+        case "hosts":
+            draft.nodes += [host for host in value.text.split(",") if host]
+        case "hostfile":
+            draft.hostfile = value.text
+        case "workdir":
+            draft.workdir = value.text
+        case "variable" if len(given.values) == 2:
+            draft.set_env(sets + value.text, given.values[1].text)
+        case "variable":
+            name, is_set, text = sets.partition("=")
+            draft.set_env(name, text if is_set else value.text)
+        case "no-python":
+            raise UsageError(
+                f"{given.spelled}: the program is not a Python script",
+                hint="rankdeck starts Python scripts; import the command that the program runs",
+            )
+        case "module":
+            pass  # `take_program` reads it
+        case _:
+            draft.leave_out(given.spelled, given.why)
+
+
+def take_program(draft: Draft, given: Sequence[Given], words: list[Word], launcher: str) -> None:
+    """Takes the program and its arguments: `words`, after the options `given`. Raises UsageError if there is none."""
+    if not words:
+        raise UsageError(f"{launcher} is given no program", hint="write the script after its options")
+    is_module = any(one.option.means == "module" for one in given)
+    draft.set_program("module" if is_module else "script", words[0], words[1:])

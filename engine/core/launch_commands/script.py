@@ -11,29 +11,12 @@ import re
 from engine.core.errors import UsageError
 from engine.core.launch_commands.command import is_program, program_of, read_words, runs_in_environment, starts_ranks
 from engine.core.launch_commands.draft import SET_BY_RANKDECK, Draft, Word
-from engine.core.launch_commands.options import OUTPUT, read_options
+from engine.core.launch_commands.options import read_options, reasons
 from engine.core.launch_commands.shell import Statement, statements, words_of
-from engine.core.launch_commands.slurm import SBATCH, Job, joined
+from engine.core.launch_commands.slurm import Job, joined
 
-_SETUP = ("module", "ml", "source", ".", "conda", "mamba", "micromamba", "spack", "eval", "ulimit", "unset", "umask")
-_NO_MATTER = (
-    "set",
-    "echo",
-    "printf",
-    "date",
-    "hostname",
-    "pwd",
-    "true",
-    ":",
-    "exit",
-    "wait",
-    "shift",
-    "done",
-    "fi",
-    "esac",
-    "}",
-    "{",
-)
+_SETUP = "module ml source . conda mamba micromamba spack eval ulimit unset umask".split()
+_NO_MATTER = "set echo printf date hostname pwd true : exit wait shift done fi esac } {".split()
 """Commands that change nothing for a program."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
@@ -48,7 +31,7 @@ def batch_file(words: list[Word]) -> tuple[str, list[Word]] | None:
     """
     if not words or program_of(words[0].text) != "sbatch":
         return None
-    rest = read_options(joined(words[1:]), SBATCH)[1]
+    rest = read_options(joined(words[1:]), "sbatch")[1]
     if not rest:
         raise UsageError("sbatch is given no file", hint="rankdeck import FILE")
     return rest[0].text, words[1 : len(words) - len(rest)]
@@ -98,7 +81,7 @@ class _Reader:
 
     def take_options(self, words: list[Word]) -> None:
         """Takes options of sbatch."""
-        self.job.take(self.draft, read_options(joined(words), SBATCH)[0], quietly=True)
+        self.job.take(self.draft, read_options(joined(words), "sbatch")[0], quietly=True)
         self._known["SLURM_SUBMIT_DIR"] = "."
         for name, number in (
             ("SLURM_NNODES", self.job.nodes),
@@ -170,7 +153,7 @@ class _Reader:
                     f"{statement.place}: {_short(statement.text)}", "it is not the command that starts ranks"
                 )
         for part in chosen.left_out:
-            self.draft.leave_out(part, OUTPUT)
+            self.draft.leave_out(part, reasons()["output"])
         read_words(self.draft, words, self.job)
         if self.draft.slurm is not None and self.draft.node_count is None:
             self.draft.node_count = self.job.nodes
