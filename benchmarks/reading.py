@@ -62,11 +62,9 @@ def main() -> None:
     print(f"{cost(RELAY):6.2f} us  lines of relay.py, {CHUNK} bytes at a time")
     print(f"{cost(RELAY, 0):6.2f} us  lines of relay.py, one at a time")
     numbers = random.Random(1)
-    formats = tomllib.loads((ROOT / "tests" / "data" / "outputs" / "formats.toml").read_text())["format"]
+    formats = tomllib.loads((ROOT / "tests" / "data" / "outputs" / "trainers.toml").read_text())["case"]
     samples = [[line.encode() for line in known["lines"].splitlines()] for known in formats]
-    costs = sorted(
-        (cost(output(sample, numbers)), known["name"]) for known, sample in zip(formats, samples, strict=True)
-    )
+    costs = sorted((cost(output(sample, numbers)), known["id"]) for known, sample in zip(formats, samples, strict=True))
     only = [one for one, _ in costs]
     print(
         f"{statistics.median(only):6.2f} us  output of {len(only)} trainers, median; {statistics.mean(only):.2f} on average"

@@ -51,6 +51,13 @@ class Counter(msgspec.Struct, kw_only=True):
     """Losses elsewhere before which it advanced."""
     has_moved: bool = False
     """Since the last loss."""
+    is_bar: bool = False
+    is_lead: bool = False
+    """It is a number at the begin of lines, which may also be a rank."""
+    is_pair: bool = False
+    """Its lines have an epoch and a step where others have a step and its total: the first stays while the second grows."""
+    agrees: int = 0
+    """Lines of a bar with the step of the training's own count: it counts the same."""
 
     @property
     def step(self) -> int:
@@ -72,6 +79,16 @@ class Counter(msgspec.Struct, kw_only=True):
             of_epoch: the count is known to begin again with each epoch.
         """
         count = line.step if line.step is not None else self.count
+        if (
+            line.format.kind == "named"
+            and line.steps
+            and self.total
+            and self.total < line.steps
+            and count == self.count
+        ):
+            self.is_pair, self.total = True, None
+        if self.is_pair and line.steps is not None:
+            count = line.steps
         is_first = self.advances == 0
         if is_first:
             self.first, self.count, self.epoch = count, count, epoch
@@ -88,7 +105,8 @@ class Counter(msgspec.Struct, kw_only=True):
             self.interval = count - self.count
         moved = is_first or count != self.count or epoch != self.epoch
         self.count, self.epoch = count, epoch
-        self.total = line.steps if line.steps is not None else self.total
+        self.total = line.steps if line.steps is not None and not self.is_pair else self.total
+        self.is_bar, self.is_lead = line.format.kind == "bar", line.format.kind == "lead"
         self.of_epoch = self.of_epoch or of_epoch or self.begun > 0
         self.is_named, self.is_own = line.format.kind in ("named", "file"), line.format.kind == "own"
         self.is_file = line.format.kind == "file"

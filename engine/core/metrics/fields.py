@@ -18,47 +18,25 @@ MAX_TEXT = 4096
 _REACH = 64
 """Characters before a number that are searched for its name."""
 
-NUMBER = (
-    r"[-+]?(?:(?:(?:\d{1,3}(?:,\d{3}){1,6}(?![\d,])|\d{1,40}+)(?:\.\d{0,40}+)?|\.\d{1,40}+)(?:e[-+]?\d{1,4}+(?!\d))?"
-    r"|(?:nan|inf(?:inity)?)(?!\w))"
+_GROUPED = r"\d{1,3}(?:(?:,\d{3}){1,6}(?!\d|,\d)|(?:_\d{3}){1,6}(?![\d_]))"
+_REST = (
+    r"(?:e[-+]?\d{1,4}+(?!\d))?"
+    r"|(?:nan|inf(?:inity)?)(?!\w| (?:in|of|at|for|or|and|values?|detected|found|encountered|loss|gradients?)\b))"
 )
+NUMBER = rf"[-+]?(?:(?:(?:{_GROUPED}|\d{{1,40}}+)(?:\.\d{{0,40}}+)?|\.\d{{1,40}}+){_REST}"
+_NUMBER_OF_LOCALE = rf"[-+]?(?:\d{{1,40}}+(?:,\d{{1,40}}+)?{_REST}"
+"""A number where the comma is the decimal sign."""
+
+_DECIMAL_COMMA = re.compile(r"(?<![\d,.\[(])(?:(?=0,|\d{4})\d{1,15},\d+|\d{1,15},(?:\d\d?|\d{4,}))(?![\d,.\])])")
+"""A comma that can only be a decimal sign: `0,125`, `2,31`."""
+_DECIMAL_POINT = re.compile(r"\d\.\d|\d,\d{3},\d")
 
 HIDDEN = "\x01"
 """Stands for each character of a text that holds digits but no value, such as a date."""
 
-_FILE_ENDS = [
-    "pt",
-    "pth",
-    "ckpt",
-    "py",
-    "bin",
-    "json",
-    "jsonl",
-    "txt",
-    "safetensors",
-    "npz",
-    "npy",
-    "csv",
-    "tar",
-    "gz",
-    "zip",
-    "yaml",
-    "yml",
-    "h5",
-    "onnx",
-    "log",
-    "c",
-    "cc",
-    "cpp",
-    "cu",
-    "cuh",
-    "h",
-    "hh",
-    "so",
-    "whl",
-    "png",
-    "jpg",
-]
+_FILE_ENDS = (
+    "pt pth ckpt py bin json jsonl txt safetensors npz npy csv tar gz zip yaml yml h5 onnx log c cc cpp cu cuh h hh so whl png jpg"
+).split()
 
 _ENDS_BY_LENGTH = [
     rf"(?<=\.(?:{'|'.join(end for end in _FILE_ENDS if len(end) == length)}))"
@@ -79,10 +57,13 @@ _HIDDEN_TEXT = re.compile(
     r"|(?<![\w.])[A-Za-z_][\w.]{0,100}(?::[A-Za-z_<][\w.<>]{0,100}|(?<=\w)\.\w{1,60}):\d{1,6}(?= - )"  # loguru: __main__:train:42
 )
 
-_TOKEN = re.compile(
-    rf"(?P<number>{NUMBER})(?P<apart>[ \t]?)(?P<unit>%|[A-Za-zµ][\w]{{0,30}}(?:/[A-Za-z]\w{{0,20}})*|/s(?:ec)?\b)?"
-    r"|[A-Za-z_\x01][\w@\x01]{0,100}+(?:[./%-]+[\w@]{1,100}+){0,12}+",
-    re.IGNORECASE,
+_TOKEN, _TOKEN_OF_LOCALE = (
+    re.compile(
+        rf"(?P<number>{number})(?P<apart>[ \t]?)(?P<unit>%|[A-Za-zµ][\w]{{0,30}}(?:/[A-Za-z]\w{{0,20}})*|/s(?:ec)?\b|/\?)?"
+        r"|[A-Za-z_\x01][\w@\x01]{0,100}+(?:[./%-]+[\w@]{1,100}+){0,12}+",
+        re.IGNORECASE,
+    )
+    for number in (NUMBER, _NUMBER_OF_LOCALE)
 )
 
 _PER_SECOND = re.compile(r" ?([A-Za-z]{1,20})[ _]per[ _]s(?:ec(?:ond)?)?\b", re.IGNORECASE)
@@ -93,6 +74,15 @@ _NUMBER_BEHIND = re.compile(
 )
 
 _RATE_BEHIND = re.compile(r" ([a-z]{1,20})/s(?:ec)?\b", re.IGNORECASE)
+
+_KEY_VALUE = re.compile(r"\"(?:key|name|tag|metric)\": ?(\"[\w./-]{1,60}\"), ?\"value\":")
+"""MLPerf's `"key": "train_loss", "value": 0.45`."""
+
+_LOSS_BEHIND = re.compile(r" ((?:avg|average|mean|total) loss)(?=[ \t]*(?:[,;|)\]]|\Z))", re.IGNORECASE)
+"""After a number: `2.41 avg loss,`."""
+
+_KEY = re.compile(r":[ \t]+[-+]?\d")
+"""After a number with a sign before it: `Throughput: 0: 3086.4` has the throughput of part 0."""
 
 _COUNT_LINK = re.compile(r"[ \t]{0,16}(?:/|of|out of)[ \t]{0,16}\Z")
 
@@ -138,7 +128,10 @@ class Numbers(NamedTuple):
     """The numbers of a line in order, and the text between them."""
 
     texts: list[str]
+    """Without signs between thousands; with a point as decimal sign."""
     begins: list[int]
+    factors: list[float]
+    """Multiples of those with a letter: 1000 of `40k`."""
 
 
 class Fields(NamedTuple):
@@ -163,17 +156,22 @@ def read_fields(text: str) -> Fields:
     if len(text) > MAX_TEXT:
         text = f"{text[: MAX_TEXT // 2]} {HIDDEN} {text[-MAX_TEXT // 2 :]}"
     text = hide(text)
+    if '"value"' in text:
+        text = _KEY_VALUE.sub(lambda found: f"{found[1]}:".ljust(len(found[0])), text)
+    has_locale = "," in text and _DECIMAL_COMMA.search(text) is not None and not _DECIMAL_POINT.search(text)
     texts: list[str] = []
     begins: list[int] = []
+    factors: list[float] = []
     found: list[tuple[int, int, str, str]] = []  # begin, end, unit, and text before
     end = 0
-    for token in _TOKEN.finditer(text):
+    for token in (_TOKEN_OF_LOCALE if has_locale else _TOKEN).finditer(text):
         number = token["number"]
         if number is None:
             continue
         begin = token.start()
         unit, stop = _unit(text, token)
-        if unit and token["apart"] and _names_next(text, stop, text[max(end, begin - _REACH) : begin]):
+        before = text[max(end, begin - _REACH) : begin]
+        if unit and token["apart"] and (before.lower().endswith("loss ") or _names_next(text, stop, before)):
             unit, stop = "", token.end("number")
         if unit is None or (
             begin and (text[begin - 1].isalnum() or text[begin - 1] in "_@\x01") and number[0] not in "+-"
@@ -181,9 +179,10 @@ def read_fields(text: str) -> Fields:
             continue
         if number[0] == "-" and begin and text[begin - 1].isalnum():
             continue  # `16-32`
-        texts.append(number)
+        texts.append(number.replace(",", ".") if has_locale else number)
         begins.append(begin)
-        found.append((begin, stop, unit, text[max(end, begin - _REACH) : begin]))
+        factors.append(_COUNT_UNITS.get(unit, 1.0) if not token["apart"] and text[stop - 1] != "m" else 1.0)
+        found.append((begin, stop, unit, before))
         end = stop
         if len(texts) == MAX_NUMBERS:
             break
@@ -192,15 +191,23 @@ def read_fields(text: str) -> Fields:
     while place < len(found):
         begin, stop, unit, before = found[place]
         total = None
-        if place + 1 < len(found) and not unit and texts[place].replace(",", "").isdecimal():
+        if (
+            place + 1 < len(found)
+            and unit in _COUNT_UNITS
+            and (factors[place] != 1.0 or unit in ("", "it"))
+            and is_whole(texts[place], factors[place])
+        ):
             after = found[place + 1]
-            if _COUNT_LINK.match(after[3]) and texts[place + 1].replace(",", "").isdecimal():
+            if _COUNT_LINK.match(after[3]) and is_whole(texts[place + 1], factors[place + 1]):
                 total, stop, unit = place + 1, after[1], after[2]
         name = _NAME.search(before)
+        if name and name["sign"] and total is None and not unit and _KEY.match(text, stop) and texts[place].isdecimal():
+            name = None
+        behind = None if name else _LOSS_BEHIND.match(text, stop)
         late = _MOMENT.match(fields[-1].name) if fields and before.lstrip(")").strip() in (":", "=") else None
         fields.append(
             Field(
-                name["name"].strip() if name else late["name"] if late else "",
+                name["name"].strip() if name else behind[1] if behind else late["name"] if late else "",
                 unit,
                 bool(late or (name and name["sign"])),
                 name["open"] if name else before[-8:].strip(),
@@ -211,7 +218,19 @@ def read_fields(text: str) -> Fields:
             )
         )
         place += 1 if total is None else 2
-    return Fields(text, fields, Numbers(texts, begins))
+    return Fields(text, fields, Numbers(texts, begins, factors))
+
+
+def is_whole(text: str, factor: float = 1.0) -> bool:
+    """Whether a number may be a count: `120`, `1,200`, `1_200`, `20.0`, `4.00e+01`, and with a factor `1.2`."""
+    if text.isdecimal():
+        return len(text) <= 15
+    if len(text) > 20 or not text[0].isdecimal():
+        return False
+    value = float(text.replace(",", "").replace("_", ""))
+    return factor != 1.0 or (
+        value < 1e15 and value == int(value) and ("." not in text or "e" in text.lower() or text.endswith(".0"))
+    )
 
 
 def _names_next(text: str, stop: int, before: str) -> bool:
@@ -252,18 +271,10 @@ RATE_KEYS = {
 """Keys of rates, by what is counted."""
 
 STEP_WORDS = frozenset(_STEPS.split())
-SECONDS = {
-    "s": 1.0,
-    "sec": 1.0,
-    "secs": 1.0,
-    "second": 1.0,
-    "seconds": 1.0,
-    "ms": 1e-3,
-    "msec": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-}
+SECONDS = dict.fromkeys("s sec secs second seconds".split(), 1.0) | {"ms": 1e-3, "msec": 1e-3, "us": 1e-6, "µs": 1e-6}
 MULTIPLES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_COUNT_UNITS = MULTIPLES | {"it": 1.0, "kit": 1e3, "mit": 1e6}
+"""Letters behind the numbers of a count."""
 _SIZE = re.compile(r"[kmgt]?i?b(?:ytes?)?(?:/s(?:ec)?)?\Z|bytes(?:/s)?\Z|[kmgtp]?flops?(?:/s)?(?:/gpu)?\Z")
 _RATE = re.compile(r"([kmg]?)([a-z]{1,20})?/s(?:ec(?:ond)?s?)?(?:/gpu|/device|/proc)?\Z")
 _PACE = re.compile(r"(s|sec|secs|ms|us|µs)/([a-z]{1,20})\Z")

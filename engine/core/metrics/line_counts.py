@@ -5,23 +5,31 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from engine.core.metrics.fields import HIDDEN, Field, Fields
+from engine.core.metrics.fields import HIDDEN, Field, Fields, is_whole
 from engine.core.metrics.metric_names import HELD_OUT, Meaning, Names, meaning_of
 
-Kind = Literal["", "named", "own", "bare", "bar", "file"]
-"""How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, or with a bar."""
+Kind = Literal["", "named", "own", "bare", "bar", "lead", "file"]
+"""How a line counts: not at all, `step 12`, by a name or pattern of the profile, `[12/100]`, with a bar, or with a number at its begin."""
 
 
 _BAR = re.compile(rf"\[{HIDDEN}{{4,9}}[<,]")
 """tqdm: `12/100 [00:01<00:09, …`, or `12it [00:01, …` without a known end."""
 _PERCENT = re.compile(r"\d{1,3}%\|?[^\d\[]*\Z")
-_GLYPHS = re.compile(r"[ \t]*(?:\[[=>.#\-]{2,}\]?|[━╸╺─╾█▌▏▎▍]{2,})")
+_GLYPHS = re.compile(r"\)?[ \t]*(?:\|#|\[[=>.#\-]{2,}\]?|[━╸╺─╾█▌▏▎▍]{2,})")
 _FILES = re.compile(
     r"(?:down|up|re)?load|fetch|sav(?:e|ing)|writ|map\b|map |tokeni[sz]|filter|generat(?:e|ing)|extract|shard|checkpoint|convert"
     r"|preproc|import|read(?:ing)?\b|cach|pack|group|flatten|cast|creat|build|compil|warm|collect|quanti|encod|file|resolv|find|search"
     r"|scan|profil|calibrat|inferen|predict|infer|sampl|dataset|data set|weights|install|unpack|copy|sync",
     re.IGNORECASE,
 )
+_SCORES = re.compile(r"\bmAP")
+"""Names of scores in the title of a bar: rows of a validation."""
+_LEAD = re.compile(
+    r"[ \t]*(?:\[(\d{1,15})\](?:\t|[ ](?=[\w'-]+(?:[ ][\w'-]+)?[:=]))|(\d{1,15}):(?:\t|[ ](?=\d+\.\d)))"  # boosting, darknet
+)
+_LEAD_OF_RATES = re.compile(r"-[ \t]+(\d{1,15})[ \t]+-[ \t]+[\d.]+[ ]\w+/s")
+"""`-  40 -  356.00 sent/s` of XLM."""
+_BAR_BEFORE = re.compile(r"[━╸╺─▁-▏■]\W{0,80}\Z")
 _TRAINING = re.compile(r"train(?:ing)?\b|epoch", re.IGNORECASE)
 _BYTES_BEHIND = re.compile(r"[\d?.][kmgt]?i?b/s", re.IGNORECASE)
 _HELD_OUT_START = re.compile(
@@ -31,7 +39,8 @@ _HELD_OUT_START = re.compile(
 )
 _HELD_OUT_PART = re.compile(
     r"[|\]>:-][ \t]*inference(?= done\b)"  # detectron2's evaluator
-    r"|(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|validate|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+(?:set|epoch|step|iter|iteration|batch)\b)",
+    r"|(?:[|\]>:-][ \t]*|\()(?:val|valid|validation|validate|eval|evaluation|test|testing|dev)(?=[ \t]*[:|\[)]|[ \t]+(?:set|net|results?|epoch|step|iter|iteration|batch)\b)"
+    r"|(?-i:\bCV\b)",
     re.IGNORECASE,
 )
 _PLACE_OF_BATCH = re.compile(r"[ \t]*\[[ \t]*\d+,[ \t]*\d+\][ \t]+\w*loss", re.IGNORECASE)
@@ -40,6 +49,7 @@ _STEP_IN_BRACKETS = re.compile(r"\][ \t]\[(\d{1,15})\][ \t]\w[\w/.-]*[=:]")
 """`logging_writer.py:48] [100] loss=0.2` of clu and flax: the step."""
 _DIGITS = re.compile(r"\d+")
 _PREFIX = re.compile(r"^(?:[ \t]*\[[^\]\[]*\][: \t]*)+")
+_MEASURED = re.compile(r"loss|reward|return|\bsps\b|\bfps\b|/s")
 _PLAIN_WORD = re.compile(r"[({,'\"\x01]?[ \t]?['\"]?\Z")
 
 
@@ -63,7 +73,11 @@ class LineCounts:
         self.counted = ""
         self.title = ""
         self.is_aside = False
+        self._is_episode = False
+        """The epoch is called `ep`: a number that is called `epoch` wins."""
         self.used: set[int] = set()
+        self.renamed: dict[int, str] = {}
+        """Names of numbers that stand behind another one."""
         bar = _BAR.search(self.text)
         self.bar = bar.start() if bar else -1
         begin = self.fields[0].begin if self.fields else 0
@@ -87,7 +101,9 @@ class LineCounts:
                 continue
             if field.total is None and (field.signed or field.unit == "%"):
                 return True  # ignite: `[12/100]  12%|█▏   , loss=2.34 [00:01<00:08]`
-            if (field.total is None and field.unit != "it") or _BYTES_BEHIND.search(self.text, self.bar):
+            if (field.total is None and field.unit not in ("it", "/?", "kit")) or _BYTES_BEHIND.search(
+                self.text, self.bar
+            ):
                 return False
             self.step, self.steps, self.kind = field.number, field.total, "bar"
             self.used.add(field.number)
@@ -108,13 +124,18 @@ class LineCounts:
         title = _PREFIX.sub("", head).replace(HIDDEN, "").strip(" \t:|-•")[-40:]
         self.title = "" if "loss" in title.lower() else " ".join(title.split())
         words = set(re.split(r"[^a-z]+", self.title.lower()))
-        self.held_out = self.held_out or not HELD_OUT.isdisjoint(words)
+        self.held_out = self.held_out or not HELD_OUT.isdisjoint(words) or _SCORES.search(title) is not None
         self.is_aside = self.held_out or (_FILES.search(self.title) is not None and not _TRAINING.match(self.title))
         self.counted = _DIGITS.sub("#", self.title.lower())
 
     def _take_epoch_of(self, field: Field) -> None:
-        if meaning_of(field.name, "", self.names).role == "epoch" and self.epoch is None:
+        if meaning_of(field.name, "", self.names).role == "epoch":
+            self._set_epoch(field)
+
+    def _set_epoch(self, field: Field) -> None:
+        if self.epoch is None or self._is_episode:
             self.epoch, self.epochs = field.number, field.total
+            self._is_episode = field.name.lower() == "ep"
 
     def take_counts(self) -> None:
         """Reads steps and epochs by their names, then counts without a name."""
@@ -129,19 +150,19 @@ class LineCounts:
         bare: list[Field] = []
         for field, after in zip(self.fields, [*self.fields[1:], None], strict=True):
             if field.number in self.used or not self._is_whole(field):
-                if (
-                    field.name
-                    and meaning_of(field.name, "", self.names).role == "epoch"
-                    and field.number not in self.used
-                ):
-                    self.epoch = field.number if self.epoch is None else self.epoch
+                if field.number not in self.used and meaning_of(field.name, "", self.names).role == "epoch":
+                    self._take_epoch_of(field)
                     self.used.add(field.number)
                 continue
             meaning = meaning_of(field.name, "", self.names)
-            if meaning.role in ("step", "steps", "epoch", "epochs"):
+            if meaning.role == "loss" and self._is_before_value(field, after):  # `Train loss 40 0.7779`
+                self.step, self.kind, self.counted = field.number, "named", "loss"
+                self.renamed[after.number] = field.name  # type: ignore[union-attr]
+                self.used.add(field.number)
+            elif meaning.role in ("step", "steps", "epoch", "epochs"):
                 self._take_named(field, meaning)
             elif field.total is not None and (not field.name or _last_word(field) in ("train", "training")):
-                if field.opened[-1:] != "(":
+                if field.opened[-1:] != "(" or _GLYPHS.match(self.text, field.end):
                     bare.append(field)
             elif field.total is not None and field.name.lower().strip("()") in HELD_OUT and self.step is None:
                 self.held_out = True
@@ -154,18 +175,29 @@ class LineCounts:
                 bare.append(field)
         self._take_bare(bare)
 
+    def _is_before_value(self, field: Field, after: Field | None) -> bool:
+        """Whether a number that has the name of a loss is a count, and the loss stands behind it."""
+        return (
+            after is not None
+            and not (field.signed or field.unit or field.total or after.name or self.step)
+            and not self.text[field.end : after.begin].strip()
+            and "." in self.numbers.texts[after.number]
+        )
+
     def _is_whole(self, field: Field) -> bool:
-        text = self.numbers.texts[field.number]
-        return text.replace(",", "").isdecimal() and field.unit not in ("%", "s", "ms") and len(text) <= 15
+        number = field.number
+        return field.unit not in ("%", "s", "ms") and is_whole(self.numbers.texts[number], self.numbers.factors[number])
 
     def _take_named(self, field: Field, meaning: Meaning) -> None:
         role = meaning.role
-        if role == "steps" and field.total is None and "loss" in self.lower and self.step is None and field.signed:
-            role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
+        if role == "steps" and field.total is None and self.step is None and field.name.lower() == "steps":
+            in_box = self.text.lstrip()[:1] in "|│"
+            if in_box or (field.signed and _MEASURED.search(self.lower)):
+                role = "step"  # `steps: 10 loss: 9.1` of Megatron-DeepSpeed
         if role == "step" and self.step is None:
             self.step, self.steps, self.kind, self.counted = field.number, field.total, self._named(), meaning.key
-        elif role == "epoch" and self.epoch is None:
-            self.epoch, self.epochs = field.number, field.total
+        elif role == "epoch":
+            self._set_epoch(field)
         elif role == "steps" and field.total is not None and self.step is None:  # `updates 10/100`
             self.step, self.steps, self.kind, self.counted = field.number, field.total, "named", meaning.key
         elif role in ("steps", "epochs") and field.total is None:
@@ -190,11 +222,21 @@ class LineCounts:
 
     def _take_bare(self, bare: list[Field]) -> None:
         """Of counts without a name, the last counts steps; one before it the epochs."""
+        if (
+            self.step is None
+            and not bare
+            and self.epoch is None
+            and (found := _LEAD.match(self.text) or _LEAD_OF_RATES.search(self.text))
+        ):
+            self.step = next(
+                (one.number for one in self.fields if one.begin == found.start(found.lastindex or 0)), None
+            )
+            self.kind, self.used = "lead", self.used | {self.step or 0}
         if self.step is not None or not bare:
             return
         field = bare[-1]
-        has_glyphs = _GLYPHS.match(self.text, field.end) or (
-            field.begin and "━" in self.text[max(0, field.begin - 8) : field.begin]
+        has_glyphs = _GLYPHS.match(self.text, field.end) or _BAR_BEFORE.search(
+            self.text[max(0, field.begin - 90) : field.begin]
         )
         if (
             field.name
@@ -210,6 +252,8 @@ class LineCounts:
         if not is_report:
             return
         self.step, self.steps, self.kind = field.number, field.total, "bar" if has_glyphs else "bare"
+        if has_glyphs and _SCORES.search(self.text, 0, field.begin):
+            self.held_out = self.is_aside = True
         if field.name and _last_word(field) not in ("train", "training"):
             self.counted = field.name.lower()
         if len(bare) > 1 and self.epoch is None:

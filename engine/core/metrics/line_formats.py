@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 from engine.core.metrics.fields import Fields, Numbers, read_fields
 from engine.core.metrics.line_meaning import Format, understand
 from engine.core.metrics.metric_names import Names
+from engine.core.metrics.sections import LONGEST, WORDS, Section, section_of
 from engine.core.metrics.tables import Table, table_of
 
 MAX_STEP = 1e15
@@ -32,7 +33,7 @@ _REMARK = b"rankdeck: "
 _ANCHORS = frozenset(
     b"step steps iter iters iteration iterations epoch epochs ep it its lr grad gnorm learning batch batches acc accuracy ppl perplexity bleu "
     b"rouge auc auroc map ap iou miou wer cer reward rewards return score f tps wps ups tgs throughput xent nll cost entropy prec precision "
-    b"recall top update updates dt bpd psnr fid dice samplespersec persec sec per eta time err error sps fps ips itr timesteps".split()
+    b"recall top update updates dt bpd psnr fid dice samplespersec persec sec per eta time err error sps fps ips itr timesteps rmse mse mae l logloss learn up".split()
 )
 """Words in lower case. A line that reports something has one of them, or `loss`, or `/s`."""
 
@@ -44,7 +45,6 @@ MAIN = frozenset(("loss", "val_loss", "lr", "grad_norm", "it/s", "samples/s", "t
 
 _WORD = re.compile(r"[0-9.]+")
 _WORD_OF_LINE = re.compile(rb"[0-9.]+")
-_GROUPED = re.compile(r"0,0")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -61,7 +61,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 class Source(NamedTuple):
     """How a number is made from the words of a line, which are its runs of digits and dots."""
 
-    kind: Literal["plain", "scaled", "inverted", "exponent", "grouped", "constant"]
+    kind: Literal["plain", "scaled", "inverted", "exponent", "grouped", "decimal", "constant"]
     place: int
     """The first word of the number."""
     factor: float = 1.0
@@ -91,6 +91,17 @@ class Recipe(msgspec.Struct, frozen=True, gc=False):
     main: Values
 
 
+class Heading(NamedTuple):
+    """A line that begins a section. `is_object`: the section ends with a closing bracket."""
+
+    section: Section
+    is_object: bool = False
+
+
+Known = Recipe | Table | Heading | str | None
+"""How lines of a shape are read. None: they say nothing; a text: they are read anew each time."""
+
+
 def shapes_of(text: bytes) -> bytes:
     """The shapes of the lines of a text, with their line feeds."""
     shapes = text.translate(_DIGITS_TO_ZERO).replace(b"0000", b"0").replace(b"00", b"0")
@@ -109,29 +120,29 @@ class LineFormats:
     def __init__(self, names: Names = Names()) -> None:  # noqa: B008 - it is frozen
         self.names = names
         self._own = [name.lower().encode() for name in (names.loss, names.step) if name]
-        self.known: dict[bytes, Recipe | Table | str | None] = {}
-        """By shape: None: lines say nothing, a text: they are read anew each time."""
+        self.known: dict[Section, dict[bytes, Known]] = {one: {} for one in get_args(Section)}
+        """By section and shape."""
 
-    def may_report(self, line: bytes, shape: bytes) -> bool:
+    def may_report(self, line: bytes, shape: bytes, section: Section = "training") -> bool:
         """Whether a line of an unknown shape is worth reading; if not, its shape is remembered. Costs about a microsecond."""
-        if line.startswith(_REMARK):
-            self._remember(shape, None)
-            return False
-        line = line.lower()
-        if b"loss" in line or b"/s" in line:
-            return True
-        if not _ANCHORS.isdisjoint(line.translate(_LETTERS).split()) or any(name in line for name in self._own):
-            return True
-        self._remember(shape, None)
+        if not line.startswith(_REMARK):
+            line = line.lower()
+            if b"loss" in line or b"/s" in line:
+                return True
+            words = line.translate(_LETTERS).split()
+            if not (_ANCHORS.isdisjoint(words) and WORDS.isdisjoint(words)) or any(name in line for name in self._own):
+                return True
+        self._remember(shape, None, section)
         return False
 
     def places(self, line: bytes, shape: bytes) -> list[tuple[str, int]] | None:
         """The main metrics of a line, its step and its epoch: the name of each, and the byte with which a digit of its number begins.
         None: the step or the epoch is written in an uncommon way.
         """
-        if shape not in self.known:
+        known = self.known["training"]
+        if shape not in known:
             self.learn(line, shape)
-        recipe = self.known.get(shape)
+        recipe = known.get(shape)
         if isinstance(recipe, Recipe):
             return _places(recipe, line)
         if not isinstance(recipe, str):
@@ -144,48 +155,51 @@ class LineFormats:
         wanted = [(one.key, one.place) for one in meant.values if one.key in MAIN]
         wanted += [(key, place) for key, place in (("step", meant.step), ("epoch", meant.epoch)) if place is not None]
         begins = [(key, fields.numbers.begins[place], fields.numbers.texts[place]) for key, place in wanted]
-        if any("," in number for key, _, number in begins if key in ("step", "epoch")):
+        if any(not number.isdecimal() for key, _, number in begins if key in ("step", "epoch")):
             return None
         return [(key, begin + (number[0] in "+-")) for key, begin, number in begins]
 
-    def _remember(self, shape: bytes, known: Recipe | Table | str | None) -> None:
+    def _remember(self, shape: bytes, known: Known, section: Section) -> None:
         if len(shape) <= MAX_SHAPE:
-            if len(self.known) >= MAX_SHAPES:
-                self.known.clear()
-            self.known[shape] = known
+            shapes = self.known[section]
+            if len(shapes) >= MAX_SHAPES:
+                shapes.clear()
+            shapes[shape] = known
 
-    def learn(self, line: bytes, shape: bytes) -> Line | Table | None:
-        """Reads a line field by field, and remembers its shape."""
+    def learn(self, line: bytes, shape: bytes, section: Section = "training") -> Line | Table | Heading | None:
+        """Reads a line field by field, and remembers its shape for this section."""
         text = line.decode("utf-8", "replace")
+        if len(line) <= LONGEST and (begun := section_of(text)):
+            heading = Heading(begun, text.rstrip().endswith("{"))
+            self._remember(shape, heading, section)
+            return heading
         fields = read_fields(text)
-        known: Recipe | Table | str | None = None
+        known: Known = None
         if not fields.fields:
             found: Line | Table | None = table_of(text, self.names)
             known = found if isinstance(found, Table) else None
         else:
-            meant = understand(fields, self.names)
+            meant = understand(fields, self.names, section)
             found = _line(meant, fields.numbers) if meant else None
-            if meant:
-                known = (
-                    _recipe(meant, fields, text)
-                    if not _GROUPED.search(shape.decode("latin-1")) or _all_grouped(fields)
-                    else "anew"
-                )
-            elif _GROUPED.search(shape.decode("latin-1")):
-                known = "anew"
-        self._remember(shape, known)
+            is_clear = b"0,0" not in shape or (_all_grouped(fields) and not (meant and meant.doubt))
+            known = "anew" if not is_clear else _recipe(meant, fields, text) if meant else None
+        self._remember(shape, known, section)
         return found
 
 
 def _all_grouped(fields: Fields) -> bool:
     """Whether every comma between digits is one of a number."""
-    between = sum(text.count(",") for text in fields.numbers.texts)
+    numbers = fields.numbers
+    between = sum(
+        fields.text.count(",", begin, begin + len(text))
+        for text, begin in zip(numbers.texts, numbers.begins, strict=True)
+    )
     return between == len(re.findall(r"\d,(?=\d)", fields.text))
 
 
 def number_of(text: str) -> float:
     """The value of a match of `NUMBER`."""
-    return float(text.replace(",", "") if "," in text else text)
+    return float(text) if text.isdecimal() else float(text.replace(",", "").replace("_", ""))
 
 
 def _scaled(value: float, factor: float, inverted: bool) -> float | None:
@@ -196,14 +210,14 @@ def _scaled(value: float, factor: float, inverted: bool) -> float | None:
 
 def whole(value: float | None) -> int | None:
     """A step of a plausible size; None: another number."""
-    return int(value) if value is not None and 0 <= value <= MAX_STEP else None
+    return round(value) if value is not None and 0 <= value <= MAX_STEP else None
 
 
 def _line(meant: Format, numbers: Numbers) -> Line:
     """The line that a format was made from."""
 
     def at(place: int | None) -> float | None:
-        return None if place is None else number_of(numbers.texts[place])
+        return None if place is None else number_of(numbers.texts[place]) * numbers.factors[place]
 
     values = [(one.key, _scaled(number_of(numbers.texts[one.place]), one.factor, one.inverted)) for one in meant.values]
     return Line(
@@ -231,7 +245,8 @@ def _recipe(meant: Format, fields: Fields, text: str) -> Recipe | str:
         begin += number[0] in "+-"
         at = bisect_right(starts, begin) - 1
         mantissa, e, exponent = plain.partition("e")
-        parts = mantissa.split(",")
+        is_decimal = "." in plain and text[begin : begin + len(mantissa)] == mantissa.replace(".", ",")
+        parts = re.split("[,_.]" if is_decimal else "[,_]", mantissa)
         behind = at + len(parts)
         if (
             words[at:behind] != parts
@@ -240,6 +255,10 @@ def _recipe(meant: Format, fields: Fields, text: str) -> Recipe | str:
         ):
             raise LookupError
         factor *= sign
+        if is_decimal:
+            if e:
+                raise LookupError
+            return Source("decimal", at, factor, inverted)
         if e or len(parts) > 1:
             marked = b"" if not e else b"e-" if exponent.startswith("-") else b"e"
             return Source("exponent" if e else "grouped", at, factor, inverted, len(parts), marked)
@@ -247,7 +266,9 @@ def _recipe(meant: Format, fields: Fields, text: str) -> Recipe | str:
 
     try:
         values = tuple((one.key, source(one.place, one.factor, one.inverted)) for one in meant.values)
-        step, steps, epoch, epochs = map(source, (meant.step, meant.steps, meant.epoch, meant.epochs))
+        factors = fields.numbers.factors
+        counts = (meant.step, meant.steps, meant.epoch, meant.epochs)
+        step, steps, epoch, epochs = (source(place, 1.0 if place is None else factors[place]) for place in counts)
     except LookupError:
         return "anew"
     sources = [(key, one) for key, one in values if one is not None]
@@ -270,6 +291,8 @@ def _take(words: list[bytes], source: Source) -> float | None:
         return float(words[place]) * factor
     if kind == "constant":
         return factor
+    if kind == "decimal":
+        return _scaled(float(words[place] + b"." + words[place + 1]), factor, inverted)
     if size > 1 and any(len(word.partition(b".")[0]) != 3 for word in words[place + 1 : place + size]):
         raise ValueError
     text = words[place] if size == 1 else b"".join(words[place : place + size])
@@ -284,7 +307,7 @@ def _take_all(words: list[bytes], values: Values) -> dict[str, float]:
 
 
 def _count(words: list[bytes], source: Source) -> int | None:
-    return whole(int(words[source.place]) if source.kind == "plain" else _take(words, source))
+    return whole(_take(words, source))
 
 
 def _places(recipe: Recipe, line: bytes) -> list[tuple[str, int]] | None:

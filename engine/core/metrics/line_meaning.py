@@ -6,6 +6,7 @@ The result is a `Format`, which holds places of numbers instead of values: it is
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 from engine.core.metrics.fields import (
@@ -19,6 +20,7 @@ from engine.core.metrics.fields import (
 )
 from engine.core.metrics.line_counts import Kind, LineCounts
 from engine.core.metrics.metric_names import HELD_OUT, Meaning, Names, meaning_of
+from engine.core.metrics.sections import Section
 
 
 class Value(NamedTuple):
@@ -49,6 +51,19 @@ class Format(NamedTuple):
     """The count begins again with each epoch."""
     is_summary: bool = False
     """Values of a whole run: they are not points of its curve."""
+    loss_of: str = ""
+    """The name of the loss if it is one of several; empty: it is the loss of the run, or there is none."""
+    doubt: str = ""
+    """Why a number is not shown."""
+
+    @property
+    def is_of_training(self) -> bool:
+        """It counts steps or epochs of the training, so that a section of held-out data is over."""
+        return (
+            (self.step is not None or self.epoch is not None)
+            and not (self.is_aside or self.is_summary or self.kind == "lead")
+            and (self.kind not in ("bar", "bare") or any(one.key == "loss" for one in self.values))
+        )
 
     @property
     def is_epochs_bar(self) -> bool:
@@ -59,6 +74,13 @@ class Format(NamedTuple):
 _STEP_TIME = re.compile(r"(?:.* )?(?:step|iter|iteration|batch)\Z", re.IGNORECASE)
 """With a time behind it: how long a step takes."""
 _AVERAGED = re.compile(r"[ \t]*\(")
+_SUMMARY = re.compile(r"[ \t]*(?:Averaged stats|total (?:images|samples|tokens)/s)", re.IGNORECASE)
+_OF_MANY = re.compile(r"\b(?:total|wall|elapsed)\b", re.IGNORECASE)
+"""A time of more than one step."""
+_DOUBTFUL = re.compile(r"[+-]?\d{1,3},\d{3}\Z")
+_POINT = re.compile(r"\d\.\d")
+_HELD_OUT_OBJECT = re.compile(rf"\b(?:{'|'.join(sorted(HELD_OUT))})[\"']?[ \t]?[:=][ \t]?\{{[^{{}}]*", re.IGNORECASE)
+"""`"validation": {"loss": 2.4`."""
 _EPOCH_BAR = re.compile(r"(?:train(?:ing)?[ _])?epochs?\Z", re.IGNORECASE)
 
 
@@ -69,6 +91,9 @@ class _Reading(LineCounts):
         super().__init__(line, names)
         self.values: dict[str, Value] = {}
         self.part: Value | None = None
+        self.part_name, self.doubt = "", ""
+        self.is_summary = "runtime" in self.lower or _SUMMARY.match(self.text) is not None
+        self.held_out_spans = [found.span() for found in _HELD_OUT_OBJECT.finditer(self.text)]
         self.is_known = False
         """A metric or a count was found that makes the line a report."""
 
@@ -82,13 +107,21 @@ class _Reading(LineCounts):
             if field.total is not None:
                 self._add("rate", rate_of_unit(field.unit)[0], field.total, rate_of_unit(field.unit)[1])  # type: ignore[index]
                 continue
-            meaning = meaning_of(field.name, field.unit, self.names) if field.name else Meaning("none", "")
+            name = self.renamed.get(field.number, field.name)
+            meaning = meaning_of(name, field.unit, self.names) if name else Meaning("none", "")
+            before = self.held_out
+            self.held_out = before or any(begin < field.begin < end for begin, end in self.held_out_spans)
             self._take_value(field, meaning)
+            self.held_out = before
 
     def _take_value(self, field: Field, meaning: Meaning) -> None:
         role, key, factor = meaning
         place = field.number
-        if rate := rate_of_unit(field.unit):
+        if role in ("loss", "val_loss", "part", "known", "other") and self._is_doubtful(place):
+            text = self.numbers.texts[place]
+            self.doubt = f"{text} may be {text.replace(',', '')} or {text.replace(',', '.')}"
+            return
+        if rate := rate_of_unit("it/s" if field.unit == "/s" and self.kind == "bar" else field.unit):
             if role not in ("loss", "val_loss", "lr") and not self._is_other_rate(field):
                 self._add("rate", rate[0], place, rate[1])
             return
@@ -105,7 +138,7 @@ class _Reading(LineCounts):
                 self._add("known", role, place, self._multiple(field))
             case "part":
                 if self.part is None and not self.held_out:
-                    self.part = Value("loss", place, self._multiple(field))
+                    self.part, self.part_name = Value("loss", place, self._multiple(field)), key
                 self._add("other", key, place, self._multiple(field))
             case "lr" | "grad_norm":
                 self._add("known", key, place, self._multiple(field))
@@ -127,6 +160,10 @@ class _Reading(LineCounts):
                 if field.signed or self._looks_measured(field):
                     self._add("other", key if field.signed else key.rpartition(" ")[2], place, self._multiple(field))
 
+    def _is_doubtful(self, place: int) -> bool:
+        """Whether the comma of a number separates thousands or decimals, which nothing else on the line decides."""
+        return _DOUBTFUL.match(self.numbers.texts[place]) is not None and not _POINT.search(self.text)
+
     def _multiple(self, field: Field) -> float:
         """1e6 of `1.05M`; `3m` are minutes."""
         is_large = field.unit in ("k", "m", "g") and self.text[field.end - 1] in "kKMG"
@@ -141,7 +178,7 @@ class _Reading(LineCounts):
 
     def _is_pace(self, field: Field) -> bool:
         """Whether `time` is that of a step, and not of the whole run."""
-        if self.step is None or self.held_out:
+        if self.step is None or self.held_out or _OF_MANY.search(field.name):
             return False
         is_averaged = _AVERAGED.match(self.text, field.end) is not None
         return field.unit == "ms" or is_averaged or " eta" in self.lower or "data" in self.lower
@@ -180,6 +217,8 @@ class _Reading(LineCounts):
         if self.part is not None and "loss" not in self.values and counts and not self.names.loss:
             self.values = {"loss": self.part, **self.values}
             self.is_known = True
+        else:
+            self.part_name = ""
         if not (self.is_known or (counts and self.step is not None)):
             if self.epoch is None and self.steps is None and self.epochs is None:
                 return None
@@ -197,9 +236,14 @@ class _Reading(LineCounts):
             title=self._shown(),
             is_aside=self.held_out,
             of_epoch=self.epoch is not None
+            and not (
+                self.bar >= 0 and "{" in self.text[self.bar :]
+            )  # a record of Hugging Face behind a bar of all steps
             and self.steps is not None
             and (self.kind != "named" or self.counted == "batch"),
-            is_summary="runtime" in self.lower,
+            is_summary=self.is_summary,
+            loss_of=self.part_name,
+            doubt=self.doubt,
         )
 
     def _counter(self) -> str:
@@ -214,22 +258,41 @@ class _Reading(LineCounts):
         return self.title
 
 
-def understand(line: Fields, names: Names) -> Format | None:
+def _last_report(line: Fields, names: Names) -> Fields:
+    """Of several reports on one line, `step 1 loss 2.5; step 2 loss 2.4`, the last one."""
+    steps = [place for place, field in enumerate(line.fields) if meaning_of(field.name, "", names).role == "step"]
+    alike = [at for at in steps if line.fields[at].name == line.fields[steps[0]].name]
+    numbers = {line.numbers.texts[line.fields[at].number] for at in alike}
+    if len(alike) < 2 or len(numbers) < len(alike) or any(after - at < 2 for at, after in pairwise(alike)):
+        return line
+    return line._replace(fields=line.fields[alike[-1] :])
+
+
+def understand(line: Fields, names: Names, section: Section = "training") -> Format | None:
     """What a line means.
 
     Args:
         line: its fields.
         names: what the profile says about names.
+        section: in which it is, unless it counts steps or epochs of the training.
 
     Returns:
         None if it reports nothing about training.
     """
-    reading = _Reading(line, names)
+    if section in ("held out", "summary"):
+        found = understand(line, names)
+        if found is None or (found.is_of_training and (section == "held out" or found.step is not None)):
+            return found
+    reading = _Reading(_last_report(line, names), names)
+    reading.held_out = reading.held_out or section.startswith("held out")
+    reading.is_summary = reading.is_summary or section == "summary"
     if reading.bar >= 0 and not reading.take_bar():
         return None
     reading.take_counts()
     reading.take_values()
     found = reading.result()
+    if found is not None and section == "summary":
+        return found._replace(step=None, steps=None, epoch=None, epochs=None, counter="")
     if found is not None and found.counter and names.ignores(found.title):
         return None
     return found

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from engine.core.metrics.fields import NUMBER
 from engine.core.metrics.line_flood import thin
-from engine.core.metrics.line_formats import MAX_SHAPES, Line, LineFormats, Recipe, read_line, shapes_of, whole
+from engine.core.metrics.line_formats import MAX_SHAPES, Heading, Line, LineFormats, Recipe, read_line, shapes_of, whole
 from engine.core.metrics.line_meaning import Format
 from engine.core.metrics.metric_names import Names
+from engine.core.metrics.sections import CLOSED, Section
 from engine.core.metrics.tables import Table, row_text
 
 MAX_LINE = 65_536
@@ -73,7 +74,11 @@ class MetricReader:
         """Whether the unfinished line begins after `\\r`."""
         self._frame = b""
         """The last line, where that is a frame of a traceback."""
+        self._section: Section = "training"
+        self._in_object = False
+        """Whether the section ends with a closing bracket."""
         self._table: Table | None = None
+        self._table_section: Section = "training"
         self._no_rows: set[bytes] = set()
         """Shapes of lines that are no rows of the table."""
         self._floods = 0
@@ -133,19 +138,23 @@ class MetricReader:
         reports = self._formats.may_report
         skipped = self._skipped(lines, shapes) if len(shapes) > MAX_NEW else frozenset()
         found: list[Line] = []
-        known = self._formats.known
+        known = self._formats.known[self._section]
         is_many, last = len(shapes) > MANY, len(shapes) - 1
         for place, shape in enumerate(shapes):
+            if self._in_object and lines[place].strip() in CLOSED:
+                self._section, self._in_object = "training", False
+                known = self._formats.known["training"]
             recipe = known.get(shape, _MISSING)
             has_row = self._table is not None and shape not in self._no_rows
             if recipe is None and not has_row and place not in own:
                 continue
-            if recipe is _MISSING and (place in skipped or not reports(lines[place], shape)):
+            if recipe is _MISSING and (place in skipped or not reports(lines[place], shape, self._section)):
                 recipe = None
             line = None
             if recipe is not None or has_row:
                 is_brief = is_many and place % 8 != 0 and place < last
                 line = self._read_one(lines[place], shape, recipe, brief=is_brief)
+                known = self._formats.known[self._section]
             if place in own:
                 line = _with_own(line, own[place])
             if line is not None:
@@ -162,14 +171,16 @@ class MetricReader:
 
     def _skipped(self, lines: list[bytes], shapes: list[bytes]) -> frozenset[int]:
         """Lines of unknown shapes that are too many to be read."""
-        known = self._formats.known
+        known = self._formats.known[self._section]
         most = max(LEAST_NEW, MAX_NEW >> self._floods) + len(lines) // 50
         new = [place for place, shape in enumerate(shapes) if isinstance(known.get(shape, ""), str)]
         if len(new) <= most:
             self._floods = 0
             return frozenset()
         first = {shapes[place]: place for place in reversed(new)}
-        new = sorted(place for shape, place in first.items() if self._formats.may_report(lines[place], shape))
+        new = sorted(
+            place for shape, place in first.items() if self._formats.may_report(lines[place], shape, self._section)
+        )
         if len(new) <= most:
             self._floods = 0
             return frozenset()
@@ -178,24 +189,33 @@ class MetricReader:
         return frozenset(new) - frozenset(new[::-stride])
 
     def _read_one(self, line: bytes, shape: bytes, recipe: object, *, brief: bool = False) -> Line | None:
+        section = self._section
         if self._table is not None and shape not in self._no_rows:
             row = row_text(self._table, line.decode("utf-8", "replace"))
             if row is not None:
-                line = row.encode()
+                line, section = row.encode(), self._table_section
                 shape = shapes_of(line)
-                recipe = self._formats.known.get(shape, _MISSING)
+                recipe = self._formats.known[section].get(shape, _MISSING)
             elif len(self._no_rows) < MAX_SHAPES:
                 self._no_rows.add(shape)
         if isinstance(recipe, Recipe):
             try:
+                if section != "training" and recipe.format.is_of_training:
+                    self._section = "training"
                 return read_line(recipe, line, brief=brief)
             except (ValueError, LookupError):
                 recipe = _MISSING
         if recipe is _MISSING or isinstance(recipe, str):
-            recipe = self._formats.learn(line, shape)
-        if isinstance(recipe, Table) and recipe != self._table:
-            self._table = recipe
-            self._no_rows.clear()
+            recipe = self._formats.learn(line, shape, section)
+            if section != "training" and isinstance(recipe, Line) and recipe.format.is_of_training:
+                self._section = "training"
+        if isinstance(recipe, Heading):
+            self._section, self._in_object = recipe.section, recipe.is_object and recipe.section != "training"
+        if isinstance(recipe, Table):
+            self._table_section = "held out table" if self._section == "held out" else "training"
+            if recipe != self._table:
+                self._table = recipe
+                self._no_rows.clear()
         return recipe if isinstance(recipe, Line) else None
 
     def _places(self, line: bytes) -> list[tuple[str, int]]:

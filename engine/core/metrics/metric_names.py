@@ -41,122 +41,39 @@ class Meaning(NamedTuple):
 
 
 HELD_OUT = frozenset(
-    [
-        "val",
-        "valid",
-        "validation",
-        "validate",
-        "validating",
-        "eval",
-        "evaluation",
-        "evaluate",
-        "evaluating",
-        "test",
-        "testing",
-        "dev",
-        "heldout",
-        "sanity",
-    ]
+    "val valid validation validate validating eval evaluation evaluate evaluating test testing dev heldout sanity".split()
 )
-_TRAIN = frozenset(["train", "training"])
+_TRAIN = frozenset("train training".split())
 _PLAIN = _TRAIN | frozenset(
-    [
-        "total",
-        "avg",
-        "average",
-        "mean",
-        "batch",
-        "running",
-        "smooth",
-        "smoothed",
-        "lm",
-        "mlm",
-        "ce",
-        "epoch",
-        "step",
-        "current",
-        "cur",
-        "global",
-        "final",
-        "overall",
-        "combined",
-        "last",
-    ]
+    "total avg average mean batch running smooth smoothed lm mlm ce epoch step current cur global final overall combined last all".split()
 )
-_NO_LOSS = frozenset(["scale", "scaler", "fn", "func", "function", "weight", "weights", "mask", "type", "name"])
-_ALIASES = frozenset(["xent", "nll", "cost", "cross_entropy", "crossentropy", "bce", "objective"])
-_STEP = frozenset(["step", "iter", "it", "itr", "iteration", "batch", "minibatch", "update", "num_updates", "updates"])
-_STEP_OF_RUN = frozenset(["num_updates", "total_timesteps"])
-_STEP_PREFIXES = frozenset(["global", "train", "training", "opt", "optimizer", "current", "epoch", "trainer"])
-_EPOCH = frozenset(("epoch", "ep"))
-_TOTAL_PREFIXES = frozenset(["max", "num", "total", "train", "optimization", "training"])
+_NO_LOSS = frozenset("scale scaler fn func function weight weights mask type name".split())
+_SUM = re.compile(r"total[ _]train(?:ing)?[ _]loss\Z")
+"""The sum over an epoch."""
+_ALIASES = frozenset("xent nll cost cross_entropy crossentropy bce objective".split())
+_STEP = frozenset("step iter it itr iteration batch minibatch update num_updates updates".split())
+_STEP_OF_RUN = frozenset("num_updates total_timesteps".split())
+_STEP_PREFIXES = frozenset("global train training opt optimizer current epoch trainer learner".split())
+_EPOCH = frozenset(("epoch", "ep", "epch"))
+_TOTAL_PREFIXES = frozenset("max num total train optimization training".split())
 _KNOWN = re.compile(
     r"(?:top[-_]?[15]|acc(?:uracy)?(?:@[15]|[-_/]?top[-_]?[15])?|ppl|perplexity|bleu|rouge[\w-]*|f1|auc|auroc|m?ap(?:50)?(?:[-_]95)?|m?iou|wer|cer"
     r"|rewards?|returns?|score|mfu|prec(?:ision)?(?:@[15])?|recall|fid|psnr|ssim|dice|entropy|kl)\Z"
 )
 _NOT_METRICS = frozenset(
-    [
-        "rank",
-        "ranks",
-        "local_rank",
-        "pid",
-        "gpu",
-        "gpus",
-        "cuda",
-        "device",
-        "devices",
-        "node",
-        "nodes",
-        "worker",
-        "workers",
-        "port",
-        "seed",
-        "line",
-        "lines",
-        "version",
-        "v_num",
-        "world_size",
-        "thread",
-        "threads",
-        "process",
-        "processes",
-        "proc",
-        "id",
-        "elapsed",
-        "eta",
-        "date",
-        "remaining",
-        "in",
-        "to",
-        "of",
-        "at",
-        "for",
-        "is",
-        "than",
-        "after",
-        "took",
-        "reached",
-        "from",
-        "by",
-        "and",
-        "the",
-        "on",
-        "runtime",
-        "train_runtime",
-        "eval_runtime",
-    ]
+    "rank ranks local_rank pid gpu gpus cuda device devices node nodes worker workers port seed line lines lineno version v_num world_size thread threads process processes proc id elapsed eta date remaining in to of at for is than after took reached from by and the on runtime train_runtime eval_runtime time_ms".split()
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[ _./-]+")
 _RATE_NAME = re.compile(
-    r"(?:.*[ _./-])?(?!(?:gpu|device|rank)[ _]?[/p])([a-z]+)[ _]?(?:(?:/|per)[ _]?(?:gpu|device|rank)[ _]?)?(?:/|per)[ _]?s(?:ec(?:ond)?)?s?"
-    r"(?:[ _/](?:per[ _])?(?:gpu|device|rank))?\Z"
+    r"(?:.*[ _./-])?(?!(?:gpu|device|rank|core|thread)[ _]?[/p])([a-z]+)[ _]?(?:(?:/|per)[ _]?(?:gpu|device|rank)[ _]?)?(?:/|per)[ _]?s(?:ec(?:ond)?)?s?"
+    r"(?:[ _/](?:per[ _])?(?:gpu|device|rank|core|thread))?\Z"
 )
 _RATE_WORDS = {"tps": "tokens/s", "tgs": "tokens/s", "wps": "tokens/s", "ups": "it/s", "fps": "samples/s", "ips": "samples/s",
                "sps": "samples/s", "throughput": "throughput"}  # fmt: skip
 _PACE_NAME = re.compile(
     r"(?:.*[ _./-])?(?:(?:iter|iteration|step|batch)[ _]?time|step_timing(?: in s)?|btime|step_avg|time[ _/](?:per[ _])?(?:iter|iteration|step|batch|it)|dt"
-    r"|(?P<unit>ms|s|sec|seconds)(?:/|[ _]per[ _])(?:it|iter|iteration|step|batch))(?P<end>[ _]?\(?(?:ms|s|sec)\)?)?\Z"
+    r"|(?P<unit>ms|s|sec|seconds)(?:/|[ _]per[ _])(?:it|iter|iteration|step|batch|b))(?P<end>[ _]?\(?(?:ms|s|sec)\)?)?\Z"
 )
 _IN_BRACKETS = re.compile(r"[ _]*\(([^()]*)\)\Z")
 _QUIET_END = re.compile(r"[ _]*\([^()]*\)\Z")
@@ -192,6 +109,12 @@ def _is_named(lower: str, wanted: str) -> bool:
 
 def _meaning(name: str, lower: str, unit: str) -> Meaning:
     bare = _QUIET_END.sub("", lower).rstrip(".")  # `Step... (100` of flax
+    if lower == "up.":  # Marian's updates
+        return Meaning("step", "up")
+    if _SUM.search(bare):
+        return Meaning("none", "")
+    if (sentence := bare.removesuffix(" is").removesuffix(" was")).endswith("loss"):
+        bare = sentence  # `the loss is 2.3`
     words = _WORDS.split(bare)
     last = words[-1]
     if loss := _loss(bare, words, unit):
@@ -223,7 +146,11 @@ def _loss(bare: str, words: list[str], unit: str) -> Literal["loss", "val_loss",
         if own.rpartition("/")[2] == "crossentropyloss":
             return "val_loss" if _is_held_out(words) else "loss"
         return (
-            "part" if own in _ALIASES or (own.endswith("loss") and own != "loss" and not _is_held_out(words)) else None
+            "part"
+            if own.partition("-")[0] in _ALIASES
+            or own.startswith("l_")
+            or (own.endswith("loss") and own != "loss" and not _is_held_out(words))
+            else None
         )
     at = len(words) - 1 - words[::-1].index("loss")
     before, after = words[:at], words[at + 1 :]
@@ -244,10 +171,14 @@ def _is_held_out(words: list[str]) -> bool:
 
 def _step(bare: str, words: list[str]) -> Literal["step", "steps", "epoch", "epochs"] | None:
     last, own = words[-1].lstrip("("), bare.rpartition(" ")[2].lstrip("(")  # `Metrics (step 100)`
+    if words[-2:-1] == ["per"] or words[0] == "fps":  # `time per epoch`, `fps step`
+        return None
+    if own in ("step_num", "epoch_num"):
+        return "step" if own == "step_num" else "epoch"
     one = last[:-1] if last.endswith("s") else last
     if last in _EPOCH and (own == last or words[-2:-1] in (["current"], ["train"], ["training"], ["trainer"])):
         return "epoch"
-    if own in _STEP_OF_RUN or (last in _STEP and words[-2:-1] != ["per"]):
+    if own in _STEP_OF_RUN or (last in _STEP):
         if own == last or own in _STEP_OF_RUN or words[-2] in _STEP_PREFIXES:
             return "step"
         return None
@@ -268,6 +199,8 @@ def _rate(name: str, lower: str) -> tuple[str, float] | None:
                 return RATE_KEYS[word], 1.0
             if word[1:] in RATE_KEYS and word[0] in "km":
                 return RATE_KEYS[word[1:]], 1e3 if word[0] == "k" else 1e6
+    if lower == "fps total":
+        return "samples/s", 1.0
     key = _RATE_WORDS.get(_WORDS.split(lower)[-1]) if not inside else None
     return (key, 1.0) if key else None
 

@@ -37,6 +37,9 @@ MAX_KEYS = 64
 """Most curves of one rank; a script that generates names would otherwise fill the memory."""
 
 
+PLACEHOLDERS = (-1.0, 0.0)
+"""What ranks of a pipeline without its last stage print as their loss."""
+
 TRAINING = "train"
 """The phase of ordinary steps."""
 
@@ -59,6 +62,10 @@ class RankProgress(msgspec.Struct, kw_only=True):
     step: int | None = None
     steps: int | None = None
     loss: float | None = None
+    loss_of: str | None = None
+    """Which of several losses `loss` is; empty: that of the run; None: no loss was printed."""
+    placeholder: float | None = None
+    """What stands for the loss so far, where another rank of the pipeline owns it."""
     throughput: float | None = None
     unit: str = ""
     checkpoint: int | None = None
@@ -183,7 +190,7 @@ def take_lines(
             continue
         _take_epoch(progress, line)
         is_training = line.step is None or _take_count(progress, line)
-        if line.step is None and line.steps is not None:
+        if line.step is None and line.steps is not None and not _has_total(progress):
             progress.steps = line.steps
         points += _take_values(rank, progress, at, line, most_keys, is_training=is_training)
         if is_training and line.step is not None:
@@ -222,14 +229,38 @@ def _take_count(progress: RankProgress, line: Line) -> bool:
     if "loss" in line.values:
         counter.losses += 1
         _note_loss(progress, but=name)
+    if counter.is_pair and line.step is not None:
+        progress.epoch = float(line.step)
+    before = progress.counters.get(progress.owner)
     progress.owner = choose(progress.counters, progress.owner, name)
+    if progress.owner == name and before is not None and abs(before.count - counter.count) <= 1:
+        before.agrees = 2
     if progress.owner != name:
-        progress.aside = _aside_words(line)
-        return False
+        return _take_same_count(progress, counter, line)
     progress.aside = ""
     if "step" not in progress.recorded:
         _set_steps(progress, counter)
     return True
+
+
+def _has_total(progress: RankProgress) -> bool:
+    owner = progress.counters.get(progress.owner)
+    return owner is not None and owner.total is not None
+
+
+def _take_same_count(progress: RankProgress, counter: Counter, line: Line) -> bool:
+    """Follows a bar that counts the same as the training's own count, which has no total. Returns whether it does."""
+    owner = progress.counters[progress.owner]
+    total = counter.total or 0
+    if counter.is_bar and not (owner.of_epoch or owner.total or counter.of_epoch) and total >= owner.count > 0:
+        counter.agrees += abs(counter.count - owner.count) <= 1
+        if counter.agrees and "step" not in progress.recorded:
+            progress.steps, progress.aside = total, ""
+            if counter.agrees > 1 or line.format.title:
+                progress.step = max(owner.step, counter.count)
+            return True
+    progress.aside = _aside_words(line)
+    return False
 
 
 def _is_of_validation(line: Line) -> bool:
@@ -238,10 +269,12 @@ def _is_of_validation(line: Line) -> bool:
 
 
 def _set_steps(progress: RankProgress, counter: Counter) -> None:
+    if counter.is_lead and counter.advances < 2:
+        return
     progress.step = whole(counter.step)
     if not counter.of_epoch:
         progress.epoch_step = progress.epoch_steps = None
-        progress.steps = counter.total if counter.total is not None else progress.steps
+        progress.steps = counter.total if counter.total is not None or counter.is_pair else progress.steps
         return
     progress.epoch_step, progress.epoch_steps = counter.count, counter.total
     progress.steps = None
@@ -279,12 +312,14 @@ def _take_values(
     rate = ""
     is_summary, is_from_file = line.format.is_summary, line.format.kind == "file"
     for key, value in line.values.items():
+        if is_summary and key in progress.keys and not is_from_file:
+            key = f"final/{key}"[:64]
         if key in _UNITS:
             rate = key if not rate or _SAYS[_UNITS[key]] > _SAYS[_UNITS[rate]] else rate
             continue
         if (
             key in progress.recorded
-            or (is_summary and key == "loss" and progress.loss is not None)
+            or (key == "loss" and not _is_loss(progress, line.format.loss_of, value))
             or not _admit(progress, key, most_keys)
         ):
             continue
@@ -298,6 +333,24 @@ def _take_values(
         found = _take_rate(rank, progress, at, step, rate, line.values[rate])
         points += [one for one in found if is_from_file or not _is_in_file(progress, one.key, step)]
     return points
+
+
+def _is_loss(progress: RankProgress, name: str, value: float) -> bool:
+    """Whether a printed loss is that of the rank.
+
+    The loss of the run wins over one of several, and of several the first one that was printed stays. A rank that does not own the loss
+    of a pipeline prints a placeholder from its first step on.
+
+    Args:
+        name: which of several it is; empty: the loss of the run.
+    """
+    if progress.loss_of is not None and name not in ("", progress.loss_of):
+        return False
+    if progress.loss is None and value in PLACEHOLDERS and progress.placeholder in (None, value):
+        progress.placeholder = value
+        return False
+    progress.loss_of = name
+    return True
 
 
 def _is_in_file(progress: RankProgress, key: str, step: int | None) -> bool:
