@@ -22,15 +22,16 @@ from engine.client.starting import start_supervisor
 from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, ProfileEntry, RecipeInfo
 from engine.core.checks.findings import Begun, Finding
 from engine.core.errors import RankdeckError
+from engine.core.plan.batch.slurm import Partition
 from engine.core.plan.key_places import Places
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.plan.standby import can_stand_by
 from engine.core.views.history import HistoryEntry
-from engine.core.views.partitions import Partition
 from engine.core.views.view import RunNote, RunSummary
 from engine.planning import make as planning
-from engine.planning import profile_paths, profiles, recipes, slurm
+from engine.planning import profile_paths, profiles, recipes
+from engine.planning.batch import slurm
 from engine.planning.script_arguments import arguments_of
 from engine.planning.training_python import is_of_folder
 from engine.runs import settings

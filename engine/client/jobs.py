@@ -11,11 +11,10 @@ import time
 import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError, SupervisorError
-from engine.core.plan.submission import LOG, SCHEDULER_NAMES
+from engine.core.plan.batch.job import ACTIVE, LOG, WAITING, end_words, queue_words
 from engine.core.run.state import ENDED_WORDS
-from engine.core.views.queue import ACTIVE, WAITING, end_words, queue_words
 from engine.core.views.view import RunSummary, Snapshot
-from engine.planning.jobs import BATCH_SYSTEMS
+from engine.planning.batch import BATCH_SYSTEMS
 from engine.runs.listing import summaries, summarise
 from engine.runs.paths import RunPaths, runs_folder
 from engine.runs.record import Submitted, read_submitted
@@ -71,7 +70,7 @@ def look(paths: RunPaths, submitted: Submitted) -> str:
         return queue_words(job)
     if job is None and time.time() - submitted.at < NEW_JOB:
         return f"job {number} was submitted"
-    reason = end_words(number, job, system=SCHEDULER_NAMES[submitted.scheduler], show=system.SHOW_ENDED)
+    reason = end_words(number, job, scheduler=submitted.scheduler)
     if job is not None and job.state == "FAILED" and not (paths.folder / LOG).exists():  # its first output creates it
         reason += f": its first node does not see {paths.folder}; set RANKDECK_HOME to a folder that login and compute nodes share"
     if read_submitted(paths) != submitted:  # it goes on in its next job since

@@ -76,7 +76,7 @@ def _take_standby(plan: LaunchPlan, paths: RunPaths, standby: Standby | None, *,
 
 def _submit(plan: LaunchPlan, paths: RunPaths) -> None:
     """Submits the job of a new run. If Slurm refuses it, nothing of the run is left."""
-    from engine.planning.jobs import submit  # not needed for other runs
+    from engine.planning.batch import submit  # not needed for other runs
 
     assert plan.submission is not None
     try:

@@ -14,12 +14,12 @@ from engine.core.catalogue import Argument, BackendInfo, ImportedCommand, Profil
 from engine.core.checks.findings import Begun, Finding
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import SeriesDump
+from engine.core.plan.batch.slurm import Partition
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import Profile
 from engine.core.run.events import Scope
 from engine.core.views.comparison import Side
 from engine.core.views.history import HistoryEntry
-from engine.core.views.partitions import Partition
 from engine.core.views.view import RunNote, RunSummary, Snapshot, Update
 
 

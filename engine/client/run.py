@@ -24,7 +24,7 @@ from engine.core.errors import (
 )
 from engine.core.failures.stacks import RankStack, story
 from engine.core.metrics.bench import Result
-from engine.core.plan.submission import SCHEDULER_NAMES
+from engine.core.plan.batch.job import SCHEDULER_NAMES
 from engine.core.run.events import Scope
 from engine.core.run.state import ENDED_WORDS
 from engine.core.views.view import Snapshot, Update
@@ -114,7 +114,7 @@ class LocalRun:
             SupervisorError: the job waits, or the supervisor does not answer.
         """
         from engine.client.jobs import look  # not needed for other runs
-        from engine.planning.jobs import BATCH_SYSTEMS
+        from engine.planning.batch import BATCH_SYSTEMS
 
         end = time.monotonic() + JOB_TIME
         while True:
@@ -348,7 +348,7 @@ def waits_for(paths: RunPaths) -> Submitted | None:
 def _cancel(paths: RunPaths, submitted: Submitted) -> str:
     """Cancels a job that waits, and ends its run."""
     from engine.client.jobs import awaited_job
-    from engine.planning.jobs import BATCH_SYSTEMS
+    from engine.planning.batch import BATCH_SYSTEMS
     from engine.runs.ending import end_run
 
     job, name = awaited_job(paths, submitted), SCHEDULER_NAMES[submitted.scheduler]

@@ -21,10 +21,11 @@ from engine.client.starting import start_supervisor
 from engine.commands.follow import snapshots
 from engine.commands.output import narrate
 from engine.core.errors import CheckError, RankdeckError
+from engine.core.plan.batch.job import SCHEDULER_NAMES, Scheduler
+from engine.core.plan.batch.pbs import walltime_seconds
 from engine.core.plan.plan import LaunchPlan
 from engine.core.plan.profile import PbsJob, Profile
-from engine.core.plan.submission import SCHEDULER_NAMES, Scheduler, walltime_seconds
-from engine.planning.jobs import BATCH_SYSTEMS, submit
+from engine.planning.batch import BATCH_SYSTEMS, submit
 from engine.planning.make import make_plan
 from engine.planning.nodes import Nodes, nodes_of
 from engine.planning.profiles import read_profile

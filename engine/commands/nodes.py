@@ -6,9 +6,9 @@ import click
 
 from engine.commands.arguments import JSON
 from engine.commands.output import print_json, print_table
+from engine.core.plan.batch.slurm import partition_rows
 from engine.core.terminal_text import visible
-from engine.core.views.partitions import partition_rows
-from engine.planning import slurm
+from engine.planning.batch import slurm
 
 
 @click.command()

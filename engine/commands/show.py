@@ -18,6 +18,8 @@ from engine.core.errors import UsageError
 from engine.core.failures.stacks import RankStack, story, waits
 from engine.core.metrics.gpu_use import GpuUse
 from engine.core.metrics.resources import RESOURCES
+from engine.core.plan.batch import submit_argv
+from engine.core.plan.batch.job import SCRIPT, Submission
 from engine.core.plan.plan import (
     LaunchPlan,
     PlannedNode,
@@ -29,7 +31,6 @@ from engine.core.plan.plan import (
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import rank_argv
 from engine.core.plan.settings import shown_words
-from engine.core.plan.submission import SCRIPT, Submission, submit_argv
 from engine.core.run.state import ENDED_WORDS, status_words
 from engine.core.terminal_text import visible
 from engine.core.views.view import RankView, RunSummary, Snapshot

@@ -32,9 +32,9 @@ from engine.core.checks.findings import (
 from engine.core.checks.job_findings import job_findings, torch_findings
 from engine.core.checks.node_findings import clock_finding, machine_findings, reach_finding
 from engine.core.errors import CheckError
+from engine.core.plan.batch.job import Submission
 from engine.core.plan.plan import LaunchPlan, NodeFacts, PlannedNode, ProgramOutput, Reach
-from engine.core.plan.submission import Submission
-from engine.planning.jobs import BATCH_SYSTEMS
+from engine.planning.batch import BATCH_SYSTEMS
 from engine.planning.probes import Probe, ProbeError, probe_on
 
 AT_ONCE = 32

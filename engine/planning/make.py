@@ -24,13 +24,13 @@ from engine.backends import (
 from engine.core.catalogue import BackendInfo
 from engine.core.errors import CheckError
 from engine.core.plan.backend_names import AUTO
+from engine.core.plan.batch import submission_of
 from engine.core.plan.key_places import Places
 from engine.core.plan.layout import LOCAL_NAMES
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan, with_backend
 from engine.core.plan.profile import PbsJob, Profile, SlurmJob
 from engine.core.plan.profile_checks import Choices, check_choices
 from engine.core.plan.standby import linger_seconds
-from engine.core.plan.submission import pbs_submission, slurm_submission
 from engine.core.words import count
 from engine.installed import COMMAND
 from engine.launchers import local
@@ -163,9 +163,7 @@ def _to_submit(profile: Profile, job: SlurmJob | PbsJob, draft: _Draft, *, check
         _check_this_machine(plan)
     command = [sys.executable, "-P", str(COMMAND), "in-job"]
     ranks, name = len(plan.nodes[0].ranks), profile.name
-    if isinstance(job, SlurmJob):
-        return replace(plan, submission=slurm_submission(job, ranks, name=name, command=command))
-    return replace(plan, submission=pbs_submission(job, ranks, name=name, command=command))
+    return replace(plan, submission=submission_of(job, ranks, name=name, command=command))
 
 
 def known_backends() -> list[BackendInfo]:

@@ -13,8 +13,8 @@ import msgspec
 
 from engine.core.errors import RankdeckError, SupervisorElsewhereError, SupervisorError
 from engine.core.metrics.bench import Result, parse_results
+from engine.core.plan.batch.job import Scheduler
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.submission import Scheduler
 from engine.core.views.view import RunNote, RunSummary, RunView
 from engine.runs.paths import RunPaths, runtime_folder
 

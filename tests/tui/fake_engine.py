@@ -22,6 +22,7 @@ from engine.core.errors import CheckError, ProfileError, RankdeckError, RunNotFo
 from engine.core.launch_commands.draft import left_out
 from engine.core.metrics.bench import Result
 from engine.core.metrics.series import Point, SeriesSet
+from engine.core.plan.batch.slurm import Partition
 from engine.core.plan.layout import parse_nodes
 from engine.core.plan.plan import BackendSettings, LaunchPlan, NodeFacts, build_plan
 from engine.core.plan.profile import Profile, SlurmJob
@@ -29,7 +30,6 @@ from engine.core.plan.settings import Change, settings_of
 from engine.core.run.events import Scope
 from engine.core.views.comparison import Side
 from engine.core.views.history import HistoryEntry
-from engine.core.views.partitions import Partition
 from engine.core.views.view import (
     EventLine,
     FailureView,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.core.plan.batch.slurm import Partition, partition_words, soonest_first
 from engine.core.plan.profile import PbsJob, SlurmJob
-from engine.core.views.partitions import Partition, partition_words, soonest_first
 from tests.support import parse_profile
 from tests.tui.fake_engine import RECIPES, FakeEngine, entry, profile
 from tests.tui.seen import until, until_seen

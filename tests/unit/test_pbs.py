@@ -18,15 +18,15 @@ import pytest
 from engine.core.errors import CheckError, ProfileError
 from engine.core.failures.causes import pbs as causes
 from engine.core.failures.ssh import explain
+from engine.core.plan.batch import submission_of, submit_argv
+from engine.core.plan.batch.job import end_words, queue_words
+from engine.core.plan.batch.pbs import parse_jobs, walltime_seconds
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import PbsJob
-from engine.core.plan.submission import pbs_submission, submit_argv, walltime_seconds
-from engine.core.views.pbs_queue import parse_jobs
-from engine.core.views.queue import end_words, queue_words
 from engine.launchers import LAUNCHERS, pbs, rsync
 from engine.launchers.setup import with_setup
 from engine.node import pbs_task
-from engine.planning import pbs as batch
+from engine.planning.batch import pbs as batch
 from tests.support import parse_profile
 
 SAID = [
@@ -190,7 +190,7 @@ def test_a_job_is_the_words_of_qsub_and_a_script() -> None:
     job = PbsJob(
         nodes=4, queue="gpuq", walltime="4:00:00", ncpus=64, ngpus=8, account="proj", options=("-l", "fs=home")
     )
-    submission = pbs_submission(job, 8, name="4gpt", command=["/opt/a b/python", "in-job"])
+    submission = submission_of(job, 8, name="4gpt", command=["/opt/a b/python", "in-job"])
     assert submit_argv(submission, "/runs/gpt-abcd", after="7.head") == [
         *("qsub", "-N", "r4gpt", "-l", "select=4:ncpus=64:mpiprocs=8:ngpus=8", "-l", "place=scatter", "-q", "gpuq"),
         *("-A", "proj", "-l", "walltime=4:00:00", "-r", "n", "-j", "oe", "-l", "fs=home"),
@@ -258,10 +258,7 @@ def test_what_qstat_tells_is_told_in_words() -> None:
     )
     assert queue_words(jobs["2.head"]) == "job 2.head waits: it is held: qrls releases it"
     assert queue_words(jobs["3.head"]) == "job 3.head starts on gpu01,gpu02"
-    ends = [
-        end_words(number, jobs[number], system="PBS", show=batch.SHOW_ENDED)
-        for number in ("4.head", "5.head", "6.head", "7.head")
-    ]
+    ends = [end_words(number, jobs[number], scheduler="pbs") for number in ("4.head", "5.head", "6.head", "7.head")]
     assert ends == [
         "PBS's job 4.head has reached its time limit",
         "PBS's job 5.head was cancelled",

@@ -12,15 +12,15 @@ import pytest
 from engine.core.errors import ProfileError, SilentSlurmError
 from engine.core.failures.causes import slurm as causes
 from engine.core.failures.ssh import explain
+from engine.core.plan.batch import submission_of, submit_argv
+from engine.core.plan.batch.job import end_words, queue_words
+from engine.core.plan.batch.slurm import Partition, parse_partitions, parse_queue, partition_rows
 from engine.core.plan.plan import PlannedNode, Reach
 from engine.core.plan.profile import SlurmJob, to_toml_data
 from engine.core.plan.profile_reading import parse_with_places
-from engine.core.plan.submission import slurm_submission, submit_argv
-from engine.core.views.partitions import Partition, parse_partitions, partition_rows
-from engine.core.views.queue import end_words, parse_queue, queue_words
 from engine.launchers import LAUNCHERS, rsync, slurm
 from engine.launchers.setup import with_setup
-from engine.planning import slurm as jobs
+from engine.planning.batch import slurm as jobs
 from engine.supervisor.nodes import job_end
 from tests.support import PATIENCE
 
@@ -136,14 +136,14 @@ def test_a_job_is_the_words_of_sbatch_and_a_script() -> None:
     job = SlurmJob(
         nodes=4, partition="gpu", time="4:00:00", gres="gpu:8", account="proj", options=("--exclusive",), warn=300
     )
-    submission = slurm_submission(job, 8, name="gpt", command=["/opt/a b/python", "in-job"])
+    submission = submission_of(job, 8, name="gpt", command=["/opt/a b/python", "in-job"])
     assert submit_argv(submission, "/runs/gpt%1-abcd") == [
         *("sbatch", "--parsable", "--job-name=gpt", "--nodes=4", "--ntasks-per-node=8", "--partition=gpu"),
         *("--time=4:00:00", "--gres=gpu:8", "--account=proj", "--no-requeue", "--signal=B:USR1@300"),
         "--exclusive",
         *("--output=/runs/gpt%%1-abcd/job.log", "--open-mode=append", "/runs/gpt%1-abcd/job.sh", "/runs/gpt%1-abcd"),
     ]
-    spared = slurm_submission(SlurmJob(nodes=4, spares=1), 8, name="gpt", command=["in-job"])
+    spared = submission_of(SlurmJob(nodes=4, spares=1), 8, name="gpt", command=["in-job"])
     assert spared.options[1:] == ("--nodes=5", "--ntasks-per-node=8", "--no-requeue", "--no-kill")
     assert "--dependency=afterany:7" in submit_argv(submission, "/runs/a", after="7")
     assert submission.script.splitlines()[-1] == "exec '/opt/a b/python' in-job \"$1\""

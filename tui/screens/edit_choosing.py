@@ -8,7 +8,7 @@ from pathlib import Path
 from textual import work
 
 from engine.core.errors import RankdeckError
-from engine.core.views.partitions import partition_words, soonest_first
+from engine.core.plan.batch.slurm import partition_words, soonest_first
 from tui.data.form_lines import JOB_NODES, OWN_SCRIPT, PARTITION, RECIPE, SCRIPT
 from tui.data.off_loop import off_loop
 from tui.data.path_lines import scripts_below

@@ -10,11 +10,12 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from engine.core.catalogue import BackendInfo
+from engine.core.plan.batch import submit_argv
+from engine.core.plan.batch.job import SCRIPT
 from engine.core.plan.plan import LaunchPlan, PlannedNode, shown_environment, slow_import_words, store_address
 from engine.core.plan.profile import BIND_WORDS
 from engine.core.plan.rank import AttemptPaths, rank_argv, rank_environment
 from engine.core.plan.settings import shown_words
-from engine.core.plan.submission import SCRIPT, submit_argv
 from engine.core.terminal_text import visible
 from engine.core.words import count
 from tui.text.cells import plain_line

@@ -13,11 +13,11 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from engine.core.plan.batch.job import Submission
 from engine.core.plan.environment import EnvWarning
 from engine.core.plan.layout import LOCAL_NAMES, Place, Slots, place_ranks
 from engine.core.plan.mpirun import Mpi
 from engine.core.plan.profile import AUTO_PRELOAD, Bind, Profile, Transport
-from engine.core.plan.submission import Submission
 from engine.core.words import import_words, preload_words
 
 SECRET_NAME = re.compile(

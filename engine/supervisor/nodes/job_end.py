@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from engine.core.views.queue import FORMAT, end_words, parse_queue
+from engine.core.plan.batch.job import end_words
+from engine.core.plan.batch.slurm import FORMAT, parse_queue
 
 PATIENCE = 10.0
 """Seconds for squeue to answer."""

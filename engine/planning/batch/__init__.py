@@ -7,10 +7,10 @@ import re
 from typing import Protocol
 
 from engine.core.errors import CheckError
+from engine.core.plan.batch import submit_argv
+from engine.core.plan.batch.job import SCRIPT, QueuedJob, Scheduler, Submission
 from engine.core.plan.plan import LaunchPlan
-from engine.core.plan.submission import SCRIPT, Scheduler, Submission, submit_argv
-from engine.core.views.queue import QueuedJob
-from engine.planning import pbs, slurm
+from engine.planning.batch import pbs, slurm
 from engine.planning.nodes import answer
 from engine.runs.paths import RunPaths
 from engine.runs.record import replace_file
@@ -37,11 +37,6 @@ class BatchSystem(Protocol):
     @property
     def SHOW(self) -> str:
         """The command that shows a job that has not ended; its number follows."""
-        ...
-
-    @property
-    def SHOW_ENDED(self) -> str:
-        """The command that shows one that has ended; its number follows."""
         ...
 
     def test(self, submission: Submission) -> str:

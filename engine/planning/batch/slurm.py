@@ -13,10 +13,9 @@ from typing import Literal
 import msgspec
 
 from engine.core.errors import CheckError, SilentSlurmError
-from engine.core.plan.submission import Submission
+from engine.core.plan.batch.job import WAITING, QueuedJob, Submission, queue_words
+from engine.core.plan.batch.slurm import FIELDS, FORMAT, Partition, parse_partitions, parse_queue
 from engine.core.terminal_text import visible
-from engine.core.views.partitions import FIELDS, Partition, parse_partitions
-from engine.core.views.queue import FORMAT, SACCT, WAITING, QueuedJob, parse_queue, queue_words
 from engine.planning.nodes import answer, run_quickly
 from engine.runs.paths import state_folder
 from engine.runs.record import replace_file
@@ -34,7 +33,7 @@ OF_A_JOB = ("SLURM_JOB", "SLURM_NODE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NN
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 
-SHOW, SHOW_ENDED = "scontrol show job", SACCT
+SHOW = "scontrol show job"
 
 NUMBER = re.compile(r"[0-9]+")
 """What sbatch answers."""

@@ -8,9 +8,8 @@ import time
 import msgspec
 
 from engine.core.errors import CheckError
-from engine.core.plan.submission import Submission
-from engine.core.views.pbs_queue import parse_jobs
-from engine.core.views.queue import QueuedJob
+from engine.core.plan.batch.job import QueuedJob, Submission
+from engine.core.plan.batch.pbs import parse_jobs
 from engine.planning.nodes import answer, run_quickly
 
 PATIENCE = 5.0
@@ -24,7 +23,7 @@ OF_A_JOB = ("PBS_JOB", "PBS_O_", "PBS_NODE", "PBS_TASK", "PBS_MOM", "PBS_ENVIRON
 
 JOB_VARIABLE = "PBS_JOBID"
 
-SHOW = SHOW_ENDED = "qstat -xf"
+SHOW = "qstat -xf"
 
 NUMBER = re.compile(r"[0-9]+(?:\.[A-Za-z0-9_.-]+)?")
 """What qsub answers."""

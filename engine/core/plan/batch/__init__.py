@@ -1,0 +1,65 @@
+"""Batch systems as profiles and plans know them: one module for each. What asks them is in `engine.planning.batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.core.plan.batch import pbs, slurm
+from engine.core.plan.batch.job import RUN, Submission
+from engine.core.plan.key_places import Places
+from engine.core.plan.layout import MAX_NODES, MAX_RANKS
+from engine.core.plan.profile import PbsJob, SlurmJob
+
+MAX_WARN = 65_535
+"""The longest time that Slurm takes in `--signal`, in seconds."""
+
+
+def check_job(job: SlurmJob | PbsJob, places: Places) -> None:
+    """Checks a job that a profile describes. Raises ProfileError: no batch system takes it, or rankdeck could not run in it."""
+    here = slurm.HERE if isinstance(job, SlurmJob) else pbs.HERE
+    if not 1 <= job.nodes <= MAX_NODES:
+        raise places.error((*here, "nodes"), f"must be 1 to {MAX_NODES}, not {job.nodes}")
+    if job.ranks_per_node is not None and not 1 <= job.ranks_per_node <= MAX_RANKS:
+        raise places.error((*here, "ranks_per_node"), f"must be 1 to {MAX_RANKS}, not {job.ranks_per_node}")
+    if not 0 <= job.warn <= MAX_WARN:
+        raise places.error((*here, "warn"), f"must be 0 to {MAX_WARN} seconds, not {job.warn}")
+    if job.on_limit == "requeue" and not job.warn:
+        raise places.error(
+            (*here, "on_limit"), "needs warn: ranks must stop before their job is ended", hint="set warn = 300"
+        )
+    for key in job.__struct_fields__:
+        if isinstance(text := getattr(job, key), str) and not text.isprintable():
+            raise places.error((*here, key), "contains a control character")
+    for word in job.options:
+        if word == ":" or not word.isprintable():
+            raise places.error((*here, "options"), f"{word!r} is not an option of one job")
+    if isinstance(job, SlurmJob):
+        slurm.check(job, places)
+    else:
+        pbs.check(job, places)
+
+
+def submission_of(job: SlurmJob | PbsJob, ranks: int, *, name: str, command: Sequence[str]) -> Submission:
+    """The job of a profile.
+
+    Args:
+        job: what the profile asks for. Its own options come last, and so override the others.
+        ranks: on each node; each gets a core at least.
+        name: of the profile.
+        command: the words of rankdeck's command on the first node; the run's folder follows them.
+    """
+    if isinstance(job, SlurmJob):
+        return slurm.submission_of(job, ranks, name=name, command=command)
+    return pbs.submission_of(job, ranks, name=name, command=command)
+
+
+def submit_argv(submission: Submission, folder: str = RUN, *, after: str = "") -> list[str]:
+    """The command line that submits a job.
+
+    Args:
+        submission: the job.
+        folder: of the run, which has the script.
+        after: the job that must be over first; empty: none.
+    """
+    argv = pbs.argv if submission.scheduler == "pbs" else slurm.argv
+    return argv(submission, folder, after)

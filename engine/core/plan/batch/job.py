@@ -1,0 +1,87 @@
+"""Jobs of batch systems: what is submitted, and what is told of a job in a queue."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from engine.core.terminal_text import visible
+
+Scheduler = Literal["slurm", "pbs"]
+"""Who runs jobs."""
+
+SCHEDULER_NAMES: dict[Scheduler, str] = {"slurm": "Slurm", "pbs": "PBS"}
+
+_SHOW_ENDED: dict[Scheduler, str] = {"slurm": "sacct -j", "pbs": "qstat -xf"}
+"""Commands that show a job that has ended; its number follows."""
+
+SCRIPT, LOG = "job.sh", "job.log"
+"""Files in the run's folder: the batch script, and what it prints."""
+
+TASK_LOG = "job.out"
+"""The file in which PBS puts the output of tasks when the job has ended."""
+
+RUN = "RUN"
+"""Stands for the run's folder, which does not exist before the launch."""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A job: options of sbatch or qsub, and the batch script."""
+
+    options: tuple[str, ...]
+    script: str
+    scheduler: Scheduler = "slurm"
+
+
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED", "RESV_DEL_HOLD"})
+ACTIVE = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})  # fmt: skip
+"""States of a job that waits, and of one that has nodes. In all others it has ended."""
+
+
+class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, its state in the words of squeue. `reason`: why it waits, in words. `start`: when it starts or has started, local time as the
+    batch system writes it; empty: unknown. `help`: what lets it start earlier."""
+
+    job: str
+    state: str
+    start: str = ""
+    nodes: str = ""
+    reason: str = ""
+    help: str = ""
+
+
+def queue_words(job: QueuedJob) -> str:
+    """A job that waits, in words: `job 12 waits: it is next, and waits for nodes (Resources); expected to start 14:05`."""
+    if job.state not in WAITING:
+        return f"job {job.job} starts on {job.nodes or 'its nodes'}"
+    words = f"job {job.job} waits" + (f": {visible(job.reason[:200])}" if job.reason else "")
+    words += f"; expected to start {visible(job.start[:40])}" if job.start else ""
+    return words + (f"; {job.help}" if job.help else "")
+
+
+def end_words(job: str, found: QueuedJob | None, *, scheduler: Scheduler = "slurm") -> str:
+    """Why a job that has ended took its run with it.
+
+    Args:
+        job: its number.
+        found: what squeue or qstat still knows; None: nothing.
+        scheduler: of the job.
+    """
+    words = {
+        "CANCELLED": "was cancelled",
+        "TIMEOUT": "has reached its time limit",
+        "NODE_FAIL": "lost a node",
+        "PREEMPTED": "was preempted by another job",
+        "DEADLINE": "has reached its deadline",
+        "BOOT_FAIL": "could not boot its nodes",
+        "OUT_OF_MEMORY": "ran out of memory",
+        "FAILED": "has failed",
+        "COMPLETED": "has ended",
+    }
+    state, system = "" if found is None else found.state, SCHEDULER_NAMES[scheduler]
+    if state in WAITING:
+        return f"{system} has taken the nodes of job {job} away, and put it back into the queue"
+    return f"{system}'s job {job} {words.get(state, 'has ended')}" + (
+        "" if state in words else f": {_SHOW_ENDED[scheduler]} {job}"
+    )

@@ -1,0 +1,233 @@
+"""Slurm: the job that a profile describes, and what `squeue` and `sinfo` tell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from engine.core.plan.batch.job import LOG, SCRIPT, QueuedJob, Submission
+from engine.core.plan.key_places import Places
+from engine.core.plan.layout import MAX_NODES
+from engine.core.plan.profile import SlurmJob
+
+HERE = ("layout", "slurm")
+
+_SLURM_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+"""A job or a task of a job array. `squeue` can't mistake it for an option."""
+
+_NOT_OF_SBATCH = {
+    "array": "rankdeck submits one job, not a job array",
+    "wrap": "rankdeck writes the script",
+    "nodes": "set layout.slurm.nodes",
+    "parsable": "rankdeck sets it",
+    "test-only": "rankdeck check does that",
+    "wait": "rankdeck wait waits for a run",
+    "requeue": "rankdeck sets it",
+    "signal": "set layout.slurm.warn",
+    "no-requeue": "rankdeck sets it",
+}
+"""Options that would change what rankdeck submits, and what to do instead."""
+
+_SHORT_OPTIONS = {"-a": "array", "-N": "nodes", "-W": "wait"}
+
+FORMAT = "%A|%T|%S|%N|%r"
+"""For `squeue --format`: number, state, expected or real start, nodes, reason. The reason is last, because it may be any text."""
+
+_REASONS = {
+    "None": ("Slurm has not considered it yet", ""),
+    "Priority": ("jobs with a higher priority are before it", "a shorter layout.slurm.time may let it start earlier"),
+    "Resources": ("it is next, and waits for nodes", "a shorter layout.slurm.time may let it start earlier"),
+    "Dependency": ("it waits for another job", ""),
+    "BeginTime": ("its begin time is in the future", ""),
+    "JobHeldUser": ("you hold it", "scontrol release {job}"),
+    "JobHeldAdmin": ("an administrator holds it", "ask the administrators why"),
+    "ReqNodeNotAvail": ("nodes that it needs are down, drained or reserved", "sinfo shows which; request other nodes"),
+    "PartitionDown": ("its partition is down", "sinfo shows other partitions"),
+    "PartitionInactive": ("its partition starts no jobs now", "sinfo shows other partitions"),
+    "PartitionNodeLimit": ("it requests more nodes than the partition allows", "set layout.slurm.nodes or partition"),
+    "PartitionTimeLimit": ("it requests more time than the partition allows", "set layout.slurm.time or partition"),
+    "BadConstraints": ("no node has what it requests", "correct layout.slurm.options and gres"),
+    "NodeDown": ("a node that it needs is down", "sinfo shows it"),
+    "Reservation": ("it waits for its reservation", "scontrol show reservation"),
+    "Licenses": ("it waits for a licence", ""),
+    "InvalidAccount": ("its account is not valid", "set layout.slurm.account; yours: sacctmgr show assoc user=$USER"),
+    "InvalidQOS": ("its QOS is not valid", "set another in layout.slurm.options"),
+    "BurstBufferResources": ("it waits for a burst buffer", ""),
+    "FailedLaunch": ("it could not be started", "ask the administrators why"),
+}
+"""The meaning of a reason, and what the user can do; empty: nothing."""
+
+_LIMITS = (
+    ("QOS", "the limit of its QOS"),
+    ("Assoc", "the limit of your account"),
+    ("MaxJobs", "the limit of your jobs"),
+)
+
+
+# --- the job of a profile ------------------------------------------------------------------------------------------------
+
+
+def is_slurm_job(job: int | str) -> bool:
+    """Whether a value of `layout.slurm` names a job."""
+    if isinstance(job, int):
+        return 0 < job < 10**10
+    return job == "current" or _SLURM_JOB.match(job) is not None
+
+
+def check(job: SlurmJob, places: Places) -> None:
+    """Raises ProfileError: Slurm does not take the job, or rankdeck could not run in it."""
+    if not 0 <= job.spares <= MAX_NODES - job.nodes:
+        raise places.error((*HERE, "spares"), f"must be 0 to {MAX_NODES - job.nodes}, not {job.spares}")
+    for word in job.options:
+        name = _SHORT_OPTIONS.get(word[:2], "") or word.partition("=")[0].removeprefix("--")
+        if word.startswith("-") and name in _NOT_OF_SBATCH:
+            raise places.error((*HERE, "options"), f"{word} can't be used", hint=_NOT_OF_SBATCH[name])
+
+
+def submission_of(job: SlurmJob, ranks: int, *, name: str, command: Sequence[str]) -> Submission:
+    """The job of a profile; the arguments are those of `submission_of` of the package."""
+    given = {"partition": job.partition, "time": job.time, "gres": job.gres, "account": job.account}
+    return Submission(
+        options=(
+            f"--job-name={name}",
+            f"--nodes={job.nodes + job.spares}",
+            f"--ntasks-per-node={ranks}",
+            *(f"--{key}={value}" for key, value in given.items() if value),
+            "--no-requeue",
+            *(["--no-kill"] if job.spares else []),
+            *([f"--signal=B:USR1@{job.warn}"] if job.warn else []),
+            *job.options,
+        ),
+        script=f'#!/bin/sh\n# Runs a run of rankdeck, whose folder is the first argument, to its end.\nexec {shlex.join(command)} "$1"\n',
+    )
+
+
+def argv(submission: Submission, folder: str, after: str) -> list[str]:
+    """The command line of sbatch; the arguments are those of `submit_argv`."""
+    where = [f"--output={_pattern(folder)}/{LOG}", "--open-mode=append"]
+    where += [f"--dependency=afterany:{after}"] if after else []
+    return ["sbatch", "--parsable", *submission.options, *where, f"{folder}/{SCRIPT}", folder]
+
+
+def _pattern(folder: str) -> str:
+    """A folder in a name of `--output`, where `%` begins a pattern and a backslash switches patterns off."""
+    return folder.replace("%", "%%")
+
+
+# --- the queue -----------------------------------------------------------------------------------------------------------
+
+
+def parse_queue(text: str) -> dict[str, QueuedJob]:
+    """The jobs in the output of `squeue --noheader --format FORMAT`, by number. Lines of another form are left out."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("|", 4)
+        if len(fields) == 5 and fields[0].isdigit():
+            job, state, start, nodes, reason = fields
+            known = "" if start in ("N/A", "Unknown") else start.replace("T", " ")[:16]
+            words, helps = _reason_words(job, reason)
+            found[job] = QueuedJob(job=job, state=state, start=known, nodes=nodes, reason=words, help=helps)
+    return found
+
+
+def _reason_words(job: str, reason: str) -> tuple[str, str]:
+    """Why Slurm lets a job wait, and what the user can do; empty: nothing."""
+    plain = reason.split(",")[0].strip("() ")
+    limit = next((words for begin, words in _LIMITS if plain.startswith(begin)), "")
+    meaning, helps = _REASONS.get(plain, (f"{limit} is reached" if limit else "", ""))
+    return (f"{meaning} ({plain})" if meaning else plain), helps.format(job=job)
+
+
+# --- partitions ----------------------------------------------------------------------------------------------------------
+
+FIELDS = ("Partition:.|", "Available:|", "Time:|", "StateLong:|", "CPUsState:|", "Gres:|", "GresUsed:|", "NodeHost:|")
+"""For `sinfo --Node --Format`: one line for each node of each partition."""
+
+_FREE, _PARTLY = "idle", "mixed"
+_SUFFIXES = "~#%"
+"""Signs after the state of a node that Slurm starts when a job needs it. Others mean that it answers no job."""
+
+_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:(\d+)")
+_BINDING = re.compile(r"\([^)]*\)")
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition.
+
+    Args:
+        default: whether jobs without a partition go there.
+        up: whether it starts jobs.
+        time: longest time of a job, as Slurm writes it.
+        nodes, free: all nodes, and those without any job.
+        gpus, free_gpus, cpus, free_cpus: of all nodes, and what new jobs may get.
+    """
+
+    name: str
+    default: bool
+    up: bool
+    time: str
+    nodes: int = 0
+    free: int = 0
+    gpus: int = 0
+    free_gpus: int = 0
+    cpus: int = 0
+    free_cpus: int = 0
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """The partitions in the output of `sinfo --noheader --Node --Format FIELDS`, in its order. Lines of another form are left out."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != len(FIELDS) + 1:
+            continue
+        partition, available, time, state, cpus, gres, used, _node = fields[:-1]
+        counts = cpus.split("/")  # allocated, idle, other, all
+        if len(counts) != 4 or not all(map(str.isdigit, counts)):
+            continue
+        name = partition.removesuffix("*")
+        one = found.get(name) or Partition(name=name, default=partition.endswith("*"), up=available == "up", time=time)
+        gpus, plain = _gpus(gres), state.rstrip(_SUFFIXES)
+        is_usable = plain in (_FREE, _PARTLY)
+        found[name] = msgspec.structs.replace(
+            one,
+            nodes=one.nodes + 1,
+            free=one.free + (plain == _FREE),
+            gpus=one.gpus + gpus,
+            free_gpus=one.free_gpus + (max(gpus - _gpus(used), 0) if is_usable else 0),
+            cpus=one.cpus + int(counts[3]),
+            free_cpus=one.free_cpus + (int(counts[1]) if is_usable else 0),
+        )
+    return list(found.values())
+
+
+def _gpus(gres: str) -> int:
+    """GPUs in a list of generic resources: `gpu:a100:4(S:0-1),shard:8`."""
+    return sum(map(int, _GPUS.findall(_BINDING.sub("", gres))))
+
+
+def partition_rows(partitions: Iterable[Partition]) -> list[tuple[str, ...]]:
+    """Partitions as a table, with its header."""
+    rows: list[tuple[str, ...]] = [("PARTITION", "STATE", "TIME LIMIT", "FREE NODES", "FREE GPUS", "FREE CPUS")]
+    for one in partitions:
+        name, gpus = one.name + (" (default)" if one.default else ""), f"{one.free_gpus} of {one.gpus}"
+        nodes, cpus = f"{one.free} of {one.nodes}", f"{one.free_cpus} of {one.cpus}"
+        rows.append((name, "up" if one.up else "down", one.time, nodes, gpus if one.gpus else "-", cpus))
+    return rows
+
+
+def partition_words(one: Partition) -> str:
+    """A partition in words, for lists: `up, limit 4:00:00; free: 2 of 4 nodes, 8 of 16 GPUs`."""
+    free = [f"{one.free} of {one.nodes} nodes", *([f"{one.free_gpus} of {one.gpus} GPUs"] if one.gpus else [])]
+    free += [f"{one.free_cpus} of {one.cpus} CPUs"]
+    return f"{'up' if one.up else 'down'}, limit {one.time}; free: {', '.join(free)}" + (
+        "; the default" if one.default else ""
+    )
+
+
+def soonest_first(partitions: Iterable[Partition]) -> list[Partition]:
+    """Partitions in the order in which jobs there may start soon: those that start jobs, by their free nodes and GPUs."""
+    return sorted(partitions, key=lambda one: (not one.up, not one.free, -one.free_gpus, -one.free))
